@@ -1,0 +1,70 @@
+"""Settings of a node, with defaults, units and bounds; stored in `node.json` when the directory is made."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from warren.engine.errors import UsageError
+
+MIB = 1 << 20
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a node; units are in the names."""
+
+    workers: int = 0  #: queue workers; 0: one per core
+    file_bytes: int = 16 * MIB  #: size of a segment file and of its image in memory (rule S8: file_size_limit)
+    images_n: int = 3  #: file images kept in memory by each log
+    ring_records: int = 8192  #: commands that one client can have under way to one server
+    delivery_slots: int = 4096  #: messages that one client can hold unacked from one worker
+    arena_bytes: int = 8 * MIB  #: bodies that one client can have under way
+    reply_bytes: int = 65536  #: reply area of one link
+    message_bytes_max: int = 4 * MIB - 4096  #: largest metadata + payload of one message
+    embed_bytes_max: int = 4096  #: bodies below this live in the queue index (queue_index_embed_msgs_below)
+    directory_rows: int = 131072  #: rows of cur_file_cache's directory
+    summary_rows: int = 16384  #: segment files one store can have
+    index_rows: int = 65536  #: first size of the store's index; it grows
+    journal_files_max: int = 8  #: journal files a worker keeps before it flushes the oldest into segments
+    sync_tick_ms: int = 25  #: longest time that accepted writes stay out of the operating system under load
+    commit_bytes: int = 1 * MIB  #: write buffer: a commit begins at the latest when so much waits
+    spin_us: int = 50  #: longest spin of a server before it sleeps
+    disk_free_bytes_min: int = 64 * MIB  #: below it the disk alarm blocks publishers
+    memory_used_max: float = 0.9  #: share of the machine's memory above which the memory alarm blocks publishers
+
+    def checked(self) -> Settings:
+        """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
+        powers = ("ring_records", "delivery_slots", "arena_bytes", "directory_rows", "summary_rows", "index_rows")
+        for name in powers:
+            value = getattr(self, name)
+            if value < 64 or value & (value - 1):
+                raise UsageError(f"setting {name} must be a power of two of at least 64, not {value}")
+        bounds = {
+            "workers": (0, 30),
+            "file_bytes": (256 * 1024, 1024 * MIB),
+            "images_n": (2, 16),
+            "ring_records": (64, 65536),
+            "delivery_slots": (64, 65536),
+            "arena_bytes": (65536, 4096 * MIB),
+            "reply_bytes": (4096, 16 * MIB),
+            "embed_bytes_max": (0, 65536),
+            "journal_files_max": (2, 4096),
+            "sync_tick_ms": (1, 10000),
+            "commit_bytes": (4096, 64 * MIB),
+            "spin_us": (0, 10000),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"setting {name} must lie between {low} and {high}, not {value}")
+        if self.file_bytes % 4096 or self.reply_bytes % 4096:
+            raise UsageError("settings file_bytes and reply_bytes must be multiples of 4096")
+        most = min(self.arena_bytes // 2, self.file_bytes - 8192) - 4096
+        if not 0 < self.message_bytes_max <= most:
+            raise UsageError(
+                f"setting message_bytes_max must be at most {most} with these file_bytes and arena_bytes, "
+                f"not {self.message_bytes_max}"
+            )
+        workers = self.workers or min(30, os.cpu_count() or 1)
+        return msgspec.structs.replace(self, workers=workers)

@@ -1,0 +1,145 @@
+"""Every error Warren raises; each message says what happened and what to do.
+
+```
+Error
+├── UsageError (ValueError)        the call is wrong; nothing was done
+│   ├── QueueNotFound, ExchangeNotFound
+│   ├── DeclarationMismatch        exists with other properties
+│   ├── InvalidName
+│   └── MessageTooLarge
+├── Unroutable                     mandatory publish without a queue
+├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
+├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
+├── ClosedError                    you closed it, or the node was stopped in good order
+├── PeerLost (ConnectionError)     a server died or is not there (retryable)
+│   └── NodeNotRunning
+├── LimitError                     a limit was reached; names the setting to raise
+├── StoreError                     durable state
+│   ├── CorruptRecord              path, position, expected, found
+│   ├── FormatVersionError         written by a newer Warren
+│   ├── DirectoryInUse             another supervisor owns it
+│   ├── PermissionRefused (PermissionError)
+│   ├── DiskFull                   refused, nothing lost, goes on when there is space
+│   └── SyncFailed                 the disk refused to make data durable; frozen until the node is reopened
+└── NotYet (NotImplementedError)   planned and not part of this version
+```
+"""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+
+class Error(Exception):
+    """Base of every error raised by Warren."""
+
+
+class UsageError(Error, ValueError):
+    """The call is wrong; nothing was done."""
+
+
+class QueueNotFound(UsageError):
+    """No queue of that name is declared."""
+
+
+class ExchangeNotFound(UsageError):
+    """No exchange of that name is declared."""
+
+
+class DeclarationMismatch(UsageError):
+    """A queue or exchange of that name exists with other properties."""
+
+
+class InvalidName(UsageError):
+    """The name is empty, too long, or has a character that is not allowed."""
+
+
+class MessageTooLarge(UsageError):
+    """The message is larger than `message_bytes_max`."""
+
+
+class Unroutable(Error):
+    """A mandatory message matched no queue; it was not stored."""
+
+
+class QueueEmpty(Error, queue.Empty):
+    """No message came within the timeout."""
+
+
+class QueueFull(Error, queue.Full):
+    """The queue takes no more messages."""
+
+
+class TimedOut(Error, TimeoutError):
+    """The operation did not finish within its timeout; the message says what it waited for."""
+
+
+class ClosedError(Error):
+    """The object was closed by its owner, or the node was stopped in good order."""
+
+
+class PeerLost(Error, ConnectionError):
+    """A process of the node died or is not running; the call may be repeated."""
+
+
+class NodeNotRunning(PeerLost):
+    """No node runs for this directory."""
+
+
+class LimitError(Error):
+    """A limit was reached; the message names the setting to raise."""
+
+
+class StoreError(Error):
+    """Something is wrong with durable state."""
+
+
+class CorruptRecord(StoreError):
+    """A file holds bytes that are not what was written there."""
+
+    def __init__(self, path: Path | str, position: int, expected: str, found: str) -> None:
+        self.path = Path(path)
+        self.position = position
+        self.expected = expected
+        self.found = found
+        super().__init__(f"{path} at byte {position}: expected {expected}, found {found}")
+
+    def __reduce__(self) -> tuple[type[CorruptRecord], tuple[str, int, str, str]]:
+        return (CorruptRecord, (str(self.path), self.position, self.expected, self.found))
+
+
+class FormatVersionError(StoreError):
+    """The data directory was written by a newer version of Warren."""
+
+
+class DirectoryInUse(StoreError):
+    """Another supervisor owns the data directory."""
+
+
+class PermissionRefused(StoreError, PermissionError):
+    """The data directory or the node's shared memory belongs to somebody else."""
+
+
+class DiskFull(StoreError):
+    """There is no space; the write was refused and nothing was lost."""
+
+
+class SyncFailed(StoreError):
+    """The operating system could not make data durable; the node refuses writes until it is reopened."""
+
+
+class NotYet(Error, NotImplementedError):
+    """Planned, and not part of this version."""
+
+
+#: exit code of a process that must not be restarted (bad directory, newer format, ...)
+EXIT_DO_NOT_RESTART = 3
+
+
+def by_name(name: str, message: str) -> Error:
+    """The error class of that name with a message; `Error` for an unknown name (answers of the control socket)."""
+    found = globals().get(name)
+    if isinstance(found, type) and issubclass(found, Error) and found is not CorruptRecord:
+        return found(message)
+    return Error(f"{name}: {message}")

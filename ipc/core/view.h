@@ -1,0 +1,102 @@
+/* Checked pointers into one client region (System V segment), kept in the private memory of whoever attached it.
+ *
+ * Nothing in here trusts the region: the geometry comes from the superblock, never from the client's own page, and
+ * every position is masked. A blob that does not lie inside the arena gives NULL.
+ */
+#ifndef WR_VIEW_H
+#define WR_VIEW_H
+#include "layout.h"
+#include "futex.h"
+
+typedef struct {
+    uint32_t servers_n;
+    uint32_t ring_records;
+    uint32_t delivery_slots;
+    uint32_t reply_bytes;
+    uint64_t arena_bytes;
+} wr_geometry;
+
+typedef struct {
+    wr_geometry g;
+    uint8_t *base;
+    wr_client *client;
+    wr_link *links;
+    wr_command *rings;
+    wr_delivery *deliveries;
+    _Atomic uint32_t *delivery_rings;
+    uint8_t *replies;
+    uint8_t *arena;
+} wr_view;
+
+static inline uint64_t wr_page_up(uint64_t n) { return (n + WR_PAGE_BYTES - 1) & ~(uint64_t)(WR_PAGE_BYTES - 1); }
+
+static inline uint64_t wr_view_bytes(const wr_geometry *g) {
+    return WR_PAGE_BYTES + wr_page_up((uint64_t)g->servers_n * sizeof(wr_link)) +
+           wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command)) +
+           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * sizeof(wr_delivery)) +
+           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4) +
+           wr_page_up((uint64_t)g->servers_n * g->reply_bytes) + g->arena_bytes;
+}
+
+/* Returns 0, or EINVAL when `bytes` is too small for the geometry or the geometry is not made of powers of two. */
+static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_geometry *g) {
+    if (!g->servers_n || g->servers_n > WR_SERVERS_MAX || (g->ring_records & (g->ring_records - 1)) ||
+        (g->delivery_slots & (g->delivery_slots - 1)) || (g->arena_bytes & (g->arena_bytes - 1)) ||
+        !g->ring_records || !g->delivery_slots || !g->arena_bytes || bytes < wr_view_bytes(g))
+        return EINVAL;
+    uint8_t *p = base;
+    v->g = *g;
+    v->base = p;
+    v->client = (wr_client *)p;
+    p += WR_PAGE_BYTES;
+    v->links = (wr_link *)p;
+    p += wr_page_up((uint64_t)g->servers_n * sizeof(wr_link));
+    v->rings = (wr_command *)p;
+    p += wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command));
+    v->deliveries = (wr_delivery *)p;
+    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * sizeof(wr_delivery));
+    v->delivery_rings = (_Atomic uint32_t *)p;
+    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4);
+    v->replies = p;
+    p += wr_page_up((uint64_t)g->servers_n * g->reply_bytes);
+    v->arena = p;
+    return 0;
+}
+
+/* The geometry of a node's client regions, from its superblock. */
+static inline wr_geometry wr_geometry_of(const wr_superblock *s) {
+    wr_geometry g = {s->servers_n, s->ring_records, s->delivery_slots, s->reply_bytes, s->arena_bytes};
+    return g;
+}
+
+static inline wr_server *wr_superblock_server(wr_superblock *s, uint32_t server) {
+    return (wr_server *)((uint8_t *)s + WR_SUPERBLOCK_SERVERS_AT) + server;
+}
+
+static inline wr_slot *wr_superblock_slot(wr_superblock *s, uint32_t slot) {
+    return (wr_slot *)((uint8_t *)s + WR_SUPERBLOCK_SLOTS_AT) + slot;
+}
+
+static inline wr_command *wr_view_command(const wr_view *v, uint32_t server, uint64_t sequence) {
+    return v->rings + (uint64_t)server * v->g.ring_records + (sequence & (v->g.ring_records - 1));
+}
+
+static inline wr_delivery *wr_view_delivery(const wr_view *v, uint32_t server, uint32_t slot) {
+    return v->deliveries + (uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1));
+}
+
+static inline _Atomic uint32_t *wr_view_delivery_ring(const wr_view *v, uint32_t server, uint64_t position) {
+    return v->delivery_rings + (uint64_t)server * v->g.delivery_slots + (position & (v->g.delivery_slots - 1));
+}
+
+static inline uint8_t *wr_view_reply(const wr_view *v, uint32_t server) {
+    return v->replies + (uint64_t)server * v->g.reply_bytes;
+}
+
+/* A blob of the arena; NULL when it does not lie inside. A blob never wraps: the client skips to the arena's start. */
+static inline uint8_t *wr_view_blob(const wr_view *v, uint64_t position, uint64_t length) {
+    uint64_t at = position & (v->g.arena_bytes - 1);
+    if (length > v->g.arena_bytes - at) return NULL;
+    return v->arena + at;
+}
+#endif

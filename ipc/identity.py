@@ -1,0 +1,87 @@
+"""Who a process is: (pid, start time, pid namespace). No timeout ever declares death; a stopped process is alive.
+
+A pid alone can be given to another process; together with its start time (clock ticks since boot) it cannot.
+A pidfd opened first and verified after is the authority for reclaiming what a process owned.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from dataclasses import dataclass
+
+import psutil
+
+
+def _stat_fields(pid: int) -> tuple[str, int] | None:
+    """(state letter, start time in ticks) of a process from /proc, None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[19])
+
+
+def pid_namespace() -> int:
+    """Inode of this process's pid namespace."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One incarnation of a process. `start_time` is in clock ticks since boot."""
+
+    pid: int
+    start_time: int
+    namespace: int
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """Identity of a running process, None when there is none (a zombie is none)."""
+        found = _stat_fields(pid)
+        if found is None or found[0] in ("Z", "X"):
+            return None
+        return cls(pid, found[1], pid_namespace())
+
+    @classmethod
+    def current(cls) -> Identity:
+        """Identity of this process."""
+        found = cls.of(os.getpid())
+        if found is None:
+            raise RuntimeError("/proc is not mounted: Warren needs it to tell processes apart")
+        return found
+
+    def alive(self) -> bool:
+        """True while this very process runs or is stopped; False for a zombie or another process with the same pid."""
+        if self.namespace != pid_namespace():
+            return True  # cannot be judged from here: never reclaimed by pid
+        found = _stat_fields(self.pid)
+        return found is not None and found[0] not in ("Z", "X") and found[1] == self.start_time
+
+    def open_pidfd(self) -> int | None:
+        """A pidfd of this very process (the caller closes it), None when it is dead."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except (ProcessLookupError, OSError):
+            return None
+        if not self.alive():
+            os.close(pidfd)
+            return None
+        return pidfd
+
+    def describe(self) -> psutil.Process | None:
+        """psutil's view of the process (memory, command line), None when it is gone."""
+        try:
+            process = psutil.Process(self.pid)
+        except psutil.Error:
+            return None
+        return process if self.alive() else None
+
+
+def pidfd_dead(pidfd: int) -> bool:
+    """True when the process behind a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

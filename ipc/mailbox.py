@@ -1,0 +1,90 @@
+"""Control messages between processes: a POSIX message queue, selectable, that outlives its senders.
+
+Priorities are the store server's (store-rules §1): the kernel hands out the highest first, FIFO within one.
+A message is a small msgpack map of at most 4096 bytes. Losing one must never matter: each is a hint
+to look at shared memory, and the receiver also looks there periodically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+import posix_ipc
+
+PRIORITY_COLLECTED = 8
+PRIORITY_CLIENT = 7  # register, client_dying, recovery query
+PRIORITY_READ = 2
+PRIORITY_ORDINARY = 0
+
+MESSAGE_BYTES_MAX = 4096
+MESSAGES_MAX = 10
+
+
+class Mailbox:
+    """One role's mailbox. The receiver creates it; senders open it by name."""
+
+    def __init__(self, name: str, create: bool = False) -> None:
+        self.name = name
+        if create:
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_message_queue(name)
+            self._queue = posix_ipc.MessageQueue(
+                name, posix_ipc.O_CREX, mode=0o600, max_messages=MESSAGES_MAX, max_message_size=MESSAGE_BYTES_MAX
+            )
+        else:
+            self._queue = posix_ipc.MessageQueue(name)
+        self._queue.block = False
+
+    def fileno(self) -> int:
+        """Descriptor for select and poll."""
+        mqd: int = self._queue.mqd
+        return mqd
+
+    def send(self, kind: str, priority: int = PRIORITY_ORDINARY, **fields: Any) -> bool:
+        """Post a message; False when the mailbox is full or gone (the receiver will find out by itself)."""
+        payload = msgspec.msgpack.encode({"kind": kind, **fields})
+        try:
+            self._queue.send(payload, timeout=0, priority=priority)
+        except (posix_ipc.BusyError, posix_ipc.Error, OSError):
+            return False
+        return True
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message by priority, None when there is none. A malformed one is dropped."""
+        while True:
+            try:
+                payload, _priority = self._queue.receive(timeout=0)
+            except posix_ipc.BusyError:
+                return None
+            with contextlib.suppress(msgspec.MsgspecError):
+                message = msgspec.msgpack.decode(payload)
+                if isinstance(message, dict) and isinstance(message.get("kind"), str):
+                    return message
+
+    def close(self) -> None:
+        """Close the descriptor; the mailbox stays for others."""
+        with contextlib.suppress(posix_ipc.Error, OSError):
+            self._queue.close()
+
+
+def post(name: str, kind: str, priority: int = PRIORITY_ORDINARY, **fields: Any) -> bool:
+    """Open, send, close; False when there is no such mailbox or it is full."""
+    try:
+        mailbox = Mailbox(name)
+    except (posix_ipc.Error, OSError):
+        return False
+    try:
+        return mailbox.send(kind, priority, **fields)
+    finally:
+        mailbox.close()
+
+
+def unlink(name: str) -> bool:
+    """Remove a mailbox; False when there was none."""
+    try:
+        posix_ipc.unlink_message_queue(name)
+    except posix_ipc.ExistentialError:
+        return False
+    return True

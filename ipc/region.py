@@ -1,0 +1,169 @@
+"""Shared memory regions: POSIX ones by name (made by the node) and System V ones by id (made by clients).
+
+POSIX regions are reserved with posix_fallocate when they are made, because a full tmpfs otherwise shows itself as
+SIGBUS at the first touch. System V segments are accounted by the kernel at creation and freed at the last detach after
+IPC_RMID, whoever dies when; their attach count is true even after kill -9.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+
+import posix_ipc
+import sysv_ipc
+
+SHM_DIRECTORY = "/dev/shm"  # noqa: S108 (where Linux shows POSIX shared memory)
+
+
+class RegionError(OSError):
+    """A region could not be made or attached; the message says why and what to do."""
+
+
+class Region:
+    """A mapped region. `.buffer` is a writable memoryview of `size` bytes; it stays valid until close()."""
+
+    def __init__(self, memory: mmap.mmap | sysv_ipc.SharedMemory, size: int, name: str, id: int) -> None:
+        self._memory: mmap.mmap | sysv_ipc.SharedMemory | None = memory
+        self.size = size
+        self.name = name
+        self.id = id
+        self.buffer = memoryview(memory).cast("B")[:size]
+
+    def close(self) -> None:
+        """Unmap (detach). Does nothing when done before. Raises BufferError while somebody still holds the buffer."""
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        try:
+            self.buffer.release()
+            if isinstance(memory, mmap.mmap):
+                memory.close()
+            else:
+                memory.detach()
+        except BufferError:
+            self._memory = memory
+            raise
+
+
+def posix_create(name: str, size: int) -> Region:
+    """Make and reserve a POSIX region, mode 0600. Raises RegionError (exists, no space in shared memory)."""
+    try:
+        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+    except posix_ipc.ExistentialError as error:
+        raise RegionError(errno.EEXIST, f"shared memory {name} exists already") from error
+    except (OSError, ValueError) as error:
+        raise RegionError(
+            getattr(error, "errno", None) or errno.EIO, f"cannot make shared memory {name}: {error}"
+        ) from error
+    try:
+        os.posix_fallocate(memory.fd, 0, size)
+        mapped = mmap.mmap(memory.fd, size)
+    except OSError as error:
+        memory.close_fd()
+        posix_unlink(name)
+        if error.errno == errno.ENOSPC:
+            raise RegionError(
+                errno.ENOSPC,
+                f"no space for {size} bytes in {SHM_DIRECTORY} ({name}): "
+                "free some, enlarge it, or lower images_n or file_bytes",
+            ) from error
+        raise RegionError(
+            error.errno or errno.EIO, f"cannot reserve {size} bytes of shared memory {name}: {error}"
+        ) from error
+    memory.close_fd()
+    return Region(mapped, size, name, -1)
+
+
+def posix_open(name: str, writable: bool = True) -> Region:
+    """Map an existing POSIX region whole. Raises RegionError (ENOENT: not there; EACCES: not yours)."""
+    try:
+        memory = posix_ipc.SharedMemory(name, read_only=not writable)
+    except posix_ipc.ExistentialError as error:
+        raise RegionError(errno.ENOENT, f"shared memory {name} does not exist") from error
+    except posix_ipc.PermissionsError as error:
+        raise RegionError(errno.EACCES, f"shared memory {name} belongs to another user") from error
+    try:
+        found = os.fstat(memory.fd)
+        if found.st_size == 0:
+            raise RegionError(errno.ENOENT, f"shared memory {name} is still being made")
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        mapped = mmap.mmap(memory.fd, found.st_size, prot=protection)
+    finally:
+        memory.close_fd()
+    return Region(mapped, found.st_size, name, -1)
+
+
+def posix_unlink(name: str) -> bool:
+    """Remove a name; mappings stay valid. Returns False when there was none."""
+    try:
+        posix_ipc.unlink_shared_memory(name)
+    except posix_ipc.ExistentialError:
+        return False
+    return True
+
+
+def posix_names(prefix: str) -> list[str]:
+    """Names of existing POSIX regions that begin with `prefix` (which begins with a slash)."""
+    try:
+        entries = os.listdir(SHM_DIRECTORY)
+    except FileNotFoundError:
+        return []
+    return sorted("/" + entry for entry in entries if ("/" + entry).startswith(prefix))
+
+
+def posix_owner(name: str) -> int:
+    """User id that owns a POSIX region."""
+    return os.stat(SHM_DIRECTORY + name, follow_symlinks=False)[stat.ST_UID]
+
+
+def sysv_create(size: int) -> Region:
+    """Make a System V segment of `size` bytes, mode 0600, attached. `.id` is its shmid."""
+    try:
+        memory = sysv_ipc.SharedMemory(None, sysv_ipc.IPC_CREX, mode=0o600, size=size)
+    except (OSError, ValueError, MemoryError, sysv_ipc.Error) as error:
+        raise RegionError(
+            errno.ENOMEM,
+            f"cannot make a System V segment of {size} bytes: {error}; see limits kernel.shmmni, kernel.shmall",
+        ) from error
+    return Region(memory, size, "", memory.id)
+
+
+def sysv_attach(id: int, read_only: bool = False) -> Region:
+    """Attach a System V segment. Raises RegionError (ENOENT: it is gone; EACCES: not yours)."""
+    try:
+        memory = sysv_ipc.attach(id, None, sysv_ipc.SHM_RDONLY if read_only else 0)
+        size = memory.size
+    except sysv_ipc.ExistentialError as error:
+        raise RegionError(errno.ENOENT, f"System V segment {id} does not exist") from error
+    except sysv_ipc.PermissionsError as error:
+        raise RegionError(errno.EACCES, f"System V segment {id} belongs to another user") from error
+    except (OSError, ValueError, sysv_ipc.Error) as error:
+        raise RegionError(errno.EINVAL, f"cannot attach System V segment {id}: {error}") from error
+    return Region(memory, size, "", id)
+
+
+def sysv_remove(id: int) -> bool:
+    """IPC_RMID: the segment goes at the last detach. Returns False when it was gone already."""
+    try:
+        sysv_ipc.remove_shared_memory(id)
+    except sysv_ipc.ExistentialError:
+        return False
+    except ValueError:
+        return False
+    return True
+
+
+def sysv_attached(id: int) -> int:
+    """Number of attachments the kernel counts; 0 when the segment is gone."""
+    try:
+        memory = sysv_ipc.attach(id)
+    except (sysv_ipc.Error, ValueError):
+        return 0
+    try:
+        count: int = memory.number_attached
+    finally:
+        memory.detach()
+    return count - 1

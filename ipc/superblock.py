@@ -1,0 +1,330 @@
+"""The node's superblock: who serves, who is attached, what state the node is in.
+
+Invariants
+  `magic` is written last: a half-made superblock is never attached.
+  A slot's ownership lives inside its claim word (pid, generation, state); each change is one compare-and-swap.
+  A slot's identity fields are written only by the process named in its claim word, between CLAIMED and ACTIVE.
+Crash points
+  after CLAIMED, before ACTIVE: the supervisor frees the slot and removes the segment recorded in it
+  after ACTIVE, before the mailbox message: the supervisor's periodic scan finds it
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from warren.ipc import _core, layout, names
+from warren.ipc.identity import Identity, pid_namespace
+from warren.ipc.layout import CONSTANTS, LAYOUT_HASH, SERVER, SLOT, SUPERBLOCK
+from warren.ipc.region import Region, RegionError, posix_create, posix_open, posix_unlink
+
+FREE = CONSTANTS["SLOT_FREE"]
+CLAIMED = CONSTANTS["SLOT_CLAIMED"]
+ACTIVE = CONSTANTS["SLOT_ACTIVE"]
+LEAVING = CONSTANTS["SLOT_LEAVING"]
+DEAD = CONSTANTS["SLOT_DEAD"]
+
+#: fields of the superblock that `create` takes by name
+GEOMETRY = (
+    "servers_n",
+    "ring_records",
+    "delivery_slots",
+    "arena_bytes",
+    "message_bytes_max",
+    "embed_bytes_max",
+    "reply_bytes",
+    "file_bytes",
+    "images_n",
+    "directory_rows",
+    "summary_rows",
+)
+
+
+@dataclass(frozen=True)
+class SlotView:
+    """What one client slot says at one moment."""
+
+    slot: int
+    claim: int
+    pid: int
+    generation: int
+    state: int
+    start_time: int
+    client_epoch: int
+    shmid: int
+    namespace: int
+    name: str
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.start_time, self.namespace)
+
+
+class SlotsFull(Exception):
+    """All client slots are taken."""
+
+
+class Superblock:
+    """A mapped superblock. `.buffer` is the whole region, for the C core."""
+
+    def __init__(self, region: Region, node_id: int) -> None:
+        self._region = region
+        self.buffer = region.buffer
+        self.node_id = node_id
+
+    # -- making and finding -------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls, node_id: int, node_epoch: int, live_semaphore_key: int, store_lock_key: int, geometry: dict[str, int]
+    ) -> Superblock:
+        """Make the superblock of a node in state CREATING. Raises RegionError (EEXIST, ENOSPC)."""
+        region = posix_create(names.superblock(node_id), layout.SUPERBLOCK_BYTES)
+        buffer = region.buffer
+        values = {
+            "layout_hash": LAYOUT_HASH,
+            "node_id": node_id,
+            "node_epoch": node_epoch,
+            "client_epoch_next": (node_epoch << 32) + 1,
+            "live_semaphore_key": live_semaphore_key,
+            "store_lock_key": store_lock_key,
+            **{name: geometry[name] for name in GEOMETRY},
+        }
+        values["client_region_bytes"] = layout.client_region_bytes(
+            geometry["servers_n"],
+            geometry["ring_records"],
+            geometry["delivery_slots"],
+            geometry["reply_bytes"],
+            geometry["arena_bytes"],
+        )
+        for name, value in values.items():
+            SUPERBLOCK.pack_into(buffer, name, value)
+        _core.store64(buffer, SUPERBLOCK.offset("magic"), layout.SUPERBLOCK_MAGIC)
+        return cls(region, node_id)
+
+    @classmethod
+    def attach(cls, node_id: int) -> Superblock:
+        """Map a living superblock. Raises RegionError: ENOENT (no node runs), EACCES, EPROTO (another version)."""
+        name = names.superblock(node_id)
+        region = posix_open(name)
+        try:
+            if region.size < layout.SUPERBLOCK_BYTES or (
+                _core.load64(region.buffer, SUPERBLOCK.offset("magic")) != layout.SUPERBLOCK_MAGIC
+            ):
+                raise RegionError(2, f"superblock {name} is still being made")
+            if SUPERBLOCK.unpack(region.buffer, "layout_hash") != LAYOUT_HASH:
+                raise RegionError(71, f"superblock {name} was made by another version of Warren: stop that node first")
+            if SUPERBLOCK.unpack(region.buffer, "node_id") != node_id:
+                raise RegionError(71, f"superblock {name} belongs to another node")
+        except RegionError:
+            region.close()
+            raise
+        return cls(region, node_id)
+
+    def close(self) -> None:
+        """Unmap."""
+        self._region.close()
+
+    def unlink(self) -> None:
+        """Remove the name; mappings stay valid."""
+        posix_unlink(names.superblock(self.node_id))
+
+    # -- node ---------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> int:
+        """A scalar field of the first page (acquire load for atomics)."""
+        field = SUPERBLOCK.by_name[name]
+        if field.type == "a64":
+            return _core.load64(self.buffer, field.offset)
+        if field.type == "a32":
+            return _core.load32(self.buffer, field.offset)
+        return SUPERBLOCK.unpack(self.buffer, name)
+
+    def set(self, name: str, value: int) -> None:
+        """Store a scalar field of the first page (release store for atomics)."""
+        field = SUPERBLOCK.by_name[name]
+        if field.type == "a64":
+            _core.store64(self.buffer, field.offset, value)
+        elif field.type == "a32":
+            _core.store32(self.buffer, field.offset, value)
+        else:
+            SUPERBLOCK.pack_into(self.buffer, name, value)
+
+    def add(self, name: str, value: int = 1) -> int:
+        """Fetch-add on an a64 field; returns the value before."""
+        return _core.add64(self.buffer, SUPERBLOCK.offset(name), value)
+
+    def alarm(self, bits: int, on: bool) -> None:
+        """Set or clear alarm bits."""
+        offset = SUPERBLOCK.offset("alarms")
+        if on:
+            _core.or64(self.buffer, offset, bits)
+        else:
+            _core.and64(self.buffer, offset, ~bits & 0xFFFF_FFFF_FFFF_FFFF)
+
+    @property
+    def state(self) -> int:
+        """NODE_…"""
+        return self.get("state")
+
+    @property
+    def servers_n(self) -> int:
+        return self.get("servers_n")
+
+    @property
+    def supervisor(self) -> Identity:
+        """Identity of the supervisor that wrote the superblock last."""
+        return Identity(self.get("supervisor_pid"), self.get("supervisor_start"), pid_namespace())
+
+    def set_supervisor(self, identity: Identity) -> None:
+        self.set("supervisor_pid", identity.pid)
+        self.set("supervisor_start", identity.start_time)
+
+    # -- servers ------------------------------------------------------------------------------------------------
+
+    def server_at(self, server: int, name: str) -> int:
+        """Byte offset of a server's field in the superblock."""
+        return layout.SUPERBLOCK_SERVERS_AT + server * SERVER.size + SERVER.offset(name)
+
+    def server_get(self, server: int, name: str) -> int:
+        """A field of a server (acquire load for atomics)."""
+        field = SERVER.by_name[name]
+        offset = self.server_at(server, name)
+        if field.type == "a64":
+            return _core.load64(self.buffer, offset)
+        if field.type in ("a32", "u32"):
+            return _core.load32(self.buffer, offset)
+        return SERVER.unpack(self.buffer, name, offset - field.offset)
+
+    def server_set(self, server: int, name: str, value: int) -> None:
+        """Store a field of a server (release store)."""
+        if SERVER.by_name[name].size == 4:
+            _core.store32(self.buffer, self.server_at(server, name), value)
+        else:
+            _core.store64(self.buffer, self.server_at(server, name), value)
+
+    def server_identity(self, server: int) -> Identity:
+        """Identity of the process that serves `server`; pid 0 when there never was one."""
+        return Identity(self.server_get(server, "pid"), self.server_get(server, "start_time"), pid_namespace())
+
+    def ring(self, server: int) -> None:
+        """Wake a server if it sleeps (both stores sleep on the persistent one's word)."""
+        target = layout.SERVER_STORE_PERSISTENT if server == layout.SERVER_STORE_TRANSIENT else server
+        _core.bell_ring(self.buffer, self.server_at(target, "sleeping"))
+
+    def ring_all(self) -> None:
+        """Wake every sleeping server."""
+        for server in range(self.servers_n):
+            self.ring(server)
+
+    # -- client slots -------------------------------------------------------------------------------------------
+
+    def slot_at(self, slot: int, name: str) -> int:
+        """Byte offset of a slot's field in the superblock."""
+        return layout.SUPERBLOCK_SLOTS_AT + slot * SLOT.size + SLOT.offset(name)
+
+    def slot(self, slot: int) -> SlotView:
+        """What a slot says now."""
+        claim = _core.load64(self.buffer, self.slot_at(slot, "claim"))
+        base = self.slot_at(slot, "claim")
+        return SlotView(
+            slot,
+            claim,
+            claim >> 32,
+            claim >> 8 & 0xFFFFFF,
+            claim & 0xFF,
+            SLOT.unpack(self.buffer, "start_time", base),
+            SLOT.unpack(self.buffer, "client_epoch", base),
+            SLOT.unpack(self.buffer, "shmid", base),
+            SLOT.unpack(self.buffer, "pid_namespace", base),
+            SLOT.get_bytes(self.buffer, "name", base).rstrip(b"\0").decode("utf-8", "replace"),
+        )
+
+    def slots(self) -> Iterator[SlotView]:
+        """Every slot that is not free."""
+        for slot in range(layout.CLIENT_SLOTS):
+            if _core.load64(self.buffer, self.slot_at(slot, "claim")) & 0xFF != FREE:
+                yield self.slot(slot)
+
+    def slot_move(self, view: SlotView, state: int) -> bool:
+        """Compare-and-swap a slot from what `view` saw to `state`, same pid and generation; False when it changed.
+
+        FREE keeps the generation and forgets the pid, so that no late writer can mistake the next owner for itself.
+        """
+        pid = 0 if state == FREE else view.pid
+        claim = pid << 32 | view.generation << 8 | state
+        return _core.cas64(self.buffer, self.slot_at(view.slot, "claim"), view.claim, claim)
+
+    def slots_changed(self) -> None:
+        """Tell the servers that a slot changed."""
+        self.add("slots_version")
+        self.ring_all()
+
+    def claim(self, identity: Identity, name: str) -> SlotView:
+        """Claim a free slot for this process (state CLAIMED, identity written, client_epoch drawn).
+
+        Raises SlotsFull. The caller makes its segment, calls `activate`, and posts `register`.
+        """
+        start = identity.pid * 31 % layout.CLIENT_SLOTS
+        for step in range(layout.CLIENT_SLOTS):
+            slot = (start + step) % layout.CLIENT_SLOTS
+            offset = self.slot_at(slot, "claim")
+            seen = _core.load64(self.buffer, offset)
+            if seen & 0xFF != FREE:
+                continue
+            generation = (seen >> 8) + 1 & 0xFFFFFF or 1
+            if not _core.cas64(self.buffer, offset, seen, identity.pid << 32 | generation << 8 | CLAIMED):
+                continue
+            epoch = self.add("client_epoch_next")
+            SLOT.pack_into(self.buffer, "shmid", -1, offset)
+            SLOT.pack_into(self.buffer, "start_time", identity.start_time, offset)
+            SLOT.pack_into(self.buffer, "client_epoch", epoch, offset)
+            SLOT.pack_into(self.buffer, "pid_namespace", identity.namespace, offset)
+            SLOT.set_bytes(self.buffer, "name", name.encode()[:48].decode("utf-8", "ignore").encode(), offset)
+            SLOT.set_bytes(self.buffer, "server_done", b"", offset)
+            return self.slot(slot)
+        raise SlotsFull(f"all {layout.CLIENT_SLOTS} client slots are taken: close clients that are not needed")
+
+    def set_segment(self, view: SlotView, shmid: int) -> None:
+        """Record the segment of a claimed slot, so that it can be removed if its owner dies now."""
+        SLOT.pack_into(self.buffer, "shmid", shmid, self.slot_at(view.slot, "claim"))
+
+    def activate(self, view: SlotView) -> SlotView:
+        """CLAIMED → ACTIVE, and tell the servers. The region must be formatted by now."""
+        if not self.slot_move(view, ACTIVE):
+            raise RuntimeError(f"client slot {view.slot} was taken away while it was being set up")
+        self.slots_changed()
+        return self.slot(view.slot)
+
+    def leave(self, slot: int, generation: int) -> bool:
+        """ACTIVE → LEAVING, and tell the servers; False when the slot is no longer this client's."""
+        view = self.slot(slot)
+        if view.generation != generation or view.state != ACTIVE or not self.slot_move(view, LEAVING):
+            return False
+        self.slots_changed()
+        return True
+
+    def server_done(self, slot: int, server: int) -> int:
+        """Low 8 bits of the generation whose end `server` has finished handling."""
+        return self.buffer[self.slot_at(slot, "server_done") + server]
+
+    def set_server_done(self, slot: int, server: int, generation: int) -> None:
+        """Called by a server when nothing of that client is left with it."""
+        self.buffer[self.slot_at(slot, "server_done") + server] = generation & 0xFF
+
+    def wait_state(self, wanted: Collection[int], timeout: float) -> bool:
+        """Wait until the node's state is one of `wanted`; False after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.state not in wanted:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            _core.futex_wait(self.buffer, SUPERBLOCK.offset("state"), self.state, int(min(left, 0.02) * 1e9))
+        return True
+
+    def set_state(self, state: int) -> None:
+        """Store the node's state and wake who waits for it."""
+        self.set("state", state)
+        _core.futex_wake(self.buffer, SUPERBLOCK.offset("state"))

@@ -1,0 +1,1 @@
+"""Tools for the people who run or develop Warren."""
