@@ -22,9 +22,7 @@ FRAME_MARKER = 0xFF
 #: kinds of frames
 KIND_MESSAGE = 1  # store: a message
 KIND_ADD_REFERENCE = 2  # store: one more reference to a message already stored
-KIND_REMOVE = (
-    3  # store: one reference less (only for clients of the store API; workers' references come from the indexes)
-)
+KIND_REMOVE = 3  # store: one reference less, for each id in the body (store API only; workers' come from the indexes)
 KIND_PUBLISH = 8  # journal: a message enters queues
 KIND_ACK = 9  # journal: ranges of sequences leave a queue
 KIND_DELIVER = 10  # journal: ranges of sequences were delivered
@@ -34,6 +32,9 @@ KIND_PADDING = 15
 #: kinds of files
 FILE_STORE = 1
 FILE_JOURNAL = 2
+FILE_SEGMENT = 3  # queue index segment `<n>.idx`: header page, then SEGMENT_ENTRY_COUNT entries by sequence modulo it
+
+SEGMENT_ENTRY_COUNT = 16384
 
 #: flags of a frame
 FRAME_STORED = 1  # PUBLISH: the body is in the message store under the frame's id, not in this frame
@@ -53,6 +54,8 @@ CONSTANTS: dict[str, int] = {
     "KIND_PADDING": KIND_PADDING,
     "FILE_STORE": FILE_STORE,
     "FILE_JOURNAL": FILE_JOURNAL,
+    "FILE_SEGMENT": FILE_SEGMENT,
+    "SEGMENT_ENTRY_COUNT": SEGMENT_ENTRY_COUNT,
     "FRAME_STORED": FRAME_STORED,
     "FRAME_TRANSIENT": FRAME_TRANSIENT,
 }
@@ -89,7 +92,7 @@ FRAME = Struct(
         Field("crc", 28, "u32", "CRC32C seeded with the file's salt"),
         Field("client_epoch", 32, "u64", "publisher; with `sequence` makes replay after a kill exactly once"),
         Field("sequence", 40, "u64", "number of the command in the publisher's ring to this server, plus 1"),
-        Field("extra", 48, "u32", "MESSAGE: worker index + 1 of the holder or 0; PUBLISH: routes; ACK, DELIVER, MOVE: ranges"),
+        Field("extra", 48, "u32", "MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges"),
         Field("meta_length", 52, "u16", "bytes of metadata"),
         Field("reserved", 54, "u16", "zero"),
     ),
@@ -110,7 +113,7 @@ ROUTE = Struct(
 RANGE = Struct(
     "range",
     24,
-    "ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: they go to `to_queue` at to_sequence … (one range per frame).",
+    "ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue.",
     (
         Field("queue", 0, "u32", "queue id"),
         Field("count", 4, "u32", "sequences"),
@@ -120,8 +123,31 @@ RANGE = Struct(
     ">",
 )
 
+QUEUE_SEGMENT_ENTRY = Struct(
+    "queue_segment_entry",
+    64,
+    "One message of a queue in its segment `<n>.idx`, at 4096 + 64 × (sequence mod 16384). All zero: no message (never, or no more).",
+    (
+        Field("crc", 0, "u32", "CRC32C, seeded with the salt of the file's header, of bytes 4 … 63: a torn or foreign entry is none"),
+        Field("state", 4, "u8", "1: live"),
+        Field("location", 5, "u8", "LOCATION_SEGMENT or LOCATION_STORE"),
+        Field("delivery_count", 6, "u16", "deliveries before it was written here"),
+        Field("id", 8, "bytes", "message id", 16),
+        Field("sequence", 24, "u64", "position in the queue: protects against entries at a wrong place"),
+        Field("file", 32, "u32", "segment data file `<file>.dat`"),
+        Field("offset", 36, "u32", "byte offset of the frame in it"),
+        Field("frame_length", 40, "u32", "bytes of the frame"),
+        Field("body_length", 44, "u32", "bytes of metadata + payload"),
+        Field("blob_offset", 48, "u16", "start of metadata in the frame"),
+        Field("meta_length", 50, "u16", "bytes of metadata"),
+        Field("queue", 52, "u32", "queue id: protects against moved files"),
+        Field("reserved", 56, "u64", "zero"),
+    ),
+    ">",
+)
+
 # fmt: on
-STRUCTS = (FILE_HEADER, FRAME, ROUTE, RANGE)
+STRUCTS = (FILE_HEADER, FRAME, ROUTE, RANGE, QUEUE_SEGMENT_ENTRY)
 
 #: prefix of a padding frame's id
 PADDING_ID = b"warren padding\0\0"

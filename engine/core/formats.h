@@ -15,6 +15,8 @@
 #define WR_KIND_PADDING 15
 #define WR_FILE_STORE 1
 #define WR_FILE_JOURNAL 2
+#define WR_FILE_SEGMENT 3
+#define WR_SEGMENT_ENTRY_COUNT 16384
 #define WR_FRAME_STORED 1
 #define WR_FRAME_TRANSIENT 2
 #define WR_FRAME_HEAD_BYTES 56
@@ -43,7 +45,7 @@
 #define WR_FRAME_AT_CRC 28 /* u32: CRC32C seeded with the file's salt */
 #define WR_FRAME_AT_CLIENT_EPOCH 32 /* u64: publisher; with `sequence` makes replay after a kill exactly once */
 #define WR_FRAME_AT_SEQUENCE 40 /* u64: number of the command in the publisher's ring to this server, plus 1 */
-#define WR_FRAME_AT_EXTRA 48 /* u32: MESSAGE: worker index + 1 of the holder or 0; PUBLISH: routes; ACK, DELIVER, MOVE: ranges */
+#define WR_FRAME_AT_EXTRA 48 /* u32: MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges */
 #define WR_FRAME_AT_META_LENGTH 52 /* u16: bytes of metadata */
 #define WR_FRAME_AT_RESERVED 54 /* u16: zero */
 #define WR_FRAME_SIZE 56
@@ -53,11 +55,28 @@
 #define WR_ROUTE_AT_SEQUENCE 4 /* u64: position in the queue */
 #define WR_ROUTE_SIZE 12
 
-/* ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: they go to `to_queue` at to_sequence … (one range per frame). */
+/* ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue. */
 #define WR_RANGE_AT_QUEUE 0 /* u32: queue id */
 #define WR_RANGE_AT_COUNT 4 /* u32: sequences */
 #define WR_RANGE_AT_FIRST 8 /* u64: first sequence */
 #define WR_RANGE_AT_TO 16 /* u64: MOVE: first sequence in the target queue; else zero */
 #define WR_RANGE_SIZE 24
+
+/* One message of a queue in its segment `<n>.idx`, at 4096 + 64 × (sequence mod 16384). All zero: no message (never, or no more). */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_CRC 0 /* u32: CRC32C, seeded with the salt of the file's header, of bytes 4 … 63: a torn or foreign entry is none */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_STATE 4 /* u8: 1: live */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_LOCATION 5 /* u8: LOCATION_SEGMENT or LOCATION_STORE */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_DELIVERY_COUNT 6 /* u16: deliveries before it was written here */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_ID 8 /* bytes[16]: message id */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_SEQUENCE 24 /* u64: position in the queue: protects against entries at a wrong place */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_FILE 32 /* u32: segment data file `<file>.dat` */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_OFFSET 36 /* u32: byte offset of the frame in it */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_FRAME_LENGTH 40 /* u32: bytes of the frame */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_BODY_LENGTH 44 /* u32: bytes of metadata + payload */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_BLOB_OFFSET 48 /* u16: start of metadata in the frame */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_META_LENGTH 50 /* u16: bytes of metadata */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_QUEUE 52 /* u32: queue id: protects against moved files */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_RESERVED 56 /* u64: zero */
+#define WR_QUEUE_SEGMENT_ENTRY_SIZE 64
 
 #endif

@@ -1,0 +1,211 @@
+/* Goal: the CRC is CRC32C whatever way it is computed, and the frame check accepts exactly what was written.
+ * Method: vectors of RFC 3720; every length and alignment up to two long blocks against the table code; frames of all small
+ * lengths, all their bits flipped, all their prefixes; random bytes (the sanitizers watch what is read). Prints its seed. */
+#include "frame.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define CHECK(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
+            exit(1);                                                                 \
+        }                                                                            \
+    } while (0)
+
+#define SALT 0x0123456789abcdefull
+static uint64_t state;
+
+static uint64_t random64(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static void vectors(void) {
+    uint8_t bytes[32];
+    CHECK(wr_crc32c(0, "123456789", 9) == 0xe3069283u);
+    memset(bytes, 0, 32);
+    CHECK(wr_crc32c(0, bytes, 32) == 0x8a9136aau);
+    memset(bytes, 0xff, 32);
+    CHECK(wr_crc32c(0, bytes, 32) == 0x62a8ab43u);
+    for (int i = 0; i < 32; i++) bytes[i] = (uint8_t)i;
+    CHECK(wr_crc32c(0, bytes, 32) == 0x46dd794eu);
+    for (int i = 0; i < 32; i++) bytes[i] = (uint8_t)(31 - i);
+    CHECK(wr_crc32c(0, bytes, 32) == 0x113fdb5cu);
+    CHECK(wr_crc32c(7, bytes, 0) == 7);
+}
+
+/* The bytes lie at the very end of an allocation, so that one byte too many is seen by the sanitizer. */
+static void lengths(void) {
+    for (size_t n = 0; n < 26000; n += n < 1700 ? 1 : 1 + random64() % 700) {
+        uint8_t *from = malloc(n + 1), *to = malloc(n + 1), *third = malloc(n + 1);
+        CHECK(from && to && third);
+        for (size_t i = 0; i < n + 1; i++) from[i] = (uint8_t)random64();
+        uint32_t seed = (uint32_t)random64();
+        size_t skip = n > 0 && random64() % 2;
+        uint32_t expected = wr_crc32c_table(seed, NULL, from + skip, n - skip);
+        CHECK(wr_crc32c(seed, from + skip, n - skip) == expected);
+        CHECK(wr_copy_crc32c(seed, to, from + skip, n - skip) == expected);
+        CHECK(memcmp(to, from + skip, n - skip) == 0);
+        CHECK(wr_crc32c_table(seed, third, from + skip, n - skip) == expected);
+        CHECK(memcmp(third, from + skip, n - skip) == 0);
+        size_t cut = n - skip ? random64() % (n - skip) : 0;
+        CHECK(wr_crc32c(wr_crc32c(seed, from + skip, cut), from + skip + cut, n - skip - cut) == expected);
+        free(from);
+        free(to);
+        free(third);
+    }
+}
+
+static wr_frame_head random_head(void) {
+    static const uint8_t kinds[] = {WR_KIND_MESSAGE, WR_KIND_ADD_REFERENCE, WR_KIND_REMOVE, WR_KIND_PUBLISH,
+                                    WR_KIND_ACK,     WR_KIND_DELIVER,       WR_KIND_MOVE};
+    wr_frame_head head = {.kind = kinds[random64() % sizeof kinds], .flags = (uint16_t)random64(),
+                          .client_epoch = random64(), .sequence = random64(), .extra = (uint32_t)random64(),
+                          .meta_length = (uint16_t)random64()};
+    for (int i = 0; i < 16; i++) head.id[i] = (uint8_t)random64();
+    return head;
+}
+
+static bool same(const wr_frame_head *a, const wr_frame_head *b) {
+    return memcmp(a->id, b->id, 16) == 0 && a->kind == b->kind && a->flags == b->flags &&
+           a->client_epoch == b->client_epoch && a->sequence == b->sequence && a->extra == b->extra &&
+           a->meta_length == b->meta_length;
+}
+
+static void round_trip(void) {
+    for (uint64_t body = 0; body < 300; body++) {
+        uint64_t total = wr_frame_bytes(body);
+        uint8_t *a = malloc(total), *b = malloc(total), *from = malloc(body + 1);
+        CHECK(a && b && from);
+        for (uint64_t i = 0; i < body; i++) from[i] = (uint8_t)random64();
+        wr_frame_head head = random_head(), read;
+        const char *reason;
+        uint64_t prefix = body ? random64() % (body + 1) : 0;
+        CHECK(wr_frame_write(a, &head, prefix ? from : NULL, prefix, from + prefix, body - prefix, SALT) == total);
+        memcpy(b + WR_FRAME_HEAD_BYTES, from, body);
+        CHECK(wr_frame_seal(b, &head, body, SALT) == total);
+        CHECK(memcmp(a, b, total) == 0);
+        CHECK(wr_frame_check(a, total, 0, SALT, &read, &reason) == total && !reason && same(&head, &read));
+        CHECK(memcmp(a + WR_FRAME_HEAD_BYTES, from, body) == 0);
+        CHECK(wr_frame_check(a, total, 0, SALT + 1, &read, &reason) == 0 && strcmp(reason, "crc") == 0);
+        for (uint64_t bit = 0; bit < total * 8; bit++) {
+            a[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            CHECK(wr_frame_check(a, total, 0, SALT, &read, &reason) == 0 && reason);
+            a[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+        for (uint64_t n = 0; n < total; n++) {
+            uint8_t *torn = malloc(n + 1);
+            CHECK(torn);
+            memcpy(torn, a, n);
+            CHECK(wr_frame_check(torn, n, 0, SALT, &read, NULL) == 0);
+            free(torn);
+        }
+        free(a);
+        free(b);
+        free(from);
+    }
+}
+
+static void reasons(void) {
+    uint8_t frame[200];
+    wr_frame_head head = random_head(), read;
+    const char *reason;
+    uint64_t total = wr_frame_write(frame, &head, NULL, 0, "hello", 5, SALT);
+    CHECK(wr_frame_check(frame, total, total, SALT, &read, &reason) == 0 && strcmp(reason, "short") == 0);
+    CHECK(wr_frame_check(frame, total, UINT64_MAX, SALT, &read, &reason) == 0 && strcmp(reason, "short") == 0);
+    static const uint64_t sizes[] = {0, 47, UINT64_MAX, UINT64_MAX - 8, UINT64_MAX - 56, 1ull << 63, 54};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        wr_put64(frame, sizes[i]);
+        CHECK(wr_frame_check(frame, total, 0, SALT, &read, &reason) == 0 && strcmp(reason, "size") == 0);
+    }
+    wr_put64(frame, total - 9);
+    frame[total - 1] = 0;
+    CHECK(wr_frame_check(frame, total, 0, SALT, &read, &reason) == 0 && strcmp(reason, "marker") == 0);
+    frame[total - 1] = WR_FRAME_MARKER;
+    frame[WR_FRAME_AT_VERSION]++;
+    CHECK(wr_frame_check(frame, total, 0, SALT, &read, &reason) == 0 && strcmp(reason, "version") == 0);
+    frame[WR_FRAME_AT_VERSION]--;
+    frame[WR_FRAME_AT_KIND] = 99;
+    CHECK(wr_frame_check(frame, total, 0, SALT, &read, &reason) == 0 && strcmp(reason, "kind") == 0);
+}
+
+static void scanning(void) {
+    enum { BYTES = 64 * 1024, FRAMES = 400 };
+    uint8_t *file = calloc(1, BYTES);
+    wr_frame_row rows[FRAMES];
+    uint64_t offsets[FRAMES], at = 0, n = 0;
+    CHECK(file);
+    while (n < 300) {
+        wr_frame_head head = random_head();
+        head.sequence = n;
+        uint8_t body[120];
+        memset(body, 0xff, sizeof body);
+        offsets[n++] = at;
+        at += wr_frame_write(file + at, &head, NULL, 0, body, random64() % 120, SALT);
+        if (n % 7 == 0) {
+            uint64_t filler = WR_FRAME_BYTES_MIN + random64() % 100;
+            wr_frame_pad(file + at, filler, SALT);
+            at += filler;
+        }
+    }
+    uint64_t end = 0;
+    const char *reason;
+    uint64_t found = wr_frame_scan(file, BYTES, &end, SALT, rows, FRAMES, &reason);
+    CHECK(found == 300 && end == at && strcmp(reason, "zeros") == 0);
+    for (uint64_t i = 0; i < found; i++) CHECK(rows[i].offset == offsets[i] && rows[i].sequence == i);
+    end = 0;
+    CHECK(wr_frame_scan(file, at, &end, SALT, rows, FRAMES, &reason) == 300 && strcmp(reason, "end") == 0);
+    /* in pieces */
+    end = 0;
+    found = 0;
+    do found += wr_frame_scan(file, BYTES, &end, SALT, rows, 7, &reason);
+    while (!reason);
+    CHECK(found == 300 && end == at);
+    file[BYTES - 1] = 1;
+    end = 0;
+    CHECK(wr_frame_scan(file, BYTES, &end, SALT, rows, FRAMES, &reason) == 300 && strcmp(reason, "size") == 0);
+    file[offsets[100] + WR_FRAME_AT_SEQUENCE] ^= 4;
+    end = 0;
+    CHECK(wr_frame_scan(file, BYTES, &end, SALT, rows, FRAMES, &reason) == 100 && end == offsets[100]);
+    for (int round = 0; round < 2000; round++) {
+        for (int i = 0; i < 512; i++) file[i] = (uint8_t)random64();
+        wr_put64(file, random64() >> (random64() % 64));
+        end = 0;
+        wr_frame_scan(file, 512, &end, SALT, rows, FRAMES, &reason);
+        CHECK(reason);
+    }
+    free(file);
+}
+
+static void file_headers(void) {
+    uint8_t page[WR_FILE_HEADER_BYTES];
+    uint64_t salt = 0;
+    wr_file_header_write(page, WR_FILE_STORE, 11, 2, 33, SALT, 44);
+    CHECK(!wr_file_header_check(page, WR_FILE_STORE, 11, 2, 33, &salt) && salt == SALT);
+    CHECK(strcmp(wr_file_header_check(page, WR_FILE_JOURNAL, 11, 2, 33, NULL), "kind") == 0);
+    CHECK(strcmp(wr_file_header_check(page, WR_FILE_STORE, 12, 2, 33, NULL), "node") == 0);
+    CHECK(strcmp(wr_file_header_check(page, WR_FILE_STORE, 11, 3, 33, NULL), "owner") == 0);
+    CHECK(strcmp(wr_file_header_check(page, WR_FILE_STORE, 11, 2, 34, NULL), "file") == 0);
+    for (int bit = 0; bit < WR_FILE_HEADER_BYTES * 8; bit++) {
+        page[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        CHECK(wr_file_header_check(page, WR_FILE_STORE, 11, 2, 33, NULL));
+        page[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
+int main(int argc, char **argv) {
+    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
+    state |= 1;
+    printf("frame_test: seed %#llx\n", (unsigned long long)state);
+    vectors();
+    lengths();
+    round_trip();
+    reasons();
+    scanning();
+    file_headers();
+    return 0;
+}
