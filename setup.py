@@ -26,7 +26,9 @@ FLAGS += ["-fvisibility=hidden"]  # calls inside an extension are direct, and ma
 FLAGS += ["-Werror"] if os.environ.get("WARREN_WERROR", "1") != "0" else []
 FLAGS += ["-msse4.2"] if platform.machine() in ("x86_64", "AMD64", "i686") else []
 
-HEADERS = sorted(str(path.relative_to(ROOT)) for folder in ("ipc", "engine") for path in ROOT.glob(f"{folder}/core/*.h"))
+HEADERS = sorted(
+    str(path.relative_to(ROOT)) for folder in ("ipc", "engine") for path in ROOT.glob(f"{folder}/core/*.h")
+)
 
 
 def packages() -> list[str]:

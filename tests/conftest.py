@@ -1,0 +1,71 @@
+"""What every test gets: it fails when it leaves anything behind (see support/leaks.py), and it can print its seed.
+
+Goal: no segment, semaphore, queue, process, descriptor, mapping or directory survives its test, module or run.
+Method: a census around each test, each module and the whole run. The wider ones catch what a shared fixture leaves,
+whose things the narrower ones excuse. What is left gets five seconds (WARREN_LEAK_GRACE_S) to go away by itself, then
+fails the test, and is removed.
+"""
+
+import os
+import random
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.leaks import Census, clean_up, leaks_since
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note for the fixtures that a test, and with it the run, has failed: a traceback keeps what it holds open."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = item.session.stash[FAILED] = True
+    return report
+
+
+def _watch(root: Path, scope: str, node: pytest.Item | pytest.Session) -> Iterator[None]:
+    before = Census.take()
+    yield
+    leaks = leaks_since(before, root, own_process=not node.stash.get(FAILED, False))
+    if leaks:
+        node.session.stash[FAILED] = True
+        clean_up(leaks)
+        pytest.fail(f"the {scope} left behind:\n" + "\n".join(f"  {leak}" for leak in leaks), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def _private_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _run_leaves_nothing(_private_root: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from _watch(_private_root, "run", request.session)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_nothing(
+    _private_root: Path, _run_leaves_nothing: None, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    yield from _watch(_private_root, "module", request.session)
+
+
+@pytest.fixture(autouse=True)
+def _test_leaves_nothing(
+    _private_root: Path, _module_leaves_nothing: None, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    yield from _watch(_private_root, "test", request.node)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Return a seed, new in each run, and print it; WARREN_TEST_SEED=… repeats one."""
+    value = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
+    print(f"WARREN_TEST_SEED={value}")
+    return value

@@ -1,0 +1,320 @@
+"""What a test may leave behind on the machine: a census before, a census after, and who is to blame for the difference.
+
+Counted: names `warren-…` in /dev/shm, in /dev/mqueue (where it is mounted) and in the temporary directory; System V
+segments and semaphore sets of this user; processes started by this one, zombies too, also where they detached
+themselves; this process's own descriptors and mappings.
+
+Two kinds of difference are nobody's fault:
+- What belongs to something that lived before the test, a node shared by a module's tests for example: more names of a
+  node known before, more processes below one known before. The census around the module answers for these.
+- What belongs to another run on the same machine. A thing that a process of ours holds or made is ours, and one held
+  or made by a living stranger is his. A thing whose maker is dead could be either's: it counts as ours
+  unless another run is going on (a process that carries another mark, runs pytest, or maps a Warren region).
+
+Processes of ours are known by descent, or by the mark WARREN_TEST_RUN in their environment. Spark's session lives as
+long as the test run: the JVM started by this process, and all below it, are left out.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+MARK = "WARREN_TEST_RUN"
+GRACE_S = float(os.environ.get("WARREN_LEAK_GRACE_S", "5"))
+DESCRIPTORS_SPARE = 8  # opened lazily, once: random, locale, selectors, …
+SHM, MQUEUE = Path("/dev/shm"), Path("/dev/mqueue")
+NODE_NAME = re.compile(r"warren-[0-9a-f]{12}")
+SEMCTL_GETPID = 11
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as this process
+
+os.environ.setdefault(MARK, str(os.getpid()))
+_libc = ctypes.CDLL(None, use_errno=True)
+_known: set[int] = set()  # every pid of ours that a census has seen, the dead ones among them
+
+
+class Leak(NamedTuple):
+    """One thing left behind: what it is, which one, and more about it for the reader."""
+
+    kind: str
+    name: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass
+class Census:
+    """What is there at one moment; each field maps a name to what else is known of the thing."""
+
+    names: dict[str, str] = field(default_factory=dict)  # "/dev/shm/warren-…" -> node name
+    segments: dict[int, int] = field(default_factory=dict)  # shmid -> pid of its creator
+    semaphores: dict[int, int] = field(default_factory=dict)  # semid -> pid of who operated on it last
+    processes: dict[psutil.Process, str] = field(default_factory=dict)  # ours
+    descriptors: dict[int, str] = field(default_factory=dict)  # fd -> what /proc says that it is
+    mappings: dict[str, int] = field(default_factory=dict)  # path, or "segment N" -> how often
+
+    @classmethod
+    def take(cls) -> "Census":
+        """Count everything now."""
+        processes = dict(_our_processes())
+        _known.update(process.pid for process in processes)
+        return cls(
+            dict(_names()),
+            dict(_system_v("shm")),
+            dict(_system_v("sem")),
+            processes,
+            dict(_descriptors()),
+            _mappings(),
+        )
+
+    def nodes(self) -> set[str]:
+        """Return the names of the nodes of which something is there."""
+        return {node for node in self.names.values() if node}
+
+
+def leaks_since(
+    before: Census, private_root: Path, *, own_process: bool = True, grace_s: float = GRACE_S
+) -> list[Leak]:
+    """Return what is there now, was not there `before`, and is ours; gives it `grace_s` seconds to go away.
+
+    `private_root` is a folder that only this run uses: an open file below it is a leak, too. With `own_process` false,
+    descriptors and mappings of this process do not count (after a failure its traceback holds on to them).
+    """
+    deadline = time.monotonic() + grace_s
+    pause_s = 0.001
+    while True:
+        found = _difference(before, Census.take(), private_root, own_process=own_process)
+        if not found or time.monotonic() > deadline:
+            return found
+        gc.collect()
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, 0.1)
+
+
+def clean_up(leaks: list[Leak]) -> None:
+    """Remove what was left behind, so that it is reported once only."""
+    remove: dict[str, Callable[[str], object]] = {
+        "process": lambda name: psutil.Process(int(name)).kill(),
+        "temporary directory": lambda name: shutil.rmtree(name, ignore_errors=True),
+        "shared memory": os.unlink,
+        "message queue": os.unlink,
+        "System V segment": lambda name: _libc.shmctl(int(name), 0, None),
+        "System V semaphore": lambda name: _libc.semctl(int(name), 0, 0),
+    }
+    for leak in leaks:
+        with contextlib.suppress(OSError, psutil.Error):
+            remove.get(leak.kind, lambda _name: None)(leak.name)
+    for leak in leaks:
+        if leak.kind == "process":
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(int(leak.name), 0)
+
+
+# ---- counting -------------------------------------------------------------------------------------------------------
+
+
+def _names() -> Iterator[tuple[str, str]]:
+    for folder in {SHM, MQUEUE, Path(tempfile.gettempdir())}:
+        if folder == MQUEUE and not folder.is_mount():
+            continue
+        for name in os.listdir(folder):
+            if name.startswith("warren-"):
+                node = NODE_NAME.match(name)
+                yield str(folder / name), node.group() if node else ""
+
+
+def _system_v(kind: str) -> Iterator[tuple[int, int]]:
+    """Yield (id, pid) of this user's segments ("shm") or semaphore sets ("sem")."""
+    path = Path("/proc/sysvipc", kind)
+    if not path.exists():
+        return
+    header, *rows = (line.split() for line in path.read_text().splitlines())
+    for row in rows:
+        values = dict(zip(header, row, strict=False))
+        if int(values["cuid"]) != os.geteuid():
+            continue
+        number = int(values[f"{kind}id"])
+        yield number, int(values["cpid"]) if kind == "shm" else _libc.semctl(number, 0, SEMCTL_GETPID)
+
+
+def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
+    me = psutil.Process()
+    parents = set(me.parents())
+    ours = set(me.children(recursive=True))
+    ours |= {process for process in psutil.process_iter() if process not in parents and _has_our_mark(process, me)}
+    sessions = {child for child in me.children() if _is_spark_session(child)}
+    for process in ours - sessions - {me}:
+        with contextlib.suppress(psutil.Error):
+            command = _command_of(process)
+            if not sessions.intersection(process.parents()) and not any(helper in command for helper in HELPERS):
+                yield process, f"{process.status()}, {command or process.name()}"
+
+
+def _has_our_mark(process: psutil.Process, me: psutil.Process) -> bool:
+    """Tell whether a process younger than this one was started with our mark in its environment."""
+    try:
+        return process.create_time() >= me.create_time() and process.environ().get(MARK) == os.environ[MARK]
+    except psutil.Error:
+        return False
+
+
+def _is_spark_session(process: psutil.Process) -> bool:
+    command = _command_of(process)
+    return "pyspark-shell" in command and "org.apache.spark.deploy.SparkSubmit" in command
+
+
+def _command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _descriptors() -> Iterator[tuple[int, str]]:
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            yield int(name), os.readlink(f"/proc/self/fd/{name}")
+
+
+def _mappings(pid: int | str = "self") -> dict[str, int]:
+    """Count the mapped regions of a process that are files named `warren-…`, or System V segments."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            _span, _rights, _offset, _device, inode, *path = line.split(maxsplit=5)
+            if path and path[0].startswith("/SYSV"):
+                name = f"segment {inode}"
+            elif path and "/warren-" in path[0]:
+                name = path[0].removesuffix(" (deleted)")
+            else:
+                continue
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+# ---- blaming --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _World:
+    """Who holds what, looked at only when there is something to explain."""
+
+    holders: dict[str, set[int]]  # as Census.mappings, but to the pids that map it
+    ours: set[int]
+    old: set[int]  # ours, and there before the test, or below one that was
+    strangers_test: bool
+
+    @classmethod
+    def look(cls, before: Census, after: Census) -> "_World":
+        ours = {process.pid for process in after.processes} | _known | {os.getpid()}
+        old = set()
+        for process in after.processes:
+            with contextlib.suppress(psutil.Error):
+                if process in before.processes or any(parent in before.processes for parent in process.parents()):
+                    old.add(process.pid)
+        holders: dict[str, set[int]] = {}
+        strangers_test = False
+        for process in psutil.process_iter():
+            mapped = _mappings(process.pid)
+            for name in mapped:
+                holders.setdefault(name, set()).add(process.pid)
+            if process.pid not in ours and not strangers_test:
+                regions = any(name.startswith(f"{SHM}/") for name in mapped)
+                strangers_test = regions or _is_strangers_test(process)
+        return cls(holders, ours, old, strangers_test)
+
+    def excuses(self, holders: set[int], maker: int | None) -> bool:
+        """Tell whether a thing that `holders` map and `maker` made is old, a stranger's, or perhaps a stranger's."""
+        if holders & self.old or maker in self.old:
+            return True
+        if holders & self.ours or maker in self.ours:
+            return False
+        return bool(holders) or (maker is not None and psutil.pid_exists(maker)) or self.strangers_test
+
+
+def _is_strangers_test(process: psutil.Process) -> bool:
+    if process in psutil.Process().parents():
+        return False
+    try:
+        mark = process.environ().get(MARK, os.environ[MARK])
+        return mark != os.environ[MARK] or any(
+            Path(word).name in {"pytest", "py.test"} for word in process.cmdline()[:3]
+        )
+    except psutil.Error:
+        return False
+
+
+def _difference(before: Census, after: Census, private_root: Path, *, own_process: bool) -> list[Leak]:
+    names = {
+        name: node for name, node in after.names.items() if name not in before.names and node not in before.nodes()
+    }
+    segments = {number: pid for number, pid in after.segments.items() if number not in before.segments}
+    semaphores = {number: pid for number, pid in after.semaphores.items() if number not in before.semaphores}
+    processes = [process for process in after.processes if process not in before.processes]
+    found: list[Leak] = []
+    if names or segments or semaphores or processes:
+        world = _World.look(before, after)
+        found += [
+            Leak(_kind_of(Path(name)), name)
+            for name in names
+            if not world.excuses(world.holders.get(name, set()), None)
+        ]
+        for number, pid in segments.items():
+            holders = world.holders.get(f"segment {number}", set())
+            if not world.excuses(holders, pid):
+                found.append(Leak("System V segment", str(number), f"made by {pid}, mapped by {sorted(holders)}"))
+        for number, pid in semaphores.items():
+            if not world.excuses(set(), pid or None):
+                found.append(Leak("System V semaphore", str(number), f"last used by {pid}"))
+        found += [
+            Leak("process", str(process.pid), after.processes[process])
+            for process in processes
+            if process.pid not in world.old
+        ]
+    if own_process:
+        found += _descriptor_leaks(before, after, private_root)
+        found += [
+            Leak("mapping", name, f"{count} times, {before.mappings.get(name, 0)} before")
+            for name, count in after.mappings.items()
+            if count > before.mappings.get(name, 0) and _node_of(name) not in before.nodes()
+        ]
+    return found
+
+
+def _descriptor_leaks(before: Census, after: Census, private_root: Path) -> list[Leak]:
+    """Blame each descriptor of a Warren file, a pidfd more than before, and others when they are many."""
+    found = []
+    ours = ("/warren-", str(private_root))
+    folders = {os.path.dirname(target) for target in before.descriptors.values()}
+    for number, target in after.descriptors.items():
+        is_new = before.descriptors.get(number) != target
+        if is_new and any(word in target for word in ours) and os.path.dirname(target) not in folders:
+            found.append(Leak("descriptor", str(number), target))
+    for what, spare in (("[pidfd]", 0), ("", DESCRIPTORS_SPARE)):
+        counts = [sum(what in target for target in census.descriptors.values()) for census in (before, after)]
+        if counts[1] > counts[0] + spare:
+            new = [target for number, target in after.descriptors.items() if before.descriptors.get(number) != target]
+            found.append(Leak("descriptors", what or "of any kind", f"{counts[0]} before, {counts[1]} now: {new}"))
+    return found
+
+
+def _kind_of(path: Path) -> str:
+    return {SHM: "shared memory", MQUEUE: "message queue"}.get(path.parent, "temporary directory")
+
+
+def _node_of(name: str) -> str | None:
+    """Return the node's name inside a path, for names that have one; None is no node."""
+    node = NODE_NAME.search(name)
+    return node.group() if node else None

@@ -1,0 +1,288 @@
+"""The house itself: leaks are found and blamed rightly, import directions are enforced, the machine's limits measured.
+
+Method: each kind of leak is made on purpose and looked for by the same functions as the fixtures use, with no grace;
+what another run leaves, or an older node of the same run, must be excused.
+"""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import posix_ipc
+import psutil
+import pytest
+import sysv_ipc
+
+from warren.tools.bench import limits
+
+from support import leaks
+from support.leaks import Census, Leak
+from support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = f"warren-{os.urandom(6).hex()}"
+
+
+@pytest.fixture
+def before() -> Iterator[Census]:
+    """A census, and the removal of whatever a test made after it."""
+    census = Census.take()
+    yield census
+    leaks.clean_up(leaks.leaks_since(census, ROOT / "nowhere", grace_s=0, own_process=False))
+
+
+def found_since(census: Census, root: Path = ROOT / "nowhere") -> list[tuple[str, str]]:
+    """What the fixtures would report at once, by kind and name."""
+    return [(leak.kind, leak.name) for leak in leaks.leaks_since(census, root, grace_s=0)]
+
+
+def start(code: str, **environment: str) -> "subprocess.Popen[str]":
+    """Start a Python that runs `code`, says `on`, and stays until its standard input closes."""
+    whole = f"{code}\nimport sys; print('on', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", whole],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"
+    return process
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    process.communicate(timeout=10)
+
+
+def make_mapping(name: str) -> Callable[[], None]:
+    """Map a new shared memory of one page; the result unmaps it and removes its name."""
+    memory = posix_ipc.SharedMemory(f"/{name}", posix_ipc.O_CREX, size=4096)
+    mapped = mmap.mmap(memory.fd, 4096)
+    memory.close_fd()
+
+    def remove() -> None:
+        mapped.close()
+        memory.unlink()
+
+    return remove
+
+
+def test_nothing_is_found_where_nothing_was_left(before: Census) -> None:
+    assert found_since(before) == []
+
+
+def test_shared_memory_is_found_by_its_name_and_its_mapping(before: Census) -> None:
+    remove = make_mapping(f"{NODE}-super")
+    path = f"/dev/shm/{NODE}-super"
+    shared, descriptor, mapping = leaks.leaks_since(before, ROOT / "nowhere", grace_s=0)
+    assert shared == Leak("shared memory", path)
+    assert (descriptor.kind, descriptor.detail) == ("descriptor", path)  # Python's mmap keeps one
+    assert (mapping.kind, mapping.name) == ("mapping", path)
+    remove()
+    assert found_since(before) == []
+
+
+def test_more_of_a_node_known_before_is_left_to_the_wider_fixture() -> None:
+    remove_old = make_mapping(f"{NODE}-super")
+    census = Census.take()
+    remove_new = make_mapping(f"{NODE}-index-1")
+    assert found_since(census) == []
+    remove_new()
+    remove_old()
+
+
+def test_system_v_objects_are_found(before: Census) -> None:
+    segment = sysv_ipc.SharedMemory(None, sysv_ipc.IPC_CREX, size=4096)
+    semaphore = sysv_ipc.Semaphore(None, sysv_ipc.IPC_CREX, initial_value=1)
+    semaphore.acquire()
+    assert found_since(before) == [
+        ("System V segment", str(segment.id)),
+        ("System V semaphore", str(semaphore.id)),
+        ("mapping", f"segment {segment.id}"),
+    ]
+    segment.detach()
+    segment.remove()
+    semaphore.remove()
+    assert found_since(before) == []
+
+
+def test_a_segment_that_a_dead_child_left_is_found(before: Census) -> None:
+    child = start("import sysv_ipc; sysv_ipc.SharedMemory(None, sysv_ipc.IPC_CREX, size=4096).detach()")
+    Census.take()  # sees the child while it lives: other runs on this machine excuse nothing
+    end(child)
+    assert [kind for kind, _name in found_since(before)] == ["System V segment"]
+
+
+def test_what_a_stranger_holds_is_his(before: Census) -> None:
+    """A process that carries another run's mark and has left our tree maps a region, and that region is not ours."""
+    code = (
+        "import mmap, os, posix_ipc\n"
+        "if os.fork(): os._exit(0)\n"
+        f"memory = posix_ipc.SharedMemory('/{NODE}-super', posix_ipc.O_CREX, size=4096)\n"
+        "mapped = mmap.mmap(memory.fd, 4096)"
+    )
+    stranger = start(code, **{leaks.MARK: "another run"})
+    stranger.wait(timeout=10)
+    assert Path(f"/dev/shm/{NODE}-super").exists()
+    assert found_since(before) == []
+    assert stranger.stdin is not None
+    stranger.stdin.close()
+    posix_ipc.unlink_shared_memory(f"/{NODE}-super")
+    assert stranger.stdout is not None
+    assert stranger.stdout.read() == ""  # ends when the stranger does
+    stranger.stdout.close()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_process_is_found_even_when_it_left_the_tree(before: Census, detached: bool) -> None:
+    child = start("import os\nif os.fork(): os._exit(0)\nos.setsid()" if detached else "")
+    if detached:
+        child.wait(timeout=10)
+    (found,) = leaks.leaks_since(before, ROOT, grace_s=0, own_process=False)
+    assert (found.kind, int(found.name) == child.pid) == ("process", not detached)
+    assert psutil.Process(int(found.name)).is_running()
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.close()
+    child.stdout.read()
+    child.stdout.close()
+    child.wait(timeout=10)
+    assert leaks.leaks_since(before, ROOT, grace_s=5) == []
+
+
+def test_a_zombie_is_found(before: Census) -> None:
+    child = start("")
+    child.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    (found,) = leaks.leaks_since(before, ROOT, grace_s=0, own_process=False)
+    assert (found.kind, found.name, found.detail.split(",")[0]) == ("process", str(child.pid), "zombie")
+    child.communicate()
+
+
+def test_descriptors_of_warren_files_are_found(before: Census, tmp_path: Path) -> None:
+    with open(tmp_path / "00000001.log", "wb") as file:
+        assert found_since(before, tmp_path) == [("descriptor", str(file.fileno()))]
+    pidfd = os.pidfd_open(os.getpid())
+    assert found_since(before) == [("descriptors", "[pidfd]")]
+    os.close(pidfd)
+    assert found_since(before, tmp_path) == []
+
+
+def test_a_temporary_directory_is_found_and_removed(before: Census) -> None:
+    folder = tempfile.mkdtemp(prefix="warren-")
+    found = leaks.leaks_since(before, ROOT, grace_s=0)
+    if found:  # a living stranger's run could have made it, and none is known to be ours
+        assert found == [Leak("temporary directory", folder)]
+    leaks.clean_up([Leak("temporary directory", folder)])
+    assert not Path(folder).exists()
+
+
+def test_a_leak_that_goes_away_in_time_is_none(before: Census) -> None:
+    remove = make_mapping(f"{NODE}-late")
+    timer = threading.Timer(0.05, remove)
+    timer.start()
+    assert leaks.leaks_since(before, ROOT, grace_s=10) == []
+    timer.join()
+
+
+def test_a_leaking_test_fails_with_the_name_of_the_leak(tmp_path: Path) -> None:
+    """The fixtures of conftest.py are at work: a run over a leaking test reports it, and removes the leak."""
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "test_leak.py").write_text(
+        "import posix_ipc\n\n\ndef test_leaks():\n"
+        f"    posix_ipc.SharedMemory('/{NODE}-left', posix_ipc.O_CREX, size=4096).close_fd()\n"
+        "    import mmap, os\n    global kept\n"
+        f"    fd = os.open('/dev/shm/{NODE}-left', os.O_RDWR)\n    kept = mmap.mmap(fd, 4096)\n    os.close(fd)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "WARREN_LEAK_GRACE_S": "0.1"}
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", f"--basetemp={tmp_path / 'base'}", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"shared memory /dev/shm/{NODE}-left" in done.stdout
+    assert "the test left behind" in done.stdout
+    assert not Path(f"/dev/shm/{NODE}-left").exists()
+
+
+def test_wait_until_returns_what_came_true_and_says_what_did_not() -> None:
+    answers = iter([0, "", 7])
+    assert wait_until(lambda: next(answers)) == 7
+    with pytest.raises(AssertionError, match=r"the tide did not come true within 0\.01 s"):
+        wait_until(lambda: False, 0.01, what="the tide")
+
+
+IMPORTS = {
+    "warren/engine/a.py": "from warren.workers import a",
+    "warren/ipc/a.py": "import warren.engine.a",
+    "warren/workers/a.py": "import warren.tools",
+    "warren/workers/b.py": "import warren",
+}
+
+
+@pytest.mark.parametrize("wrong", [None, *IMPORTS])
+def test_import_directions_are_enforced(tmp_path: Path, wrong: str | None) -> None:
+    pytest.importorskip("importlinter")
+    for package in ("", "engine", "ipc", "workers", "workers/cli", "tools"):
+        folder = tmp_path / "warren" / package
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "a.py").touch()
+    (tmp_path / "warren/workers/cli/a.py").write_text("import warren\nfrom warren.tools import a\n")
+    (tmp_path / "warren/workers/a.py").write_text("from warren.engine import a\nimport warren.ipc.a\n")
+    if wrong:
+        (tmp_path / wrong).write_text(f"{IMPORTS[wrong]}\n")
+    done = subprocess.run(
+        ["lint-imports", "--config", str(ROOT / "pyproject.toml"), "--no-cache", "--no-logo"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (1 if wrong else 0), done.stdout + done.stderr
+
+
+def test_every_mapped_folder_is_a_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for name, folder in project["tool"]["setuptools"]["package-dir"].items():
+        assert (ROOT / folder / "__init__.py").is_file(), name
+
+
+def test_scripts_are_sound_and_can_be_run() -> None:
+    for path in [ROOT / ".ci/run", *(ROOT / "scripts").iterdir()]:
+        subprocess.run(["bash", "-n", str(path)], check=True)
+        assert os.access(path, os.X_OK) == (path.name != "steps"), path
+
+
+@pytest.mark.parametrize("size_bytes", [1, 100, 3 << 20])
+def test_limits_are_measured_and_leave_nothing(tmp_path: Path, size_bytes: int) -> None:
+    found = limits.measure(tmp_path, size_bytes, 0.2)
+    assert {"append", "append_recycled", "fsync_latency_us", "ring", "wake_us", "memcpy_bytes_per_s"} <= set(found)
+    for key in ("append", "append_recycled"):
+        assert found[key]["messages_per_s"] > 0
+        assert found[key]["bytes_per_s"] == pytest.approx(found[key]["messages_per_s"] * size_bytes, rel=0.01)
+    assert 0 < found["fsync_latency_us"]["p50"] <= found["fsync_latency_us"]["p99"] <= found["fsync_latency_us"]["p999"]
+    assert json.loads(json.dumps(found)) == found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits_say_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="No such file or directory"):
+        limits.measure(tmp_path / "missing", 100, 0.1)
+    with pytest.raises(ValueError, match="must be positive, not 0"):
+        limits.measure(tmp_path, 0, 1.0)

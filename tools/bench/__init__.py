@@ -1,0 +1,1 @@
+"""Benchmarks, and the limits of the machine beside them."""
