@@ -103,6 +103,11 @@ CONSTANTS: dict[str, int] = {
     "LOCATION_STORE_TRANSIENT": 5,
     "DELIVERY_REDELIVERED": 1,
     "DIRECTORY_WAYS": 32,
+    # why a server closed a link (link.evicted)
+    "EVICTED_OPERATION": 1,
+    "EVICTED_BLOB": 2,
+    "EVICTED_OWNER": 3,
+    "EVICTED_TAIL": 4,
 }
 
 # fmt: off
@@ -284,6 +289,7 @@ INDEX_HEADER = Struct(
         Field("rows", 0, "u64", "rows of the table; power of two"),
         Field("used", 8, "a64", "rows ever used (live + tombstones)"),
         Field("live", 16, "a64", "rows with an id"),
+        Field("retired", 24, "a32", "1: replaced by the region of a later index_generation; readers open that one"),
     ),
 )
 
@@ -293,7 +299,7 @@ INDEX_ROW = Struct(
     "One row of the store's index: id → location. Writer: the store server; readers copy and re-check `version` (odd: changing).",
     (
         Field("version", 0, "a32", "0: never used; odd: being changed"),
-        Field("state", 4, "u32", "0 tombstone, 1 live"),
+        Field("state", 4, "u32", "0 tombstone, 1 live, 2 free again (ends a probe as version 0 does)"),
         Field("id", 8, "bytes", "message id", 16),
         Field("ref_count", 24, "u32", "references by clients of the store API"),
         Field("holders", 28, "u32", "bit w: queue worker w holds the message"),
@@ -303,6 +309,7 @@ INDEX_ROW = Struct(
         Field("total_size", 44, "u32", "bytes of the frame"),
         Field("meta_length", 48, "u16", "bytes of metadata"),
         Field("pending", 50, "u16", "1: not yet durable"),
+        Field("next", 52, "u32", "next row of the same file + 1 (for the server alone; outside the version's protection)"),
     ),
 )
 

@@ -122,7 +122,8 @@ def posix_owner(name: str) -> int:
 def sysv_create(size: int) -> Region:
     """Make a System V segment of `size` bytes, mode 0600, attached. `.id` is its shmid."""
     try:
-        memory = sysv_ipc.SharedMemory(None, sysv_ipc.IPC_CREX, mode=0o600, size=size)
+        # sysv_ipc fills new memory with spaces unless told otherwise
+        memory = sysv_ipc.SharedMemory(None, sysv_ipc.IPC_CREX, mode=0o600, size=size, init_character=b"\0")
     except (OSError, ValueError, MemoryError, sysv_ipc.Error) as error:
         raise RegionError(
             errno.ENOMEM,

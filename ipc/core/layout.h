@@ -71,10 +71,14 @@
 #define WR_LOCATION_STORE_TRANSIENT 5
 #define WR_DELIVERY_REDELIVERED 1
 #define WR_DIRECTORY_WAYS 32
+#define WR_EVICTED_OPERATION 1
+#define WR_EVICTED_BLOB 2
+#define WR_EVICTED_OWNER 3
+#define WR_EVICTED_TAIL 4
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0xad080ee7ef511a6bull
+#define WR_LAYOUT_HASH 0xf7aa720b890e7573ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -341,17 +345,19 @@ typedef struct {
     uint64_t rows; /* rows of the table; power of two */
     _Atomic uint64_t used; /* rows ever used (live + tombstones) */
     _Atomic uint64_t live; /* rows with an id */
-    uint8_t pad0_[4072];
+    _Atomic uint32_t retired; /* 1: replaced by the region of a later index_generation; readers open that one */
+    uint8_t pad0_[4068];
 } wr_index_header;
 _Static_assert(sizeof(wr_index_header) == 4096, "wr_index_header");
 _Static_assert(offsetof(wr_index_header, rows) == 0, "wr_index_header.rows");
 _Static_assert(offsetof(wr_index_header, used) == 8, "wr_index_header.used");
 _Static_assert(offsetof(wr_index_header, live) == 16, "wr_index_header.live");
+_Static_assert(offsetof(wr_index_header, retired) == 24, "wr_index_header.retired");
 
 /* One row of the store's index: id → location. Writer: the store server; readers copy and re-check `version` (odd: changing). */
 typedef struct {
     _Atomic uint32_t version; /* 0: never used; odd: being changed */
-    uint32_t state; /* 0 tombstone, 1 live */
+    uint32_t state; /* 0 tombstone, 1 live, 2 free again (ends a probe as version 0 does) */
     uint8_t id[16]; /* message id */
     uint32_t ref_count; /* references by clients of the store API */
     uint32_t holders; /* bit w: queue worker w holds the message */
@@ -361,7 +367,8 @@ typedef struct {
     uint32_t total_size; /* bytes of the frame */
     uint16_t meta_length; /* bytes of metadata */
     uint16_t pending; /* 1: not yet durable */
-    uint8_t pad0_[12];
+    uint32_t next; /* next row of the same file + 1 (for the server alone; outside the version's protection) */
+    uint8_t pad0_[8];
 } wr_index_row;
 _Static_assert(sizeof(wr_index_row) == 64, "wr_index_row");
 _Static_assert(offsetof(wr_index_row, version) == 0, "wr_index_row.version");
@@ -375,6 +382,7 @@ _Static_assert(offsetof(wr_index_row, offset) == 40, "wr_index_row.offset");
 _Static_assert(offsetof(wr_index_row, total_size) == 44, "wr_index_row.total_size");
 _Static_assert(offsetof(wr_index_row, meta_length) == 48, "wr_index_row.meta_length");
 _Static_assert(offsetof(wr_index_row, pending) == 50, "wr_index_row.pending");
+_Static_assert(offsetof(wr_index_row, next) == 52, "wr_index_row.next");
 
 /* One row of the file summary, at file number modulo rows. Writer: the server that owns the files. */
 typedef struct {

@@ -64,7 +64,9 @@ bool wr_port_submit(wr_port *port, uint32_t server) {
     if (atomic_load_explicit(&link->tail, memory_order_relaxed) == port->prepared[server]) return false;
     /* SYNC command-visible: pairs with the server's acquire load of tail. */
     atomic_store_explicit(&link->tail, port->prepared[server], memory_order_release);
-    wr_bell_ring(&wr_superblock_server(port->super, server)->sleeping);
+    /* Both stores are one process, which sleeps on the persistent one's word. */
+    uint32_t bell = server == WR_SERVER_STORE_TRANSIENT ? WR_SERVER_STORE_PERSISTENT : server;
+    wr_bell_ring(&wr_superblock_server(port->super, bell)->sleeping);
     return true;
 }
 

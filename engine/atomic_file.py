@@ -1,0 +1,64 @@
+"""Small files that are replaced as a whole: a reader sees the old content or the new one, also after power loss.
+
+Order: write `<name>.new`, sync it, rename it over the file, sync the directory. A crash in between leaves the old file and
+perhaps a `.new`, which the next replacement overwrites. One writer per file (the supervisor, under the directory's lock).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from warren.engine.errors import DiskFull, PermissionRefused, StoreError, SyncFailed
+
+NEW_SUFFIX = ".new"
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Make `content` the durable content of `path`, mode 0600; on an error the file is what it was before.
+
+    Raises DiskFull, PermissionRefused, SyncFailed, StoreError.
+    """
+    new = path.with_name(path.name + NEW_SUFFIX)
+    syncing = False
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            position = 0
+            while position < len(content):
+                position += os.write(descriptor, content[position:])
+            syncing = True
+            os.fsync(descriptor)
+            syncing = False
+        finally:
+            os.close(descriptor)
+        os.rename(new, path)
+        syncing = True
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise explain(error, f"cannot write {path}", syncing=syncing) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def explain(error: OSError, doing: str, *, syncing: bool = False) -> StoreError:
+    """The Warren error for what the operating system said while `doing`."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{doing}: {reason}; make space and repeat")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PermissionRefused(f"{doing}: {reason}; run as the owner of the directory, or choose another directory")
+    if syncing:
+        return SyncFailed(f"{doing}: {reason}")
+    return StoreError(f"{doing}: {reason}")

@@ -1,0 +1,1016 @@
+/* The client's binding: Client (one attachment of this process to a node), Confirm, Route; publish, wait, control.
+ *
+ * The mechanism is client.c. In here: arguments, the GIL, signals, exceptions, and the life of the memory.
+ *
+ * Invariants
+ *   State of the port is only touched under the GIL. Whoever waits lets the GIL go with a wr_condition alone, and counts
+ *   itself in `busy`: the regions are released by end() or by the last waiter after it, so no waiter loses its memory.
+ *   After a fork the child's calls fail with SessionLost before they touch the parent's region (`wr_forks`).
+ *   Trouble (server restarted, link closed, node stopping, disk failed) goes to Python's hook, which mends it or raises.
+ */
+#include "binding_client.h"
+#include <stdarg.h>
+#include <sys/shm.h>
+
+#define SLICE_NS 50000000ull
+#define CHECK_NS 1000000000ull
+#define SPIN_NS_MIN 2000ull
+#define SPIN_NS_MAX 40000ull
+#define SUBMIT_EVERY 64
+
+PyTypeObject *wr_client_type, *wr_confirm_type, *wr_route_type;
+PyObject *wr_session_lost;
+uint64_t wr_forks;
+
+static void forked(void) { wr_forks++; }
+
+/* ---- errors, deadlines ------------------------------------------------------------------------------------------- */
+
+int wr_raise(const char *name, const char *format, ...) {
+    PyObject *module = PyImport_ImportModule("warren.engine.errors");
+    PyObject *class = module ? PyObject_GetAttrString(module, name) : NULL;
+    if (class) {
+        va_list arguments;
+        va_start(arguments, format);
+        PyErr_FormatV(class, format, arguments);
+        va_end(arguments);
+    }
+    Py_XDECREF(class);
+    Py_XDECREF(module);
+    return -1;
+}
+
+int wr_hook(ClientObject *c, int code, uint32_t server, const char *what) {
+    PyObject *hook = Py_NewRef(c->hook);
+    PyObject *answer = PyObject_CallFunction(hook, "iIs", code, server, what ? what : "");
+    Py_DECREF(hook);
+    if (!answer) return -1;
+    Py_DECREF(answer);
+    return c->ended ? wr_enter_slow(c) : 0;
+}
+
+int wr_enter_slow(ClientObject *c) {
+    if (c->forks != wr_forks)
+        PyErr_SetString(wr_session_lost, "this attachment belongs to the parent process");
+    else if (c->end_error)
+        PyErr_SetObject((PyObject *)Py_TYPE(c->end_error), c->end_error);
+    else
+        PyErr_SetString(wr_session_lost, "this attachment has ended");
+    return -1;
+}
+
+int wr_deadline(PyObject *timeout, uint64_t *deadline) {
+    *deadline = 0;
+    if (timeout == Py_None) return 0;
+    double seconds = PyFloat_AsDouble(timeout);
+    if (seconds == -1.0 && PyErr_Occurred()) return -1;
+    if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a number of seconds from 0 on");
+    if (seconds > 1e9) return 0;
+    *deadline = wr_now_ns() + (uint64_t)(seconds * 1e9);
+    return 0;
+}
+
+static int server_of(ClientObject *c, PyObject *argument, uint32_t *server) {
+    unsigned long value = PyLong_AsUnsignedLong(argument);
+    if (value == (unsigned long)-1 && PyErr_Occurred()) return -1;
+    if (value >= c->servers_n) {
+        PyErr_Format(PyExc_ValueError, "server %lu is not one of %u", value, c->servers_n);
+        return -1;
+    }
+    *server = (uint32_t)value;
+    return 0;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+static void release_memory(ClientObject *c);
+
+void wr_left(ClientObject *c) {
+    if (c->ended && !c->busy) release_memory(c);
+}
+
+static int trouble(ClientObject *c, uint32_t server, wr_purpose purpose) {
+    wr_link *link = wr_attachment_link(&c->a, server);
+    wr_server *peer = wr_superblock_server(c->a.port.super, server);
+    uint32_t state = atomic_load_explicit(&c->a.port.super->state, memory_order_acquire);
+    if (state == WR_NODE_STOPPED || (state == WR_NODE_DRAINING && (purpose == WR_FOR_ROOM || purpose == WR_FOR_DELIVERY)))
+        return WR_HOOK_STOPPING;
+    if (atomic_load_explicit(&link->evicted, memory_order_acquire)) return WR_HOOK_EVICTED;
+    if (purpose != WR_FOR_DELIVERY && atomic_load_explicit(&peer->error, memory_order_acquire)) return WR_HOOK_FROZEN;
+    if (atomic_load_explicit(&peer->state, memory_order_acquire) == WR_SERVER_FAILED) return WR_HOOK_FAILED;
+    if (purpose == WR_FOR_DELIVERY &&
+        atomic_load_explicit(&link->server_epoch, memory_order_acquire) != c->a.workers[server].epoch)
+        return WR_HOOK_EPOCH;
+    return 0;
+}
+
+int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose) {
+    uint64_t started = wr_now_ns(), check_at = started + CHECK_NS, now = started;
+    if (wr_condition_met(condition)) return 0;
+    for (;;) {
+        int code = trouble(c, condition->server, purpose);
+        if (!code && now >= check_at) {
+            code = WR_HOOK_CHECK;
+            check_at = now + CHECK_NS;
+        }
+        if (code) {
+            if (wr_hook(c, code, condition->server, "")) return -1;
+            if (code == WR_HOOK_EPOCH) return 0; /* what to wait for may be another thing now */
+        }
+        if (wr_condition_met(condition)) return 0;
+        if (deadline && now >= deadline) return 1;
+        uint64_t limit = deadline && deadline - now < SLICE_NS ? deadline - now : SLICE_NS;
+        wr_client *client = c->a.port.view.client;
+        uint64_t spin = c->a.spin_ns;
+        c->busy++;
+        bool met;
+        Py_BEGIN_ALLOW_THREADS
+        met = wr_attachment_sleep(client, condition, limit, spin);
+        Py_END_ALLOW_THREADS
+        c->busy--;
+        wr_left(c);
+        if (c->ended) return wr_enter_slow(c);
+        now = wr_now_ns();
+        uint64_t took = now - started;
+        c->a.spin_ns = met && took < SPIN_NS_MAX ? SPIN_NS_MAX : spin / 2 > SPIN_NS_MIN ? spin / 2 : SPIN_NS_MIN;
+        if (PyErr_CheckSignals()) return -1;
+        if (c->ended) return wr_enter_slow(c);
+        if (met || purpose == WR_FOR_DELIVERY) return 0; /* whoever waits for deliveries looks after its credit now and then */
+    }
+}
+
+int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what) {
+    int answer = wr_wait(c, condition, deadline, purpose);
+    if (answer <= 0) return answer;
+    if (wr_hook(c, WR_HOOK_TIMED_OUT, condition->server, what)) return -1;
+    return wr_raise("TimedOut", "%s: not done within the timeout", what);
+}
+
+int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what) {
+    switch (error) {
+    case EAGAIN:
+        for (uint32_t server = 0; server < c->servers_n; server++) wr_port_submit(&c->a.port, server);
+        return wr_wait_or_raise(c, blocked, deadline, WR_FOR_ROOM, what);
+    case ECONNRESET:
+        if (wr_hook(c, WR_HOOK_EVICTED, blocked->server, what)) return -1;
+        return wr_raise("PeerLost", "the server closed this client's link");
+    case EMSGSIZE:
+        return wr_raise("LimitError", "%s does not fit into the client's arena: raise the setting arena_bytes", what);
+    default:
+        PyErr_NoMemory();
+        return -1;
+    }
+}
+
+int wr_nap(ClientObject *c, uint64_t ns) {
+    struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+    c->busy++;
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&t, NULL);
+    Py_END_ALLOW_THREADS
+    c->busy--;
+    wr_left(c);
+    if (c->ended) return wr_enter_slow(c);
+    if (PyErr_CheckSignals()) return -1;
+    return c->ended ? wr_enter_slow(c) : 0;
+}
+
+int wr_gate(ClientObject *c, uint64_t deadline) {
+    wr_superblock *super = c->a.port.super;
+    if (__builtin_expect(atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING, 0) &&
+        wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
+        return -1;
+    if (__builtin_expect(atomic_load_explicit(&super->catalog_version, memory_order_acquire) != c->catalog_seen, 0) &&
+        wr_hook(c, WR_HOOK_CATALOG, 0, ""))
+        return -1;
+    while (__builtin_expect(
+        (atomic_load_explicit(&super->alarms, memory_order_relaxed) & (WR_ALARM_MEMORY | WR_ALARM_DISK)) != 0, 0)) {
+        uint64_t now = wr_now_ns();
+        if (deadline && now >= deadline) {
+            if (wr_hook(c, WR_HOOK_TIMED_OUT, WR_SERVER_WORKER_FIRST, "publish")) return -1;
+            return wr_raise("TimedOut", "publishing is blocked by an alarm");
+        }
+        if (wr_nap(c, deadline && deadline - now < SLICE_NS / 2 ? deadline - now : SLICE_NS / 2)) return -1;
+        if (atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING &&
+            wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- Confirm ----------------------------------------------------------------------------------------------------- */
+
+static PyObject *confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences) {
+    ConfirmObject *confirm = PyObject_New(ConfirmObject, wr_confirm_type);
+    if (!confirm) return NULL;
+    confirm->client = (ClientObject *)Py_NewRef(c);
+    confirm->level = level;
+    confirm->pairs_n = route->targets_n;
+    confirm->pairs = NULL;
+    if (route->targets_n) confirm->first = (wr_confirm_pair){route->targets[0].server, sequences[0]};
+    if (route->targets_n > 1) {
+        confirm->pairs = PyMem_Malloc(route->targets_n * sizeof *confirm->pairs);
+        if (!confirm->pairs) {
+            Py_DECREF(confirm);
+            return PyErr_NoMemory();
+        }
+        for (uint32_t t = 0; t < route->targets_n; t++)
+            confirm->pairs[t] = (wr_confirm_pair){route->targets[t].server, sequences[t]};
+    }
+    return (PyObject *)confirm;
+}
+
+static void confirm_dealloc(ConfirmObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->client);
+    PyMem_Free(self->pairs);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static const wr_confirm_pair *pairs_of(const ConfirmObject *self) { return self->pairs ? self->pairs : &self->first; }
+
+static bool pair_done(const ConfirmObject *self, const wr_confirm_pair *pair) {
+    ClientObject *c = self->client;
+    if (c->ended || !c->open || c->forks != wr_forks) return c->final[pair->server][self->level] > pair->sequence;
+    return atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, pair->server), self->level), memory_order_acquire) >
+           pair->sequence;
+}
+
+static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
+    ClientObject *c = self->client;
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++) {
+        if (pair_done(self, &pairs[i])) continue;
+        if (wr_enter(c)) {
+            if (PyErr_ExceptionMatches(wr_session_lost)) {
+                PyErr_Clear();
+                wr_raise("PeerLost", "the attachment ended before this was confirmed: it may or may not have been stored; "
+                                     "publish it again if that does no harm");
+            }
+            return -1;
+        }
+        wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, pairs[i].server), self->level),
+                                  pairs[i].sequence, pairs[i].server};
+        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm")) {
+            if (!pair_done(self, &pairs[i])) return -1;
+            PyErr_Clear(); /* it ended, and this was confirmed before */
+        }
+    }
+    return 0;
+}
+
+static int optional_timeout(PyObject *const *args, Py_ssize_t given, PyObject *names, uint64_t *deadline) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    PyObject *timeout = Py_None;
+    if (given + named > 1) {
+        PyErr_SetString(PyExc_TypeError, "at most one argument: timeout");
+        return -1;
+    }
+    if (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout")) {
+        PyErr_Format(PyExc_TypeError, "unexpected argument %R", PyTuple_GET_ITEM(names, 0));
+        return -1;
+    }
+    if (given + named) timeout = args[0];
+    return wr_deadline(timeout, deadline);
+}
+
+static PyObject *confirm_result(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    uint64_t deadline;
+    if (optional_timeout(args, given, names, &deadline) || confirm_wait_until((ConfirmObject *)op, deadline)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *confirm_exception(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    uint64_t deadline;
+    if (optional_timeout(args, given, names, &deadline)) return NULL;
+    if (confirm_wait_until((ConfirmObject *)op, deadline) == 0) Py_RETURN_NONE;
+    if (PyErr_ExceptionMatches(PyExc_TimeoutError) || !PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+static PyObject *confirm_done(PyObject *op, PyObject *unused) {
+    ConfirmObject *self = (ConfirmObject *)op;
+    (void)unused;
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++)
+        if (!pair_done(self, &pairs[i])) Py_RETURN_FALSE;
+    Py_RETURN_TRUE;
+}
+
+static PyMethodDef confirm_methods[] = {
+    {"wait", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
+     "wait(timeout=None): return when it is confirmed at its durability; TimedOut, PeerLost, SyncFailed or ClosedError."},
+    {"result", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
+     "result(timeout=None): the same as wait; the result is None."},
+    {"exception", (PyCFunction)(void (*)(void))confirm_exception, METH_FASTCALL | METH_KEYWORDS,
+     "exception(timeout=None): wait, and return the error, None when it was confirmed."},
+    {"done", confirm_done, METH_NOARGS, "Whether it is confirmed. Never waits."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot confirm_slots[] = {
+    {Py_tp_dealloc, confirm_dealloc},
+    {Py_tp_methods, confirm_methods},
+    {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future whose result is None."},
+    {0, NULL}};
+static PyType_Spec confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, confirm_slots};
+
+/* ---- Route ------------------------------------------------------------------------------------------------------- */
+
+#define ROUTE_IDS_MAX 1024
+
+static int by_many_first(const void *a, const void *b) {
+    const wr_target *x = a, *y = b;
+    return (x->ids_n == 1) - (y->ids_n == 1);
+}
+
+/* Route([(server, [queue id, …]), …]) */
+static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *targets;
+    if (keywords && PyDict_GET_SIZE(keywords)) return PyErr_Format(PyExc_TypeError, "no keywords");
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &targets)) return NULL;
+    Py_ssize_t n = PyList_GET_SIZE(targets), total = 0;
+    for (Py_ssize_t t = 0; t < n; t++) {
+        uint32_t server;
+        PyObject *ids;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(targets, t), "IO!", &server, &PyList_Type, &ids)) return NULL;
+        total += PyList_GET_SIZE(ids);
+        if (server >= WR_SERVERS_MAX || PyList_GET_SIZE(ids) < 1)
+            return PyErr_Format(PyExc_ValueError, "a target is (server, [queue id, …])");
+        if (PyList_GET_SIZE(ids) > ROUTE_IDS_MAX) {
+            wr_raise("LimitError", "a message goes to %zd queues of one worker, more than %d: bind fewer, or raise the "
+                                   "setting workers", PyList_GET_SIZE(ids), ROUTE_IDS_MAX);
+            return NULL;
+        }
+    }
+    if (n > WR_WORKERS_MAX) return PyErr_Format(PyExc_ValueError, "more targets than servers");
+    RouteObject *self = (RouteObject *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->route.ids = PyMem_Malloc(total ? (size_t)total * 4 : 4);
+    if (!self->route.ids) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    uint32_t *to = self->route.ids;
+    for (Py_ssize_t t = 0; t < n; t++) {
+        wr_target *target = &self->route.targets[self->route.targets_n++];
+        PyObject *ids = PyTuple_GET_ITEM(PyList_GET_ITEM(targets, t), 1);
+        target->server = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(PyList_GET_ITEM(targets, t), 0));
+        target->ids_n = (uint32_t)PyList_GET_SIZE(ids);
+        target->ids = to;
+        for (uint32_t i = 0; i < target->ids_n; i++) *to++ = (uint32_t)PyLong_AsUnsignedLong(PyList_GET_ITEM(ids, i));
+        target->queue = target->ids[0];
+        if (PyErr_Occurred()) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    qsort(self->route.targets, self->route.targets_n, sizeof(wr_target), by_many_first);
+    return (PyObject *)self;
+}
+
+static void route_dealloc(RouteObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(self->route.ids);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot route_slots[] = {{Py_tp_new, route_new},
+                                    {Py_tp_dealloc, route_dealloc},
+                                    {Py_tp_doc, "Where one message goes: Route([(server, [queue id, ...]), ...])."},
+                                    {0, NULL}};
+static PyType_Spec route_spec = {"warren.engine._core.Route", sizeof(RouteObject), 0, Py_TPFLAGS_DEFAULT, route_slots};
+
+/* ---- publish ----------------------------------------------------------------------------------------------------- */
+
+int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body) {
+    body->buffer.obj = NULL;
+    if (PyBytes_CheckExact(object)) {
+        body->bytes = PyBytes_AS_STRING(object);
+        body->length = PyBytes_GET_SIZE(object);
+    } else {
+        if (PyUnicode_Check(object) || PyObject_GetBuffer(object, &body->buffer, PyBUF_SIMPLE)) {
+            PyErr_Clear();
+            return wr_raise("UsageError", "a body is bytes, bytearray, memoryview or another contiguous buffer, not %s",
+                            Py_TYPE(object)->tp_name);
+        }
+        body->bytes = body->buffer.buf;
+        body->length = body->buffer.len;
+    }
+    if ((uint64_t)body->length + meta_length > c->a.message_bytes_max) {
+        if (body->buffer.obj) PyBuffer_Release(&body->buffer);
+        return wr_raise("MessageTooLarge",
+                        "a message of %zd bytes (with %llu bytes of headers) is larger than message_bytes_max = %llu: "
+                        "split it, or make the node with a larger message_bytes_max",
+                        body->length, (unsigned long long)meta_length, (unsigned long long)c->a.message_bytes_max);
+    }
+    return 0;
+}
+
+/* Something of this call was handed over before the attachment ended: to do it all again would double that. */
+static void lost_in_the_middle(void) {
+    if (!PyErr_ExceptionMatches(wr_session_lost)) return;
+    PyErr_Clear();
+    wr_raise("PeerLost", "the attachment ended in the middle: a part of the messages may have been stored; none was confirmed");
+}
+
+static int publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
+                       int level, uint64_t deadline, uint64_t *sequences) {
+    uint8_t id[16];
+    uint32_t done = 0;
+    wr_condition blocked;
+    for (uint32_t t = 0; t < route->targets_n; t++)
+        if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
+    wr_attachment_id(&c->a, id);
+    for (;;) {
+        int error = wr_attachment_publish(&c->a, route, &done, id, meta, meta_length, body->bytes, (uint64_t)body->length,
+                                          wr_flags_of(level), sequences, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, deadline, "room for the message")) {
+            if (done) lost_in_the_middle();
+            return -1;
+        }
+    }
+    for (uint32_t t = 0; t < route->targets_n; t++) c->submitted[route->targets[t].server][level] = sequences[t] + 1;
+    return 0;
+}
+
+static inline void submit(ClientObject *c, const wr_route *route) {
+    for (uint32_t t = 0; t < route->targets_n; t++) wr_port_submit(&c->a.port, route->targets[t].server);
+}
+
+static int meta_of(PyObject *meta, const char **bytes, uint16_t *length) {
+    *bytes = NULL;
+    *length = 0;
+    if (meta == Py_None) return 0;
+    if (!PyBytes_CheckExact(meta)) {
+        PyErr_SetString(PyExc_TypeError, "metadata is bytes");
+        return -1;
+    }
+    if (PyBytes_GET_SIZE(meta) > UINT16_MAX)
+        return wr_raise("MessageTooLarge", "exchange, routing key and headers take %zd bytes, more than %d",
+                        PyBytes_GET_SIZE(meta), UINT16_MAX);
+    *bytes = PyBytes_AS_STRING(meta);
+    *length = (uint16_t)PyBytes_GET_SIZE(meta);
+    return 0;
+}
+
+/* Did a server refuse what was just confirmed? Its result is there as long as the ring has not come round. */
+static int refused(ClientObject *c, const wr_route *route, const uint64_t *sequences) {
+    for (uint32_t t = 0; t < route->targets_n; t++) {
+        uint32_t server = route->targets[t].server;
+        if (c->a.port.prepared[server] - sequences[t] > c->a.port.view.g.ring_records) continue;
+        uint32_t result =
+            atomic_load_explicit(&wr_view_command(&c->a.port.view, server, sequences[t])->result, memory_order_acquire);
+        if (result == WR_RESULT_NO && server >= WR_SERVER_WORKER_FIRST)
+            return wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
+        if (result == WR_RESULT_ERROR) return wr_raise("StoreError", "the worker could not take the message: see warren status");
+    }
+    return 0;
+}
+
+PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline,
+                           bool wait) {
+    if (!wait) return confirm_new(c, level, route, sequences);
+    for (uint32_t t = 0; t < route->targets_n; t++) {
+        uint32_t server = route->targets[t].server;
+        wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequences[t], server};
+        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM,
+                             "the confirm (the message was handed over and may still be stored)")) {
+            if (PyErr_ExceptionMatches(wr_session_lost)) {
+                PyErr_Clear();
+                wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");
+            }
+            return NULL;
+        }
+    }
+    if (refused(c, route, sequences)) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, int level, PyObject *meta, PyObject *timeout,
+                     bool wait) {
+    uint64_t deadline, sequences[WR_WORKERS_MAX];
+    const char *meta_bytes;
+    uint16_t meta_length;
+    wr_body body;
+    if (wr_deadline(timeout, &deadline) || wr_gate(c, deadline) || meta_of(meta, &meta_bytes, &meta_length) ||
+        wr_body_take(c, object, meta_length, &body))
+        return NULL;
+    int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, sequences);
+    wr_body_drop(&body);
+    if (error) return NULL;
+    submit(c, route);
+    return wr_confirmed(c, route, sequences, level, deadline, wait);
+}
+
+/* What one call of wr_publish_many has to do. `routes` and `metas` are lists (fast sequences) or NULL: then the same for all. */
+typedef struct {
+    const wr_route *route;
+    PyObject *routes, *metas;
+    const char *meta;
+    uint16_t meta_length;
+    int level;
+    uint64_t deadline;
+} wr_batch_plan;
+
+static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **route, const char **meta, uint16_t *meta_length) {
+    *route = plan->route;
+    *meta = plan->meta;
+    *meta_length = plan->meta_length;
+    if (plan->routes) {
+        if (i >= PySequence_Fast_GET_SIZE(plan->routes)) return wr_raise("UsageError", "the routes changed meanwhile");
+        PyObject *object = PySequence_Fast_GET_ITEM(plan->routes, i);
+        if (!PyObject_TypeCheck(object, wr_route_type)) {
+            PyErr_SetString(PyExc_TypeError, "routes must be Route objects");
+            return -1;
+        }
+        *route = &((RouteObject *)object)->route;
+    }
+    if (plan->metas) {
+        if (i >= PySequence_Fast_GET_SIZE(plan->metas)) return wr_raise("UsageError", "the headers changed meanwhile");
+        return meta_of(PySequence_Fast_GET_ITEM(plan->metas, i), meta, meta_length);
+    }
+    return 0;
+}
+
+/* One body per element of `list` into the rings. Returns how many were handed over; *error when it ended early. */
+static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObject *list, uint64_t *last, bool *used, int *error) {
+    uint64_t sequences[WR_WORKERS_MAX];
+    Py_ssize_t sent = 0;
+    /* The list may change under our feet while we wait for room without the GIL: its size is read anew each time. */
+    for (; sent < PySequence_Fast_GET_SIZE(list); sent++) {
+        const wr_route *route;
+        const char *meta;
+        uint16_t meta_length;
+        wr_body body;
+        PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, sent));
+        *error = plan_item(plan, sent, &route, &meta, &meta_length) || wr_body_take(c, object, meta_length, &body);
+        if (!*error) {
+            *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, sequences);
+            wr_body_drop(&body);
+        }
+        Py_DECREF(object);
+        if (*error) return sent;
+        bool now = sent % SUBMIT_EVERY == SUBMIT_EVERY - 1;
+        for (uint32_t t = 0; t < route->targets_n; t++) {
+            uint32_t server = route->targets[t].server;
+            last[server] = sequences[t];
+            used[server] = true;
+        }
+        for (uint32_t server = 0; now && server < c->servers_n; server++)
+            if (used[server]) wr_port_submit(&c->a.port, server);
+    }
+    return sent;
+}
+
+/* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body. */
+PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
+                          PyObject *timeout, bool wait) {
+    wr_batch_plan plan = {.route = route, .level = level};
+    uint64_t last[WR_SERVERS_MAX];
+    bool used[WR_SERVERS_MAX] = {false};
+    PyObject *list = NULL, *answer = NULL;
+    if (wr_deadline(timeout, &plan.deadline) || wr_gate(c, plan.deadline)) return NULL;
+    bool each = meta != Py_None && !PyBytes_Check(meta);
+    if (!each && meta_of(meta, &plan.meta, &plan.meta_length)) return NULL;
+    list = PySequence_Fast(bodies, "bodies must be a sequence or an iterable");
+    if (list && each) plan.metas = PySequence_Fast(meta, "headers must be one per body");
+    if (list && !route) plan.routes = PySequence_Fast(routes, "routes must be one per body");
+    if (!list || PyErr_Occurred()) goto done;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
+    if ((plan.metas && PySequence_Fast_GET_SIZE(plan.metas) != n) || (plan.routes && PySequence_Fast_GET_SIZE(plan.routes) != n)) {
+        wr_raise("UsageError", "there must be as many headers and routing keys as bodies (%zd)", n);
+        goto done;
+    }
+    /* All are looked at before the first is sent: a wrong one refuses the whole batch. */
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PySequence_Fast_GET_ITEM(list, i);
+        const wr_route *to;
+        const char *bytes;
+        uint16_t length;
+        wr_body body;
+        if (plan_item(&plan, i, &to, &bytes, &length)) goto done;
+        if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) + length <= c->a.message_bytes_max) continue;
+        if (wr_body_take(c, object, length, &body)) goto done;
+        wr_body_drop(&body);
+    }
+    int error = 0;
+    Py_ssize_t sent = publish_list(c, &plan, list, last, used, &error);
+    wr_route touched = {.targets_n = 0};
+    uint64_t sequences[WR_SERVERS_MAX];
+    for (uint32_t server = 0; server < c->servers_n && touched.targets_n < WR_WORKERS_MAX; server++) {
+        if (!used[server]) continue;
+        if (c->open && !c->ended) wr_port_submit(&c->a.port, server);
+        sequences[touched.targets_n] = last[server];
+        touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
+    }
+    if (error) {
+        if (sent) lost_in_the_middle();
+        goto done;
+    }
+    answer = wr_confirmed(c, &touched, sequences, level, plan.deadline, wait);
+done:
+    Py_XDECREF(list);
+    Py_XDECREF(plan.metas);
+    Py_XDECREF(plan.routes);
+    return answer;
+}
+
+int wr_level_of(PyObject *argument, int *level) {
+    long value = PyLong_AsLong(argument);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value < WR_LEVEL_NONE || value > WR_LEVEL_SYNCED) {
+        PyErr_SetString(PyExc_ValueError, "a level is 0, 1 or 2");
+        return -1;
+    }
+    *level = (int)value;
+    return 0;
+}
+
+#define WANT(n, names)                                                                \
+    if (given != (n)) return PyErr_Format(PyExc_TypeError, "arguments: %s", names)
+
+/* Ready to publish by routes? They were made from a version of the catalog. */
+static int routes_hold(ClientObject *c) {
+    if (wr_enter(c)) return -1;
+    if (atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) == c->catalog_seen) return 0;
+    if (!wr_hook(c, WR_HOOK_CATALOG, 0, "")) PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
+    return -1;
+}
+
+static PyObject *client_publish(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    WANT(6, "route, body, level, meta, timeout, wait");
+    int level;
+    if (!PyObject_TypeCheck(args[0], wr_route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
+    if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
+    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], args[5] == Py_True);
+}
+
+static PyObject *client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    WANT(6, "routes, bodies, level, metas, timeout, wait");
+    int level;
+    if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
+    const wr_route *one = PyObject_TypeCheck(args[0], wr_route_type) ? &((RouteObject *)args[0])->route : NULL;
+    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], args[5] == Py_True);
+}
+
+/* ---- control, barrier -------------------------------------------------------------------------------------------- */
+
+static PyObject *client_control(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    uint64_t deadline, sequence;
+    wr_condition blocked;
+    WANT(3, "server, request, timeout");
+    if (wr_enter(c) || server_of(c, args[0], &server) || wr_deadline(args[2], &deadline)) return NULL;
+    if (!PyBytes_Check(args[1])) return PyErr_Format(PyExc_TypeError, "a request is bytes");
+    for (;;) {
+        int error = wr_attachment_blob(&c->a, server, WR_OP_CONTROL, 0, 0, 0, PyBytes_AS_STRING(args[1]),
+                                       (uint64_t)PyBytes_GET_SIZE(args[1]), &sequence, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, deadline, "room for a request")) return NULL;
+    }
+    wr_port_submit(&c->a.port, server);
+    wr_link *link = wr_attachment_link(&c->a, server);
+    wr_condition condition = {&link->processed, sequence, server};
+    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the worker's answer")) return NULL;
+    uint32_t result = atomic_load_explicit(&wr_view_command(&c->a.port.view, server, sequence)->result, memory_order_acquire);
+    uint32_t length = link->reply_length;
+    if (length > c->a.port.view.g.reply_bytes) length = c->a.port.view.g.reply_bytes;
+    return Py_BuildValue("(Iy#)", result, wr_view_reply(&c->a.port.view, server), (Py_ssize_t)length);
+}
+
+/* One command without a blob, and its end: processed, or with a level what that horizon says. Returns the result. */
+static PyObject *client_barrier(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    int level;
+    uint64_t deadline, sequence;
+    wr_condition blocked;
+    WANT(3, "server, level, timeout");
+    if (wr_enter(c) || server_of(c, args[0], &server) || wr_level_of(args[1], &level) || wr_deadline(args[2], &deadline)) return NULL;
+    uint8_t flags = level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0;
+    uint8_t code = server < WR_SERVER_WORKER_FIRST ? WR_OP_STORE_BARRIER : WR_OP_BARRIER;
+    for (;;) {
+        int error = wr_attachment_command(&c->a, server, code, flags, 0, 0, NULL, &sequence, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, deadline, "room for a barrier")) return NULL;
+    }
+    wr_port_submit(&c->a.port, server);
+    wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequence, server};
+    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the barrier")) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* settle(timeout): wait until everything submitted has reached the level that it asked for; False when time was up. */
+static PyObject *client_settle(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    uint64_t deadline;
+    WANT(1, "timeout");
+    if (wr_enter(c) || wr_deadline(args[0], &deadline)) return NULL;
+    for (uint32_t server = 0; server < c->servers_n; server++) {
+        wr_port_submit(&c->a.port, server);
+        uint64_t tail = atomic_load_explicit(&wr_attachment_link(&c->a, server)->tail, memory_order_relaxed);
+        for (int level = 0; level < 3; level++) {
+            uint64_t wanted = level == WR_LEVEL_NONE ? tail : c->submitted[server][level];
+            if (!wanted) continue;
+            wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), wanted - 1, server};
+            int answer = wr_wait(c, &condition, deadline, WR_FOR_CONFIRM);
+            if (answer < 0) return NULL;
+            if (answer) Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *client_horizons(PyObject *op, PyObject *argument) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    if (wr_enter(c) || server_of(c, argument, &server)) return NULL;
+    wr_link *l = wr_attachment_link(&c->a, server);
+    return Py_BuildValue("{sKsKsKsKsK}", "tail", (unsigned long long)atomic_load(&l->tail), "processed",
+                         (unsigned long long)atomic_load(&l->processed), "written", (unsigned long long)atomic_load(&l->written),
+                         "synced", (unsigned long long)atomic_load(&l->synced), "head", (unsigned long long)atomic_load(&l->head));
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+static void drop_buffer(Py_buffer *buffer) {
+    if (buffer->obj) PyBuffer_Release(buffer);
+    buffer->obj = NULL;
+}
+
+/* Release what is mapped. Nobody is inside. */
+static void release_memory(ClientObject *c) {
+    if (!c->open) return;
+    c->open = false;
+    wr_attachment_free(&c->a);
+    for (uint32_t i = 0; i < WR_SERVERS_MAX; i++) {
+        drop_buffer(&c->images[i]);
+        drop_buffer(&c->transient_images[i]);
+    }
+    wr_store_side_close(c);
+    drop_buffer(&c->region);
+    drop_buffer(&c->super);
+}
+
+static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *super, *region, *hook;
+    unsigned int slot, generation;
+    unsigned long long epoch;
+    if (keywords && PyDict_GET_SIZE(keywords)) return PyErr_Format(PyExc_TypeError, "no keywords");
+    if (!PyArg_ParseTuple(args, "OOIIKO", &super, &region, &slot, &generation, &epoch, &hook)) return NULL;
+    ClientObject *c = (ClientObject *)type->tp_alloc(type, 0);
+    if (!c) return NULL;
+    c->forks = wr_forks;
+    c->hook = Py_NewRef(hook);
+    int error = 0;
+    if (PyObject_GetBuffer(super, &c->super, PyBUF_WRITABLE) || PyObject_GetBuffer(region, &c->region, PyBUF_WRITABLE)) goto failed;
+    if (c->super.len < WR_SUPERBLOCK_BYTES) error = EINVAL;
+    if (!error)
+        error = wr_attachment_init(&c->a, c->super.buf, c->region.buf, (uint64_t)c->region.len, slot, generation, epoch);
+    if (!error && (error = wr_store_side_open(c))) wr_attachment_free(&c->a);
+    if (error) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        goto failed;
+    }
+    c->open = true;
+    c->servers_n = c->a.port.view.g.servers_n;
+    c->catalog_seen = UINT64_MAX;
+    return (PyObject *)c;
+failed:
+    drop_buffer(&c->super);
+    drop_buffer(&c->region);
+    Py_DECREF(c);
+    return NULL;
+}
+
+/* end(error, forked): nothing is submitted any more; whoever waits gets `error`. In a forked child the region is not touched. */
+static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    WANT(1, "error");
+    if (c->ended) Py_RETURN_NONE;
+    if (args[0] != Py_None && !PyExceptionInstance_Check(args[0])) return PyErr_Format(PyExc_TypeError, "an exception or None");
+    bool child = c->forks != wr_forks;
+    for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++)
+        for (int level = 0; level < 3; level++)
+            c->final[server][level] =
+                atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, server), level), memory_order_acquire);
+    c->ended = true;
+    if (args[0] != Py_None) c->end_error = Py_NewRef(args[0]);
+    if (child) c->busy = 0; /* those threads do not exist here */
+    if (c->open && !child) wr_attachment_wake(c->a.port.view.client);
+    if (!c->busy) release_memory(c);
+    Py_RETURN_NONE;
+}
+
+/* set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch): regions (None: not there) and
+ * folders of this incarnation of a worker. The descriptors are the client's from now on. Consumers begin anew. */
+static PyObject *client_set_worker(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    WANT(7, "server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch");
+    if (wr_enter(c) || server_of(c, args[0], &server)) return NULL;
+    uint64_t epoch = PyLong_AsUnsignedLongLong(args[6]);
+    int fds[3];
+    Py_buffer fresh[2] = {{.obj = NULL}, {.obj = NULL}};
+    for (int i = 0; i < 3; i++) fds[i] = (int)PyLong_AsLong(args[3 + i]);
+    if (PyErr_Occurred()) return NULL;
+    for (int i = 0; i < 2; i++) {
+        if (args[1 + i] != Py_None && PyObject_GetBuffer(args[1 + i], &fresh[i], PyBUF_SIMPLE)) goto failed;
+        uint64_t least = WR_PAGE_BYTES + (uint64_t)c->a.images_n * c->a.file_bytes;
+        if (fresh[i].obj && (uint64_t)fresh[i].len < least) {
+            PyErr_SetString(PyExc_ValueError, "an images region is smaller than its images");
+            goto failed;
+        }
+    }
+    if (wr_attachment_intake(&c->a, server) == ENOMEM) { /* what the predecessor pushed still counts for it */
+        PyErr_NoMemory();
+        goto failed;
+    }
+    c->busy++;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&c->a.bodies.lock);
+    Py_END_ALLOW_THREADS
+    c->busy--;
+    if (c->ended) {
+        pthread_mutex_unlock(&c->a.bodies.lock);
+        wr_left(c);
+        wr_enter_slow(c);
+        goto failed;
+    }
+    wr_bodies_set(&c->a.bodies, server, fds[0], fds[1], fds[2]);
+    pthread_mutex_unlock(&c->a.bodies.lock);
+    drop_buffer(&c->images[server]);
+    drop_buffer(&c->transient_images[server]);
+    c->images[server] = fresh[0];
+    c->transient_images[server] = fresh[1];
+    wr_worker_side *side = &c->a.workers[server];
+    side->images = fresh[0].obj ? fresh[0].buf : NULL;
+    side->transient_images = fresh[1].obj ? fresh[1].buf : NULL;
+    side->epoch = epoch;
+    for (uint32_t i = 0; i < c->a.consumers_size; i++) {
+        wr_taker *consumer = c->a.consumers[i];
+        if (!consumer || consumer->server != server) continue;
+        wr_taker_recheck(&c->a, consumer);
+        consumer->popped = consumer->granted = 0;
+        consumer->announced = false;
+    }
+    Py_RETURN_NONE;
+failed:
+    drop_buffer(&fresh[0]);
+    drop_buffer(&fresh[1]);
+    return NULL;
+}
+
+static PyObject *client_link_epoch(PyObject *op, PyObject *argument) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    if (wr_enter(c) || server_of(c, argument, &server)) return NULL;
+    return PyLong_FromUnsignedLongLong(atomic_load_explicit(&wr_attachment_link(&c->a, server)->server_epoch, memory_order_acquire));
+}
+
+static PyObject *client_evicted(PyObject *op, PyObject *argument) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    if (wr_enter(c) || server_of(c, argument, &server)) return NULL;
+    return PyLong_FromUnsignedLong(atomic_load(&wr_attachment_link(&c->a, server)->evicted));
+}
+
+static PyObject *client_next_id(PyObject *op, PyObject *unused) {
+    ClientObject *c = (ClientObject *)op;
+    (void)unused;
+    uint8_t id[16];
+    if (wr_enter(c)) return NULL;
+    wr_attachment_id(&c->a, id);
+    return PyBytes_FromStringAndSize((char *)id, 16);
+}
+
+static PyObject *client_get_ended(PyObject *op, void *closure) {
+    (void)closure;
+    ClientObject *c = (ClientObject *)op;
+    return PyBool_FromLong(c->ended || c->forks != wr_forks);
+}
+
+static PyObject *client_get_catalog(PyObject *op, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(((ClientObject *)op)->catalog_seen);
+}
+
+static int client_set_catalog(PyObject *op, PyObject *value, void *closure) {
+    (void)closure;
+    uint64_t version = value ? PyLong_AsUnsignedLongLong(value) : 0;
+    if (PyErr_Occurred()) return -1;
+    ((ClientObject *)op)->catalog_seen = version;
+    return 0;
+}
+
+static int client_traverse(PyObject *op, visitproc visit, void *arg) {
+    ClientObject *c = (ClientObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(c->hook);
+    Py_VISIT(c->end_error);
+    return 0;
+}
+
+static int client_clear(PyObject *op) {
+    ClientObject *c = (ClientObject *)op;
+    Py_CLEAR(c->end_error);
+    PyObject *none = Py_NewRef(Py_None); /* never NULL: somebody may still call it */
+    Py_SETREF(c->hook, none);
+    return 0;
+}
+
+static void client_dealloc(PyObject *op) {
+    ClientObject *c = (ClientObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    if (c->open) release_memory(c);
+    Py_XDECREF(c->hook);
+    Py_XDECREF(c->end_error);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyMethodDef client_methods[] = {
+    {"publish", (PyCFunction)(void (*)(void))client_publish, METH_FASTCALL, "publish(route, body, level, meta, timeout, wait)"},
+    {"publish_many", (PyCFunction)(void (*)(void))client_publish_many, METH_FASTCALL,
+     "publish_many(route or routes, bodies, level, meta or metas, timeout, wait)"},
+    {"control", (PyCFunction)(void (*)(void))client_control, METH_FASTCALL, "control(server, request, timeout) -> (result, reply)"},
+    {"barrier", (PyCFunction)(void (*)(void))client_barrier, METH_FASTCALL, "barrier(server, level, timeout)"},
+    {"settle", (PyCFunction)(void (*)(void))client_settle, METH_FASTCALL, "settle(timeout) -> bool"},
+    {"horizons", client_horizons, METH_O, "horizons(server) -> dict"},
+    {"end", (PyCFunction)(void (*)(void))client_end, METH_FASTCALL, "end(error)"},
+    {"set_worker", (PyCFunction)(void (*)(void))client_set_worker, METH_FASTCALL,
+     "set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch)"},
+    {"link_epoch", client_link_epoch, METH_O, "link_epoch(server): epoch of the server that serves the link"},
+    {"evicted", client_evicted, METH_O, "evicted(server): why the server closed the link, 0 if it did not"},
+    {"next_id", client_next_id, METH_NOARGS, "next_id() -> bytes: a new message id"},
+    {"set_store", (PyCFunction)(void (*)(void))wr_store_set, METH_FASTCALL,
+     "set_store(store, directory, index, summary, images, folder, epoch, index_generation)"},
+    {"store_write", (PyCFunction)(void (*)(void))wr_store_write, METH_FASTCALL,
+     "store_write(store, ids, bodies, level, timeout, wait)"},
+    {"store_write_one", (PyCFunction)(void (*)(void))wr_store_write_one, METH_FASTCALL,
+     "store_write_one(store, id, body, level, timeout, wait)"},
+    {"store_remove", (PyCFunction)(void (*)(void))wr_store_remove, METH_FASTCALL, "store_remove(store, ids, timeout) -> int"},
+    {"store_contains", (PyCFunction)(void (*)(void))wr_store_contains, METH_FASTCALL, "store_contains(store, id, timeout) -> bool"},
+    {"store_read", (PyCFunction)(void (*)(void))wr_store_read, METH_FASTCALL, "store_read(store, id) -> bytes | None"},
+    {"deliveries", (PyCFunction)(void (*)(void))wr_deliveries, METH_FASTCALL,
+     "deliveries(handle, rows) -> list: messages of a browse answer (None for one that is gone)"},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef client_attributes[] = {
+    {"ended", client_get_ended, NULL, "end() was called, or this is a forked child", NULL},
+    {"catalog_seen", client_get_catalog, client_set_catalog, "catalog version that the routes were made from", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyType_Slot client_slots[] = {
+    {Py_tp_new, client_new},         {Py_tp_dealloc, client_dealloc}, {Py_tp_traverse, client_traverse},
+    {Py_tp_clear, client_clear},     {Py_tp_methods, client_methods}, {Py_tp_getset, client_attributes},
+    {Py_tp_doc, "Client(superblock, region, slot, generation, client_epoch, hook): one attachment of this process to a node."},
+    {0, NULL}};
+static PyType_Spec client_spec = {"warren.engine._core.Client", sizeof(ClientObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, client_slots};
+
+int wr_bind_client(PyObject *module) {
+    static bool watching;
+    if (!watching && pthread_atfork(NULL, NULL, forked)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    watching = true;
+    struct {
+        PyType_Spec *spec;
+        PyTypeObject **type;
+        const char *name;
+    } types[] = {{&client_spec, &wr_client_type, "Client"}, {&confirm_spec, &wr_confirm_type, "Confirm"},
+                 {&route_spec, &wr_route_type, "Route"}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        *types[i].type = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[i].spec, NULL);
+        if (!*types[i].type || PyModule_AddObjectRef(module, types[i].name, (PyObject *)*types[i].type)) return -1;
+    }
+    wr_session_lost = PyErr_NewExceptionWithDoc("warren.engine._core.SessionLost",
+                                                "This attachment is over: make another one and call again.", NULL, NULL);
+    if (!wr_session_lost || PyModule_AddObjectRef(module, "SessionLost", wr_session_lost)) return -1;
+    const struct {
+        const char *name;
+        int value;
+    } numbers[] = {{"HOOK_CHECK", WR_HOOK_CHECK},       {"HOOK_EPOCH", WR_HOOK_EPOCH},         {"HOOK_EVICTED", WR_HOOK_EVICTED},
+                   {"HOOK_FROZEN", WR_HOOK_FROZEN},     {"HOOK_STOPPING", WR_HOOK_STOPPING},   {"HOOK_FAILED", WR_HOOK_FAILED},
+                   {"HOOK_TIMED_OUT", WR_HOOK_TIMED_OUT}, {"HOOK_CATALOG", WR_HOOK_CATALOG}, {"HOOK_HOT", WR_HOOK_HOT}, {"LEVEL_NONE", WR_LEVEL_NONE},
+                   {"LEVEL_WRITTEN", WR_LEVEL_WRITTEN}, {"LEVEL_SYNCED", WR_LEVEL_SYNCED}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;
+    return wr_bind_consumer(module) ? -1 : 0;
+}

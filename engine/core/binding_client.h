@@ -1,0 +1,129 @@
+/* What the two files of the client's binding share: types, and the functions that may wait. */
+#ifndef WR_BINDING_CLIENT_H
+#define WR_BINDING_CLIENT_H
+#include "binding.h"
+#include "client.h"
+
+/* Why Python's hook is called: hook(code, server, what). It returns to go on waiting, or raises. */
+enum {
+    WR_HOOK_CHECK = 1,     /* a second of waiting has passed: is anybody alive? */
+    WR_HOOK_EPOCH = 2,     /* another incarnation of the server: open its regions, call set_worker or set_store */
+    WR_HOOK_EVICTED = 3,   /* the server closed our link; always raises */
+    WR_HOOK_FROZEN = 4,    /* the server's disk failed; always raises */
+    WR_HOOK_STOPPING = 5,  /* the node is being stopped */
+    WR_HOOK_FAILED = 6,    /* the supervisor gave the server up; always raises */
+    WR_HOOK_TIMED_OUT = 7, /* `what` was not done in time; always raises */
+    WR_HOOK_CATALOG = 8,   /* the catalog has another version */
+    WR_HOOK_HOT = 9,       /* a hot loop of gets has messages lying ready here: look after them when it stops (server: queue id) */
+};
+
+/* What a wait is for: it decides which troubles end it. */
+typedef enum { WR_FOR_ROOM, WR_FOR_CONFIRM, WR_FOR_REPLY, WR_FOR_DELIVERY } wr_purpose;
+
+typedef struct {
+    PyObject_HEAD
+    wr_attachment a;
+    bool open;             /* the attachment is initialised */
+    bool ended;            /* end() was called: nothing is submitted any more, memory goes with the last waiter */
+    uint32_t busy;         /* threads that are inside without the GIL */
+    uint64_t forks;        /* forks of this process when the client was made */
+    uint64_t catalog_seen;
+    PyObject *hook;
+    PyObject *end_error;   /* exception that whoever still waits gets */
+    Py_buffer super, region;
+    Py_buffer images[WR_SERVERS_MAX], transient_images[WR_SERVERS_MAX]; /* of workers */
+    struct wr_store_side *store; /* binding_storeface.c */
+    uint64_t submitted[WR_SERVERS_MAX][3]; /* last sequence + 1 that wants this level */
+    uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
+    uint32_t servers_n;
+} ClientObject;
+
+typedef struct {
+    uint32_t server;
+    uint64_t sequence;
+} wr_confirm_pair;
+
+typedef struct {
+    PyObject_HEAD
+    ClientObject *client;
+    int level;
+    uint32_t pairs_n;
+    wr_confirm_pair first;
+    wr_confirm_pair *pairs; /* when pairs_n > 1 */
+} ConfirmObject;
+
+typedef struct {
+    PyObject_HEAD
+    wr_route route;
+} RouteObject;
+
+extern PyTypeObject *wr_client_type, *wr_confirm_type, *wr_route_type;
+extern PyObject *wr_session_lost;
+extern uint64_t wr_forks;
+
+/* Each of these: -1 with an exception set when the client cannot be used (any more). */
+int wr_enter_slow(ClientObject *c);
+static inline int wr_enter(ClientObject *c) {
+    if (__builtin_expect(!c->ended && c->forks == wr_forks && c->open, 1)) return 0;
+    return wr_enter_slow(c);
+}
+
+/* Absolute time in ns of a timeout argument (None: 0 = no end). -1 with an exception. */
+int wr_deadline(PyObject *timeout, uint64_t *deadline);
+
+/* Wait until the condition is met. 0, 1 (deadline passed), -1 (exception: trouble, signal, the client ended). */
+int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose);
+/* The same, and a passed deadline is an exception that names `what`. */
+int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
+/* After EAGAIN: submit what is prepared everywhere and wait for room. After ECONNRESET, EMSGSIZE, ENOMEM: the exception. */
+int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what);
+/* Call the hook; -1 when it raised. */
+int wr_hook(ClientObject *c, int code, uint32_t server, const char *what);
+/* Raise a class of warren.engine.errors. Returns -1. */
+int wr_raise(const char *name, const char *format, ...);
+
+/* Publish one or many bodies; steals nothing. New reference: a Confirm, or None when `wait`. */
+PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int level, PyObject *meta, PyObject *timeout,
+                     bool wait);
+PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
+                          PyObject *timeout, bool wait);
+/* Before a publish or a write: is the node up, does the catalog hold, is no alarm on? Waits. */
+int wr_gate(ClientObject *c, uint64_t deadline);
+/* Let others run for a moment, without the GIL; -1 with an exception (signal, the client ended). */
+int wr_nap(ClientObject *c, uint64_t ns);
+/* After leaving `busy`: the last one out of an ended client releases its memory. */
+void wr_left(ClientObject *c);
+
+typedef struct {
+    const void *bytes;
+    Py_ssize_t length;
+    Py_buffer buffer; /* obj is NULL when the body is a bytes object */
+} wr_body;
+int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body);
+static inline void wr_body_drop(wr_body *body) {
+    if (body->buffer.obj) PyBuffer_Release(&body->buffer);
+}
+int wr_level_of(PyObject *argument, int *level);
+static inline uint8_t wr_flags_of(int level) {
+    return WR_FLAG_PERSISTENT | (level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0);
+}
+/* A Confirm of these sequences, or None when `wait` and they are confirmed. */
+PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait);
+
+/* 0, ENOENT (no such message, or the region is not there any more), EBADMSG, EIO; -1 with an exception. */
+int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], uint8_t **bytes, uint32_t *length, uint16_t *meta_length);
+
+int wr_bind_consumer(PyObject *module); /* binding_consumer.c: QueueHandle, Delivery */
+
+/* binding_storeface.c */
+int wr_store_side_open(ClientObject *c); /* ENOMEM */
+void wr_store_side_close(ClientObject *c);
+PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_store_write(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_store_write_one(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_store_remove(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_store_contains(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_store_read(PyObject *op, PyObject *const *args, Py_ssize_t given);
+
+PyObject *wr_deliveries(PyObject *client, PyObject *const *args, Py_ssize_t given); /* Client.deliveries, for browsing */
+#endif

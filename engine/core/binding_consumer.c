@@ -1,0 +1,895 @@
+/* The client's binding, second part: QueueHandle (one queue as this attachment uses it) and Delivery (one message in hand).
+ *
+ * How a consumer gets its messages
+ *   get: credit. A window of 1, doubled while calls follow each other within a millisecond and find something, so that a hot loop has
+ *        messages lying ready, and an idle one hoards nothing. A get that times out cancels its credit and looks once more.
+ *   consume: prefetch. The worker keeps up to so many unacked messages with us.
+ *   Both take from `pending`, filled by the intake, in order.
+ *
+ * Invariants
+ *   A message is handed out once. What is pending and not handed out is returned to the queue by release(), or by the worker
+ *   when this process goes.
+ *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
+ *   Entries taken out of `pending` are in local hands while the GIL is away; they come back there when that fails.
+ */
+#include "binding_client.h"
+#include <structmember.h>
+
+#define HOT_NS 1000000ull
+#define WINDOW_MAX 256u
+#define TAGS_MAX 4096u
+#define LOCATE_TRIES 6
+
+typedef struct {
+    PyObject_HEAD
+    ClientObject *client;
+    wr_taker consumer;
+    wr_route route;
+    PyObject *owner;        /* the Queue of Python */
+    PyTypeObject *messages; /* class of the messages, derived from Delivery */
+    PyObject *dead;         /* why the queue cannot be used any more (text), or NULL */
+    uint32_t server, queue;
+    bool registered;        /* `consumer` stands in the attachment */
+    uint32_t window;
+    uint32_t prefetch;      /* wanted by consume(); 0: credit */
+    uint32_t inside;        /* threads that are in a get */
+    bool hot;               /* Python was told */
+    uint64_t last_ns;       /* end of the last get */
+} HandleObject;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *body;
+    PyObject *meta; /* bytes or NULL */
+    HandleObject *handle;
+    uint64_t tag;
+    uint8_t id[16];
+    uint16_t delivery_count;
+    bool redelivered;
+    bool settled;
+} DeliveryObject;
+
+static PyTypeObject *handle_type, *delivery_type;
+
+static int enter(HandleObject *h) {
+    if (wr_enter(h->client)) return -1;
+    if (!h->dead) return 0;
+    PyErr_SetObject(wr_session_lost, h->dead);
+    return -1;
+}
+
+/* ---- bodies ------------------------------------------------------------------------------------------------------ */
+
+/* From memory: true when the bytes were there. */
+static bool read_image(ClientObject *c, uint32_t server, const wr_delivery *d, uint64_t from, void *to, uint64_t bytes) {
+    const wr_worker_side *side = &c->a.workers[server];
+    const uint8_t *region = d->location == WR_LOCATION_JOURNAL             ? side->images
+                            : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? side->transient_images
+                                                                           : NULL;
+    return region && wr_image_read(region, c->a.images_n, c->a.file_bytes, d->file, (uint64_t)d->offset + d->blob_offset + from,
+                                   to, bytes);
+}
+
+static int read_file(ClientObject *c, uint32_t server, const wr_delivery *d, void *to, const char **reason) {
+    wr_bodies *bodies = &c->a.bodies;
+    int error = EAGAIN;
+    if (!pthread_mutex_trylock(&bodies->lock)) {
+        error = wr_bodies_read(bodies, server, d, to, true, reason);
+        pthread_mutex_unlock(&bodies->lock);
+    }
+    if (error != EAGAIN) return error;
+    c->busy++;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&bodies->lock);
+    error = wr_bodies_read(bodies, server, d, to, false, reason);
+    pthread_mutex_unlock(&bodies->lock);
+    Py_END_ALLOW_THREADS
+    c->busy--;
+    wr_left(c);
+    return error;
+}
+
+/* Where is it now? Asks the worker and reads the delivery slot again. 0, ENOENT (we do not hold it any more), -1. */
+static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slot) {
+    uint64_t sequence;
+    wr_condition blocked;
+    for (;;) {
+        int error = wr_attachment_command(&c->a, server, WR_OP_LOCATE, 0, d->queue, d->sequence, NULL, &sequence, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, 0, "room for a question")) return -1;
+    }
+    wr_port_submit(&c->a.port, server);
+    wr_condition condition = {&wr_attachment_link(&c->a, server)->processed, sequence, server};
+    if (wr_wait_or_raise(c, &condition, 0, WR_FOR_REPLY, "the place of a message")) return -1;
+    wr_delivery now;
+    if (!wr_attachment_slot_read(&c->a, server, slot, &now) || now.queue != d->queue || now.sequence != d->sequence) return ENOENT;
+    memcpy((void *)d, (const void *)&now, sizeof now);
+    return 0;
+}
+
+static int corrupt(const wr_delivery *d, const char *reason) {
+    const char *folder = d->location == WR_LOCATION_SEGMENT             ? "segments"
+                         : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
+                                                                        : "journal";
+    PyObject *module = PyImport_ImportModule("warren.engine.errors");
+    PyObject *error = NULL;
+    if (module)
+        error = d->location >= WR_LOCATION_STORE
+                    ? PyObject_CallMethod(module, "StoreError", "s", "a message body is not in the store: run warren check")
+                    : PyObject_CallMethod(module, "CorruptRecord", "NIsN",
+                                          PyUnicode_FromFormat("%s/%u.%s", folder, d->file,
+                                                               d->location == WR_LOCATION_SEGMENT ? "dat" : "jnl"),
+                                          d->offset, "the frame of a message",
+                                          PyUnicode_FromFormat("bad %s (run warren check)", reason));
+    if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_XDECREF(module);
+    return -1;
+}
+
+static PyObject *deliver(HandleObject *h, const wr_delivery *d, PyObject *body, PyObject *meta) {
+    DeliveryObject *m = (DeliveryObject *)h->messages->tp_alloc(h->messages, 0);
+    if (!m) {
+        Py_DECREF(body);
+        Py_XDECREF(meta);
+        return NULL;
+    }
+    m->body = body;
+    m->meta = meta;
+    m->handle = (HandleObject *)Py_NewRef(h);
+    m->tag = d->sequence;
+    memcpy(m->id, d->id, 16);
+    m->delivery_count = d->delivery_count;
+    m->redelivered = d->flags & WR_DELIVERY_REDELIVERED;
+    return (PyObject *)m;
+}
+
+/* A message from its two parts, lying behind each other. */
+static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint8_t *bytes, uint32_t length, uint32_t meta_length) {
+    if (meta_length > length) {
+        corrupt(d, "length");
+        return NULL;
+    }
+    PyObject *body = PyBytes_FromStringAndSize((const char *)bytes + meta_length, (Py_ssize_t)(length - meta_length));
+    PyObject *meta = body && meta_length ? PyBytes_FromStringAndSize((const char *)bytes, meta_length) : NULL;
+    if (!body || (meta_length && !meta)) {
+        Py_XDECREF(body);
+        return NULL;
+    }
+    return deliver(h, d, body, meta);
+}
+
+/* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it lies in a
+ * delivery slot of ours, so the worker can be asked where it is now. */
+static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held) {
+    ClientObject *c = h->client;
+    uint32_t server = h->server;
+    const char *reason = "place";
+    for (int attempt = 0; attempt < LOCATE_TRIES; attempt++) {
+        int error = ENOENT;
+        if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
+            uint8_t *bytes;
+            uint32_t length;
+            uint16_t meta_length;
+            error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &bytes, &length, &meta_length);
+            if (error < 0) return NULL;
+            if (!error) {
+                PyObject *message = deliver_bytes(h, d, bytes, length, meta_length);
+                free(bytes);
+                return message;
+            }
+        } else if (d->body_length >= d->meta_length && d->body_length <= c->a.message_bytes_max) {
+            uint32_t length = d->body_length - d->meta_length;
+            PyObject *body = PyBytes_FromStringAndSize(NULL, length);
+            if (!body) return NULL;
+            if (read_image(c, server, d, d->meta_length, PyBytes_AS_STRING(body), length)) {
+                if (!d->meta_length) return deliver(h, d, body, NULL);
+                PyObject *meta = PyBytes_FromStringAndSize(NULL, d->meta_length);
+                if (!meta) {
+                    Py_DECREF(body);
+                    return NULL;
+                }
+                if (read_image(c, server, d, 0, PyBytes_AS_STRING(meta), d->meta_length)) return deliver(h, d, body, meta);
+                Py_DECREF(meta);
+            }
+            if (!d->meta_length) {
+                error = read_file(c, server, d, PyBytes_AS_STRING(body), &reason);
+                if (!error) return deliver(h, d, body, NULL);
+            }
+            Py_DECREF(body);
+            if (d->meta_length) {
+                uint8_t *bytes = PyMem_Malloc(d->body_length);
+                if (!bytes) return PyErr_NoMemory();
+                error = read_file(c, server, d, bytes, &reason);
+                PyObject *message = error ? NULL : deliver_bytes(h, d, bytes, d->body_length, d->meta_length);
+                PyMem_Free(bytes);
+                if (!error) return message;
+            }
+            if (c->ended) {
+                wr_enter_slow(c);
+                return NULL;
+            }
+        }
+        if (error != ENOENT && error != EBADMSG) {
+            errno = error;
+            return PyErr_SetFromErrno(PyExc_OSError);
+        }
+        if (!held) break;
+        error = locate(c, server, d, slot);
+        if (error) return NULL; /* -1: exception; ENOENT: gone */
+        if (attempt && wr_nap(c, 1000000)) return NULL;
+    }
+    if (held) corrupt(d, reason);
+    return NULL;
+}
+
+/* ---- pending, in hand -------------------------------------------------------------------------------------------- */
+
+static int push_back(HandleObject *h, const wr_pending *p) {
+    wr_taker *c = &h->consumer;
+    if (wr_taker_pending(c) < c->pending_size) {
+        memcpy((void *)&c->pending[--c->pending_first & (c->pending_size - 1)], (const void *)p, sizeof *p);
+        return 0;
+    }
+    wr_condition blocked;
+    uint64_t tag = p->delivery.sequence;
+    /* No room in front: back to the queue with it. When that cannot be said now, the worker returns it when we go. */
+    if (!wr_attachment_settle(&h->client->a, c, WR_OP_NACK, WR_FLAG_REQUEUE, &tag, 1, &blocked))
+        wr_port_submit(&h->client->a.port, h->server);
+    return 0;
+}
+
+/* The next pending message; NULL without an exception when there is none. */
+static PyObject *hand_out(HandleObject *h) {
+    wr_taker *c = &h->consumer;
+    while (wr_taker_pending(c)) {
+        wr_pending p;
+        memcpy((void *)&p, (void *)&c->pending[c->pending_first++ & (c->pending_size - 1)], sizeof p);
+        if (wr_taker_pending(c)) __builtin_prefetch(&c->pending[c->pending_first & (c->pending_size - 1)]);
+        PyObject *message = fetch(h, &p.delivery, p.slot, true);
+        if (!message) {
+            if (!PyErr_Occurred()) continue;
+            /* A damaged message stays held (and is returned when we go); after anything else it is the next one again. */
+            PyObject *type, *value, *trace;
+            PyErr_Fetch(&type, &value, &trace);
+            PyObject *errors = PyImport_ImportModule("warren.engine.errors");
+            PyObject *damaged = errors ? PyObject_GetAttrString(errors, "StoreError") : NULL;
+            bool keep = damaged && PyErr_GivenExceptionMatches(type, damaged);
+            Py_XDECREF(damaged);
+            Py_XDECREF(errors);
+            if (!keep && !h->client->ended && h->registered) push_back(h, &p);
+            PyErr_Restore(type, value, trace);
+            return NULL;
+        }
+        if (!h->registered || h->client->ended) {
+            Py_DECREF(message);
+            wr_enter_slow(h->client);
+            return NULL;
+        }
+        if (wr_taker_hand(c, p.delivery.sequence)) {
+            Py_DECREF(message);
+            return PyErr_NoMemory();
+        }
+        return message;
+    }
+    return NULL;
+}
+
+static int intake(HandleObject *h) {
+    int error = wr_attachment_intake(&h->client->a, h->server);
+    if (error == ENOMEM) PyErr_NoMemory();
+    return error == ENOMEM ? -1 : 0;
+}
+
+static int register_consumer(HandleObject *h) {
+    if (h->registered) return 0;
+    ClientObject *c = h->client;
+    int error = wr_taker_add(&c->a, &h->consumer, h->server, h->queue);
+    if (error == EEXIST) return wr_raise("UsageError", "this process consumes the queue already through another handle");
+    if (error) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    h->registered = true;
+    return 0;
+}
+
+/* The worker may have been restarted: then its regions are opened anew before anything is read. */
+static int up_to_date(HandleObject *h) {
+    ClientObject *c = h->client;
+    uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
+    if (__builtin_expect(epoch == c->a.workers[h->server].epoch, 1)) return 0;
+    return wr_hook(c, WR_HOOK_EPOCH, h->server, "");
+}
+
+static int announce(HandleObject *h, uint64_t credit, uint32_t prefetch, uint64_t deadline) {
+    ClientObject *c = h->client;
+    wr_condition blocked;
+    for (;;) {
+        int error = wr_attachment_credit(&c->a, &h->consumer, credit, prefetch, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, deadline, "room for a credit")) return -1;
+    }
+    wr_port_submit(&c->a.port, h->server);
+    return 0;
+}
+
+/* Let the worker deliver up to `wanted` more than what lies here, if that is worth a command. */
+static int ensure_credit(HandleObject *h, uint32_t wanted, uint64_t deadline) {
+    wr_taker *c = &h->consumer;
+    if (h->prefetch) return c->announced && c->prefetch == h->prefetch ? 0 : announce(h, 0, h->prefetch, deadline);
+    uint64_t lying = wr_taker_pending(c), coming = c->announced && c->granted > c->popped ? c->granted - c->popped : 0;
+    if (lying + coming > wanted / 2) return 0;
+    return announce(h, c->popped + wanted - lying, 0, deadline);
+}
+
+/* Nothing more is to come; what is under way is taken in. `wait`: until that is sure. */
+static int cancel(HandleObject *h, uint64_t deadline) {
+    ClientObject *c = h->client;
+    uint64_t sequence;
+    wr_condition blocked;
+    if (!h->consumer.announced) return 0;
+    for (;;) {
+        int error = wr_attachment_cancel(&c->a, &h->consumer, &sequence, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, deadline, "room to cancel")) return -1;
+    }
+    wr_port_submit(&c->a.port, h->server);
+    wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, sequence, h->server};
+    int answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
+    if (answer < 0) return -1;
+    return h->registered ? intake(h) : 0;
+}
+
+#define POLL_NS 20000000ull
+
+/* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
+ * the caller can use at once. */
+static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline) {
+    ClientObject *c = h->client;
+    bool last_look = false;
+    for (;;) {
+        if (enter(h) || up_to_date(h) || register_consumer(h)) return NULL;
+        if (!wr_taker_pending(&h->consumer) && intake(h)) return NULL;
+        if (wr_taker_pending(&h->consumer)) {
+            PyObject *message = hand_out(h);
+            if (message || PyErr_Occurred()) return message;
+            continue;
+        }
+        if (last_look) return NULL;
+        if (ensure_credit(h, wanted, deadline)) return NULL;
+        wr_condition condition = wr_attachment_delivery(&c->a, h->server);
+        int answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
+        if (answer < 0) return NULL;
+        if (!answer && (!deadline || wr_now_ns() < deadline)) continue;
+        /* Time is up. An idle consumer keeps no credit; a poll (no time at all) has to know that the worker looked: it has
+         * when the cancel, sent after the credit was processed, is processed, too. */
+        last_look = true;
+        if (h->prefetch || h->inside > 1) continue; /* the credit serves another thread */
+        uint64_t tail = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
+        uint64_t patience = wr_now_ns() + POLL_NS;
+        if (tail) {
+            condition = (wr_condition){&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
+            if (wr_wait(c, &condition, patience, WR_FOR_REPLY) < 0 || enter(h)) return NULL;
+        }
+        if (cancel(h, patience + POLL_NS)) return NULL;
+    }
+}
+
+static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline) {
+    h->inside++;
+    PyObject *message = wait_for_message(h, wanted, deadline);
+    h->inside--;
+    return message;
+}
+
+/* Messages lie here that nobody has asked for yet: somebody must return them when the loop stops. */
+static int tell_hot(HandleObject *h) {
+    if (h->hot) return 0;
+    h->hot = true;
+    return wr_hook(h->client, WR_HOOK_HOT, h->queue, "");
+}
+
+static inline void note_call(HandleObject *h, uint32_t least, uint32_t most) {
+    uint64_t now = wr_now_ns();
+    if (now - h->last_ns > HOT_NS) h->window = least;
+    else if (h->window < most) h->window *= 2;
+    if (h->window < least) h->window = least;
+    if (h->window > most) h->window = most;
+}
+
+/* get(timeout): a message, or None when none came. */
+static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    uint64_t deadline;
+    if (given != 1) return PyErr_Format(PyExc_TypeError, "arguments: timeout");
+    if (enter(h) || wr_deadline(args[0], &deadline)) return NULL;
+    if (!h->prefetch) note_call(h, 1, WINDOW_MAX);
+    PyObject *message = next_message(h, h->window, deadline);
+    if (!message) {
+        if (PyErr_Occurred()) return NULL;
+        h->window = 1;
+        h->last_ns = 0;
+        Py_RETURN_NONE;
+    }
+    /* A hot loop: ask for more before what lies here runs out. */
+    if (h->window > 1 && !h->prefetch && wr_taker_pending(&h->consumer) < h->window / 2 &&
+        (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 0))) {
+        /* The message is handed out all the same: the trouble is met again by the next call. */
+        PyErr_Clear();
+    }
+    h->last_ns = wr_now_ns();
+    return message;
+}
+
+/* get_many(max, timeout): a list of at least one message, as many as are there, at most max; empty when none came. */
+static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    uint64_t deadline;
+    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: max, timeout");
+    long most = PyLong_AsLong(args[0]);
+    if ((most == -1 && PyErr_Occurred()) || enter(h) || wr_deadline(args[1], &deadline)) return NULL;
+    if (most < 1) {
+        wr_raise("UsageError", "max must be at least 1");
+        return NULL;
+    }
+    uint32_t slots = h->client->a.port.view.g.delivery_slots / 2;
+    uint32_t wanted = most < (long)slots ? (uint32_t)most : slots;
+    if (!h->prefetch) note_call(h, wanted, wanted < slots / 2 ? 2 * wanted : slots);
+    PyObject *list = PyList_New(0);
+    if (!list) return NULL;
+    PyObject *message = next_message(h, h->window, deadline);
+    if (!message && !PyErr_Occurred()) {
+        h->window = 1;
+        h->last_ns = 0;
+        return list;
+    }
+    while (message) {
+        int error = PyList_Append(list, message);
+        Py_DECREF(message);
+        if (error) goto failed;
+        if (PyList_GET_SIZE(list) >= most || !h->registered) break;
+        if (!wr_taker_pending(&h->consumer)) {
+            if (up_to_date(h) || intake(h)) goto failed;
+            if (!wr_taker_pending(&h->consumer)) break;
+        }
+        message = hand_out(h);
+    }
+    if (PyErr_Occurred()) {
+        if (!PyList_GET_SIZE(list)) goto failed;
+        PyErr_Clear(); /* what was handed out before goes to the caller; the trouble is met again by the next call */
+    }
+    if (!h->prefetch && !enter(h)) {
+        if (h->window > wanted && (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 0))) PyErr_Clear();
+    } else {
+        PyErr_Clear();
+    }
+    h->last_ns = wr_now_ns();
+    return list;
+failed:
+    Py_DECREF(list);
+    return NULL;
+}
+
+/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. */
+static PyObject *handle_begin(PyObject *op, PyObject *argument) {
+    HandleObject *h = (HandleObject *)op;
+    long prefetch = PyLong_AsLong(argument);
+    if (prefetch == -1 && PyErr_Occurred()) return NULL;
+    if (enter(h) || register_consumer(h)) return NULL;
+    uint32_t slots = h->client->a.port.view.g.delivery_slots;
+    if (prefetch < 1 || prefetch > (long)slots) {
+        wr_raise("UsageError", "prefetch must lie between 1 and the setting delivery_slots (%u), not %ld", slots, prefetch);
+        return NULL;
+    }
+    h->prefetch = (uint32_t)prefetch;
+    Py_RETURN_NONE;
+}
+
+/* Return what is pending to the queue. */
+static int return_pending(HandleObject *h) {
+    ClientObject *c = h->client;
+    wr_taker *consumer = &h->consumer;
+    uint64_t tags[512];
+    while (h->registered && wr_taker_pending(consumer)) {
+        uint32_t n = 0;
+        uint64_t i = consumer->pending_first;
+        while (n < 512 && i != consumer->pending_next)
+            tags[n++] = consumer->pending[i++ & (consumer->pending_size - 1)].delivery.sequence;
+        wr_condition blocked;
+        int error = wr_attachment_settle(&c->a, consumer, WR_OP_NACK, WR_FLAG_REQUEUE, tags, n, &blocked);
+        if (!error) consumer->pending_first = i;
+        else if (wr_blocked(c, error, &blocked, 0, "room to return messages")) return -1;
+    }
+    wr_port_submit(&c->a.port, h->server);
+    return 0;
+}
+
+/* release(): end consuming: nothing more is delivered, what was delivered and not handed out returns to the queue. */
+static PyObject *handle_release(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (enter(h)) return NULL;
+    h->prefetch = 0;
+    h->window = 1;
+    h->last_ns = 0;
+    if (!h->registered) Py_RETURN_NONE;
+    if (cancel(h, 0) || enter(h) || (h->registered && intake(h)) || return_pending(h)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *handle_hoard(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (!h->registered || h->client->ended || h->prefetch) {
+        h->hot = false;
+        return PyLong_FromLong(0);
+    }
+    const wr_taker *c = &h->consumer;
+    uint64_t coming = c->announced && c->granted > c->popped ? c->granted - c->popped : 0;
+    if (h->inside || wr_now_ns() - h->last_ns < 50000000ull) return PyLong_FromLong(-1);
+    if (!(wr_taker_pending(c) + coming)) h->hot = false;
+    return PyLong_FromUnsignedLongLong(wr_taker_pending(c) + coming);
+}
+
+/* ---- publishing -------------------------------------------------------------------------------------------------- */
+
+static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given, bool many) {
+    HandleObject *h = (HandleObject *)op;
+    int level;
+    if (given != 5) return PyErr_Format(PyExc_TypeError, "arguments: body, level, meta, timeout, wait");
+    if (wr_level_of(args[1], &level)) return NULL;
+    ClientObject *c = h->client;
+    if (wr_enter(c)) return NULL;
+    /* The catalog may tell that the queue is gone. */
+    if (atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) != c->catalog_seen &&
+        wr_hook(c, WR_HOOK_CATALOG, 0, ""))
+        return NULL;
+    if (enter(h)) return NULL;
+    bool wait = args[4] == Py_True;
+    return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait)
+                : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait);
+}
+
+static PyObject *handle_put(PyObject *op, PyObject *const *args, Py_ssize_t given) { return put_with(op, args, given, false); }
+static PyObject *handle_put_many(PyObject *op, PyObject *const *args, Py_ssize_t given) { return put_with(op, args, given, true); }
+
+/* ---- settling ---------------------------------------------------------------------------------------------------- */
+
+/* Is the message still in the hands of this attachment? */
+static int settle_enter(HandleObject *h) {
+    if (!wr_enter(h->client) && h->registered) return 0;
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(wr_session_lost)) {
+        PyErr_Clear();
+        wr_raise("PeerLost", "this message was delivered to an attachment that has ended: it returns to its queue, redelivered");
+    }
+    return -1;
+}
+
+/* Send the tags (taken out of `unacked` before). When that fails they are ours again. */
+static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, uint32_t n) {
+    ClientObject *c = h->client;
+    wr_condition blocked;
+    for (;;) {
+        int error = wr_attachment_settle(&c->a, &h->consumer, op, flags, tags, n, &blocked);
+        if (!error) return 0;
+        if (wr_blocked(c, error, &blocked, 0, "room for an acknowledgement")) {
+            for (uint32_t i = 0; i < n && h->registered && !c->ended; i++)
+                if (wr_taker_hand(&h->consumer, tags[i])) break;
+            return -1;
+        }
+        if (!h->registered) return settle_enter(h);
+    }
+}
+
+static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag) {
+    uint64_t tags[512];
+    for (;;) {
+        uint32_t n = wr_taker_forget_up_to(&h->consumer, tag, tags, 512);
+        if (!n) return 0;
+        if (send_tags(h, op, flags, tags, n)) return -1;
+    }
+}
+
+static int flag_of(PyObject *const *args, Py_ssize_t given, PyObject *names, const char *const *known, bool *values, int known_n) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    if (given > known_n) {
+        PyErr_Format(PyExc_TypeError, "at most %d arguments", known_n);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < given + named; i++) {
+        int at = i < given ? (int)i : -1;
+        for (int k = 0; at < 0 && k < known_n; k++)
+            if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i - given), known[k])) at = k;
+        if (at < 0) {
+            PyErr_Format(PyExc_TypeError, "unexpected argument %R", PyTuple_GET_ITEM(names, i - given));
+            return -1;
+        }
+        int truth = PyObject_IsTrue(args[i]);
+        if (truth < 0) return -1;
+        values[at] = truth;
+    }
+    return 0;
+}
+
+static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool multiple) {
+    HandleObject *h = m->handle;
+    if (m->settled) {
+        wr_raise("UsageError", "this message was acked or nacked before");
+        return NULL;
+    }
+    if (settle_enter(h)) return NULL;
+    m->settled = true;
+    int error;
+    if (multiple) error = settle_up_to(h, op, flags, m->tag);
+    else error = wr_taker_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1) : 0;
+    if (error) {
+        m->settled = false;
+        return NULL;
+    }
+    wr_port_submit(&h->client->a.port, h->server);
+    Py_RETURN_NONE;
+}
+
+static PyObject *delivery_ack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    static const char *const known[] = {"multiple"};
+    bool values[1] = {false};
+    if ((given || names) && flag_of(args, given, names, known, values, 1)) return NULL;
+    return settle_one((DeliveryObject *)self, WR_OP_ACK, 0, values[0]);
+}
+
+static PyObject *delivery_nack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    static const char *const known[] = {"requeue", "multiple"};
+    bool values[2] = {true, false};
+    if ((given || names) && flag_of(args, given, names, known, values, 2)) return NULL;
+    return settle_one((DeliveryObject *)self, WR_OP_NACK, values[0] ? WR_FLAG_REQUEUE : 0, values[1]);
+}
+
+/* settle_many(messages, ack, requeue): messages of this queue, in as few commands as possible. */
+static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    if (given != 3) return PyErr_Format(PyExc_TypeError, "arguments: messages, ack, requeue");
+    uint8_t code = args[1] == Py_True ? WR_OP_ACK : WR_OP_NACK;
+    uint8_t flags = code == WR_OP_NACK && args[2] == Py_True ? WR_FLAG_REQUEUE : 0;
+    if (settle_enter(h)) return NULL;
+    PyObject *list = PySequence_Fast(args[0], "messages must be a sequence");
+    if (!list) return NULL;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+        const char *wrong = !PyObject_TypeCheck(item, delivery_type)     ? "not a message"
+                            : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
+                            : ((DeliveryObject *)item)->handle != h      ? NULL
+                            : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
+                                                                         : NULL;
+        if (wrong) {
+            Py_DECREF(list);
+            wr_raise("UsageError", "element %zd is %s; nothing was done", i, wrong);
+            return NULL;
+        }
+        if (((DeliveryObject *)item)->handle != h) {
+            Py_DECREF(list);
+            wr_raise("PeerLost", "element %zd was delivered to an attachment that has ended: it returns to its queue, redelivered", i);
+            return NULL;
+        }
+    }
+    int error = 0;
+    uint64_t *tags = PyMem_Malloc(TAGS_MAX * sizeof *tags);
+    if (!tags) {
+        Py_DECREF(list);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; !error && i < n && i < PySequence_Fast_GET_SIZE(list);) {
+        uint32_t k = 0;
+        for (; k < TAGS_MAX && i < n && i < PySequence_Fast_GET_SIZE(list); i++) {
+            PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+            if (!PyObject_TypeCheck(item, delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
+            DeliveryObject *m = (DeliveryObject *)item;
+            if (m->settled) continue;
+            m->settled = true;
+            if (wr_taker_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
+        }
+        if (k) error = send_tags(h, code, flags, tags, k);
+    }
+    PyMem_Free(tags);
+    Py_DECREF(list);
+    if (error) return NULL;
+    wr_port_submit(&h->client->a.port, h->server);
+    Py_RETURN_NONE;
+}
+
+/* ---- browsing ---------------------------------------------------------------------------------------------------- */
+
+PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    Py_buffer rows;
+    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
+    if (!PyObject_TypeCheck(args[0], handle_type)) return PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
+    HandleObject *h = (HandleObject *)args[0];
+    if (h->client != c) return PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
+    if (enter(h) || up_to_date(h) || PyObject_GetBuffer(args[1], &rows, PyBUF_SIMPLE)) return NULL;
+    Py_ssize_t n = rows.len / (Py_ssize_t)sizeof(wr_delivery);
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list && i < n; i++) {
+        wr_delivery d;
+        memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
+        PyObject *message = fetch(h, &d, 0, false);
+        if (message) ((DeliveryObject *)message)->settled = true; /* looked at, not held */
+        else if (PyErr_Occurred()) Py_CLEAR(list);
+        else message = Py_NewRef(Py_None);
+        if (list) PyList_SET_ITEM(list, i, message);
+    }
+    PyBuffer_Release(&rows);
+    return list;
+}
+
+/* ---- types ------------------------------------------------------------------------------------------------------- */
+
+/* QueueHandle(client, server, queue, owner, message class) */
+static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *client, *owner, *messages;
+    unsigned int server, queue;
+    if (keywords && PyDict_GET_SIZE(keywords)) return PyErr_Format(PyExc_TypeError, "no keywords");
+    if (!PyArg_ParseTuple(args, "O!IIOO!", wr_client_type, &client, &server, &queue, &owner, &PyType_Type, &messages)) return NULL;
+    ClientObject *c = (ClientObject *)client;
+    if (wr_enter(c)) return NULL;
+    if (server < WR_SERVER_WORKER_FIRST || server >= c->servers_n)
+        return PyErr_Format(PyExc_ValueError, "server %u is no queue worker of this node", server);
+    if (!PyType_IsSubtype((PyTypeObject *)messages, delivery_type))
+        return PyErr_Format(PyExc_TypeError, "the message class must be derived from Delivery");
+    HandleObject *h = (HandleObject *)type->tp_alloc(type, 0);
+    if (!h) return NULL;
+    h->client = (ClientObject *)Py_NewRef(client);
+    h->owner = Py_NewRef(owner);
+    h->messages = (PyTypeObject *)Py_NewRef(messages);
+    h->server = server;
+    h->queue = queue;
+    h->window = 1;
+    h->route.targets_n = 1;
+    h->route.targets[0] = (wr_target){.server = server, .queue = queue, .ids_n = 1};
+    return (PyObject *)h;
+}
+
+static int handle_traverse(PyObject *op, visitproc visit, void *arg) {
+    HandleObject *h = (HandleObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(h->client);
+    Py_VISIT(h->owner);
+    Py_VISIT(h->messages);
+    return 0;
+}
+
+static int handle_clear(PyObject *op) {
+    HandleObject *h = (HandleObject *)op;
+    PyObject *none = Py_NewRef(Py_None);
+    Py_XSETREF(h->owner, none);
+    return 0;
+}
+
+static void handle_dealloc(PyObject *op) {
+    HandleObject *h = (HandleObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    if (h->registered) wr_taker_drop(h->client->open ? &h->client->a : NULL, &h->consumer);
+    Py_XDECREF(h->owner);
+    Py_XDECREF(h->messages);
+    Py_XDECREF(h->dead);
+    Py_XDECREF(h->client);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* kill(reason): the queue is gone; calls fail with SessionLost(reason) from now on. Messages in hand can still be settled. */
+static PyObject *handle_kill(PyObject *op, PyObject *reason) {
+    Py_XSETREF(((HandleObject *)op)->dead, Py_NewRef(reason));
+    Py_RETURN_NONE;
+}
+
+static PyObject *handle_get_unacked(PyObject *op, void *closure) {
+    (void)closure;
+    HandleObject *h = (HandleObject *)op;
+    uint64_t n = 0;
+    if (h->registered)
+        for (uint64_t i = h->consumer.unacked_first; i != h->consumer.unacked_next; i++)
+            n += h->consumer.unacked[i & (h->consumer.unacked_size - 1)] != WR_TAG_NONE;
+    return PyLong_FromUnsignedLongLong(n);
+}
+
+static PyObject *handle_get_pending(PyObject *op, void *closure) {
+    (void)closure;
+    HandleObject *h = (HandleObject *)op;
+    return PyLong_FromUnsignedLongLong(h->registered ? wr_taker_pending(&h->consumer) : 0);
+}
+
+static PyObject *handle_get_usable(PyObject *op, void *closure) {
+    (void)closure;
+    HandleObject *h = (HandleObject *)op;
+    return PyBool_FromLong(!h->dead && !h->client->ended && h->client->forks == wr_forks);
+}
+
+static PyMethodDef handle_methods[] = {
+    {"put", (PyCFunction)(void (*)(void))handle_put, METH_FASTCALL, "put(body, level, meta, timeout, wait) -> Confirm | None"},
+    {"put_many", (PyCFunction)(void (*)(void))handle_put_many, METH_FASTCALL,
+     "put_many(bodies, level, meta, timeout, wait) -> Confirm | None"},
+    {"get", (PyCFunction)(void (*)(void))handle_get, METH_FASTCALL, "get(timeout) -> Delivery | None"},
+    {"get_many", (PyCFunction)(void (*)(void))handle_get_many, METH_FASTCALL, "get_many(max, timeout) -> list"},
+    {"begin", handle_begin, METH_O, "begin(prefetch): deliver ahead from now on"},
+    {"release", handle_release, METH_NOARGS, "release(): end consuming; what was not handed out returns to the queue"},
+    {"hoard", handle_hoard, METH_NOARGS,
+     "hoard(): messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none"},
+    {"settle_many", (PyCFunction)(void (*)(void))handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue)"},
+    {"kill", handle_kill, METH_O, "kill(reason): calls fail with SessionLost from now on"},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef handle_attributes[] = {
+    {"unacked", handle_get_unacked, NULL, "messages handed out and not settled", NULL},
+    {"pending", handle_get_pending, NULL, "messages delivered and not handed out", NULL},
+    {"usable", handle_get_usable, NULL, "neither the queue nor the attachment is gone", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMemberDef handle_members[] = {{"server", T_UINT, offsetof(HandleObject, server), READONLY, "index of its worker"},
+                                       {"queue", T_UINT, offsetof(HandleObject, queue), READONLY, "queue id"},
+                                       {"owner", T_OBJECT, offsetof(HandleObject, owner), READONLY, "the Queue"},
+                                       {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot handle_slots[] = {
+    {Py_tp_new, handle_new},         {Py_tp_dealloc, handle_dealloc},       {Py_tp_traverse, handle_traverse},
+    {Py_tp_clear, handle_clear},     {Py_tp_methods, handle_methods},       {Py_tp_getset, handle_attributes},
+    {Py_tp_members, handle_members}, {Py_tp_doc, "QueueHandle(client, server, queue, owner, message_class)"}, {0, NULL}};
+static PyType_Spec handle_spec = {"warren.engine._core.QueueHandle", sizeof(HandleObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, handle_slots};
+
+static void delivery_dealloc(PyObject *op) {
+    DeliveryObject *m = (DeliveryObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    Py_XDECREF(m->body);
+    Py_XDECREF(m->meta);
+    Py_XDECREF(m->handle);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *delivery_id(PyObject *op, void *closure) {
+    (void)closure;
+    return PyBytes_FromStringAndSize((char *)((DeliveryObject *)op)->id, 16);
+}
+
+static PyObject *delivery_owner(PyObject *op, void *closure) {
+    (void)closure;
+    return Py_NewRef(((DeliveryObject *)op)->handle->owner);
+}
+
+static PyMethodDef delivery_methods[] = {
+    {"ack", (PyCFunction)(void (*)(void))delivery_ack, METH_FASTCALL | METH_KEYWORDS,
+     "ack(multiple=False): done with it; with `multiple` with all handed out before it, too."},
+    {"nack", (PyCFunction)(void (*)(void))delivery_nack, METH_FASTCALL | METH_KEYWORDS,
+     "nack(requeue=True, multiple=False): not done: back to its place in the queue (marked redelivered), or dropped."},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "16 bytes", NULL},
+                                            {"queue", delivery_owner, NULL, "the queue that it came from", NULL},
+                                            {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMemberDef delivery_members[] = {
+    {"body", T_OBJECT_EX, offsetof(DeliveryObject, body), READONLY, "the bytes that were put"},
+    {"meta", T_OBJECT, offsetof(DeliveryObject, meta), READONLY, "metadata as it was published (msgpack), or None"},
+    {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue"},
+    {"delivery_count", T_USHORT, offsetof(DeliveryObject, delivery_count), READONLY, "deliveries before this one"},
+    {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been handed to somebody before"},
+    {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked"},
+    {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot delivery_slots[] = {{Py_tp_dealloc, delivery_dealloc},   {Py_tp_methods, delivery_methods},
+                                       {Py_tp_getset, delivery_attributes}, {Py_tp_members, delivery_members},
+                                       {Py_tp_doc, "One delivered message."}, {0, NULL}};
+static PyType_Spec delivery_spec = {"warren.engine._core.Delivery", sizeof(DeliveryObject), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, delivery_slots};
+
+int wr_bind_consumer(PyObject *module) {
+    handle_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &handle_spec, NULL);
+    delivery_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &delivery_spec, NULL);
+    if (!handle_type || !delivery_type || PyModule_AddObjectRef(module, "QueueHandle", (PyObject *)handle_type) ||
+        PyModule_AddObjectRef(module, "Delivery", (PyObject *)delivery_type))
+        return -1;
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* Segments of the queue index: entries of one journal file out to Python's flush, and back in at a start (design note 001,
+ * section 5). The bytes of an entry are declared in engine/formats.py (queue_segment_entry). */
+#ifndef WR_SEGMENT_ENTRY_H
+#define WR_SEGMENT_ENTRY_H
+#include "queue.h"
+
+/* One entry on its way to a segment, native order: engine/queue_index.py reads an array of them with numpy. */
+typedef struct {
+    uint32_t queue;
+    uint32_t location; /* where the body will be */
+    uint64_t sequence;
+    wr_entry entry; /* Python changes file, offset and location of embedded bodies */
+} wr_segment_row;
+_Static_assert(sizeof(wr_segment_row) == 64, "wr_segment_row");
+
+/* All live entries whose index record lies in a journal file; malloc'd, NULL without memory. */
+wr_segment_row *wr_segment_export(wr_queue_engine *e, uint32_t file, uint64_t *n);
+/* They are in segments now: rows still alive get their new place. Returns how many. */
+uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n);
+void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint64_t salt);
+/* Load the entries of a segment file (behind its header page). *bad counts entries that are neither valid nor zero. */
+int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uint8_t *bytes, uint64_t length, uint64_t salt,
+                    uint64_t *live, uint64_t *bad);
+#endif

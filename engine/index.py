@@ -1,0 +1,40 @@
+"""The store's index as policy sees it: how large its region is, when it grows, and how readers learn of a new one.
+
+The table is C's (`engine/core/index.c`). Order of a growth, so that a reader always has a table that is true:
+new region made, filled (the server answers from it), its generation published, the old header marked retired, the old name
+unlinked. A reader that still maps the old one sees the mark and opens the new one.
+"""
+
+from __future__ import annotations
+
+from warren.ipc import _core as shared
+from warren.ipc.layout import INDEX_HEADER, INDEX_ROW, PAGE_BYTES
+
+#: share of the rows above which the server asks for a new table (engine/core/storeloop.c)
+FULL = 0.7
+#: a table whose live rows are fewer than this share of it is only cleaned of tombstones, not enlarged
+CLEAN = 0.35
+ROWS_MAX = 1 << 31
+
+
+def region_bytes(rows: int) -> int:
+    """Size of the region of a table with `rows` rows (a power of two)."""
+    return PAGE_BYTES + rows * INDEX_ROW.size
+
+
+def rows_for(messages: int, least: int) -> int:
+    """Rows of a new table that takes `messages` at half load; a power of two, `least` at the least."""
+    rows = least
+    while rows < 2 * messages:
+        rows *= 2
+    return min(rows, ROWS_MAX)
+
+
+def rows_after(rows: int, live: int) -> int:
+    """Rows of the table that follows a full one of `rows` rows, `live` of them alive."""
+    return rows if live < rows * CLEAN else min(2 * rows, ROWS_MAX)
+
+
+def retire(buffer: memoryview) -> None:
+    """Tell readers that this table was replaced."""
+    shared.store32(buffer, INDEX_HEADER.offset("retired"), 1)

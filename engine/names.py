@@ -1,0 +1,52 @@
+"""What may be a name of a queue, exchange or subscription, and what may be a routing key.
+
+A name is 1–255 bytes of UTF-8, without `/` and NUL, and does not start with `.`: it could be a file name, and never climbs out
+of a directory. Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`.
+"""
+
+from __future__ import annotations
+
+from warren.engine.errors import InvalidName
+
+NAME_BYTES_MAX = 255
+ROUTING_KEY_BYTES_MAX = 255
+
+
+def check_name(name: object, what: str = "queue") -> str:
+    """The name when it is allowed; raises InvalidName saying what is wrong with it and what is allowed."""
+    if not isinstance(name, str):
+        raise InvalidName(f"a {what} name must be a str, not {type(name).__name__}")
+    encoded = _encoded(name, what)
+    shown = name if len(name) <= 40 else name[:40] + "…"
+    if not encoded:
+        raise InvalidName(f"a {what} name must not be empty: give it 1 to {NAME_BYTES_MAX} bytes")
+    if len(encoded) > NAME_BYTES_MAX:
+        raise InvalidName(f"{what} name {shown!r} has {len(encoded)} bytes: at most {NAME_BYTES_MAX} are allowed")
+    if "/" in name:
+        raise InvalidName(f"{what} name {shown!r} has a slash: use another separator, '.' for example")
+    if "\0" in name:
+        raise InvalidName(f"{what} name {shown!r} has a NUL character: remove it")
+    if name.startswith("."):
+        raise InvalidName(f"{what} name {shown!r} begins with a dot: begin it with another character")
+    return name
+
+
+def check_routing_key(key: object) -> str:
+    """The routing key when it is allowed (0 to 255 bytes of UTF-8); raises InvalidName."""
+    if not isinstance(key, str):
+        raise InvalidName(f"a routing key must be a str, not {type(key).__name__}")
+    if len(_encoded(key, "routing key")) > ROUTING_KEY_BYTES_MAX:
+        raise InvalidName(f"routing key {key[:40]!r}… is too long: at most {ROUTING_KEY_BYTES_MAX} bytes are allowed")
+    return key
+
+
+def subscription_name(queue: str, subscription: str) -> str:
+    """Name of the hidden queue that holds a subscription's claims; no user's queue can have it."""
+    return f"{queue}/{subscription}"
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidName(f"{what} {text[:40]!r} cannot be written as UTF-8: {error.reason}") from error

@@ -1,0 +1,280 @@
+"""The data directory of a node: its layout, its lock, and who it is (`node.json`).
+
+    DIR/lock            flock of the supervisor; its text is the holder's pid. The kernel frees it, whoever dies how
+    DIR/node.json       format version, node id, epoch, settings
+    DIR/catalog.json    declarations (warren.engine.catalog)
+    DIR/launch.json     how the supervisor was started, for the one that takes over when it dies
+    DIR/control.sock    where the supervisor answers
+    DIR/log/            what the processes print
+    DIR/store/, DIR/queues/   messages (store server, queue workers)
+
+Directories are 0700, files 0600. `node.json` is written last when a directory is made: without it there is no node, and
+a start goes on with making one. Only the holder of the lock writes the files named here.
+Crash point: `node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from warren.engine import atomic_file
+from warren.engine.catalog import FILE_NAME as CATALOG_NAME
+from warren.engine.catalog import Catalog
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    CorruptRecord,
+    DirectoryInUse,
+    FormatVersionError,
+    NodeNotRunning,
+    PermissionRefused,
+    UsageError,
+)
+from warren.engine.formats import FORMAT_VERSION
+
+LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "control.sock", "log"
+#: who looks whether the lock is held takes it for an instant; a start does not give up for that
+LOCK_PROBE_S = 0.03
+#: what an interrupted making leaves behind; anything else in a directory without node.json is somebody else's
+_OURS = {LOCK, LAUNCH, CONTROL_SOCKET, LOG, CATALOG_NAME, NODE + atomic_file.NEW_SUFFIX, CATALOG_NAME + atomic_file.NEW_SUFFIX}
+_OURS.add(LAUNCH + atomic_file.NEW_SUFFIX)
+#: settings that stay as they are once files were written with them
+_FIXED = ("file_bytes",)
+#: settings that only grow, because what they bound is there already
+_GROWING = ("workers", "summary_rows")
+
+
+class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of node.json. `semaphore_keys`: the System V semaphores of the current superblock (live clients, store lock)."""
+
+    format_version: int
+    node_id: int
+    node_epoch: int
+    settings: Settings
+    created: float
+    semaphore_keys: tuple[int, int] = (0, 0)
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Content of launch.json: options of `warren up` that a successor of a killed supervisor keeps."""
+
+    idle_exit: float | None = None
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+class NodeDirectory:
+    """A data directory. Reading needs nothing; changing needs `lock()`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(os.path.abspath(os.path.expanduser(path)))
+        self._lock: int | None = None
+
+    # -- layout -------------------------------------------------------------------------------------------------
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / CONTROL_SOCKET
+
+    @property
+    def log(self) -> Path:
+        return self.path / LOG
+
+    def log_file(self, role: str) -> Path:
+        """Where a role prints: supervisor, store, worker-<i>."""
+        return self.log / f"{role}.log"
+
+    def exists(self) -> bool:
+        """True when a node was made here."""
+        return (self.path / NODE).exists()
+
+    # -- lock ---------------------------------------------------------------------------------------------------
+
+    def make(self) -> None:
+        """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory, somebody's)."""
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.makedirs(self.path, 0o700)
+        except NotADirectoryError as error:
+            raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot make {self.path}") from error
+        try:
+            found = os.stat(self.path)
+        except NotADirectoryError as error:
+            raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot look at {self.path}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise UsageError(f"{self.path} is not a directory: give the path of one, or one that is not there yet")
+        me = os.geteuid()
+        if me not in (0, found.st_uid):
+            raise PermissionRefused(f"{self.path} belongs to user {found.st_uid}, and this is user {me}: run as its owner")
+        try:
+            names = set(os.listdir(self.path))
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot read {self.path}") from error
+        if NODE not in names and not names <= _OURS:
+            strangers = ", ".join(sorted(names - _OURS)[:3])
+            raise UsageError(
+                f"{self.path} is not a data directory of Warren, and not empty ({strangers}): choose a new or an empty directory"
+            )
+        if found.st_mode & 0o077:
+            try:
+                os.chmod(self.path, 0o700)
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot make {self.path} private") from error
+
+    def lock(self) -> None:
+        """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the holder's pid."""
+        try:
+            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError as error:
+            raise UsageError(f"{self.path} is not there") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot open {self.path / LOCK}") from error
+        deadline = time.monotonic() + LOCK_PROBE_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and time.monotonic() < deadline:
+                    time.sleep(0.001)  # it may be somebody who only looks (`locked`)
+                    continue
+                os.close(descriptor)
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise atomic_file.explain(error, f"cannot lock {self.path / LOCK}") from error
+                pid = self.lock_holder()
+                raise DirectoryInUse(
+                    f"{self.path} is in use by {f'process {pid}' if pid else 'another process'}: "
+                    "attach to its node, stop it with `warren stop`, or choose another directory"
+                ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Let go of the lock. In a child of the holder this only closes the child's descriptor, if done before the holder dies."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def forget_lock(self) -> None:
+        """Right after a fork, in the child: close the descriptor, so that the lock ends with the supervisor."""
+        self.unlock()
+
+    def locked(self) -> bool:
+        """True while some process holds the lock (this one, too)."""
+        try:
+            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def lock_holder(self) -> int:
+        """The pid in the lock file, 0 when it is not readable. It is for messages: only the lock itself is true."""
+        try:
+            return int((self.path / LOCK).read_text() or 0)
+        except (OSError, ValueError):
+            return 0
+
+    # -- node.json ----------------------------------------------------------------------------------------------
+
+    def read(self) -> NodeFile:
+        """What node.json says. Raises NodeNotRunning (no node was made here), FormatVersionError, CorruptRecord, PermissionRefused."""
+        path = self.path / NODE
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NodeNotRunning(f"no node runs for {self.path}: start one with `warren up {self.path}`") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot read {path}") from error
+        try:
+            found = msgspec.json.decode(content, type=_Version).format_version
+            if found > FORMAT_VERSION:
+                raise FormatVersionError(
+                    f"{self.path} was written by a newer Warren (format version {found}; this one knows {FORMAT_VERSION}): "
+                    "install that version"
+                )
+            return msgspec.json.decode(content, type=NodeFile)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error)) from error
+
+    def write(self, node: NodeFile) -> None:
+        """Replace node.json (holder of the lock)."""
+        atomic_file.replace(self.path / NODE, msgspec.json.format(msgspec.json.encode(node), indent=1) + b"\n")
+
+    def open_or_make(self, changes: dict[str, Any]) -> NodeFile:
+        """Under the lock: read the node, or make one with these settings; `changes` are settings asked for by name.
+
+        Changes of an existing node are not written: that is done with its next epoch.
+        Raises UsageError (unknown or impossible setting), FormatVersionError, CorruptRecord, DiskFull, PermissionRefused.
+        """
+        try:
+            os.makedirs(self.log, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot make {self.log}") from error
+        if not self.exists():
+            settings = changed_settings(Settings(), changes).checked()
+            Catalog().save(self.path)
+            node = NodeFile(FORMAT_VERSION, secrets.randbelow((1 << 48) - 1) + 1, 0, settings, time.time())
+            self.write(node)
+            return node
+        node = self.read()
+        settings = changed_settings(node.settings, changes).checked()
+        for name in _FIXED:
+            if getattr(settings, name) != getattr(node.settings, name):
+                raise UsageError(
+                    f"setting {name} of {self.path} is {getattr(node.settings, name)} and cannot be changed: make a new directory"
+                )
+        for name in _GROWING:
+            old, new = getattr(node.settings, name), getattr(settings, name)
+            if new < old:
+                raise UsageError(
+                    f"{self.path} was made for {name}={old} and cannot go down to {new}: "
+                    f"start it with at least {old}, or make a new directory"
+                )
+        return msgspec.structs.replace(node, settings=settings)
+
+    # -- launch.json --------------------------------------------------------------------------------------------
+
+    def read_launch(self) -> Launch:
+        """How the last supervisor was started; the defaults when that is not known."""
+        try:
+            return msgspec.json.decode((self.path / LAUNCH).read_bytes(), type=Launch)
+        except (OSError, msgspec.MsgspecError):
+            return Launch()
+
+    def write_launch(self, launch: Launch) -> None:
+        """Remember how this supervisor was started."""
+        atomic_file.replace(self.path / LAUNCH, msgspec.json.encode(launch) + b"\n")
+
+
+def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
+    """Settings with some replaced; text is converted. Raises UsageError naming an unknown setting or a wrong value."""
+    names = [field.name for field in msgspec.structs.fields(Settings)]
+    for name in changes:
+        if name not in names:
+            raise UsageError(f"there is no setting {name!r}; the settings are {', '.join(names)}")
+    try:
+        return msgspec.convert(msgspec.structs.asdict(settings) | changes, type=Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"a setting has a wrong value: {error}") from error

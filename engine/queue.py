@@ -1,0 +1,592 @@
+"""A queue worker's policy around its C engine: files, catalog, clients, control requests. The hot loop is C (core/queue.h).
+
+One thread serves (`serve`, which alternates between the C loop and the events it returns). Two helpers do slow things with the
+disk: `_Files` prepares the next journal files, `_Index` flushes, zeroes and removes. They never touch the engine but by
+`kick`; their results are taken up by the serving thread.
+
+Invariants
+  A client's region is detached only when the engine has finished it; then server_done is written.
+  A queue of the catalog exists in the engine, and no other, but ghosts (named by frames of the past) until their claims are back.
+  A durable answer to a control request leaves only after its frames are synced (the engine holds the link).
+"""
+
+from __future__ import annotations
+
+import os
+import queue as queues
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from warren.engine import _core, queue_index, segment
+from warren.engine.errors import QueueNotFound, StoreError, UsageError
+from warren.engine.formats import FILE_JOURNAL
+from warren.engine.queue_index import Folder, Recovered
+from warren.ipc import region as regions
+from warren.ipc.layout import DELIVERY, SERVER_WORKER_FIRST
+from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
+
+EVENT_NEED_FILE = 1
+EVENT_NEED_TRANSIENT_FILE = 2
+EVENT_SLOTS_CHANGED = 4
+EVENT_CATALOG_CHANGED = 8
+EVENT_CONTROL = 16
+EVENT_FILES_MANY = 32
+EVENT_FILES_EMPTY = 64
+EVENT_STORE_EPOCH = 128
+EVENT_LOG_FAILED = 256
+EVENT_TIMER = 512
+EVENT_STOP = 1024
+EVENT_FINISHED = 2048
+EVENT_KICK = 4096
+
+TURN_NS = 250_000_000
+RETRY_S = 0.2  #: after the disk refused a file
+#: what the reply of a browse needs beside its rows
+REPLY_MARGIN = 128
+
+Say = Callable[[str], None]
+
+
+class Declaration(Protocol):
+    """What a worker needs to know of a queue (warren.engine.catalog.QueueDeclaration)."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def subscription_of(self) -> int: ...
+
+
+class _Files(threading.Thread):
+    """Prepares journal files ahead: making one costs several syncs."""
+
+    def __init__(self, make: Callable[[bool, int], segment.Created], kick: Callable[[], None]) -> None:
+        super().__init__(name="warren-files", daemon=True)
+        self._make = make
+        self._kick = kick
+        self._wanted: queues.SimpleQueue[tuple[bool, int] | None] = queues.SimpleQueue()
+        self.made: deque[tuple[bool, segment.Created | StoreError]] = deque()
+
+    def want(self, transient: bool, file: int) -> None:
+        self._wanted.put((transient, file))
+
+    def stop(self) -> None:
+        self._wanted.put(None)
+
+    def run(self) -> None:
+        while (item := self._wanted.get()) is not None:
+            transient, file = item
+            try:
+                self.made.append((transient, self._make(transient, file)))
+            except StoreError as error:
+                self.made.append((transient, error))
+            self._kick()
+
+
+class _Index(threading.Thread):
+    """Flushes journal files, applies acks to segments and removes files, in the order asked for."""
+
+    def __init__(self, kick: Callable[[], None]) -> None:
+        super().__init__(name="warren-index", daemon=True)
+        self._kick = kick
+        self._jobs: queues.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = queues.SimpleQueue()
+        self.done: deque[tuple[Callable[[Any], None], Any]] = deque()
+
+    def ask(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run `job` in the thread, then `then(result or StoreError)` in the serving thread."""
+        self._jobs.put((job, then))
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+
+    def run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, then = item
+            result: Any
+            try:
+                result = job()
+            except (StoreError, OSError) as error:
+                result = error if isinstance(error, StoreError) else StoreError(str(error))
+            self.done.append((then, result))
+            self._kick()
+
+
+@dataclass
+class Options:
+    """What a queue service is made of."""
+
+    superblock: Superblock
+    worker: int
+    folder: Folder
+    node_id: int
+    file_bytes: int
+    reply_bytes: int
+    load_catalog: Callable[[], list[Declaration]]
+    open_store: Callable[[int], None]  #: attach the regions of a store and tell the engine; RegionError: later
+    own_slot: int = -1
+    timer: Callable[[], None] = lambda: None  #: called some times a second
+    say: Say = lambda line: None
+    reached: queue_index.Reached = lambda point: None
+
+
+@dataclass
+class QueueService:
+    """One queue worker's engine and everything around it."""
+
+    engine: _core.QueueEngine
+    options: Options
+    recovered: Recovered = field(default_factory=Recovered)
+    _regions: dict[int, tuple[int, regions.Region]] = field(default_factory=dict)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _declared: dict[int, Declaration] = field(default_factory=dict)
+    _subscriptions: dict[int, int] = field(default_factory=dict)
+    _retry: dict[bool, float] = field(default_factory=dict)
+    _wanted: set[bool] = field(default_factory=set)
+    _zero_since: dict[int, int] = field(default_factory=dict)
+    _flush_failed_at: float = 0.0
+    _lost_said: int = 0
+    _acks_waiting: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.server = SERVER_WORKER_FIRST + self.options.worker
+        self._next = {False: 0, True: 0}
+        self._files = _Files(self._make, self.engine.kick)
+        self._index = _Index(self.engine.kick)
+
+    # ---- start and stop ----
+
+    def start(self) -> Recovered:
+        """Recover, begin the journals, take up every client. Serving can begin; the epoch is given by `begin`."""
+        o = self.options
+        self._subscriptions = queue_index.read_subscriptions(o.folder)
+        self._declare(o.load_catalog())
+        self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached)
+        for line in self.recovered.damaged:
+            o.say(f"damaged: {line}")
+        self._next = {False: self.recovered.next_file, True: 0}
+        for transient in (False, True):
+            self.engine.offer(transient, *self._make_next(transient))
+        for thread in (
+            threading.Thread(target=self.engine.commit_run, args=(False,), name="warren-commit", daemon=True),
+            threading.Thread(target=self.engine.commit_run, args=(True,), name="warren-tcommit", daemon=True),
+            self._files,
+            self._index,
+        ):
+            thread.start()
+            self._threads.append(thread)
+        self._bury_ghosts()
+        self._scan_slots()
+        return self.recovered
+
+    def begin(self, epoch: int) -> None:
+        """Serve from now on under this epoch."""
+        self.engine.begin(epoch)
+
+    def serve(self) -> None:
+        """Until the node drains or `engine.request_stop` was called."""
+        while not self.turn(TURN_NS) & EVENT_STOP:
+            pass
+
+    def turn(self, max_ns: int, until_event: bool = True) -> int:
+        """One run of the C loop and what it asks for; returns its events."""
+        events = self.engine.run(max_ns, until_event)
+        if events & EVENT_KICK:
+            self._take_results()
+        if events & EVENT_NEED_FILE:
+            self._want(False)
+        if events & EVENT_NEED_TRANSIENT_FILE:
+            self._want(True)
+        if events & (EVENT_CATALOG_CHANGED | EVENT_SLOTS_CHANGED | EVENT_FINISHED):
+            if events & EVENT_CATALOG_CHANGED:
+                self._reload_catalog()
+            if events & EVENT_SLOTS_CHANGED:
+                self._scan_slots()
+            if events & EVENT_FINISHED:
+                self._let_go()
+        if events & EVENT_CONTROL:
+            self._control()
+        if events & EVENT_FILES_MANY:
+            self._flush()
+        if events & EVENT_FILES_EMPTY:
+            self._delete_files()
+        if events & EVENT_STORE_EPOCH:
+            self._open_stores()
+        if events & EVENT_LOG_FAILED:
+            self.options.say(
+                f"the journal failed (errno {self.engine.counters()['failed']}): nothing more is confirmed; "
+                "check the disk and restart the node"
+            )
+        if events & EVENT_TIMER:
+            self._timer()
+        return events
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Finish what was submitted, sync, write the clean mark, release everything. True when the stop is a clean one."""
+        o = self.options
+        engine = self.engine
+        engine.pending(EVENT_STOP, True)
+        engine.freeze(True)
+        deadline = time.monotonic() + timeout_s
+        while not self.turn(1_000_000, False) & EVENT_TIMER and time.monotonic() < deadline:
+            pass
+        clean = engine.sync(int(timeout_s * 1e9))
+        engine.run(0, False)  # the confirms of what was synced
+        for thread in (self._files, self._index):
+            thread.stop()
+            if thread.ident is not None:
+                thread.join(timeout_s)
+        self._take_results()
+        clean = clean and engine.sync(int(timeout_s * 1e9)) and not engine.counters()["failed"]
+        if clean:
+            file, end = engine.position()
+            queue_index.write_terms(engine, o.folder, o.node_id, self.server, file, end)
+        self.release()
+        return clean
+
+    def release(self) -> None:
+        """Stop the threads and close the engine and the clients' regions, without any promise about the disk."""
+        self.engine.stop_logs()
+        for thread in (self._files, self._index):
+            thread.stop()
+        for thread in self._threads:
+            thread.join()
+        while self._files.made:
+            _transient, made = self._files.made.popleft()
+            if isinstance(made, segment.Created):
+                os.close(made.fd)
+        self._threads.clear()
+        self.engine.close()
+        for _generation, region in self._regions.values():
+            region.close()
+        self._regions.clear()
+
+    def _timer(self) -> None:
+        self.engine.pending(EVENT_STORE_EPOCH | EVENT_CONTROL, False)
+        now = time.monotonic()
+        for transient, when in list(self._retry.items()):
+            if now >= when:
+                del self._retry[transient]
+                self._want(transient)
+        if self._flush_failed_at and now - self._flush_failed_at > 1.0:
+            self._flush_failed_at = 0.0
+            self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+        if self._acks_waiting:
+            acks, self._acks_waiting = self._acks_waiting, b""
+            self._apply(acks)
+        self._remove_data_files()
+        lost = self.engine.counters()["lost"]
+        if lost != self._lost_said:
+            self.options.say(f"{lost - self._lost_said} messages dropped: the store does not have their bodies")
+            self._lost_said = lost
+        self.options.timer()
+
+    # ---- journal files ----
+
+    def _make(self, transient: bool, file: int) -> segment.Created:
+        o = self.options
+        path = o.folder.transient_file(file) if transient else o.folder.journal_file(file)
+        return segment.create(path, FILE_JOURNAL, o.node_id, self.server, file, o.file_bytes)
+
+    def _make_next(self, transient: bool) -> tuple[int, int, int, bytes]:
+        made = self._make(transient, self._next[transient])
+        self._next[transient] += 1
+        return made.fd, made.file, made.salt, made.header
+
+    def _want(self, transient: bool) -> None:
+        if transient in self._wanted or transient in self._retry:
+            return
+        self.engine.pending(EVENT_NEED_TRANSIENT_FILE if transient else EVENT_NEED_FILE, True)
+        self._wanted.add(transient)
+        self._files.want(transient, self._next[transient])
+
+    def _take_results(self) -> None:
+        while self._files.made:
+            transient, made = self._files.made.popleft()
+            self._wanted.discard(transient)
+            if isinstance(made, segment.Created):
+                self._next[transient] += 1
+                self.engine.offer(transient, made.fd, made.file, made.salt, made.header)
+            else:
+                self._retry[transient] = time.monotonic() + RETRY_S
+                self.options.say(f"no new journal file: {made}")
+            self.engine.pending(EVENT_CONTROL, False)
+        while self._index.done:
+            then, result = self._index.done.popleft()
+            then(result)
+
+    # ---- flush and removal ----
+
+    def _flush(self) -> None:
+        """Move what is alive of the oldest journal file into segments."""
+        o = self.options
+        file = self.engine.files(False)[0][0]
+        rows = self.engine.export_file(file)
+        self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
+
+        def then(result: bytes | StoreError) -> None:
+            if isinstance(result, StoreError):
+                o.say(f"journal file {file} stays: {result}")
+                self._flush_failed_at = time.monotonic()
+                return
+            self.engine.flushed(file, result)
+            o.reached("flush.forgotten")
+            self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+
+        live = self.recovered.segment_live
+        self._index.ask(
+            lambda: queue_index.flush(o.folder, o.node_id, self.server, file, rows, live, o.reached), then
+        )
+
+    def _delete_files(self) -> None:
+        """Remove journal files that nothing needs, the oldest first, after their acks of segment entries are applied."""
+        o = self.options
+        engine = self.engine
+        while (files := engine.files(True)) and len(files) > 1 and files[0][1] == 0:
+            engine.drop_first(True)
+            self._unlink(o.folder.transient_file(files[0][0]))
+        while (files := engine.files(False)) and len(files) > 1 and files[0][1] == 0 and engine.may_delete(files[0][0]):
+            file = files[0][0]
+            acks = engine.segment_acks(file)
+            if acks:
+                engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
+                self._apply(acks)
+                return
+            engine.drop_first(False)
+            self._unlink(o.folder.journal_file(file), sync=True)
+
+    def _apply(self, acks: bytes) -> None:
+        o = self.options
+        live = self.recovered.segment_live
+
+        def then(result: int | StoreError) -> None:
+            if isinstance(result, StoreError):
+                o.say(f"acks wait for the disk: {result}")
+                self._acks_waiting = acks  # the timer tries again
+                return
+            self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+
+        self._index.ask(lambda: queue_index.apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached), then)
+
+    def _unlink(self, path: Path, sync: bool = False) -> None:
+        def job() -> None:
+            path.unlink(missing_ok=True)
+            if sync:
+                segment.sync_directory(path.parent)
+
+        def then(result: StoreError | None) -> None:
+            if result is not None:
+                self.options.say(f"cannot remove {path}: {result}")
+
+        self._index.ask(job, then)
+
+    def _remove_data_files(self) -> None:
+        """Segment data files without live entries go, once the acks that emptied them are durable."""
+        for file, live in self.engine.data_files().items():
+            if live:
+                self._zero_since.pop(file, None)
+            elif file not in self._zero_since:
+                self._zero_since[file] = self.engine.position()[0]
+            elif self.engine.may_delete(self._zero_since[file]):
+                del self._zero_since[file]
+                self.engine.forget_data_file(file)
+                self._unlink(self.options.folder.data_file(file))
+
+    # ---- catalog ----
+
+    def _declare(self, wanted: list[Declaration]) -> None:
+        # Whose claims a subscription holds is remembered beyond its deletion, until a start has found nothing of it.
+        subscriptions = {item.id: item.subscription_of for item in wanted if item.subscription_of}
+        if not subscriptions.items() <= self._subscriptions.items():
+            self._subscriptions |= subscriptions
+            queue_index.write_subscriptions(self.options.folder, self._subscriptions)
+        for item in wanted:
+            self.engine.declare(item.id, item.durable)
+        self._declared = {item.id: item for item in wanted}
+
+    def _reload_catalog(self) -> None:
+        o = self.options
+        version = o.superblock.get("catalog_version")
+        try:
+            wanted = o.load_catalog()
+        except StoreError as error:
+            o.say(f"the catalog cannot be read, the old one stays: {error}")
+            self.engine.catalog_loaded(version)
+            return
+        gone = [item for id, item in self._declared.items() if id not in {new.id for new in wanted}]
+        self._declare(wanted)
+        # Subscriptions first: their claims go back to a queue that may itself be deleted now.
+        for item in sorted(gone, key=lambda item: item.subscription_of == 0):
+            if item.subscription_of in self._declared and not self._release(item.id, item.subscription_of):
+                self._declared[item.id] = item  # the journal has no room now: with the next reload
+                self.engine.pending(EVENT_CATALOG_CHANGED, False)
+                continue
+            self.engine.drop(item.id)
+            if not item.subscription_of:
+                live, id = self.recovered.segment_live, item.id
+                self._index.ask(lambda id=id: queue_index.remove_queue(o.folder, id, live), lambda _result: None)
+        self.engine.catalog_loaded(version)
+
+    def _release(self, source: int, target: int) -> bool:
+        """Everything of a subscription goes back to the end of its queue; False when the journal has no room now."""
+        while True:
+            moved = self.engine.move(source, target, 1 << 62, 1 << 62, True, 0, 0)
+            if moved is None:
+                return False
+            if moved[0] == moved[1]:
+                return True
+
+    def _bury_ghosts(self) -> None:
+        """After recovery: claims of subscriptions deleted since go back to their queue, other leftovers go.
+
+        The segments of a ghost stay as long as they have entries on disk: a MOVE frame in the journal may need them.
+        """
+        o = self.options
+        for id, claimed_from, entries in self.engine.ghosts():
+            of = claimed_from or self._subscriptions.get(id, 0)
+            if entries and of in self._declared:
+                if not self._release(id, of):
+                    raise StoreError(f"the journal has no room to bring back the claims of subscription {id}: raise file_bytes")
+            elif entries or not any(n > 0 for (queue, _m), n in self.recovered.segment_live.items() if queue == id):
+                queue_index.remove_queue(o.folder, id, self.recovered.segment_live)
+            self.engine.drop(id)
+
+    # ---- clients ----
+
+    def _scan_slots(self) -> None:
+        o = self.options
+        version = o.superblock.get("slots_version")
+        for view in o.superblock.slots():
+            if view.slot == o.own_slot or view.state not in (ACTIVE, LEAVING, DEAD):
+                continue
+            known = self._regions.get(view.slot)
+            if known is None and not self._attach(view):
+                continue
+            if view.state != ACTIVE and self._regions[view.slot][0] == view.generation:
+                self.engine.closing(view.slot)
+        self.engine.slots_seen(version)
+
+    def _attach(self, view: SlotView) -> bool:
+        o = self.options
+        done = o.superblock.server_done(view.slot, self.server) == view.generation & 0xFF
+        if view.state != ACTIVE and done:
+            return False
+        try:
+            region = regions.sysv_attach(view.shmid)
+        except regions.RegionError as error:
+            if view.state != ACTIVE:
+                o.superblock.set_server_done(view.slot, self.server, view.generation)
+            else:
+                o.say(f"client {view.name!r} (slot {view.slot}) cannot be attached: {error}")
+            return False
+        try:
+            self.engine.attach(view.slot, view.generation, view.client_epoch, region.buffer)
+        except OSError as error:
+            region.close()
+            o.say(f"client {view.name!r} (slot {view.slot}) has a region of the wrong form: {error}")
+            o.superblock.set_server_done(view.slot, self.server, view.generation)
+            return False
+        self._regions[view.slot] = (view.generation, region)
+        return True
+
+    def _let_go(self) -> None:
+        """Clients that have ended and of whom nothing is left."""
+        for slot, generation, _closing, finished, _evicted in self.engine.attached():
+            if finished and self.engine.detach(slot):
+                self._regions.pop(slot)[1].close()
+                self.options.superblock.set_server_done(slot, self.server, generation)
+                self.options.superblock.ring_all()
+
+    def _open_stores(self) -> None:
+        self.engine.pending(EVENT_STORE_EPOCH, True)  # until the next timer, if this does not work
+        done = True
+        for store in (0, 1):
+            try:
+                self.options.open_store(store)
+            except regions.RegionError:
+                done = False
+        if done:
+            self.engine.pending(EVENT_STORE_EPOCH, False)
+
+    # ---- control requests ----
+
+    def _control(self) -> None:
+        while (request := self.engine.control_next()) is not None:
+            slot, epoch, sequence, content, high = request
+            ok, durable = True, False
+            answer: dict[str, Any]
+            try:
+                found = self._answer(content, epoch, sequence, high)
+                if found is None:
+                    self.engine.control_later(slot)
+                    self.engine.pending(EVENT_CONTROL, True)  # until a journal file is there
+                    return
+                answer, durable = found
+            except (UsageError, StoreError) as error:
+                ok, answer = False, {"error": type(error).__name__, "message": str(error)}
+            except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError) as error:
+                ok, answer = False, {"error": "UsageError", "message": f"not a control request: {error!r}"}
+            except OSError as error:
+                ok, answer = False, {"error": "SyncFailed", "message": f"the journal failed: {error.strerror}"}
+            reply = msgspec.msgpack.encode(answer)
+            if len(reply) > self.options.reply_bytes:
+                ok, reply = False, msgspec.msgpack.encode({"error": "LimitError", "message": "raise reply_bytes"})
+            self.engine.control_answer(slot, reply, ok, durable)
+
+    def _known(self, request: dict[str, Any], name: str = "queue") -> int:
+        id = int(request[name])
+        if id not in self._declared:
+            self._reload_catalog()
+        if id not in self._declared:
+            raise QueueNotFound(f"worker {self.options.worker} has no queue with id {id}: declare it first")
+        return id
+
+    def _answer(self, content: bytes, epoch: int, sequence: int, high: int) -> tuple[dict[str, Any], bool] | None:
+        """(answer, durable) of one request, None when the journal has no room now."""
+        engine = self.engine
+        request = msgspec.msgpack.decode(content, type=dict[str, Any])
+        op = request["op"]
+        if op == "stats":
+            ready, unacked, alpha, beta, gamma, delta, size, base, next = engine.stats(self._known(request))
+            counts = {"alpha": alpha, "beta": beta, "gamma": gamma, "delta": delta}
+            return {"ready": ready, "unacked": unacked, **counts, "bytes": size, "base": base, "next": next}, False
+        if op == "ranges":
+            found = engine.stats(self._known(request))
+            return {"base": found[7], "next": found[8]}, False
+        if op == "purge":
+            return {"count": engine.purge(self._known(request), 1 << 62, False)}, True
+        if op == "ack_to":
+            return {"count": engine.purge(self._known(request), int(request["sequence"]), True)}, True
+        if op == "browse":
+            most = (self.options.reply_bytes - REPLY_MARGIN) // DELIVERY.size
+            count = max(0, min(int(request.get("count", most)), most))
+            start = max(0, int(request.get("start", 0)))
+            rows, next = engine.browse(self._known(request), start, count, bool(request.get("ready_only", False)))
+            return {"rows": rows, "next": next}, False
+        if op == "claim":
+            source, target = self._known(request), self._known(request, "subscription_queue")
+            self._check_claim(source, target)
+            if sequence <= high and (before := engine.replayed_claim(epoch, sequence)) is not None:
+                return {"start": before[0], "end": before[1]}, True
+            messages, size = int(request["max_messages"]), int(request.get("max_bytes", 1 << 62))
+            moved = engine.move(source, target, max(0, messages), max(0, size), False, epoch, sequence)
+            return None if moved is None else ({"start": moved[0], "end": moved[1]}, True)
+        if op == "release":
+            source, target = self._known(request, "subscription_queue"), self._known(request)
+            self._check_claim(target, source)
+            before_n = engine.stats(target)[8]
+            if not self._release(source, target):
+                return None
+            return {"count": engine.stats(target)[8] - before_n}, True
+        raise UsageError(f"there is no control operation {op!r}")
+
+    def _check_claim(self, queue: int, subscription: int) -> None:
+        if queue == subscription or not (self._declared[queue].durable and self._declared[subscription].durable):
+            raise UsageError(f"queues {queue} and {subscription} cannot be queue and subscription: both must be durable")
