@@ -1,0 +1,1 @@
+"""The command line `warren`, one file a group of commands."""

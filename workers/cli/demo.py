@@ -1,0 +1,66 @@
+"""`warren demo`: the main job on real records, from producers to the table, which then checks itself."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from warren.workers.cli import output
+
+EXIT_CHECK_FAILED = 1
+
+
+@click.command()
+@click.option("--input", "path", metavar="FILE", help="CSV, JSON lines or a log, instead of the flights; .gz and .zip too.")
+@click.option("--key", metavar="NAME", help="Column to group by (of a log: number of the word); default: the first.")
+@click.option("--value", metavar="NAME", help="Column whose sum, mean and 95th percentile is wanted.")
+@click.option("--dir", "directory", metavar="DIR", help="Where node and results live and stay; default: a temporary directory.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Only the first N records.")
+@click.option("--chaos", is_flag=True, help="SIGKILL the store server, queue workers and a consumer on the way.")
+@click.option("--cluster", is_flag=True, help="Spark as a local cluster: two executor JVMs.")
+@click.option("--keep", is_flag=True, help="Keep the temporary directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+def demo(
+    path: str | None,
+    key: str | None,
+    value: str | None,
+    directory: str | None,
+    rows: int | None,
+    chaos: bool,
+    cluster: bool,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Publish 336,776 real flights, consume them, stream them through Spark, and check the result.
+
+    Two producers publish the flights that left New York in 2013 to an exchange; two consumers receive and ack them; a
+    Spark stream computes departures, cancellations, mean and 95th-percentile delay per carrier and hour, writes Parquet and
+    publishes its rows, which are printed. Exit code 0 only if everything equals a direct computation over the file.
+    """
+    from rich.console import Console
+
+    from warren.workers.demo import report
+    from warren.workers.demo.inputs import find_input
+    from warren.workers.demo.run import Wishes, run
+
+    given = find_input(path, key, value, rows)
+    console = Console(stderr=as_json)
+    watcher = report.watcher(console, as_json)
+    place = Path(directory).absolute() if directory else None
+    signal.signal(signal.SIGTERM, _terminated)
+    with watcher.shown():
+        outcome = run(Wishes(given, place, chaos=chaos, cluster=cluster, keep=keep), watcher)
+    if as_json:
+        output.print_json(report.as_json(outcome, given))
+    else:
+        report.show(console, outcome, given)
+    return 0 if outcome.check.ok else EXIT_CHECK_FAILED
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends the job like Ctrl-C: with everything stopped."""
+    raise KeyboardInterrupt

@@ -1,0 +1,85 @@
+"""`warren`: the list of commands. Each is loaded when it is called, so `warren status` does not pay for Spark."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from warren.workers.cli import output
+
+#: command → module that has a click command of that name, with `_` for `-`
+COMMANDS = {
+    "up": "node",
+    "status": "node",
+    "stop": "node",
+    "top": "node",
+    "queue": "queues",
+    "exchange": "queues",
+    "topic": "queues",
+    "publish": "messages",
+    "consume": "messages",
+    "demo": "demo",
+    "bench": "tools",
+    "stress": "tools",
+    "inspect": "inspect",
+    "check": "check",
+}
+SUMMARIES = {
+    "up": "Run a node for a directory",
+    "status": "What runs, who is attached, how deep the queues are",
+    "stop": "Stop a node in good order",
+    "top": "Watch a node live",
+    "queue": "Declare, list, bind, purge and delete queues",
+    "exchange": "Declare, list and delete exchanges",
+    "topic": "Replayable topics (planned)",
+    "publish": "Publish lines or a file",
+    "consume": "Print messages of a queue",
+    "demo": "Run the main job on real flights, and check it",
+    "bench": "Measure this machine and Warren on it",
+    "stress": "Kill producers and consumers, and count every message",
+    "inspect": "Look into the shared memory of a node",
+    "check": "Verify every file of a data directory",
+}
+
+
+class Commands(click.Group):
+    """Loads a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"warren.workers.cli.{COMMANDS[cmd_name]}")
+        found = getattr(module, cmd_name)
+        if not isinstance(found, click.Command):
+            raise TypeError(f"{module.__name__}.{cmd_name} is not a click command")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="warren", message="%(prog)s %(version)s")
+def warren() -> None:
+    """A durable message engine in shared memory, for the Python processes of one host and for Spark.
+
+    DIR is always the data directory of a node.
+    """
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the command; returns the exit code."""
+    # numpy's helper threads would not survive the forks of a supervisor, and nothing here multiplies matrices
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return output.run(lambda: warren.main(arguments, prog_name="warren", standalone_mode=False))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""`warren publish` and `warren consume`: messages from and to a terminal or a pipe."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import click
+
+from warren.engine.errors import QueueEmpty, TimedOut, UsageError
+from warren.workers.cli import output
+from warren.workers.cli.queues import find_queue
+
+DIRECTORY = click.argument("directory", metavar="DIR")
+BATCH = 1000
+
+
+@click.command()
+@DIRECTORY
+@click.argument("queue", required=False)
+@click.option("--exchange", help="Publish to this exchange instead of a queue.")
+@click.option("--routing-key", default="", help="Routing key, with --exchange.")
+@click.option("--file", "source", type=click.File("rb", lazy=False), default="-", help="What to publish; default: standard input.")
+@click.option("--body", help="Publish this text as one message.")
+@click.option("--whole", is_flag=True, help="The whole input is one message; else each line is one.")
+@click.option(
+    "--durability", type=click.Choice(["none", "written", "synced"]), help="What a confirm means; default: by the queue."
+)
+@click.option("--json", "as_json", is_flag=True)
+def publish(
+    directory: str,
+    queue: str | None,
+    exchange: str | None,
+    routing_key: str,
+    source: BinaryIO,
+    body: str | None,
+    whole: bool,
+    durability: str | None,
+    as_json: bool,
+) -> None:
+    """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange."""
+    import warren
+
+    if (queue is None) == (exchange is None):
+        raise UsageError("name a QUEUE or an --exchange, one of them: `warren publish DIR QUEUE`")
+    if body is not None:
+        bodies: Iterator[bytes] = iter([body.encode()])
+    elif whole:
+        bodies = iter([source.read()])
+    else:
+        bodies = (line.rstrip(b"\r\n") for line in source)
+    began = time.monotonic()
+    count = 0
+    how = {} if durability is None else {"durability": durability}
+    if queue is not None:
+        declaration = find_queue(directory, queue)
+        with warren.attach(directory, name="warren-publish") as node:
+            target = node.queue(queue, durable=declaration["durable"])
+            while batch := _take(bodies):
+                target.put_many(batch, **how)
+                count += len(batch)
+    else:
+        with warren.attach(directory, name="warren-publish") as node:
+            for one in bodies:
+                node.publish(one, exchange=exchange, routing_key=routing_key, **how)
+                count += 1
+    seconds = time.monotonic() - began
+    if as_json:
+        output.print_json({"published": count, "seconds": round(seconds, 3)})
+    else:
+        print(f"{count:,} message{'s' if count != 1 else ''} published in {seconds:.2f} s", file=sys.stderr)
+
+
+def _take(bodies: Iterator[bytes]) -> list[bytes]:
+    batch: list[bytes] = []
+    for body in bodies:
+        batch.append(body)
+        if len(batch) == BATCH:
+            break
+    return batch
+
+
+@click.command()
+@DIRECTORY
+@click.argument("queue")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="End when no message came for so many seconds.")
+@click.option("--no-ack", is_flag=True, help="Only look: the messages go back to the queue, marked redelivered.")
+@click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
+def consume(directory: str, queue: str, count: int | None, timeout: float | None, no_ack: bool, style: str) -> int:
+    """Print messages of QUEUE and ack them: each on a line (raw), or as JSON with its properties.
+
+    Exit code 4 when --count messages did not come within --timeout.
+    """
+    import warren
+
+    declaration = find_queue(directory, queue)
+    printed = 0
+    with warren.attach(directory, name="warren-consume") as node:
+        source = node.queue(queue, durable=declaration["durable"])
+        while count is None or printed < count:
+            try:
+                message = source.get(timeout=timeout)
+            except (QueueEmpty, TimedOut):
+                break
+            _print(message, style)
+            printed += 1
+            if not no_ack:
+                message.ack()
+    return output.EXIT_TIMEOUT if count is not None and printed < count else 0
+
+
+def _print(message: object, style: str) -> None:
+    body = bytes(getattr(message, "body", b""))
+    if style == "raw":
+        sys.stdout.buffer.write(body + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    shown: dict[str, object] = {}
+    try:
+        shown["body"] = body.decode()
+    except UnicodeDecodeError:
+        shown["body_base64"] = base64.b64encode(body).decode()
+    for name in ("exchange", "routing_key", "headers", "redelivered", "delivery_count", "delivery_tag"):
+        value = getattr(message, name, None)
+        if value is not None:
+            shown[name] = value
+    output.print_json(shown)

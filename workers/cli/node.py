@@ -1,0 +1,281 @@
+"""`warren up`, `status`, `stop`, `top`: the life of a node."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
+from warren.engine.node_directory import NodeDirectory
+from warren.workers.cli import output
+from warren.workers.control import ControlClient
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+DIRECTORY = click.argument("directory", metavar="DIR")
+
+
+@click.command()
+@DIRECTORY
+@click.option("--workers", type=click.IntRange(1, 30), help="Queue workers; default: one per core.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable.")
+@click.option("--idle-exit", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long without clients.")
+@click.option("--adopt", is_flag=True, help="Be content when a node runs already; take over what a dead supervisor left.")
+@click.option("--successor", is_flag=True, hidden=True)
+@click.option("--stop-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Longest drain, seconds.")
+@click.option("--quiet", is_flag=True, help="Print nothing when the node is up.")
+@click.option("--foreground/--detach", default=True, help="Stay in the foreground (default), or go to the background when up.")
+def up(
+    directory: str,
+    workers: int | None,
+    changes: tuple[str, ...],
+    idle_exit: float | None,
+    adopt: bool,
+    successor: bool,
+    stop_timeout: float,
+    quiet: bool,
+    foreground: bool,
+) -> int:
+    """Run a node for DIR: store server, queue workers, and the supervisor that keeps them alive.
+
+    DIR is made if it is not there. Ctrl-C, SIGTERM or `warren stop DIR` end the node in good order.
+    """
+    settings: dict[str, Any] = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes NAME=VALUE, not {change!r}")
+        settings[name.strip()] = value.strip()
+    if workers is not None:
+        settings["workers"] = workers
+    from warren.workers.supervisor import Options, supervise
+
+    options = Options(idle_exit, adopt or idle_exit is not None, successor, settings, stop_timeout)
+
+    def announce(line: str) -> None:
+        if not quiet:
+            print(f"warren: {line}", flush=True)
+
+    if foreground:
+        return supervise(directory, options, ready=announce)
+    return _detached(directory, options, announce)
+
+
+def _detached(directory: str, options: Any, announce: Any) -> int:
+    """Fork a supervisor into the background; returns when it serves, or fails with what it failed with."""
+    target = NodeDirectory(directory)
+    target.make()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        _background(target, options, write_end)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        told = pipe.read().decode("utf-8", "replace")
+    kind, _, text = told.partition("\n")
+    if kind == "up":
+        announce(text)
+        return 0
+    _pid, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if text:
+        from warren.engine import errors
+
+        raise errors.by_name(kind, text)
+    raise Error(f"the supervisor of {target.path} ended with {code} before it served; see {target.log_file('supervisor')}")
+
+
+def _background(target: NodeDirectory, options: Any, pipe: int) -> NoReturn:
+    from warren.workers.children import redirect
+    from warren.workers.supervisor import supervise
+
+    told = False
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            try:
+                os.write(pipe, text.encode())
+            except BrokenPipeError:
+                pass  # whoever started us did not wait
+            os.close(pipe)
+
+    code = 1
+    try:
+        os.setsid()
+        os.makedirs(target.log, mode=0o700, exist_ok=True)
+        redirect(target.log_file("supervisor"))
+        code = output.run(lambda: _told(lambda: supervise(target.path, options, ready=lambda line: tell(f"up\n{line}")), tell))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _told(run: Any, tell: Any) -> int:
+    try:
+        code: int = run()
+    except Error as error:
+        tell(f"{type(error).__name__}\n{error}")
+        raise
+    except Exception as error:
+        tell(f"Error\n{type(error).__name__}: {error}")
+        raise
+    return code
+
+
+@click.command()
+@DIRECTORY
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON (docs/operations.md).")
+@click.option("--timeout", type=float, default=10.0, show_default=True)
+def status(directory: str, as_json: bool, timeout: float) -> int:
+    """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs."""
+    with ControlClient(directory) as client:
+        report = client.call("status", timeout=timeout)
+    if as_json:
+        output.print_json(report)
+    else:
+        output.console().print(tables(report))
+    return 0
+
+
+@click.command()
+@DIRECTORY
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="How long to wait until it has stopped; exit code 4.")
+@click.option("--force", is_flag=True, help="Kill the servers instead of letting them finish; what is confirmed stays.")
+@click.option("--json", "as_json", is_flag=True)
+def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
+    """Stop the node of DIR in good order, and wait until it has."""
+    began = time.monotonic()
+    with ControlClient(directory) as client:
+        pid = int(client.call("ping", timeout=timeout)["pid"])
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            pidfd = -1
+        try:
+            client.call("stop", timeout=timeout, force=force)
+        except (NodeNotRunning, ClosedError):
+            pass  # it was stopping, and is gone by now
+        target = client.directory
+    try:
+        left = max(0.0, timeout - (time.monotonic() - began))
+        if pidfd >= 0 and not select.select([pidfd], [], [], left)[0]:
+            raise TimedOut(
+                f"the node of {target.path} is still stopping after {timeout:g} s: repeat with a longer --timeout, or with --force"
+            )
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        output.print_json({"dir": str(target.path), "stopped": True, "seconds": seconds})
+    else:
+        print(f"warren: the node of {target.path} has stopped ({seconds:.2f} s)")
+    return 0
+
+
+@click.command()
+@DIRECTORY
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each look.")
+def top(directory: str, interval: float, count: int | None, as_json: bool) -> int:
+    """Watch a node: the tables of `status`, again and again. Ctrl-C ends it."""
+    from rich.live import Live
+
+    looks = 0
+    with ControlClient(directory) as client:
+        report = client.call("status", timeout=10.0)
+        if as_json:
+            while True:
+                output.print_json(report)
+                looks += 1
+                if looks == count:
+                    return 0
+                time.sleep(interval)
+                report = client.call("status", timeout=10.0)
+        with Live(tables(report), console=output.console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+            while True:
+                live.update(tables(report), refresh=True)
+                looks += 1
+                if looks == count:
+                    return 0
+                time.sleep(interval)
+                report = client.call("status", timeout=10.0)
+
+
+def tables(report: dict[str, Any]) -> Group:
+    """The tables of `status` and `top`."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    colour = {"running": "green", "starting": "yellow", "draining": "yellow"}.get(report["state"], "red")
+    head = Text.assemble(
+        (report["dir"], "bold"), "  node ", report["node_id"], f"  epoch {report['epoch']}  ", (report["state"], colour)
+    )
+    processes = Table(title="Processes", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in ("role", "pid", "state"):
+        processes.add_column(column)
+    for column in ("memory", "restarts", "commands", "records", "commits", "mean commit"):
+        processes.add_column(column, justify="right")
+    for item in report["processes"]:
+        rates = item["rates"]
+        role = item["role"].replace("_", " ") + (f" {item['index']}" if item["role"] == "queue_worker" else "")
+        processes.add_row(
+            role,
+            str(item["pid"]),
+            item["state"] + (f" (error {item['error']})" if item.get("error") else ""),
+            output.bytes_text(item["rss_bytes"]),
+            str(item["restarts"]),
+            output.rate_text(rates.get("commands_per_s", 0)),
+            output.rate_text(rates.get("records_per_s", 0)),
+            output.rate_text(rates.get("commits_per_s", 0)),
+            f"{item['commit_ms_mean']:.2f} ms" if item.get("commits") else "–",
+        )
+    queues = Table(title="Queues", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    queues.add_column("name")
+    queues.add_column("kind")
+    for column in ("ready", "unacked", "alpha", "beta", "gamma", "delta", "bytes", "consumers", "in", "out", "acks"):
+        queues.add_column(column, justify="right")
+    for item in report["queues"] + [
+        {**item, "name": "  ⤷ " + item["name"]} for item in report.get("subscriptions", [])
+    ]:
+        rates = item["rates"]
+        queues.add_row(
+            item["name"],
+            "durable" if item["durable"] else "transient",
+            *(f"{item[key]:,}" for key in ("ready", "unacked", "alpha", "beta", "gamma", "delta")),
+            output.bytes_text(item["bytes"]),
+            str(item["consumers"]),
+            *(output.rate_text(rates[key]) for key in ("published_per_s", "delivered_per_s", "acked_per_s")),
+        )
+    clients = Table(title="Clients", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in ("slot", "pid", "name", "state"):
+        clients.add_column(column)
+    for item in report["clients"]:
+        clients.add_row(str(item["slot"]), str(item["pid"]), item["name"], item["state"])
+    store = report["store"]
+    used = f" ({100 * store['valid_bytes'] / store['file_bytes']:.0f} %)" if store["file_bytes"] else ""
+    parts: list[Any] = [
+        head,
+        Text(
+            f"store: {store['messages']:,} messages, {store['files']} files, "
+            f"{output.bytes_text(store['valid_bytes'])} live of {output.bytes_text(store['file_bytes'])}{used}"
+        ),
+    ]
+    parts += [Text(f"ALARM {alarm}", style="bold red") for alarm in report["alarms"]]
+    for table in (processes, queues, clients):
+        parts += [Text(""), table if table.row_count else Text(f"{table.title}: none")]
+    if report.get("messages"):
+        parts += [Text(""), Text("Last messages", style="italic"), *(Text(line) for line in report["messages"][-5:])]
+    return Group(*parts)

@@ -1,0 +1,109 @@
+"""How the command line talks: errors in one line, exit codes for scripts, numbers for people.
+
+Exit codes: 0 well; 1 an error; 2 wrong usage, or the directory is in use; 3 no node runs, or a node that cannot run
+(do not restart it); 4 a time was not enough; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from warren.engine.errors import (
+    CorruptRecord,
+    DirectoryInUse,
+    Error,
+    FormatVersionError,
+    NodeNotRunning,
+    PermissionRefused,
+    QueueEmpty,
+    TimedOut,
+    UsageError,
+)
+from warren.workers.launch import ERRORS_VARIABLE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_TIMEOUT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+
+def exit_code(error: Error) -> int:
+    """The exit code that says what kind of error it was."""
+    if isinstance(error, (UsageError, DirectoryInUse)):
+        return EXIT_USAGE
+    if isinstance(error, (NodeNotRunning, FormatVersionError, CorruptRecord, PermissionRefused)):
+        return EXIT_NOT_RUNNING
+    if isinstance(error, (TimedOut, QueueEmpty)):
+        return EXIT_TIMEOUT
+    return EXIT_ERROR
+
+
+def run(command: Callable[[], Any]) -> int:
+    """Run a command; every error becomes one line on standard error and an exit code. WARREN_DEBUG=1 shows tracebacks."""
+    debug = os.environ.get("WARREN_DEBUG") == "1"
+    try:
+        result = command()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _fail("UsageError", error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `warren … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Error as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(type(error).__name__, str(error), exit_code(error))
+    except Exception as error:  # noqa: BLE001 - a mistake of ours still ends in one line, and says how to see more
+        if debug:
+            traceback.print_exc()
+        return _fail("Error", f"{type(error).__name__}: {error} (WARREN_DEBUG=1 shows where)", EXIT_ERROR)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(kind: str, message: str, code: int) -> int:
+    if os.environ.get(ERRORS_VARIABLE):
+        print(msgspec.json.encode({"error": kind, "message": message}).decode(), file=sys.stderr)
+    else:
+        print(f"warren: {message}", file=sys.stderr)
+    return code
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def console() -> Console:
+    """Standard output for tables; as wide as it has to be when it is not a terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes for people: 12 B, 3.4 KiB, 5.6 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def rate_text(rate: float) -> str:
+    """A rate for people: –, 12/s, 3.4 k/s, 5.6 M/s."""
+    if rate < 0.05:
+        return "–"
+    if rate < 1000:
+        return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+    return f"{rate / 1e3:.1f} k/s" if rate < 1e6 else f"{rate / 1e6:.2f} M/s"

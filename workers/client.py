@@ -1,0 +1,716 @@
+"""A process as a client of a node: its attachment, what it knows of the catalog, and how it comes back after trouble.
+
+    Client       one per warren.open / warren.attach; lives until close(); makes attachments, as many as it takes
+    Attachment   one registration: a client slot, a region of its own, the core that uses them, the regions of the servers
+
+Life of an attachment
+  claim a slot → segment → core → one unit of the live semaphore (SEM_UNDO) → ACTIVE → mailbox `register`
+  end: what was submitted is waited for → LEAVING → mailbox `deregister` → detach. The servers return what it held.
+  A sudden death needs nothing of this: the supervisor sees the pidfd, the kernel undoes the semaphore and detaches.
+When an attachment is over (node stopped and started anew, link closed by a server, fork) the core raises SessionLost before
+anything is submitted; whoever called asks for another attachment and calls again. What was submitted and not confirmed is
+reported as PeerLost, never repeated by itself.
+
+Invariants
+  A child of fork never touches its parent's region: the core refuses by itself, and the mapping is dropped in the child.
+  Waiting is the core's; `_hook` mends what it can (regions of a restarted server, a new catalog) or raises what is wrong.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sysv_ipc
+
+from warren.engine import _core, errors
+from warren.engine._core import SessionLost
+from warren.engine.catalog import Catalog, QueueDeclaration
+from warren.engine.errors import (
+    ClosedError,
+    Error,
+    LimitError,
+    NodeNotRunning,
+    PeerLost,
+    PermissionRefused,
+    StoreError,
+    SyncFailed,
+    TimedOut,
+    Unroutable,
+    UsageError,
+)
+from warren.engine.node_directory import NodeDirectory, NodeFile
+from warren.engine.routing import Router
+from warren.ipc import mailbox, names
+from warren.ipc.identity import Identity
+from warren.ipc.layout import (
+    CONSTANTS,
+    SERVER_STORE_PERSISTENT,
+    SERVER_STORE_TRANSIENT,
+    SERVER_WORKER_FIRST,
+)
+from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
+from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
+from warren.workers.control import ControlClient
+
+LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
+NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
+SERVER_READY = CONSTANTS["SERVER_READY"]
+ALARMS = {
+    CONSTANTS["ALARM_MEMORY"]: "the memory alarm is on (setting memory_used_max)",
+    CONSTANTS["ALARM_DISK"]: "the disk alarm is on: free some space (setting disk_free_bytes_min)",
+}
+#: how long close() waits for what was submitted
+CLOSE_WAIT_S = 10.0
+#: how long every process of a node may be dead before a waiting call gives it up
+ABANDONED_S = 2.0
+#: how long a region of a restarted server is looked for
+REGION_WAIT_S = 2.0
+#: how often queues with messages delivered ahead are looked at, after a hot loop of gets
+HOARD_S = 0.1
+ROUTES_MAX = 65536
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where messages of one exchange and routing key go: for the core, and what of it lasts."""
+
+    core: _core.Route
+    queues: tuple[QueueDeclaration, ...]
+    durable: bool
+    meta: bytes
+
+
+@dataclass
+class _WorkerRegions:
+    generation: int
+    images: Region | None
+    transient_images: Region | None
+
+
+@dataclass
+class _Statistics:
+    generation: int
+    region: Region
+    rows: dict[int, int] = field(default_factory=dict)
+
+
+def role_of(server: int) -> str:
+    """The name of a server's process, as in `warren status`."""
+    return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
+
+
+def level_of(durability: str | None, durable: bool, what: str) -> int:
+    """Level of a durability; raises UsageError for an unknown one, and for a promise that what is transient cannot keep."""
+    if durability is None:
+        return _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
+    level = LEVELS.get(durability) if isinstance(durability, str) else None
+    if level is None:
+        raise UsageError(f"durability must be one of 'none', 'written', 'synced' or None, not {durability!r}")
+    if level and not durable:
+        raise UsageError(f"{what} is transient: it keeps messages in memory only, so durability can only be 'none', not {durability!r}")
+    return level
+
+
+class Attachment:
+    """One registration of this process with a node."""
+
+    def __init__(self, superblock: Superblock, directory: NodeDirectory, name: str, hook: Callable[[int, int, str], None]) -> None:
+        self.superblock = superblock
+        self.directory = directory
+        self.pid = os.getpid()
+        self.node_epoch = superblock.get("node_epoch")
+        self.workers: dict[int, _WorkerRegions] = {}
+        self.stores: dict[int, list[Region]] = {}
+        self.statistics: dict[int, _Statistics] = {}
+        self.control_locks = [threading.Lock() for _server in range(superblock.servers_n)]
+        self._semaphore: sysv_ipc.Semaphore | None = None
+        try:
+            slot = superblock.claim(Identity.current(), name)
+        except SlotsFull as error:
+            raise LimitError(f"{error} (CLIENT_SLOTS of this version)") from error
+        region: Region | None = None
+        try:
+            region = sysv_create(superblock.get("client_region_bytes"))
+            superblock.set_segment(slot, region.id)
+            self.core = _core.Client(
+                superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
+            )
+            self._raise_live_count()
+            self.slot: SlotView = superblock.activate(slot)
+        except BaseException as error:
+            core = getattr(self, "core", None)
+            if core is not None:
+                core.end(None)
+            self._lower_live_count()
+            if region is not None:
+                region.close()
+                sysv_remove(region.id)
+            superblock.slot_move(slot, FREE)
+            if isinstance(error, RegionError):
+                raise LimitError(f"no shared memory for another client: {error}; or lower the setting arena_bytes") from error
+            raise
+        self.region = region
+        mailbox.post(
+            names.mailbox(superblock.node_id, "supervisor"), "register", mailbox.PRIORITY_CLIENT, slot=self.slot.slot
+        )
+
+    # -- end ----------------------------------------------------------------------------------------------------
+
+    def leave(self, error: Error | None, wait_s: float = 0.0) -> bool:
+        """End it in good order; False when `wait_s` was not enough for what was submitted (it is executed all the same)."""
+        settled = True
+        if self.pid == os.getpid():
+            if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
+                try:
+                    settled = self.core.settle(wait_s)
+                except (Error, SessionLost):
+                    settled = False
+            self.core.end(error)
+            if self.superblock.leave(self.slot.slot, self.slot.generation):
+                mailbox.post(
+                    names.mailbox(self.superblock.node_id, "supervisor"),
+                    "deregister",
+                    mailbox.PRIORITY_CLIENT,
+                    slot=self.slot.slot,
+                )
+            self._lower_live_count()
+        else:
+            self.core.end(error)
+        self.unmap()
+        return settled
+
+    def unmap(self) -> None:
+        """Detach from all memory; regions that a waiting thread still uses go with it."""
+        regions = [self.region]
+        for worker in self.workers.values():
+            regions += [item for item in (worker.images, worker.transient_images) if item is not None]
+        for store in self.stores.values():
+            regions += store
+        regions += [item.region for item in self.statistics.values()]
+        self.workers, self.stores, self.statistics = {}, {}, {}
+        for region in regions:
+            close_region(region)
+        with contextlib.suppress(BufferError):
+            self.superblock.close()
+
+    def _raise_live_count(self) -> None:
+        key = self.superblock.get("live_semaphore_key")
+        if key:
+            try:
+                semaphore = sysv_ipc.Semaphore(key)
+                semaphore.undo = True
+                semaphore.release()
+            except sysv_ipc.Error as error:
+                raise NodeNotRunning("the node is going away: its semaphore is gone") from error
+            self._semaphore = semaphore
+
+    def _lower_live_count(self) -> None:
+        semaphore, self._semaphore = self._semaphore, None
+        if semaphore is not None:
+            with contextlib.suppress(sysv_ipc.Error):  # the node went, and took it along
+                semaphore.acquire(0)
+
+    # -- regions of servers -------------------------------------------------------------------------------------
+
+    def open_worker(self, server: int) -> None:
+        """Open the regions of a worker's present incarnation and give them to the core."""
+        node_id = self.superblock.node_id
+        base = self.directory.path / "queues" / f"worker-{server - SERVER_WORKER_FIRST}"
+        deadline = time.monotonic() + REGION_WAIT_S
+        while True:
+            epoch = self.core.link_epoch(server)
+            generation = self.superblock.server_get(server, "generation")
+            images = transient = None
+            try:
+                images = posix_open(names.region(node_id, "images", server, generation), writable=False)
+                transient = posix_open(names.region(node_id, "timages", server, generation), writable=False)
+                break
+            except RegionError as error:  # it was restarted once more meanwhile
+                if images is not None:
+                    images.close()
+                if time.monotonic() > deadline:
+                    raise PeerLost(f"the memory of {role_of(server)} is not there ({error}): try again") from error
+                time.sleep(0.002)
+        old = self.workers.get(server)
+        folders = [_folder(base / name) for name in ("journal", "transient", "segments")]
+        self.core.set_worker(server, images.buffer, transient.buffer, *folders, epoch)
+        self.workers[server] = _WorkerRegions(generation, images, transient)
+        if old is not None:
+            for region in (old.images, old.transient_images):
+                if region is not None:
+                    close_region(region)
+
+    def open_store(self, server: int) -> None:
+        """Open the regions of a store's present incarnation and give them to the core. Nothing happens while there are none."""
+        node_id = self.superblock.node_id
+        deadline = time.monotonic() + REGION_WAIT_S
+        while True:
+            epoch = self.superblock.server_get(server, "epoch")
+            generation = self.superblock.server_get(server, "generation")
+            index_generation = self.superblock.server_get(server, "index_generation")
+            if not epoch:
+                return
+            regions: list[Region] = []
+            try:
+                for what, writable in (("directory", True), ("index", False), ("summary", False), ("images", False)):
+                    number = index_generation if what == "index" else generation
+                    regions.append(posix_open(names.region(node_id, what, server, number), writable=writable))
+            except RegionError as error:
+                for region in regions:
+                    region.close()
+                if time.monotonic() > deadline:
+                    raise PeerLost(f"the memory of the store is not there ({error}): try again") from error
+                time.sleep(0.002)
+                continue
+            folder = self.directory.path / "store" / ("persistent" if server == SERVER_STORE_PERSISTENT else "transient")
+            self.core.set_store(server, *(region.buffer for region in regions), _folder(folder), epoch, index_generation)
+            old, self.stores[server] = self.stores.get(server, []), regions
+            for region in old:
+                close_region(region)
+            return
+
+    def statistics_of(self, server: int, queue: int) -> memoryview | None:
+        """The statistics row (wr_queue_stats) of a queue, None when the worker shows none now."""
+        generation = self.superblock.server_get(server, "queue_stats_generation")
+        found = self.statistics.get(server)
+        if found is None or found.generation != generation:
+            if found is not None:
+                close_region(self.statistics.pop(server).region)
+            if not generation:
+                return None
+            try:
+                region = posix_open(names.region(self.superblock.node_id, "qstats", server, generation), writable=False)
+            except RegionError:
+                return None
+            found = self.statistics[server] = _Statistics(generation, region)
+        size = 128
+        row = found.rows.get(queue)
+        if row is None or int.from_bytes(found.region.buffer[row * size : row * size + 8], sys.byteorder) != queue:
+            ids = found.region.buffer[: found.region.size // size * size].cast("Q")[:: size // 8]
+            row = next((number for number, id in enumerate(ids) if id == queue), None)
+            if row is None:
+                return None
+            found.rows[queue] = row
+        return found.region.buffer[row * size : (row + 1) * size]
+
+
+def _folder(path: Path) -> int:
+    """A descriptor of a folder, -1 when it is not there."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def close_region(region: Region) -> None:
+    """Unmap; when a thread still reads it, the mapping goes with the last reader."""
+    with contextlib.suppress(BufferError):
+        region.close()
+
+
+class Client:
+    """This process at one node, from attach to close; safe for threads and for fork."""
+
+    def __init__(self, directory: Path | str, name: str | None, timeout: float) -> None:
+        self.directory = NodeDirectory(directory)
+        self.name = name or _default_name()
+        self.closed = False
+        self.pid = os.getpid()
+        self._lock = threading.RLock()
+        self._control_lock = threading.Lock()
+        self._control = ControlClient(self.directory.path)
+        self._attachment: Attachment | None = None
+        self._router: Router | None = None
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._handles: weakref.WeakValueDictionary[int, _core.QueueHandle] = weakref.WeakValueDictionary()
+        self._hot: dict[int, _core.QueueHandle] = {}
+        self._tidier: threading.Thread | None = None
+        self._silent_since: float | None = None
+        self._attachment = self._attach(timeout)
+        _clients.add(self)
+
+    # -- attachments --------------------------------------------------------------------------------------------
+
+    def attachment(self, timeout: float = 5.0) -> Attachment:
+        """The attachment in use; a new one when there is none any more. Raises ClosedError, NodeNotRunning, LimitError."""
+        attachment = self._attachment
+        if attachment is not None and not attachment.core.ended:
+            return attachment
+        with self._lock:
+            if self.closed:
+                raise ClosedError(f"this client of {self.directory.path} is closed")
+            attachment = self._attachment
+            if attachment is not None and not attachment.core.ended:
+                return attachment
+            forget_control = self.pid != os.getpid()
+            if attachment is not None:
+                attachment.leave(None)
+                self._attachment = None
+            self.pid = os.getpid()
+            if forget_control:
+                self.name = _child_name(self.name)
+            try:
+                self._attachment = self._attach(timeout)
+            except NodeNotRunning as error:
+                raise ClosedError(f"the node of {self.directory.path} was stopped: start it again, or close this client") from error
+            return self._attachment
+
+    @property
+    def core(self) -> _core.Client:
+        """The core of the attachment in use."""
+        return self.attachment().core
+
+    def _attach(self, timeout: float) -> Attachment:
+        deadline = time.monotonic() + timeout
+        while True:
+            node = self.directory.read()
+            superblock = find_superblock(self.directory, node, deadline)
+            try:
+                attachment = Attachment(superblock, self.directory, self.name, self._hook_weakly())
+            except BaseException:
+                with contextlib.suppress(BufferError):
+                    superblock.close()
+                raise
+            self._router = None
+            self._routes = {}
+            self._silent_since = None
+            if superblock.state < NODE_STOPPED:
+                return attachment
+            attachment.leave(None)
+
+    def _hook_weakly(self) -> Callable[[int, int, str], None]:
+        """The hook for a core. It does not keep the client: one that is forgotten goes away."""
+        reference = weakref.ref(self)
+
+        def hook(code: int, server: int, what: str) -> None:
+            client = reference()
+            if client is None:
+                raise ClosedError("the client was dropped")
+            client._hook(code, server, what)
+
+        return hook
+
+    def _lose(self, attachment: Attachment | None, error: Error | None) -> None:
+        """The attachment is over: nobody submits anything any more; the next call makes another."""
+        if attachment is not None:
+            attachment.core.end(error)
+
+    def close(self) -> None:
+        """Wait for what was submitted, deregister, detach. What was delivered and not acked returns to its queues."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            attachment, self._attachment = self._attachment, None
+            self._hot.clear()
+        if attachment is not None:
+            error = ClosedError(f"this client of {self.directory.path} was closed")
+            attachment.leave(error, CLOSE_WAIT_S if attachment.pid == os.getpid() else 0.0)
+        self._control.close()
+        _clients.discard(self)
+
+    def _after_fork(self) -> None:
+        """In a child: locks are new, the parent's memory is let go."""
+        self._lock = threading.RLock()
+        self._control_lock = threading.Lock()
+        self._hot = {}
+        self._tidier = None
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            attachment.core.end(None)
+            attachment.unmap()
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True) and not sys.is_finalizing():
+            self.close()
+
+    # -- trouble ------------------------------------------------------------------------------------------------
+
+    def _hook(self, code: int, server: int, what: str) -> None:
+        attachment = self._attachment
+        if attachment is None:
+            raise ClosedError(f"this client of {self.directory.path} was closed")
+        if code == _core.HOOK_EPOCH:
+            with self._lock:
+                if server < SERVER_WORKER_FIRST:
+                    attachment.open_store(server)
+                else:
+                    attachment.open_worker(server)
+        elif code == _core.HOOK_CATALOG:
+            self._reload(attachment)
+        elif code == _core.HOOK_HOT:
+            self._look_after(server)
+        elif code == _core.HOOK_CHECK:
+            self._check(attachment, server)
+        elif code == _core.HOOK_STOPPING:
+            self._stopping(attachment)
+        elif code == _core.HOOK_FROZEN:
+            number = attachment.superblock.server_get(server, "error")
+            raise SyncFailed(
+                f"the {role_of(server)} could not make data durable ({os.strerror(number)}); it refuses writes until the node "
+                "is reopened: look at the disk, then stop and start the node"
+            )
+        elif code == _core.HOOK_FAILED:
+            raise PeerLost(
+                f"the {role_of(server)} died again and again and was given up: see {self.directory.log_file(role_of(server))}"
+            )
+        elif code == _core.HOOK_EVICTED:
+            reason = attachment.core.evicted(server)
+            lost = PeerLost(f"the {role_of(server)} closed this client's link (reason {reason}); the next call attaches anew")
+            self._lose(attachment, None)
+            raise lost
+        elif code == _core.HOOK_TIMED_OUT:
+            self._timed_out(attachment, server, what)
+
+    def _stopping(self, attachment: Attachment) -> None:
+        if attachment.superblock.state == NODE_DRAINING:
+            raise ClosedError(f"the node of {self.directory.path} is being stopped")
+        if attachment.superblock.state >= NODE_STOPPED:
+            self._lose(attachment, None)
+            raise SessionLost("the node was stopped")
+
+    def _check(self, attachment: Attachment, server: int) -> None:
+        """A second has passed without an answer. Is there anybody left who could give one?"""
+        superblock = attachment.superblock
+        if superblock.slot(attachment.slot.slot).claim != attachment.slot.claim:
+            self._lose(attachment, None)
+            raise SessionLost("this client's slot was taken away")
+        if superblock.server_identity(server).alive() or superblock.supervisor.alive() or self.directory.locked():
+            self._silent_since = None
+            return
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        if any(superblock.server_identity(other).alive() for other in range(superblock.servers_n)):
+            return  # they start another supervisor
+        if now - self._silent_since >= ABANDONED_S:
+            raise NodeNotRunning(
+                f"every process of the node of {self.directory.path} has died: start it again with `warren up {self.directory.path}`; "
+                "what was submitted is still here"
+            )
+
+    def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
+        superblock = attachment.superblock
+        on = superblock.get("alarms")
+        if what == "publish":
+            for bit, text in ALARMS.items():
+                if on & bit:
+                    raise TimedOut(f"publishing is blocked: {text}; consumers go on")
+        state = superblock.server_get(server, "state")
+        if state != SERVER_READY or not superblock.server_identity(server).alive():
+            raise PeerLost(
+                f"{what}: the {role_of(server)} is down (it is being restarted); what was submitted is kept. Try again, or give more time"
+            )
+        limits = " (the ring or the arena of this client is full: settings ring_records, arena_bytes)" if "room" in what else ""
+        raise TimedOut(f"{what}: not done within the timeout{limits}")
+
+    # -- catalog ------------------------------------------------------------------------------------------------
+
+    def router(self) -> Router:
+        """Routes by the catalog of now."""
+        attachment = self.attachment()
+        router = self._router
+        if router is None or attachment.superblock.get("catalog_version") != attachment.core.catalog_seen:
+            self._reload(attachment)
+            router = self._router
+            assert router is not None
+        return router
+
+    def _reload(self, attachment: Attachment) -> None:
+        with self._lock:
+            version = attachment.superblock.get("catalog_version")
+            if self._router is not None and version == attachment.core.catalog_seen:
+                return
+            catalog = Catalog.load(self.directory.path)
+            self._routes = {}
+            self._router = Router(catalog)
+            for id, handle in list(self._handles.items()):
+                if id not in catalog.by_id:
+                    handle.kill("the queue was deleted")
+                    self._handles.pop(id, None)
+            attachment.core.catalog_seen = version
+
+    def route(self, exchange: str, routing_key: str) -> Route:
+        """The route of an exchange and a routing key. Raises ExchangeNotFound, UsageError."""
+        router = self.router()
+        found = self._routes.get((exchange, routing_key))
+        if found is None:
+            if not isinstance(exchange, str) or not isinstance(routing_key, str):
+                raise UsageError("exchange and routing_key must be str")
+            queues = router.route(exchange, routing_key)
+            by_worker: dict[int, list[int]] = {}
+            for queue in queues:
+                by_worker.setdefault(SERVER_WORKER_FIRST + queue.worker, []).append(queue.id)
+            found = Route(
+                _core.Route(list(by_worker.items())),
+                queues,
+                any(queue.durable for queue in queues),
+                msgspec.msgpack.encode((exchange, routing_key, None)),
+            )
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes = {}
+            self._routes[exchange, routing_key] = found
+        return found
+
+    def mandatory_route(self, exchange: str, routing_key: str) -> Route:
+        """The same; raises Unroutable when it leads nowhere."""
+        route = self.route(exchange, routing_key)
+        if not route.queues:
+            raise Unroutable(
+                f"exchange {exchange!r} has no queue for routing key {routing_key!r}: bind one, or publish without mandatory"
+            )
+        return route
+
+    def handle(self, queue: QueueDeclaration, owner: object, messages: type[_core.Delivery]) -> _core.QueueHandle:
+        """A core handle of a queue; one per queue and attachment."""
+        with self._lock:
+            core = self.attachment().core
+            found = self._handles.get(queue.id)
+            if found is not None and found.usable and found.owner is owner:
+                return found
+            made = _core.QueueHandle(core, SERVER_WORKER_FIRST + queue.worker, queue.id, owner, messages)
+            self._handles[queue.id] = made
+            return made
+
+    # -- questions ----------------------------------------------------------------------------------------------
+
+    def control(self, op: str, *, timeout: float = 30.0, **fields: Any) -> dict[str, Any]:
+        """Ask the supervisor (warren.workers.control)."""
+        if self.closed:
+            raise ClosedError(f"this client of {self.directory.path} is closed")
+        with self._control_lock:
+            return self._control.call(op, timeout=timeout, **fields)
+
+    def ask_worker(self, server: int, op: str, *, timeout: float | None = 30.0, **fields: Any) -> dict[str, Any]:
+        """Ask a queue worker (OP_CONTROL). Raises what it refused it with, PeerLost, TimedOut."""
+        request = msgspec.msgpack.encode({"op": op, **fields})
+        while True:
+            attachment = self.attachment()
+            try:
+                with attachment.control_locks[server]:  # one answer area for each server
+                    result, reply = attachment.core.control(server, request, timeout)
+                break
+            except SessionLost:
+                continue
+        try:
+            answer = msgspec.msgpack.decode(reply, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{role_of(server)} answered {op} with nonsense: {error}") from error
+        if result == CONSTANTS["RESULT_ERROR"]:
+            raise errors.by_name(str(answer.get("error")), str(answer.get("message")))
+        return answer
+
+    # -- what was delivered ahead and is not asked for ----------------------------------------------------------
+
+    def _look_after(self, queue: int) -> None:
+        """A hot loop of gets has messages delivered ahead: a thread returns them when the loop stops, and ends then."""
+        handle = self._handles.get(queue)
+        if handle is None:
+            return
+        with self._lock:
+            self._hot[queue] = handle
+            if self._tidier is None:
+                self._tidier = threading.Thread(target=_tidy, args=(weakref.ref(self),), name="warren-tidier", daemon=True)
+                self._tidier.start()
+
+    def _tidy_once(self) -> bool:
+        """Return what idle loops left; False when there is nothing more to look after."""
+        for queue, handle in list(self._hot.items()):
+            try:
+                hoard = handle.hoard()
+                if hoard > 0:
+                    handle.release()
+            except (Error, SessionLost):  # the attachment is over: the servers return it
+                hoard = 0
+            if hoard == 0:
+                self._hot.pop(queue, None)
+        with self._lock:
+            if self._hot and not self.closed:
+                return True
+            self._tidier = None
+            return False
+
+
+def _tidy(reference: weakref.ref[Client]) -> None:
+    """Body of the thread that returns what a stopped loop of gets left."""
+    while True:
+        time.sleep(HOARD_S)
+        client = reference()
+        if client is None or not client._tidy_once():
+            return
+        del client
+
+
+def find_superblock(directory: NodeDirectory, node: NodeFile, deadline: float) -> Superblock:
+    """The superblock of a running node, waiting for one that starts until `deadline`. Raises NodeNotRunning and others."""
+    first = True
+    while True:
+        superblock: Superblock | None = None
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                superblock = Superblock.attach(node.node_id)
+            except PermissionError as error:
+                raise PermissionRefused(f"the node of {directory.path} belongs to another user") from error
+            except RegionError as error:
+                if error.errno != 2:
+                    raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
+        found = None
+        if superblock is not None:
+            state = superblock.state
+            alive = state == NODE_RUNNING and (
+                superblock.supervisor.alive()
+                or any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
+            )
+            if alive and superblock.get("magic"):
+                return superblock
+            found = state
+            superblock.close()
+        if not directory.locked() and not first:
+            raise NodeNotRunning(
+                f"no node runs for {directory.path}: start one with `warren up {directory.path}`, or use warren.open()"
+            )
+        if time.monotonic() > deadline:
+            doing = "is being stopped" if found in (NODE_DRAINING, NODE_STOPPED) else "did not come up in time"
+            raise NodeNotRunning(f"the node of {directory.path} {doing}: see {directory.log_file('supervisor')}, or give more time")
+        first = False
+        time.sleep(0.005)
+
+
+def _default_name() -> str:
+    program = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c") else sys.executable)
+    return f"{program}-{os.getpid()}"
+
+
+def _child_name(name: str) -> str:
+    head, _dash, tail = name.rpartition("-")
+    return f"{head if head and tail.isdigit() else name}-{os.getpid()}"
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+def _at_exit() -> None:
+    for client in list(_clients):
+        if client.pid == os.getpid():
+            client.close()
+
+
+os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
+assert SERVER_STORE_TRANSIENT == SERVER_STORE_PERSISTENT + 1

@@ -1,0 +1,201 @@
+"""Who is attached: the supervisor's watch over client slots, from registration to the sweep of what a dead client left.
+
+    FREE → CLAIMED → ACTIVE → LEAVING ─┐
+                  ↘        ↘ DEAD ─────┴→ (every server is done) → segment removed → FREE
+
+Invariants
+  Death is read from a pidfd (opened first, identity verified after), or for a client of another pid namespace from the
+  attach count of its segment; never from a timeout, and never from a pid alone.
+  A slot is freed only after every server that can still run has written that it is done with this generation.
+  Its segment is removed before it is freed, and only if it is that client's: it carries its client epoch, or its creator's pid.
+  A free slot carries no identity: what stands in a CLAIMED slot was written by its claimer.
+Crash points (of the supervisor): after each step its successor finds the slot in a state from which it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from warren.ipc import region
+from warren.ipc.identity import Identity, pid_namespace
+from warren.ipc.layout import CLIENT_SLOTS, SLOT
+from warren.ipc.superblock import ACTIVE, CLAIMED, DEAD, FREE, LEAVING, SlotView, Superblock
+from warren.workers.segments import belongs, mappings_of_segment, remove_unrecorded
+
+SCAN_S = 0.25
+#: while somebody is leaving, servers are asked more often
+SCAN_ENDING_FIRST_S = 0.002
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class _Watched:
+    view: SlotView
+    pidfd: int
+
+
+class ClientsWatch:
+    """Watches every slot of a superblock. The selector's data is a callable that the supervisor's loop calls."""
+
+    def __init__(
+        self,
+        superblock: Superblock,
+        selector: selectors.BaseSelector,
+        servers: Callable[[], Iterable[int]],
+        server_pids: Callable[[], Iterable[int]],
+    ) -> None:
+        """`servers`: those that have to be done before a slot is freed; `server_pids`: their processes."""
+        self._superblock = superblock
+        self._selector = selector
+        self._servers = servers
+        self._server_pids = server_pids
+        self._namespace = pid_namespace()
+        self._watched: dict[int, _Watched] = {}
+        self._claimed: dict[int, tuple[int, float]] = {}  # slot → (claim word, ticks since boot when first seen)
+        self._orphans: set[int] = set()  # pids whose death may have left a segment without a slot
+        self._pause = SCAN_S
+        self.swept_n = 0
+        self.next_scan = 0.0
+
+    def close(self, *, unregister: bool = True) -> None:
+        """Close all pidfds; `unregister` false is for a child after a fork."""
+        for watched in self._watched.values():
+            if unregister:
+                self._selector.unregister(watched.pidfd)
+            os.close(watched.pidfd)
+        self._watched.clear()
+
+    def clients(self) -> list[SlotView]:
+        """The slots that are taken by somebody who is there."""
+        return [view for view in self._superblock.slots() if view.state in (CLAIMED, ACTIVE)]
+
+    def scan(self) -> None:
+        """Look at every slot: find new clients, notice deaths, free what is done."""
+        ending = False
+        for view in self._superblock.slots():
+            self._look(view)
+            ending = ending or view.state in (LEAVING, DEAD)
+        for slot in [slot for slot, watched in self._watched.items() if not self._is_current(watched.view)]:
+            self._forget(slot)
+        if self._orphans:
+            self._remove_orphans()
+        self._pause = min(SCAN_S, max(SCAN_ENDING_FIRST_S, self._pause * 2)) if ending else SCAN_S
+        self.next_scan = time.monotonic() + self._pause
+
+    def look(self, slot: int) -> None:
+        """Look at one slot, because a message named it."""
+        if 0 <= slot < CLIENT_SLOTS:
+            view = self._superblock.slot(slot)
+            if view.state != FREE:
+                self._look(view)
+            if view.state in (LEAVING, DEAD):
+                self.hurry()
+
+    def hurry(self) -> None:
+        """Scan soon, and then often until nobody is leaving any more."""
+        self._pause = 0.0
+        self.next_scan = time.monotonic()
+
+    # -- one slot -----------------------------------------------------------------------------------------------
+
+    def _look(self, view: SlotView) -> None:
+        if view.state == CLAIMED:
+            self._look_claimed(view)
+            return
+        self._claimed.pop(view.slot, None)
+        if view.state == ACTIVE:
+            watched = self._watched.get(view.slot)
+            if watched is None or watched.view.claim != view.claim:
+                self._forget(view.slot)
+                self._watch(view)
+        elif view.state in (LEAVING, DEAD):
+            self._forget(view.slot)
+            done = view.generation & 0xFF
+            if all(self._superblock.server_done(view.slot, server) == done for server in self._servers()):
+                self._free(view)
+
+    def _look_claimed(self, view: SlotView) -> None:
+        """A client between claim and activation. Its identity may not be written yet, so its death must be seen twice."""
+        ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _CLOCK_TICKS
+        claim, since = self._claimed.setdefault(view.slot, (view.claim, ticks))
+        if claim != view.claim:
+            self._claimed[view.slot] = (view.claim, ticks)
+            return
+        if since == ticks:
+            return
+        if view.namespace not in (0, self._namespace):
+            return  # a foreign one without a segment: nothing can be known about it, and it holds nothing but the slot
+        found = Identity.of(view.pid)
+        if found is None or found.start_time > since + 1 or (view.namespace and found.start_time != view.start_time):
+            self._claimed.pop(view.slot, None)
+            if view.shmid < 0:
+                self._orphans.add(view.pid)
+            self._free(view)
+
+    def _watch(self, view: SlotView) -> None:
+        if view.namespace != self._namespace:
+            if not self._held_by_client(view.shmid):
+                self._dead(view)
+            return
+        pidfd = view.identity.open_pidfd()
+        if pidfd is None:
+            self._dead(view)
+            return
+        watched = _Watched(view, pidfd)
+        self._watched[view.slot] = watched
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(watched))
+
+    def _ended(self, watched: _Watched) -> None:
+        """A pidfd became readable: that process is dead."""
+        self._forget(watched.view.slot)
+        if self._is_current(watched.view):
+            self._dead(watched.view)
+
+    def _dead(self, view: SlotView) -> None:
+        if self._superblock.slot_move(view, DEAD):
+            self._superblock.slots_changed()
+            self.hurry()
+
+    def _is_current(self, view: SlotView) -> bool:
+        return self._superblock.slot(view.slot).claim == view.claim
+
+    def _forget(self, slot: int) -> None:
+        watched = self._watched.pop(slot, None)
+        if watched is not None:
+            self._selector.unregister(watched.pidfd)
+            os.close(watched.pidfd)
+
+    def _free(self, view: SlotView) -> None:
+        """Remove the segment of a client that is gone, and free its slot."""
+        if view.shmid >= 0 and belongs(view, self._superblock.get("client_region_bytes")):
+            region.sysv_remove(view.shmid)
+        buffer, base = self._superblock.buffer, self._superblock.slot_at(view.slot, "claim")
+        for name in ("start_time", "client_epoch", "pid_namespace"):
+            SLOT.pack_into(buffer, name, 0, base)
+        SLOT.pack_into(buffer, "shmid", -1, base)
+        SLOT.set_bytes(buffer, "name", b"", base)
+        if self._superblock.slot_move(view, FREE):
+            self.swept_n += 1
+            self._superblock.add("slots_version")
+
+    # -- what the kernel knows ----------------------------------------------------------------------------------
+
+    def _held_by_client(self, shmid: int) -> bool:
+        """False when nobody but our servers has a segment attached. True while servers are just attaching or detaching it."""
+        pids = list(self._server_pids())
+        before = sum(mappings_of_segment(pid, shmid) for pid in pids)
+        attached = region.sysv_attached(shmid)
+        after = sum(mappings_of_segment(pid, shmid) for pid in pids)
+        return before != after or attached > after
+
+    def _remove_orphans(self) -> None:
+        """Remove segments that a client made and did not live to record: its size, nobody attached, creator dead."""
+        size = self._superblock.get("client_region_bytes")
+        for pid in list(self._orphans):
+            if Identity.of(pid) is None:
+                remove_unrecorded(pid, size)
+                self._orphans.discard(pid)

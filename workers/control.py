@@ -1,0 +1,366 @@
+"""The control protocol: questions and orders to the supervisor, over the unix socket `DIR/control.sock`.
+
+A request is length:4 (big-endian) and a msgpack map {"op": …, fields}; the answer is {"ok": true, …} or
+{"ok": false, "error": class of warren.engine.errors, "message": text}. One connection carries any number, one after another.
+
+    ping                                              {pid, state}
+    status                                            the map of `warren status --json`
+    settings                                          {settings, node_id, node_epoch}
+    stop {timeout?, force?}                           answered at once; the node has stopped when the supervisor's process ends
+    queues                                            {version, queues, exchanges, bindings}: the catalog
+    declare_queue {name, durable?, arguments?}        {queue: declaration, created, version}
+    delete_queue {name}                               {queue, version}
+    declare_exchange {name, type?, durable?}          {exchange, created, version}
+    delete_exchange {name}                            {exchange, version}
+    bind {queue, exchange, routing_key?}              {version}
+    unbind {queue, exchange, routing_key?}            {removed, version}
+    subscription {queue, name, delete?}               {queue: declaration of the hidden queue, created, version}
+
+Declarations are the maps of warren.engine.catalog. A change is durable, and visible in `superblock.catalog_version`, before its answer.
+Only processes of the same user (or root) are served. A connection that sends nonsense is closed; it harms nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from warren.engine import atomic_file, errors
+from warren.engine.errors import Error, NodeNotRunning, PeerLost, TimedOut, UsageError
+from warren.engine.node_directory import CONTROL_SOCKET, NodeDirectory
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import Superblock
+
+MESSAGE_BYTES_MAX = 64 << 20
+CONNECTIONS_MAX = 512
+_HEAD = struct.Struct(">I")
+_PEER = struct.Struct("3i")
+#: operations that may be sent again when the answer was lost
+REPEATABLE = {"ping", "status", "settings", "queues", "declare_queue", "declare_exchange", "bind", "unbind", "stop"}
+
+
+@contextlib.contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """A path of the socket that fits into a socket address, however deep the directory lies."""
+    path = str(directory / CONTROL_SOCKET)
+    if len(os.fsencode(path)) < 100:
+        yield path
+        return
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{CONTROL_SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One message with its length."""
+    payload = msgspec.msgpack.encode(message)
+    return _HEAD.pack(len(payload)) + payload
+
+
+class _Connection:
+    """One client of the control socket: what came and is not complete, what goes and was not taken yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.incoming = bytearray()
+        self.outgoing = bytearray()
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """The complete requests that have come. Raises ValueError on nonsense."""
+        while len(self.incoming) >= _HEAD.size:
+            (length,) = _HEAD.unpack_from(self.incoming)
+            if length > MESSAGE_BYTES_MAX:
+                raise ValueError(f"a request of {length} bytes")
+            if len(self.incoming) < _HEAD.size + length:
+                return
+            payload = bytes(self.incoming[_HEAD.size : _HEAD.size + length])
+            del self.incoming[: _HEAD.size + length]
+            message = msgspec.msgpack.decode(payload)
+            if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+                raise ValueError("a request must be a map with an op")
+            yield message
+
+
+class ControlServer:
+    """The supervisor's side. It lives in the supervisor's selector loop and never blocks.
+
+    `answer(op, fields)` returns the fields of the answer or raises an Error. Register: the selector's data is a callable
+    without arguments, which the loop calls when the descriptor is ready.
+    """
+
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        selector: selectors.BaseSelector,
+        answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+    ) -> None:
+        self._directory = directory
+        self._selector = selector
+        self._answer = answer
+        self._connections: set[_Connection] = set()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            self._remove_file()
+            with _short_path(directory.path) as path:
+                self._socket.bind(path)
+            os.chmod(directory.control_socket, stat.S_IRUSR | stat.S_IWUSR)
+            self._socket.listen(128)
+        except OSError as error:
+            self._socket.close()
+            raise atomic_file.explain(error, f"cannot listen on {directory.control_socket}") from error
+        selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def close(self, *, remove: bool = True) -> None:
+        """Close every connection and the socket; `remove` false is for a child after a fork."""
+        for connection in list(self._connections):
+            self._drop(connection, unregister=remove)
+        if remove:
+            self._selector.unregister(self._socket)
+            self._remove_file()
+        self._socket.close()
+
+    def flush(self, timeout: float) -> None:
+        """Give clients a moment to take their answers, before the socket is closed."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and any(item.outgoing for item in self._connections):
+            for connection in list(self._connections):
+                self._send(connection)
+
+    def _remove_file(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._directory.control_socket)
+
+    def _accept(self) -> None:
+        try:
+            sock, _address = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return  # it stays in the backlog until a descriptor is free
+            raise
+        uid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
+        if uid not in (0, os.geteuid()) or len(self._connections) >= CONNECTIONS_MAX:
+            sock.close()
+            return
+        sock.setblocking(False)
+        connection = _Connection(sock)
+        self._connections.add(connection)
+        self._selector.register(sock, selectors.EVENT_READ, lambda: self._ready(connection))
+
+    def _ready(self, connection: _Connection) -> None:
+        self._send(connection)
+        if connection not in self._connections:
+            return
+        try:
+            received = connection.sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self._drop(connection)
+            return
+        connection.incoming += received
+        try:
+            for request in connection.requests():
+                connection.outgoing += encode(self._one(request))
+        except (ValueError, msgspec.MsgspecError) as error:
+            connection.outgoing += encode(_refusal(UsageError(f"the control socket cannot read this: {error}")))
+            self._send(connection)
+            self._drop(connection)
+            return
+        self._send(connection)
+
+    def _one(self, request: dict[str, Any]) -> dict[str, Any]:
+        op = request.pop("op")
+        try:
+            return {"ok": True, **self._answer(op, request)}
+        except Error as error:
+            return _refusal(error)
+        except (TypeError, msgspec.MsgspecError) as error:  # a field is missing, unknown, or of a wrong type
+            return _refusal(UsageError(f"{op}: {error}"))
+
+    def _send(self, connection: _Connection) -> None:
+        if connection not in self._connections:
+            return
+        try:
+            while connection.outgoing:
+                sent = connection.sock.send(connection.outgoing)
+                del connection.outgoing[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(connection)
+            return
+        if len(connection.outgoing) > MESSAGE_BYTES_MAX:
+            self._drop(connection)  # it asks and asks, and reads nothing
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        if self._selector.get_key(connection.sock).events != events:
+            self._selector.modify(connection.sock, events, lambda: self._ready(connection))
+
+    def _drop(self, connection: _Connection, *, unregister: bool = True) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            if unregister:
+                self._selector.unregister(connection.sock)
+            connection.sock.close()
+
+
+def _refusal(error: Error) -> dict[str, Any]:
+    return {"ok": False, "error": type(error).__name__, "message": str(error)}
+
+
+class ControlClient:
+    """A client's side: `call(op, timeout=…, **fields)`. Not for several threads at once. Its connection opens by itself.
+
+    While a node lives but its supervisor is being replaced, a call waits for the new one within its timeout.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = NodeDirectory(directory)
+        self._socket: socket.socket | None = None
+        self._pid = os.getpid()
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def call(self, op: str, *, timeout: float = 30.0, **fields: Any) -> dict[str, Any]:
+        """One request, and the fields of its answer.
+
+        Raises what the supervisor refused it with, NodeNotRunning (no supervisor and nothing that would start one),
+        TimedOut, PeerLost (the supervisor died before it answered, and it is not known whether it was done).
+        """
+        if os.getpid() != self._pid:  # after a fork the parent's connection is not ours
+            self.close()
+            self._pid = os.getpid()
+        deadline = time.monotonic() + timeout
+        request = encode({"op": op, **fields})
+        pause = 0.001
+        while True:
+            fresh = self._socket is None
+            try:
+                return self._exchange(op, request, deadline)
+            except TimeoutError as error:
+                self.close()
+                raise TimedOut(
+                    f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s"
+                ) from error
+            except _NotSent as error:
+                self.close()
+                if fresh and not self._node_lives():
+                    raise NodeNotRunning(
+                        f"no node runs for {self.directory.path}: start one with `warren up {self.directory.path}`"
+                    ) from error
+            except (ConnectionError, EOFError) as error:
+                self.close()
+                if op not in REPEATABLE:
+                    raise PeerLost(
+                        f"the supervisor of {self.directory.path} died before it answered {op}: look whether it was done, and repeat it"
+                    ) from error
+                if not self._node_lives():
+                    raise NodeNotRunning(f"the node of {self.directory.path} stopped before it answered {op}") from error
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimedOut(f"no supervisor of {self.directory.path} answered {op} within {timeout:g} s")
+            time.sleep(min(pause, left))
+            pause = min(pause * 2, 0.02)
+
+    def _exchange(self, op: str, request: bytes, deadline: float) -> dict[str, Any]:
+        sock = self._socket
+        if sock is None:
+            sock = self._connect(deadline)
+            self._socket = sock
+        try:
+            self._limit(sock, deadline)
+            sock.sendall(request)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise _NotSent from error
+        (length,) = _HEAD.unpack(self._receive(sock, _HEAD.size, deadline))
+        if length > MESSAGE_BYTES_MAX:
+            raise PeerLost(f"the answer to {op} has {length} bytes: this is not a supervisor of Warren")
+        answer = msgspec.msgpack.decode(self._receive(sock, length, deadline), type=dict[str, Any])
+        if answer.pop("ok", False):
+            return answer
+        raise errors.by_name(str(answer.get("error")), str(answer.get("message")))
+
+    def _connect(self, deadline: float) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._limit(sock, deadline)
+            with _short_path(self.directory.path) as path:
+                sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, BlockingIOError) as error:
+            sock.close()
+            raise _NotSent from error
+        except PermissionError as error:
+            sock.close()
+            raise atomic_file.explain(error, f"cannot reach {self.directory.control_socket}") from error
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    @staticmethod
+    def _limit(sock: socket.socket, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+
+    def _receive(self, sock: socket.socket, length: int, deadline: float) -> bytes:
+        received = bytearray()
+        while len(received) < length:
+            self._limit(sock, deadline)
+            part = sock.recv(length - len(received))
+            if not part:
+                raise EOFError
+            received += part
+        return bytes(received)
+
+    def _node_lives(self) -> bool:
+        """True while a supervisor starts or stops, or servers live that will start a new one."""
+        if self.directory.locked():
+            return True
+        try:
+            node = self.directory.read()
+            superblock = Superblock.attach(node.node_id)
+        except (Error, RegionError):
+            return False
+        try:
+            if superblock.state == CONSTANTS["NODE_STOPPED"]:
+                return False
+            return any(
+                identity.pid and identity.alive()
+                for identity in map(superblock.server_identity, range(superblock.servers_n))
+            )
+        finally:
+            superblock.close()
+
+
+class _NotSent(Exception):
+    """The request has certainly not reached a supervisor."""

@@ -1,0 +1,298 @@
+"""The process of one queue worker: regions, its own client slot towards the stores, start, serving, stop.
+
+What it serves is engine/queue.py. Order of a start: salvage of the dead worker's images, new regions under a higher generation,
+client slot, recovery, take-up of all clients, state READY, epoch + 1 (published last). Order of a stop: rings finished, journal
+synced, clean mark, slot left, regions unlinked.
+Crash points: until the epoch is published clients wait; regions of unfinished starts are found by their names and unlinked by
+the next one, after it has salvaged them.
+Exit codes: 0 clean, 1 try again, 3 do not restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from warren.engine import _core, queue_index
+from warren.engine.catalog import Catalog, QueueDeclaration
+from warren.engine.config import Settings
+from warren.engine.errors import EXIT_DO_NOT_RESTART, CorruptRecord, Error, FormatVersionError, PermissionRefused
+from warren.engine.node_directory import NodeDirectory
+from warren.engine.queue import Declaration, Options, QueueService
+from warren.engine.queue_index import Folder
+from warren.ipc import mailbox, names
+from warren.ipc import region as regions
+from warren.ipc.identity import Identity, pidfd_dead
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
+from warren.ipc.superblock import SlotView, Superblock
+
+STATS_ROWS = 4096
+ADOPT_EVERY_S = 1.0
+WHATS = ("images", "timages", "qstats")
+
+
+def say(line: str) -> None:
+    """One line into the worker's log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+class Worker:
+    """One incarnation of a queue worker."""
+
+    def __init__(
+        self, directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
+    ) -> None:
+        self.directory = directory
+        self.node_id = node_id
+        self.worker = worker
+        self.server = SERVER_WORKER_FIRST + worker
+        self.settings = settings
+        self.supervisor_pidfd = supervisor_pidfd
+        self.superblock = Superblock.attach(node_id)
+        self.folder = Folder.of(directory, worker)
+        self.salvaged = 0
+        self._stack = contextlib.ExitStack()
+        self._stores: dict[int, tuple[int, regions.Region]] = {}
+        self._slot: SlotView | None = None
+        self._adopt_at = 0.0
+        self.service: QueueService | None = None
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def _old_generations(self) -> list[int]:
+        """Generations of this server's regions that exist."""
+        found = set()
+        for what in WHATS:
+            prefix = names.region(self.node_id, what, self.server, 0)[:-1]
+            for name in regions.posix_names(prefix):
+                if name.removeprefix(prefix).isdigit():
+                    found.add(int(name.removeprefix(prefix)))
+        return sorted(found)
+
+    def _salvage(self, generations: list[int]) -> int:
+        salvaged = 0
+        size = PAGE_BYTES + self.settings.images_n * self.settings.file_bytes
+        for generation in generations:
+            try:
+                region = regions.posix_open(names.region(self.node_id, "images", self.server, generation), writable=True)
+            except regions.RegionError:
+                continue
+            try:
+                if region.size == size:
+                    salvaged += queue_index.salvage(
+                        region.buffer, self.settings.images_n, self.settings.file_bytes, self.folder
+                    )
+            finally:
+                region.close()
+        return salvaged
+
+    def _region(self, what: str, generation: int, size: int) -> regions.Region:
+        name = names.region(self.node_id, what, self.server, generation)
+        region = regions.posix_create(name, size)
+        self._stack.callback(region.close)
+        return region
+
+    def _claim_slot(self) -> tuple[SlotView, regions.Region]:
+        view = self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}")
+        region = regions.sysv_create(self.superblock.get("client_region_bytes"))
+        self.superblock.set_segment(view, region.id)
+        self._stack.callback(region.close)
+        return view, region
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until told to stop; returns the exit code."""
+        began = time.monotonic()
+        settings, superblock = self.settings, self.superblock
+        superblock.server_set(self.server, "state", CONSTANTS["SERVER_RECOVERING"])
+        self.folder.make()
+        old = self._old_generations()
+        self.salvaged = self._salvage(old)
+        generation = max([*old, superblock.server_get(self.server, "generation")]) + 1
+        images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
+        images = self._region("images", generation, images_bytes)
+        timages = self._region("timages", generation, images_bytes)
+        stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
+        self._slot, own = self._claim_slot()
+        engine = _core.QueueEngine(
+            superblock.buffer,
+            self.server,
+            images.buffer,
+            timages.buffer,
+            stats.buffer,
+            own.buffer,
+            self._slot.slot,
+            self._slot.generation,
+            self._slot.client_epoch,
+            images_n=settings.images_n,
+            file_bytes=settings.file_bytes,
+            spin_us=settings.spin_us,
+            tick_ms=settings.sync_tick_ms,
+            commit_bytes=settings.commit_bytes,
+            journal_files_max=settings.journal_files_max,
+        )
+        service = self.service = QueueService(
+            engine,
+            Options(
+                superblock=superblock,
+                worker=self.worker,
+                folder=self.folder,
+                node_id=self.node_id,
+                file_bytes=settings.file_bytes,
+                reply_bytes=settings.reply_bytes,
+                load_catalog=self._load_catalog,
+                open_store=self._open_store,
+                own_slot=self._slot.slot,
+                timer=self._timer,
+                say=say,
+            ),
+        )
+        self._slot = superblock.activate(self._slot)
+        self._register()
+        with self._signals(engine):
+            try:
+                recovered = service.start()
+                epoch = superblock.server_get(self.server, "epoch") + 1
+                service.begin(epoch)
+                superblock.server_set(self.server, "generation", generation)
+                superblock.server_set(self.server, "queue_stats_generation", generation)
+                superblock.server_set(self.server, "error", 0)
+                superblock.server_set(self.server, "state", CONSTANTS["SERVER_READY"])
+                superblock.server_set(self.server, "epoch", epoch)
+                self._unlink(old)
+                say(
+                    f"worker {self.worker} ready in {time.monotonic() - began:.3f} s: "
+                    f"{engine.counters()['messages']} messages, {recovered.frames} frames, "
+                    f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
+                )
+                service.serve()
+                superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
+                clean = service.stop()
+            except BaseException:
+                service.release()
+                raise
+        superblock.leave(self._slot.slot, self._slot.generation)
+        if clean:
+            self._unlink([generation])
+        superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])
+        say(f"worker {self.worker} stopped {'clean' if clean else 'without the clean mark'}")
+        return 0
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for _epoch, region in self._stores.values():
+            region.close()
+        self._stores.clear()
+        self._stack.close()
+        self.superblock.close()
+
+    def _unlink(self, generations: list[int]) -> None:
+        for generation in generations:
+            for what in WHATS:
+                regions.posix_unlink(names.region(self.node_id, what, self.server, generation))
+
+    def _register(self) -> None:
+        """Tell the supervisor about the slot; it also scans by itself."""
+        assert self._slot is not None
+        name = names.mailbox(self.node_id, "supervisor")
+        mailbox.post(name, "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
+
+    @contextlib.contextmanager
+    def _signals(self, engine: _core.QueueEngine) -> Iterator[None]:
+        def stop(_number: int, _frame: object) -> None:
+            engine.request_stop()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # -- what the service asks for --------------------------------------------------------------------------------
+
+    def _load_catalog(self) -> list[Declaration]:
+        wanted: list[QueueDeclaration] = Catalog.load(self.directory).of_worker(self.worker)
+        return list(wanted)
+
+    def _open_store(self, store: int) -> None:
+        """Attach a store's directory when its epoch is new. Raises RegionError (it is just starting)."""
+        assert self.service is not None
+        superblock = self.superblock
+        epoch = superblock.server_get(store, "epoch")
+        known = self._stores.get(store)
+        if known is not None and known[0] == epoch:
+            return
+        generation = superblock.server_get(store, "generation")
+        region = regions.posix_open(names.region(self.node_id, "directory", store, generation))
+        if superblock.server_get(store, "epoch") != epoch:
+            region.close()
+            raise regions.RegionError(2, "the store was restarted meanwhile")
+        self.service.engine.set_store(store, epoch, region.buffer)
+        if known is not None:
+            known[1].close()
+        self._stores[store] = (epoch, region)
+
+    def _timer(self) -> None:
+        """Some times a second: is there still a supervisor? When it and the store server are gone, start a new one."""
+        if self.supervisor_pidfd is None or not pidfd_dead(self.supervisor_pidfd):
+            return
+        now = time.monotonic()
+        if now < self._adopt_at or self.superblock.supervisor.alive():
+            return
+        self._adopt_at = now + ADOPT_EVERY_S
+        if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
+            return
+        if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
+            return  # its task: it was there first
+        if NodeDirectory(self.directory).locked():
+            return
+        say("the supervisor and the store server are gone: starting a new supervisor")
+        subprocess.Popen(
+            [sys.executable, "-m", "warren", "up", str(self.directory), "--adopt"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def run_queue_worker(
+    directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
+) -> int:
+    """The whole life of a queue worker process; returns its exit code (0 clean, 1 start anew, 3 do not restart)."""
+    try:
+        instance = Worker(directory, node_id, worker, settings, supervisor_pidfd)
+    except regions.RegionError as error:
+        say(f"worker {worker} finds no superblock: {error}")
+        return 1
+    try:
+        return instance.run()
+    except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
+        say(f"worker {worker} cannot serve: {error}")
+        return EXIT_DO_NOT_RESTART
+    except Error as error:
+        say(f"worker {worker} failed: {error}")
+        return 1
+    finally:
+        with contextlib.suppress(BufferError):
+            instance.close()
+
+
+def main() -> int:
+    """For tests: `python -m warren.workers.queue_worker DIR NODE_ID WORKER` with the default settings."""
+    directory, node_id, worker = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    settings = NodeDirectory(directory).read().settings
+    return run_queue_worker(directory, node_id, worker, settings, None)
+
+
+if __name__ == "__main__":
+    os._exit(main())

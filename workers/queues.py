@@ -1,0 +1,513 @@
+"""Queues as a client sees them: Queue, Message, Subscription. What a Confirm is, the core says.
+
+Hot paths (put, get, ack) are one call into the core each; this file checks what people give, and comes back with another attachment
+when the old one is over (SessionLost: nothing was submitted).
+
+Invariants
+  There is one Queue object for a name in a client, so a process is one consumer of a queue, however often it opens it.
+  A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and ack() says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from warren.engine import _core
+from warren.engine._core import Confirm, SessionLost
+from warren.engine.catalog import QueueDeclaration
+from warren.engine.errors import QueueEmpty, QueueNotFound, UsageError
+from warren.engine.names import check_name
+from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
+from warren.workers.client import level_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.workers.client import Client
+
+__all__ = ["Queue", "Message", "Confirm", "Subscription"]
+
+PREFETCH = 500
+#: rows asked of a worker at once when reading a range or browsing
+BROWSE_ROWS = 512
+#: bytes of bodies in one Arrow batch, if not said otherwise
+BATCH_BYTES = 8 << 20
+UNLIMITED = (1 << 62) - 1
+_ROW_BYTES = DELIVERY.size
+_STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
+
+_encode = msgspec.msgpack.encode
+_decode_meta = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any] | None]).decode
+
+
+def encode_meta(exchange: str, routing_key: str, headers: object) -> bytes:
+    """Metadata of a message: exchange, routing key, headers. Raises UsageError for headers that cannot travel."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
+    if headers and not all(isinstance(key, str) for key in headers):
+        raise UsageError("header names must be str")
+    try:
+        return _encode((exchange, routing_key, dict(headers) if headers else None))
+    except (TypeError, OverflowError, msgspec.MsgspecError) as error:
+        raise UsageError(f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}") from error
+
+
+class Message(_core.Delivery):
+    """One message in hand: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`; ack() or nack() it."""
+
+    __slots__ = ()
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that it was published to; '' is the default exchange."""
+        return _decode_meta(self.meta)[0] if self.meta is not None else ""
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key that it was published with."""
+        return _decode_meta(self.meta)[1] if self.meta is not None else str(self.queue.name)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that it was published with; empty when there were none."""
+        return (_decode_meta(self.meta)[2] or {}) if self.meta is not None else {}
+
+    def __repr__(self) -> str:
+        again = ", redelivered" if self.redelivered else ""
+        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {len(self.body)} bytes{again}>"
+
+
+class Queue:
+    """A queue of the node. Made by `node.queue(name)`; safe for threads."""
+
+    def __init__(self, client: Client, declaration: QueueDeclaration) -> None:
+        self.name = declaration.name
+        self.durable = declaration.durable
+        self._client = client
+        self._consuming = 0
+        self._lock = threading.Lock()
+        self._declaration = declaration
+        self._handle = client.handle(declaration, self, Message)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
+
+    def _renew(self) -> _core.QueueHandle:
+        """A handle of the attachment in use. Raises QueueNotFound when the queue was deleted, ClosedError."""
+        declaration = self._client.router().catalog.queues.get(self.name)
+        if declaration is None:
+            raise QueueNotFound(f"queue {self.name!r} was deleted: declare it again")
+        self._declaration = declaration
+        self.durable = declaration.durable
+        self._handle = self._client.handle(declaration, self, Message)
+        return self._handle
+
+    @property
+    def _server(self) -> int:
+        return SERVER_WORKER_FIRST + self._declaration.worker
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Confirm | None:
+        """Publish one message. Returns when it is as durable as asked for; with wait=False a Confirm, at once.
+
+        `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage, the default
+        of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the confirm
+        the message may still be stored. Raises MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        """
+        level = level_of(durability, self.durable, f"queue {self.name!r}")
+        meta = None if headers is None else encode_meta("", self.name, headers)
+        while True:
+            try:
+                return self._handle.put(body, level, meta, timeout, wait)
+            except SessionLost:
+                self._renew()
+
+    def put_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> Confirm | None:
+        """Publish many messages in order. Returns when all are as durable as asked for; with wait=False one Confirm for all.
+
+        `headers`: one mapping for all, or a sequence with one (or None) for each. A body that is too large or of a wrong type refuses
+        the whole call before anything is sent.
+        """
+        level = level_of(durability, self.durable, f"queue {self.name!r}")
+        meta: bytes | list[bytes | None] | None = None
+        if isinstance(headers, Mapping):
+            meta = encode_meta("", self.name, headers)
+        elif headers is not None:
+            meta = [None if item is None else encode_meta("", self.name, item) for item in headers]
+        if not isinstance(bodies, (list, tuple)):
+            bodies = _listed(bodies)
+        while True:
+            try:
+                return self._handle.put_many(bodies, level, meta, timeout, wait)
+            except SessionLost:
+                self._renew()
+
+    # -- consuming ----------------------------------------------------------------------------------------------
+
+    def get(self, timeout: float | None = None) -> Message:
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: wait for ever, 0: only look)."""
+        while True:
+            try:
+                message = self._handle.get(timeout)
+                break
+            except SessionLost:
+                self._renew()
+        if message is None:
+            raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
+        return message  # type: ignore[return-value]  # the class given to the handle
+
+    def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
+        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`."""
+        while True:
+            try:
+                return self._handle.get_many(max, timeout)  # type: ignore[return-value]
+            except SessionLost:
+                self._renew()
+
+    def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
+        """Iterate over messages, up to `prefetch` unacked ones delivered ahead; ends when none came for `timeout` seconds.
+
+        When the iterator is left, what was delivered and not handed out returns to the queue.
+        """
+        if not isinstance(prefetch, int) or prefetch < 1:
+            raise UsageError(f"prefetch must be a whole number from 1 on, not {prefetch!r}")
+        return self._consume(prefetch, timeout)
+
+    def _consume(self, prefetch: int, timeout: float | None) -> Iterator[Message]:
+        with self._lock:
+            self._consuming += 1
+        try:
+            handle = self._handle
+            begun = False
+            while True:
+                try:
+                    if not begun:
+                        handle.begin(prefetch)
+                        begun = True
+                    message = handle.get(timeout)
+                except SessionLost:
+                    handle, begun = self._renew(), False
+                    continue
+                if message is None:
+                    return
+                yield message  # type: ignore[misc]
+        finally:
+            with self._lock:
+                self._consuming -= 1
+                last = not self._consuming
+            if last:
+                self.release()
+
+    def release(self) -> None:
+        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew."""
+        if self._handle.usable:
+            try:
+                self._handle.release()
+            except SessionLost:
+                return  # the servers return it
+
+    def ack(self, messages: Sequence[Message]) -> None:
+        """Ack many messages of this queue in as few commands as possible."""
+        self._handle.settle_many(messages, True, False)
+
+    def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
+        """Nack many messages of this queue: back to their places, or dropped."""
+        self._handle.settle_many(messages, False, bool(requeue))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the queue: ready, unacked, bytes, published, delivered, acked, requeued, consumers, base, next.
+
+        Messages that this process got delivered ahead and has not handed out count as unacked.
+        """
+        while True:
+            attachment = self._client.attachment()
+            if not self._handle.usable:
+                self._renew()
+            row = attachment.statistics_of(self._server, self._declaration.id)
+            if row is not None:
+                return {name: QUEUE_STATS.unpack(row, name) for name in _STATISTICS}
+            answer = self._client.ask_worker(self._server, "stats", queue=self._declaration.id)
+            return {name: int(answer.get(name, 0)) for name in _STATISTICS}
+
+    def depth(self) -> int:
+        """Messages that are ready."""
+        return self.stats()["ready"]
+
+    def __len__(self) -> int:
+        return self.depth()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def browse(self, max: int = 100) -> list[Message]:
+        """The first `max` ready messages, without taking them. They cannot be acked."""
+        return list(self._browse(max))
+
+    def _browse(self, max: int) -> Iterator[Message]:
+        if not self._handle.usable:
+            self._renew()
+        left, at = max, 0
+        while left > 0:
+            found, at = _browse(self._client, self, self._declaration, at, min(left, BROWSE_ROWS), ready_only=True)
+            if not found and at < 0:
+                return
+            for message in found:
+                if message is not None:
+                    left -= 1
+                    yield message
+            if at < 0:
+                return
+
+    def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """The first `max` ready messages as Arrow batches of at most about `max_bytes` of bodies, without taking them."""
+        part: list[Message] = []
+        size = 0
+        for message in self._browse(max):
+            if part and size + len(message.body) > max_bytes:
+                yield arrow_batch(part)
+                part, size = [], 0
+            part.append(message)
+            size += len(message.body)
+        if part:
+            yield arrow_batch(part)
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def purge(self, timeout: float | None = 30.0) -> int:
+        """Drop the messages that are ready; returns how many. Unacked ones stay with whoever holds them."""
+        if not self._handle.usable:
+            self._renew()
+        return int(self._client.ask_worker(self._server, "purge", queue=self._declaration.id, timeout=timeout)["count"])
+
+    def delete(self) -> None:
+        """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound."""
+        self._client.control("delete_queue", name=self.name)
+        self._client.router()
+
+    def subscription(self, name: str) -> Subscription:
+        """A subscription (durable numbered claims) of this queue; made when it is not there yet."""
+        check_name(name, "subscription")
+        if not self._handle.usable:
+            self._renew()
+        declared = self._client.router().catalog.subscription(self.name, name)
+        if declared is None:
+            answer = self._client.control("subscription", queue=self.name, name=name)
+            declared = msgspec.convert(answer["queue"], QueueDeclaration)
+        return Subscription(self._client, self, name, declared)
+
+    def bind(self, exchange: str, routing_key: str = "") -> None:
+        """Let messages of an exchange with this routing key (pattern) come here. Raises ExchangeNotFound."""
+        self._client.control("bind", queue=self.name, exchange=exchange, routing_key=routing_key)
+
+    def unbind(self, exchange: str, routing_key: str = "") -> bool:
+        """Remove a binding; False when there was none."""
+        return bool(self._client.control("unbind", queue=self.name, exchange=exchange, routing_key=routing_key)["removed"])
+
+
+class Subscription:
+    """Durable numbered claims on messages of a queue: what is claimed stays readable by number until it is acked.
+
+    Nobody owns a subscription: a reader that died is followed by another, which begins at `range()[0]`.
+    """
+
+    def __init__(self, client: Client, queue: Queue, name: str, declaration: QueueDeclaration) -> None:
+        self.name = name
+        self.queue = queue
+        self._client = client
+        self._claims = _Claims(queue, declaration)
+        #: changes when the subscription is deleted and made anew: claim numbers of another incarnation mean other messages
+        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.id}"
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name!r} of {self.queue.name!r}>"
+
+    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        return self._client.ask_worker(SERVER_WORKER_FIRST + self._claims.declaration.worker, op, **fields)
+
+    def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
+        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then. start == end: none."""
+        if max_messages < 1 or max_bytes < 1:
+            raise UsageError("max_messages and max_bytes must be at least 1")
+        answer = self._ask(
+            "claim",
+            queue=self._source_id(),
+            subscription_queue=self._claims.declaration.id,
+            max_messages=min(max_messages, UNLIMITED),
+            max_bytes=min(max_bytes, UNLIMITED),
+        )
+        return int(answer["start"]), int(answer["end"])
+
+    def _source_id(self) -> int:
+        return self._claims.declaration.subscription_of
+
+    def range(self) -> tuple[int, int]:
+        """[lowest claim not acked, end of the claims)."""
+        answer = self._ask("ranges", queue=self._claims.declaration.id)
+        return int(answer["base"]), int(answer["next"])
+
+    def ready(self) -> int:
+        """Messages of the queue that nobody has claimed or taken yet."""
+        return self.queue.depth()
+
+    def read(self, start: int, end: int) -> list[Message]:
+        """The claimed messages numbered [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
+        return [message for message, _number in self._read(start, end)]
+
+    def _read(self, start: int, end: int) -> Iterator[tuple[Message, int]]:
+        at = start
+        while 0 <= at < end:
+            asked = at
+            found, at = _browse(
+                self._client, self._claims, self._claims.declaration, at, min(end - at, BROWSE_ROWS), ready_only=False
+            )
+            for message in found:
+                if message is not None and message.delivery_tag < end:
+                    yield message, message.delivery_tag
+            if at <= asked and at >= 0 and not found:
+                return
+
+    def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
+        """The same as an Arrow batch, of at most about `max_bytes` of bodies (at least one message): see `arrow_batch`."""
+        part: list[Message] = []
+        size = 0
+        for message, _number in self._read(start, end):
+            if part and size + len(message.body) > max_bytes:
+                break
+            part.append(message)
+            size += len(message.body)
+        return arrow_batch(part)
+
+    def ack(self, upto: int) -> int:
+        """Done with every claim below `upto`; returns how many that were."""
+        return int(self._ask("ack_to", queue=self._claims.declaration.id, sequence=upto)["count"])
+
+    def release(self) -> int:
+        """A reader begins anew: returns the lowest claim not acked. Claims keep their numbers and their order."""
+        return self.range()[0]
+
+    def delete(self) -> int:
+        """Return all claims that are not acked to the end of the queue (redelivered), and forget the subscription."""
+        declared = self._claims.declaration
+        count = int(self._ask("release", queue=self._source_id(), subscription_queue=declared.id)["count"])
+        self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
+        return count
+
+
+class _Claims:
+    """The hidden queue of a subscription, as the owner of messages that are read from it."""
+
+    def __init__(self, queue: Queue, declaration: QueueDeclaration) -> None:
+        self.name = queue.name
+        self.declaration = declaration
+
+
+def _browse(
+    client: Client, owner: Queue | _Claims, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
+) -> tuple[list[Message | None], int]:
+    """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
+    server = SERVER_WORKER_FIRST + queue.worker
+    while True:
+        answer = client.ask_worker(
+            server, "browse", queue=queue.id, start=start, count=count, ready_only=ready_only
+        )
+        rows, following = answer["rows"], int(answer["next"])
+        if not rows:
+            return [], -1
+        try:
+            handle = client.handle(queue, owner, Message)
+            found = handle_deliveries(client, handle, rows)
+        except SessionLost:
+            continue
+        if None in found and any(message is None for message in found):
+            # A file moved into the segments between the answer and the reading: those rows have another place now.
+            for number, message in enumerate(found):
+                if message is None:
+                    found[number] = _read_again(client, owner, queue, rows, number, ready_only)
+        return found, following if following > start else -1
+
+
+def handle_deliveries(client: Client, handle: _core.QueueHandle, rows: bytes) -> list[Message | None]:
+    """Messages of the rows of a browse answer; None for one that is not where the row says."""
+    return client.core.deliveries(handle, rows)  # type: ignore[return-value]
+
+
+def _read_again(
+    client: Client, owner: Queue | _Claims, queue: QueueDeclaration, rows: bytes, number: int, ready_only: bool
+) -> Message | None:
+    """One message of an older answer, asked for anew; None when it is gone."""
+    row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
+    sequence = DELIVERY.unpack(row, "sequence")
+    answer = client.ask_worker(
+        SERVER_WORKER_FIRST + queue.worker, "browse", queue=queue.id, start=sequence, count=1, ready_only=ready_only
+    )
+    fresh = answer["rows"][:_ROW_BYTES]
+    if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
+        return None
+    return handle_deliveries(client, client.handle(queue, owner, Message), fresh)[0]
+
+
+def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:
+    if isinstance(bodies, (bytes, bytearray, memoryview, str)):
+        raise UsageError("put_many takes many bodies: give a list, or use put for one")
+    try:
+        return list(bodies)
+    except TypeError as error:
+        raise UsageError(f"bodies must be an iterable of bodies: {error}") from error
+
+
+def _header_value(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def arrow_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    """Messages as an Arrow batch: offset, msg_id, exchange, routing_key, value, headers, delivery_count, redelivered.
+
+    Header values that are neither bytes nor text are written as JSON.
+    """
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    metas = [None if message.meta is None else _decode_meta(message.meta) for message in messages]
+    names = [message.queue.name for message in messages]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.delivery_tag for message in messages], pa.int64()),
+            pa.array([message.message_id for message in messages], pa.binary()),
+            pa.array(["" if meta is None else meta[0] for meta in metas], pa.string()),
+            pa.array([name if meta is None else meta[1] for meta, name in zip(metas, names, strict=True)], pa.string()),
+            pa.array([message.body for message in messages], pa.binary()),
+            pa.array(
+                [
+                    [{"key": key, "value": _header_value(value)} for key, value in ((meta and meta[2]) or {}).items()]
+                    for meta in metas
+                ],
+                pa.list_(pa.field("element", header)),
+            ),
+            pa.array([message.delivery_count for message in messages], pa.int32()),
+            pa.array([message.redelivered for message in messages], pa.bool_()),
+        ],
+        names=["offset", "msg_id", "exchange", "routing_key", "value", "headers", "delivery_count", "redelivered"],
+    )

@@ -1,0 +1,115 @@
+"""What the kernel knows of shared memory: whose a System V segment is, who maps what, how many clients live.
+
+It is asked before anything is removed, because a slot is memory that a broken client may have written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import sysv_ipc
+
+from warren.ipc import region
+from warren.ipc.layout import CLIENT, CLIENT_MAGIC
+from warren.ipc.superblock import SlotView
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One line of /proc/sysvipc/shm."""
+
+    id: int
+    size: int
+    creator: int
+    attached: int
+    uid: int
+
+
+def segments() -> list[Segment]:
+    """The System V segments of this IPC namespace."""
+    try:
+        with open("/proc/sysvipc/shm") as file:
+            header, *rows = (line.split() for line in file)
+    except FileNotFoundError:
+        return []
+    at = [header.index(name) for name in ("shmid", "size", "cpid", "nattch", "uid")]
+    return [Segment(*(int(row[column]) for column in at)) for row in rows]
+
+
+def belongs(view: SlotView, size: int) -> bool:
+    """True when the segment that a slot names is that client's: its creator and size fit, or it carries its client epoch."""
+    for item in segments():
+        if item.id == view.shmid and (item.creator, item.size, item.uid) == (view.pid, size, os.geteuid()):
+            return True
+    try:
+        found = region.sysv_attach(view.shmid, read_only=True)
+    except region.RegionError:
+        return False
+    try:
+        if found.size != size:
+            return False
+        magic, epoch = CLIENT.unpack(found.buffer, "magic"), CLIENT.unpack(found.buffer, "client_epoch")
+        return magic == CLIENT_MAGIC and epoch == view.client_epoch
+    finally:
+        found.close()
+
+
+def remove_unrecorded(pid: int, size: int) -> int:
+    """Remove segments of `size` bytes made by a dead process and attached by nobody; returns how many."""
+    removed = 0
+    for item in segments():
+        if (item.creator, item.size, item.attached, item.uid) == (pid, size, 0, os.geteuid()):
+            removed += region.sysv_remove(item.id)
+    return removed
+
+
+def mappings_of_segment(pid: int, shmid: int) -> int:
+    """How often a process maps a System V segment."""
+    count = 0
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:
+        for line in file:
+            parts = line.split(maxsplit=5)
+            if len(parts) == 6 and parts[5].startswith("/SYSV") and parts[4] == str(shmid):
+                count += 1
+    return count
+
+
+def region_users(prefix: str) -> list[int]:
+    """Pids that map a POSIX region whose name begins with `prefix`, as far as this user may see; not this process."""
+    found = []
+    path = region.SHM_DIRECTORY + prefix
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/maps") as file:
+                if any(path in line for line in file):
+                    found.append(int(name))
+    return sorted(found)
+
+
+def create_semaphore(key: int, value: int) -> bool:
+    """Make a System V semaphore, mode 0600; False when somebody has that key."""
+    try:
+        sysv_ipc.Semaphore(key, sysv_ipc.IPC_CREX, mode=0o600, initial_value=value)
+    except sysv_ipc.ExistentialError:
+        return False
+    return True
+
+
+def remove_semaphore(key: int) -> bool:
+    """Remove a semaphore; False when there is none, or it is not ours."""
+    try:
+        sysv_ipc.Semaphore(key).remove()
+    except (sysv_ipc.Error, ValueError):
+        return False
+    return True
+
+
+def semaphore_value(key: int) -> int | None:
+    """Value of a semaphore (live clients: the kernel keeps it true), None when it is not there."""
+    try:
+        value: int = sysv_ipc.Semaphore(key).value
+    except (sysv_ipc.Error, ValueError):
+        return None
+    return value

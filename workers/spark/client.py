@@ -1,0 +1,49 @@
+"""The one Warren client of a Spark Python process, opened at the first use.
+
+Spark's Python workers are forked from a daemon that never runs our code, live for many tasks, and end without any clean-up
+(idle ones are killed, others leave by `os._exit`). So the client belongs to the process, is found by its pid (a fork must
+not use its parent's), and nothing here relies on being closed: the node sweeps what a dead client held.
+
+`warren.spark.register` puts the application's name into the environment that Spark gives to these workers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from warren.workers.node import attach
+
+if TYPE_CHECKING:
+    from warren.workers.node import Node
+
+#: set by `warren.spark.register` for all Python workers of the application
+APPLICATION_VARIABLE = "WARREN_SPARK_APPLICATION"
+NAME_BYTES_MAX = 47
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, str], Node] = {}
+
+
+def client_name(role: str) -> str:
+    """Return the name under which this process is seen in `warren status`: spark-<application>-<role>-<pid>."""
+    application = os.environ.get(APPLICATION_VARIABLE) or "application"
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in application)
+    end = f"-{role}-{os.getpid()}"
+    return f"spark-{plain}"[: NAME_BYTES_MAX - len(end)] + end
+
+
+def node_of(path: str, role: str, timeout_s: float) -> Node:
+    """Return this process's client of the node at `path`, attached now if it was not yet.
+
+    `role` ("executor", "planner") goes into the name of a new client. Errors: those of `warren.attach`.
+    """
+    key = (os.getpid(), path)
+    with _lock:
+        node = _clients.get(key)
+        if node is None or node.closed:
+            for old in [other for other in _clients if other[0] != key[0]]:
+                del _clients[old]  # a parent's: not ours to close
+            node = _clients[key] = attach(path, timeout=timeout_s, name=client_name(role))
+        return node

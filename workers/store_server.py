@@ -1,0 +1,162 @@
+"""The store server's process: both message stores, single by a semaphore, alive without its supervisor.
+
+Life: attach the superblock, take the store lock (a System V semaphore with SEM_UNDO, so the kernel gives it back whoever
+dies how), recover, announce, serve; on SIGTERM, or when the node drains and no queue worker is left, execute and sync
+everything, save, and end.
+
+When the supervisor dies the server goes on. It looks every 250 ms whether the directory's lock is free, and then starts a new
+supervisor, which adopts what is alive. Of several that are started at once one gets the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import sysv_ipc
+
+from warren.engine.config import Settings
+from warren.engine.errors import EXIT_DO_NOT_RESTART, FormatVersionError, LimitError, PermissionRefused
+from warren.engine.message_store import StoreHost, say
+from warren.engine.node_directory import NodeDirectory
+from warren.ipc.identity import Identity
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.superblock import Superblock
+
+STORES = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
+LOCK_WAIT_S = 10.0
+DRAINING = CONSTANTS["NODE_DRAINING"]
+
+
+def run_store_server(directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int | None) -> int:
+    """Serve both stores of a node until it is told to end; returns the exit code.
+
+    0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed.
+    """
+    superblock = Superblock.attach(node_id)
+    lock = _take_lock(superblock.get("store_lock_key"))
+    if lock is None:
+        say(f"another store server of this node is still there after {LOCK_WAIT_S:g} s")
+        return 1
+    error = max(superblock.server_get(server, "error") for server in STORES)
+    if error:
+        say(f"the disk failed before ({os.strerror(error)}): stop the node, check the disk, and start it again")
+        return EXIT_DO_NOT_RESTART
+    me = Identity.current()
+    for server in STORES:
+        superblock.server_set(server, "state", CONSTANTS["SERVER_RECOVERING"])
+        superblock.server_set(server, "start_time", me.start_time)
+        superblock.server_set(server, "pid", me.pid)
+    watch = _SupervisorWatch(directory, superblock, supervisor_pidfd)
+    host = StoreHost(superblock, directory, settings, watch.look)
+    watch.host = host
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        host.stopping = True
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        host.start()
+    except (FormatVersionError, PermissionRefused, LimitError) as refused:
+        say(str(refused))
+        host.close()
+        return EXIT_DO_NOT_RESTART
+    except BaseException:
+        host.close()  # ends the committers, so that the process can end
+        raise
+    host.serve()
+    durable = host.stop()
+    ends = superblock.state == DRAINING
+    for server in STORES:
+        superblock.server_set(server, "state", CONSTANTS["SERVER_DOWN"])
+    host.close(unlink=ends)
+    _give_back(lock)
+    return 0 if durable else 1
+
+
+def _take_lock(key: int) -> sysv_ipc.Semaphore | None:
+    """Become the node's only store server; None when another one does not go away in time."""
+    semaphore = sysv_ipc.Semaphore(key)
+    semaphore.undo = True
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            semaphore.acquire(max(0.0, deadline - time.monotonic()))
+        except sysv_ipc.BusyError:
+            return None
+        except InterruptedError:
+            continue
+        return semaphore
+
+
+def _give_back(lock: sysv_ipc.Semaphore) -> None:
+    try:
+        lock.release()
+    except sysv_ipc.ExistentialError:
+        say("the store lock was removed while this server ran")
+
+
+class _SupervisorWatch:
+    """What the server does every 250 ms beside serving: look after its supervisor, and see that a drain ends."""
+
+    def __init__(self, directory: Path, superblock: Superblock, pidfd: int | None) -> None:
+        self.host: StoreHost | None = None
+        self._directory = NodeDirectory(directory)
+        self._superblock = superblock
+        self._pidfd = pidfd
+        self._seen = superblock.supervisor
+        self._started: subprocess.Popen[bytes] | None = None
+
+    def look(self) -> None:
+        """Called in the server's loop."""
+        if self._started is not None and self._started.poll() is not None:
+            self._started = None
+        if self._superblock.state == DRAINING and self.host is not None and not self._workers_alive():
+            self.host.stopping = True
+            return
+        if self._pidfd is not None and not self._lost():
+            return
+        if self._pidfd is not None and self._started is None and not self._directory.locked():
+            self._started = self._start_supervisor()
+
+    def _lost(self) -> bool:
+        """True while no supervisor lives that we know of. A new one is known by what it wrote into the superblock."""
+        assert self._pidfd is not None
+        if not select.select([self._pidfd], [], [], 0)[0]:
+            return False
+        now = self._superblock.supervisor
+        if now == self._seen or not now.alive():
+            return True
+        pidfd = now.open_pidfd()
+        if pidfd is None:
+            return True
+        say(f"supervisor {self._seen.pid} died; {now.pid} has taken over")
+        os.close(self._pidfd)
+        self._pidfd, self._seen = pidfd, now
+        return False
+
+    def _workers_alive(self) -> bool:
+        for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
+            identity = self._superblock.server_identity(server)
+            if identity.pid and identity.alive():
+                return True
+        return False
+
+    def _start_supervisor(self) -> subprocess.Popen[bytes]:
+        say(f"supervisor {self._seen.pid} is gone: a new one is started")
+        path = self._directory.log_file("supervisor")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with open(path, "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "warren", "up", str(self._directory.path), "--adopt"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )

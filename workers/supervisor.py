@@ -1,0 +1,762 @@
+"""The supervisor: makes a node, keeps its servers alive, watches its clients, and ends it in good order.
+
+One thread, one selector loop; nothing in it blocks. States of a node: CREATING → STARTING → RUNNING → DRAINING → STOPPED.
+
+Invariants
+  It holds the directory's lock from before it changes anything until after everything is removed; its children never hold it.
+  A server is started only when no process of that role lives (children.py). A superblock in use is never replaced.
+  The superblock is unlinked last: as long as it is there, it names what is left.
+Crash points (its successor holds the lock, so it is alone)
+  before the superblock: node.json has the new epoch and the semaphores' keys; the next start removes the semaphores
+  CREATING, STARTING, RUNNING with a living server or client: adopted; clients notice nothing
+  the same with nobody left alive, or STOPPED: the remains are removed, and the node starts cold
+  DRAINING: the drain is finished first
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import posix_ipc
+import psutil
+
+from warren.engine.catalog import Catalog
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    EXIT_DO_NOT_RESTART,
+    ClosedError,
+    DirectoryInUse,
+    Error,
+    LimitError,
+    PermissionRefused,
+    StoreError,
+    UsageError,
+)
+from warren.engine.node_directory import Launch, NodeDirectory, NodeFile
+from warren.ipc import names
+from warren.ipc.identity import Identity
+from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.ipc.mailbox import Mailbox
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
+from warren.workers import children, remains
+from warren.workers.children import Role
+from warren.workers.clients_watch import ClientsWatch
+from warren.workers.control import ControlServer
+from warren.workers.segments import create_semaphore, region_users, segments
+from warren.workers.status import NODE_STATES, SAMPLE_S, Statistics
+
+CREATING, STARTING, RUNNING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_RUNNING"]
+DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
+READY, DOWN, FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_DOWN"], CONSTANTS["SERVER_FAILED"]
+
+STOP_TIMEOUT_S = 30.0
+START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
+STARTING_POLL_S = 0.002
+MESSAGES_KEPT = 50
+
+
+class Servers(Protocol):
+    """What the supervisor runs in its children; tests inject their own."""
+
+    def store(self, directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Serve both stores; returns an exit code."""
+
+    def worker(self, directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Serve the queues of one worker; returns an exit code."""
+
+
+class RealServers:
+    """The store server and the queue workers. Made before forking, so that a restart has nothing to load."""
+
+    def __init__(self) -> None:
+        from warren.workers.queue_worker import run_queue_worker
+        from warren.workers.store_server import run_store_server
+
+        self.store: Callable[[Path, int, Settings, int], int] = run_store_server
+        self.worker: Callable[[Path, int, int, Settings, int], int] = run_queue_worker
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a supervisor is started. `idle_exit`: seconds without clients after which the node ends, None: never."""
+
+    idle_exit: float | None = None
+    adopt: bool = False  #: losing the race for the directory is fine
+    successor: bool = False  #: takes over from a killed supervisor, and never begins a node anew
+    changes: dict[str, Any] = field(default_factory=dict)  #: settings by name
+    stop_timeout: float = STOP_TIMEOUT_S
+
+
+def supervise(
+    path: Path | str,
+    options: Options,
+    servers: Callable[[], Servers] = RealServers,
+    ready: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Be the supervisor of a directory until the node ends; returns the exit code of the process.
+
+    `ready` is called once with a line for people when the node runs (also by one that lost the race and need not).
+    Raises DirectoryInUse, UsageError, StoreError and its kinds, LimitError.
+    """
+    os.umask(0o077)
+    directory = NodeDirectory(path)
+    directory.make()
+    if not _lock(directory, options):
+        ready(f"a node runs for {directory.path} already")
+        return 0
+    try:
+        while True:
+            supervisor = Supervisor(directory, options, servers, ready)
+            code = supervisor.run()
+            if not supervisor.begin_anew:
+                return code
+    finally:
+        directory.unlock()
+
+
+def _lock(directory: NodeDirectory, options: Options) -> bool:
+    """Take the directory's lock. False: somebody else has it, serves, and that is fine. Raises DirectoryInUse."""
+    deadline = time.monotonic() + START_WAIT_S
+    while True:
+        try:
+            directory.lock()
+        except DirectoryInUse:
+            if not options.adopt or time.monotonic() > deadline:
+                raise
+        else:
+            return True
+        with contextlib.suppress(Error, RegionError):
+            superblock = Superblock.attach(directory.read().node_id)
+            try:
+                if superblock.wait_state({RUNNING}, 0.05) and superblock.supervisor.alive():
+                    return False
+            finally:
+                superblock.close()
+        time.sleep(0.005)
+
+
+class Supervisor:
+    """One run of a node under the directory's lock."""
+
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        options: Options,
+        servers: Callable[[], Servers],
+        ready: Callable[[str], None],
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.begin_anew = False  #: after run(): a drain was finished for a dead supervisor, and the node is to start now
+        self.messages: list[str] = []
+        self._make_servers = servers
+        self._ready = ready
+        self._announced = False
+        self._node: NodeFile
+        self._superblock: Superblock
+        self._catalog: Catalog
+        self._roles: list[Role] = []
+        self._selector = selectors.DefaultSelector()
+        self._control: ControlServer | None = None
+        self._mailbox: Mailbox | None = None
+        self._clients: ClientsWatch
+        self._statistics: Statistics
+        self._wake_read, self._wake_write = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._own_pidfd = os.pidfd_open(os.getpid())
+        self._signals = 0
+        self._code = 0
+        self._kill_at: float | None = None
+        self._killed = False
+        self._store_told = False
+        self._created = False
+        self._next_sample = 0.0
+        self._seen_client = 0.0
+
+    # -- the run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Start or take over the node, serve until it ends; returns the exit code."""
+        handlers = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
+        wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        try:
+            try:
+                self._open()
+            except BaseException:
+                self._abandon()
+                raise
+            self._loop()
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            self._close()
+        return self._code
+
+    def _open(self) -> None:
+        self._node = self.directory.open_or_make(self.options.changes)
+        found = self._find()
+        servers = self._make_servers()
+        children.freeze()
+        self._catalog = Catalog.load(self.directory.path)
+        if found is None:
+            if self.options.successor:
+                raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
+            self._create()
+            self._created = True
+        else:
+            self._superblock = found
+            self._take_launch()
+        superblock = self._superblock
+        superblock.set_supervisor(Identity.current())
+        superblock.set("catalog_version", self._catalog.version)
+        workers_n = superblock.servers_n - SERVER_WORKER_FIRST
+        self._roles = children.make_roles(
+            lambda pidfd: servers.store(self.directory.path, self._node.node_id, self._node.settings, pidfd),
+            lambda index: lambda pidfd: servers.worker(
+                self.directory.path, self._node.node_id, index, self._node.settings, pidfd
+            ),
+            workers_n,
+            self.directory.log_file,
+        )
+        self._statistics = Statistics(superblock)
+        self._clients = ClientsWatch(superblock, self._selector, self._servers_that_sweep, self._server_pids)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
+        self._open_mailbox()
+        for role in self._roles:
+            if found is not None and children.adopt(role, superblock):
+                self._watch(role)
+        if superblock.state == DRAINING:
+            self.begin_anew = not self.options.successor
+            self._say("the drain that a killed supervisor began is finished first")
+            self.stop("", 0, again=True)
+        else:
+            self._control = ControlServer(self.directory, self._selector, self._answer)
+            if superblock.state != RUNNING:
+                superblock.set_state(STARTING)
+            for role in self._roles:
+                if not role.running:
+                    self._start(role)
+        self.directory.write_launch(Launch(self.options.idle_exit))
+        self._clients.scan()
+        self._seen_client = time.monotonic()
+
+    def _abandon(self) -> None:
+        """The start failed: end what was started, and remove what was made. What was taken over goes on."""
+        for role in self._roles:
+            if role.running and not role.adopted:
+                children.send(role, signal.SIGKILL)
+                self._selector.unregister(role.pidfd)
+                children.reap(role)
+        if self._created:
+            remains.remove(self._node, self._superblock)
+
+    def _loop(self) -> None:
+        while not self._finished():
+            for key, _events in self._selector.select(self._timeout()):
+                if key.data is not None:
+                    key.data()
+            self._tick(time.monotonic())
+        self._finish()
+
+    def _timeout(self) -> float:
+        """Seconds until something has to be done without being asked."""
+        now = time.monotonic()
+        due = [self._next_sample, self._clients.next_scan]
+        due += [role.restart_at for role in self._roles if role.restart_at is not None]
+        if self._kill_at is not None:
+            due.append(self._kill_at)
+        if not self._announced and self._superblock.state in (STARTING, RUNNING):
+            due.append(now + STARTING_POLL_S)
+        return max(0.0, min(due) - now)
+
+    def _tick(self, now: float) -> None:
+        if self._signals:
+            self._stop_for_signal()
+        if not self._announced and self._superblock.state in (STARTING, RUNNING):
+            self._announce_when_ready()
+        for role in self._roles:
+            if role.restart_at is not None and now >= role.restart_at:
+                self._start(role)
+        if now >= self._clients.next_scan:
+            self._clients.scan()
+            self._check_idle(now)
+        if now >= self._next_sample:
+            self._next_sample = now + SAMPLE_S
+            self._statistics.sample()
+            self._check_alarms()
+            if os.getpid() == 1:
+                self._reap_strangers()
+        if self._superblock.state == DRAINING:
+            self._drain(now)
+
+    def _announce_when_ready(self) -> None:
+        superblock = self._superblock
+        if any(superblock.server_get(server, "state") != READY for role in self._roles for server in role.servers):
+            return
+        superblock.set_state(RUNNING)
+        self._announced = True
+        self._seen_client = time.monotonic()
+        notify_systemd("READY=1")
+        workers_n = len(self._roles) - 1
+        self._ready(
+            f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
+            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}, supervisor pid {os.getpid()}; "
+            f"stop it with `warren stop {self.directory.path}` or Ctrl-C"
+        )
+
+    # -- beginning ----------------------------------------------------------------------------------------------
+
+    def _find(self) -> Superblock | None:
+        """The superblock of a node that still lives in parts (to be adopted); None after removing what no longer does.
+
+        Raises UsageError (processes of another version of Warren use it), PermissionRefused.
+        """
+        try:
+            superblock = Superblock.attach(self._node.node_id)
+        except RegionError as error:
+            if error.errno == errno.EACCES:
+                raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
+            users = region_users(names.node_prefix(self._node.node_id))
+            if error.errno == errno.EPROTO and users:
+                raise UsageError(
+                    f"{self.directory.path} is still used by processes of another version of Warren "
+                    f"({', '.join(map(str, users[:8]))}): end them first"
+                ) from error
+            remains.remove(self._node, None)
+            return None
+        servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
+        alive = any(identity.pid and identity.alive() for identity in servers)
+        if superblock.state == DRAINING and alive:
+            return superblock
+        if superblock.state != STOPPED and (alive or any(map(_holds, _clients_of(superblock)))):
+            if superblock.state == DRAINING:
+                superblock.set_state(STOPPED)
+            else:
+                self._check_settings(superblock)
+                return superblock
+        remains.remove(self._node, superblock)
+        superblock.close()
+        return None
+
+    def _check_settings(self, superblock: Superblock) -> None:
+        """Settings that were asked for must be those of the node that is taken over."""
+        stored = self.directory.read().settings
+        if self._node.settings != stored:
+            changed = msgspec.structs.asdict(self._node.settings).items() - msgspec.structs.asdict(stored).items()
+            superblock.close()
+            raise UsageError(
+                f"the node of {self.directory.path} still lives in parts and cannot take new settings "
+                f"({', '.join(sorted(name for name, _value in changed))}): start it without them, stop it, then start it with them"
+            )
+
+    def _create(self) -> None:
+        """A cold start: a new epoch, new semaphores, a new superblock."""
+        node_id = self._node.node_id
+        keys = (_new_key(), _new_key())
+        self._node = msgspec.structs.replace(self._node, node_epoch=self._node.node_epoch + 1, semaphore_keys=keys)
+        self.directory.write(self._node)
+        if self._catalog.drop_transient():
+            self._catalog.save(self.directory.path)
+        try:
+            for key, value in zip(keys, (0, 1), strict=True):
+                if not create_semaphore(key, value):
+                    raise StoreError(f"System V semaphore key {key:#x} is taken: start again")
+            self._superblock = Superblock.create(
+                node_id, self._node.node_epoch, keys[0], keys[1], geometry(self._node.settings)
+            )
+        except RegionError as error:
+            remains.remove(self._node, None)
+            if error.errno == errno.ENOSPC:
+                raise LimitError(str(error.strerror)) from error
+            raise StoreError(str(error.strerror)) from error
+        except BaseException:
+            remains.remove(self._node, None)
+            raise
+
+    def _take_launch(self) -> None:
+        """Take over from a killed supervisor: keep how it was started, unless this one was told otherwise."""
+        if self.options.idle_exit is None and (self.options.adopt or self.options.successor):
+            launch = self.directory.read_launch()
+            self.options = Options(
+                launch.idle_exit,
+                self.options.adopt,
+                self.options.successor,
+                self.options.changes,
+                self.options.stop_timeout,
+            )
+
+    def _open_mailbox(self) -> None:
+        try:
+            self._mailbox = Mailbox(names.mailbox(self._node.node_id, "supervisor"), create=True)
+        except (posix_ipc.Error, OSError) as error:
+            self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later")
+            return
+        self._selector.register(self._mailbox.fileno(), selectors.EVENT_READ, self._read_mailbox)
+
+    # -- servers ------------------------------------------------------------------------------------------------
+
+    def _start(self, role: Role) -> None:
+        try:
+            children.start(role, self._superblock, self._own_pidfd, self._close_in_child)
+        except OSError as error:
+            self._say(f"cannot start {role.name}: {error}")
+            self._died(role)
+            return
+        self._watch(role)
+
+    def _watch(self, role: Role) -> None:
+        self._selector.register(role.pidfd, selectors.EVENT_READ, lambda: self._ended(role))
+
+    def _ended(self, role: Role) -> None:
+        """A server's process is dead."""
+        self._selector.unregister(role.pidfd)
+        pid = role.identity.pid if role.identity else 0
+        how = children.reap(role)
+        role.identity = None
+        self._superblock.slots_changed()
+        self._clients.scan()
+        draining = self._superblock.state == DRAINING
+        if draining and not (role.kind == "store" and self._workers_running()):
+            self._set_state(role, DOWN)
+            if how not in ("ended with exit code 0", "ended"):
+                self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}")
+            return
+        self._say(f"{role.name} (process {pid}) {how}")
+        self._died(role)
+
+    def _died(self, role: Role) -> None:
+        """Decide what follows a death: a start now or later, or the end of the node."""
+        now = time.monotonic()
+        fatal = role.failed  # it said so itself
+        if not fatal:
+            children.record_death(role, now)
+        if not role.failed:
+            self._set_state(role, DOWN)
+            for server in role.servers:
+                self._superblock.server_set(server, "restarts", self._superblock.server_get(server, "restarts") + 1)
+            if role.restart_at is not None and role.restart_at <= now:
+                self._start(role)
+            return
+        self._set_state(role, FAILED)
+        self._superblock.alarm(CONSTANTS["ALARM_SERVER_FAILED"], on=True)
+        printed = children.last_lines(role.log)
+        last = f"; its last words were:\n{printed}" if printed else f"; see {role.log}"
+        if fatal:
+            self.stop(f"{role.name} cannot run{last}", EXIT_DO_NOT_RESTART)
+        else:
+            self.stop(
+                f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s; the node stops{last}", 1
+            )
+
+    def _set_state(self, role: Role, state: int) -> None:
+        for server in role.servers:
+            self._superblock.server_set(server, "state", state)
+
+    def _workers_running(self) -> bool:
+        return any(role.running for role in self._roles if role.kind == "queue_worker")
+
+    def _servers_that_sweep(self) -> list[int]:
+        """Servers that have to be done with a client before its slot is freed: all that run or will run again."""
+        return [
+            server
+            for role in self._roles
+            if role.running or role.restart_at is not None
+            for server in role.servers
+        ]
+
+    def _server_pids(self) -> list[int]:
+        return [role.identity.pid for role in self._roles if role.identity is not None]
+
+    def _close_in_child(self) -> None:
+        """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is shared."""
+        self.directory.forget_lock()
+        self._selector.close()
+        if self._control is not None:
+            self._control.close(remove=False)
+        if self._mailbox is not None:
+            self._mailbox.close()
+        self._clients.close(unregister=False)
+        self._wake_read.close()
+        self._wake_write.close()
+        for role in self._roles:
+            if role.pidfd >= 0:
+                os.close(role.pidfd)
+        self._superblock.close()
+
+    def _reap_strangers(self) -> None:
+        """As process 1 of a container: collect orphans that were handed to us."""
+        mine = set(self._server_pids())
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid not in mine:
+                os.waitpid(found.si_pid, 0)
+
+    # -- signals, mailbox, alarms, idleness ---------------------------------------------------------------------
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._signals += 1
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_read.recv(4096):
+                pass
+
+    def _stop_for_signal(self) -> None:
+        count, self._signals = self._signals, 0
+        if self._superblock.state == DRAINING:
+            self._force("a second signal came")
+        else:
+            self.stop("", 0)
+            if count > 1:
+                self._force("two signals came")
+
+    def _read_mailbox(self) -> None:
+        assert self._mailbox is not None
+        for _turn in range(64):
+            message = self._mailbox.receive()
+            if message is None:
+                return
+            slot = message.get("slot")
+            if isinstance(slot, int):
+                self._clients.look(slot)
+
+    def _check_alarms(self) -> None:
+        settings, superblock = self._node.settings, self._superblock
+        used = psutil.virtual_memory().percent / 100
+        self._alarm("ALARM_MEMORY", used > settings.memory_used_max, f"{used:.0%} of the memory is in use")
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self.directory.path).free
+            low = free < settings.disk_free_bytes_min
+            self._alarm("ALARM_DISK", low, f"{free >> 20} MiB are free on the disk of {self.directory.path}")
+        if superblock.get("alarms") & CONSTANTS["ALARM_SYNC_FAILED"]:
+            self._say("a server could not make data durable; it refuses writes until the node is started again", once=True)
+
+    def _alarm(self, name: str, on: bool, because: str) -> None:
+        bit = CONSTANTS[name]
+        if bool(self._superblock.get("alarms") & bit) == on:
+            return
+        self._superblock.alarm(bit, on)
+        self._say(f"alarm {name.removeprefix('ALARM_').lower()} {'raised' if on else 'cleared'}: {because}")
+
+    def _check_idle(self, now: float) -> None:
+        own = set(self._server_pids())
+        if any(view.pid not in own for view in self._clients.clients()):
+            self._seen_client = now
+        limit = self.options.idle_exit
+        if limit is not None and self._announced and self._superblock.state == RUNNING and now - self._seen_client > limit:
+            self.stop(f"no client for {limit:g} s", 0)
+
+    def _say(self, message: str, *, once: bool = False) -> None:
+        """A line for people, in the log and in `status`."""
+        line = f"{children.stamp()} {message}"
+        if once and any(kept.endswith(message) for kept in self.messages):
+            return
+        self.messages = [*self.messages, line][-MESSAGES_KEPT:]
+        with contextlib.suppress(OSError, ValueError):
+            print(f"warren: {line}", file=sys.stderr, flush=True)
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str, code: int, *, timeout: float | None = None, again: bool = False) -> None:
+        """Begin the drain: queue workers end first, because they are clients of the store."""
+        if self._superblock.state == DRAINING and not again:
+            self._code = self._code or code
+            return
+        self._code = code
+        if reason:
+            self._say(f"stopping: {reason}")
+        self._superblock.set_state(DRAINING)
+        self._superblock.ring_all()
+        notify_systemd("STOPPING=1")
+        self._kill_at = time.monotonic() + (self.options.stop_timeout if timeout is None else timeout)
+        for role in self._roles:
+            if role.kind == "queue_worker":
+                role.restart_at = None
+                children.send(role, signal.SIGTERM)
+        self._store_told = False
+
+    def _drain(self, now: float) -> None:
+        """What the drain does next: when the workers are gone the store ends; when time is over what is left is killed."""
+        if not self._workers_running() and not self._store_told:
+            self._store_told = True
+            for role in self._roles:
+                role.restart_at = None
+                children.send(role, signal.SIGTERM)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._force(f"it took longer than {self.options.stop_timeout:g} s")
+
+    def _force(self, reason: str) -> None:
+        """Kill what is left. What was confirmed is safe: the next start recovers it."""
+        self._kill_at = None
+        for role in self._roles:
+            role.restart_at = None
+            if role.running:
+                self._say(f"{role.name} is killed, because {reason}")
+                self._killed = True
+                children.send(role, signal.SIGKILL)
+
+    def _finished(self) -> bool:
+        return self._superblock.state == DRAINING and not any(
+            role.running or role.restart_at is not None for role in self._roles
+        )
+
+    def _finish(self) -> None:
+        """Every server is gone: remove everything."""
+        if self._killed and not self._code:
+            self._code = 1
+        self._superblock.set_state(STOPPED)
+        if self._control is not None:
+            self._control.flush(0.2)
+        remains.remove(self._node, self._superblock)
+
+    def _close(self) -> None:
+        if hasattr(self, "_clients"):
+            self._clients.close()
+        if self._control is not None:
+            self._control.close()
+        if self._mailbox is not None:
+            self._selector.unregister(self._mailbox.fileno())
+            self._mailbox.close()
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+        os.close(self._own_pidfd)
+        if hasattr(self, "_superblock"):
+            self._superblock.close()
+
+    # -- control ------------------------------------------------------------------------------------------------
+
+    def _answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+        handler = getattr(self, f"_op_{op}", None)
+        if handler is None:
+            raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
+        self._seen_client = time.monotonic()
+        answer: dict[str, Any] = handler(**fields)
+        return answer
+
+    def _op_ping(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "state": NODE_STATES[self._superblock.state]}
+
+    def _op_status(self) -> dict[str, Any]:
+        return self._statistics.report(self.directory, self._node, self._roles, self._catalog, self.messages)
+
+    def _op_settings(self) -> dict[str, Any]:
+        return {
+            "settings": msgspec.structs.asdict(self._node.settings),
+            "node_id": self._node.node_id,
+            "node_epoch": self._node.node_epoch,
+        }
+
+    def _op_stop(self, timeout: float | None = None, force: bool = False) -> dict[str, Any]:
+        if self._superblock.state == DRAINING and force:
+            self._force("it was asked for")
+        else:
+            self.stop("asked by `stop`", 0, timeout=timeout)
+            if force:
+                self._force("it was asked for")
+        return {"pid": os.getpid()}
+
+    def _op_queues(self) -> dict[str, Any]:
+        catalog = self._catalog
+        return {
+            "version": catalog.version,
+            "queues": sorted(catalog.queues.values(), key=lambda item: item.id),
+            "exchanges": sorted(catalog.exchanges.values(), key=lambda item: item.name),
+            "bindings": sorted(catalog.bindings),
+        }
+
+    def _op_declare_queue(
+        self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        workers_n = self._superblock.servers_n - SERVER_WORKER_FIRST
+        return self._change(
+            "queue",
+            lambda catalog: catalog.declare_queue(
+                name, workers_n=workers_n, durable=bool(durable), arguments=arguments or {}
+            ),
+        )
+
+    def _op_delete_queue(self, name: str) -> dict[str, Any]:
+        return self._change("queue", lambda catalog: catalog.delete_queue(name))
+
+    def _op_declare_exchange(self, name: str, type: str = "direct", durable: bool = True) -> dict[str, Any]:
+        return self._change(
+            "exchange", lambda catalog: catalog.declare_exchange(name, type=type, durable=bool(durable))
+        )
+
+    def _op_delete_exchange(self, name: str) -> dict[str, Any]:
+        return self._change("exchange", lambda catalog: catalog.delete_exchange(name))
+
+    def _op_bind(self, queue: str, exchange: str, routing_key: str = "") -> dict[str, Any]:
+        return self._change("binding", lambda catalog: catalog.bind(queue, exchange, routing_key))
+
+    def _op_unbind(self, queue: str, exchange: str, routing_key: str = "") -> dict[str, Any]:
+        return self._change("removed", lambda catalog: catalog.unbind(queue, exchange, routing_key))
+
+    def _op_subscription(self, queue: str, name: str, delete: bool = False) -> dict[str, Any]:
+        if delete:
+            return self._change("queue", lambda catalog: catalog.delete_subscription(queue, name))
+        return self._change("queue", lambda catalog: catalog.declare_subscription(queue, name))
+
+    def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
+        """Change a copy of the catalog, make it durable, then use it and tell everybody."""
+        if self._superblock.state == DRAINING:
+            raise ClosedError(f"the node of {self.directory.path} is stopping")
+        catalog = self._catalog.copy()
+        result = change(catalog)
+        created = catalog.version != self._catalog.version
+        if created:
+            catalog.save(self.directory.path)
+            self._catalog = catalog
+            self._superblock.set("catalog_version", catalog.version)
+            self._superblock.ring_all()
+        return {what: result, "created": created, "version": self._catalog.version}
+
+
+def geometry(settings: Settings) -> dict[str, int]:
+    """What the superblock of a node with these settings says about sizes."""
+    values = {name: getattr(settings, name) for name in GEOMETRY if name != "servers_n"}
+    return {"servers_n": SERVER_WORKER_FIRST + settings.workers, **values}
+
+
+def notify_systemd(state: str) -> None:
+    """Tell systemd (Type=notify) how far we are; nothing without it."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.sendto(state.encode(), address)
+
+
+def _new_key() -> int:
+    """A key for a System V semaphore; 0 is IPC_PRIVATE."""
+    return secrets.randbelow(0x7FFF_FFFE) + 1
+
+
+def _clients_of(superblock: Superblock) -> list[Any]:
+    return [view for view in superblock.slots() if view.state in (CLAIMED, ACTIVE)]
+
+
+def _holds(view: Any) -> bool:
+    """True when the client of a slot is there: a foreign one when somebody has its segment attached."""
+    if view.identity.namespace == Identity.current().namespace:
+        return bool(view.identity.alive())
+    return any(item.id == view.shmid and item.attached for item in segments())

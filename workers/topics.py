@@ -1,0 +1,12 @@
+"""Topics (replayable logs) are planned; asking for one says so."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from warren.engine.errors import NotYet
+
+
+def topic(name: str) -> NoReturn:
+    """Raise NotYet."""
+    raise NotYet(f"topic {name!r}: this version of Warren has queues and the message store; topics come with a later one")
