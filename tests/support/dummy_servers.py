@@ -16,6 +16,7 @@ from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.ipc import _core
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import DEAD, LEAVING, Superblock
+from warren.workers import children
 from warren.workers.supervisor import Options, supervise
 
 
@@ -63,6 +64,7 @@ def _serve(directory: Path, node_id: int, name: str, servers: tuple[int, ...], s
 def main() -> int:
     directory, *rest = sys.argv[1:]
     words = dict(word.split("=", 1) for word in rest)
+    children.DEATHS_MAX = int(words.pop("deaths_max", "10"))
     options = Options(
         idle_exit=float(words.pop("idle_exit")) if "idle_exit" in words else None,
         adopt=bool(words.pop("adopt", "")),

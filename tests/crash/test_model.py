@@ -1,0 +1,36 @@
+"""The explicit-state models of the protocols: no reachable state breaks an invariant, and every rule is needed.
+
+Goal: the store's ring + flying + directory + index + head, the large publish, and deliveries hold with kills between
+any two steps.
+Method: breadth-first search of each model; then each rule is broken in turn, and the search must find what that does.
+"""
+
+from typing import Any
+
+import pytest
+
+from warren.tools.model import __main__ as models
+from warren.tools.model.search import search
+
+pytestmark = pytest.mark.crash
+
+ALL = [(f"{name}: {text}", model) for name, module in models.MODELS for text, model in module.STANDARD.items()]
+
+
+@pytest.mark.parametrize("model", [model for _, model in ALL], ids=[text for text, _ in ALL])
+def test_no_reachable_state_is_wrong(model: Any) -> None:
+    found = search(model)
+    assert found.violation is None, str(found)
+    assert found.states > 1000, "a model this small shows nothing"
+    assert found.rests > 0, "the model never comes to rest"
+    print(found)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in models.MODELS])
+def test_every_rule_is_needed(name: str) -> None:
+    for model, rule, _, broken in models.mutants():
+        if model != name:
+            continue
+        caught = models.caught(broken)
+        assert caught is not None, f"the model does not notice that {rule} is broken"
+        print(f"{rule}: {caught[1].violation}")

@@ -1,0 +1,794 @@
+"""Goal: one supervisor per directory keeps its servers alive, sweeps what clients leave, survives its own death, and ends
+without a trace.
+
+Method: a supervisor process whose servers are dummies (support/dummy_servers.py), so that only the supervisor is tested;
+clients are slots claimed by this process or by a child. Things are killed, and then waited for. The census of conftest.py
+fails every test that leaves a region, segment, semaphore, mailbox, process or descriptor.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.waiting import wait_until
+
+from warren.engine.catalog import Catalog
+from warren.engine.errors import (
+    DeclarationMismatch,
+    FormatVersionError,
+    InvalidName,
+    NodeNotRunning,
+    QueueNotFound,
+    TimedOut,
+    UsageError,
+)
+from warren.engine.node_directory import NodeDirectory
+from warren.ipc import names, region
+from warren.ipc.identity import Identity
+from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK
+from warren.ipc.mailbox import post
+from warren.ipc.region import Region, RegionError
+from warren.ipc.superblock import ACTIVE, FREE, SlotView, Superblock
+from warren.workers.control import ControlClient
+from warren.workers.segments import segments
+
+pytestmark = pytest.mark.integration
+
+SMALL = ("ring_records=64", "delivery_slots=64", "arena_bytes=65536", "message_bytes_max=16384", "workers=2")
+TESTS = Path(__file__).parents[1]
+Starter = Callable[..., "Node"]
+
+
+class Node:
+    """A supervisor process with dummy servers."""
+
+    def __init__(self, directory: Path, *words: str, environment: dict[str, str] | None = None, group: bool = False):
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "support.dummy_servers", str(directory), *words],
+            cwd=TESTS,
+            env=os.environ | {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"} | (environment or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0 if group else None,
+        )
+        self.printed = ""
+
+    def ready(self) -> "Node":
+        """Wait for the line that says that the node is up."""
+        assert self.process.stdout is not None
+        self.printed = self.process.stdout.readline()
+        assert "up for" in self.printed, self.printed + self.process.communicate()[1]
+        return self
+
+    def end(self, timeout: float = 20.0) -> tuple[int, str, str]:
+        """Wait for the end: exit code, standard output, standard error."""
+        out, error = self.process.communicate(timeout=timeout)
+        return self.process.returncode, self.printed + out, error
+
+    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        with ControlClient(self.directory) as client:
+            return client.call(op, **fields)
+
+    def status(self) -> dict[str, Any]:
+        return self.call("status")
+
+    def pids(self) -> dict[str, int]:
+        """Role (with its index) → pid."""
+        return {f"{item['role']}-{item['index']}": item["pid"] for item in self.status()["processes"]}
+
+    def stop(self) -> None:
+        self.call("stop")
+        code, _out, error = self.end()
+        assert code == 0, error
+
+    @contextlib.contextmanager
+    def superblock(self) -> Iterator[Superblock]:
+        superblock = Superblock.attach(NodeDirectory(self.directory).read().node_id)
+        try:
+            yield superblock
+        finally:
+            superblock.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Starter]:
+    """Start supervisors of DIR (small settings); those that still run at the end of the test are stopped."""
+    nodes: list[Node] = []
+
+    def starter(*words: str, directory: Path | None = None, small: bool = True, **more: Any) -> Node:
+        target = directory or tmp_path / "node"
+        fresh = small and not (target / "node.json").exists()
+        node = Node(target, *(SMALL if fresh else ()), *words, **more)
+        nodes.append(node)
+        return node
+
+    yield starter
+    for node in nodes:
+        if node.process.poll() is None:
+            node.process.terminate()
+            node.end()
+        for pipe in (node.process.stdout, node.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def behave(directory: Path, role: str, how: str, text: str = "") -> None:
+    (directory / "behave").mkdir(exist_ok=True)
+    (directory / "behave" / f"{role}.{how}").write_text(text)
+
+
+def gone(pid: int) -> bool:
+    return Identity.of(pid) is None
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def register(superblock: Superblock, name: str = "test") -> tuple[SlotView, Region]:
+    """Become a client, as warren.workers.client does: claim, make and record the segment, activate."""
+    view = superblock.claim(Identity.current(), name)
+    memory = region.sysv_create(superblock.get("client_region_bytes"))
+    superblock.set_segment(view, memory.id)
+    CLIENT.pack_into(memory.buffer, "client_epoch", view.client_epoch)
+    CLIENT.pack_into(memory.buffer, "magic", CLIENT_MAGIC)
+    return superblock.activate(view), memory
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run `work` in a forked child, which then stays until it is killed; returns its pid when the work is done."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os.write(write_end, b"done")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write_end)
+    try:
+        assert os.read(read_end, 4) == b"done", "the child failed"
+    finally:
+        os.close(read_end)
+    return pid
+
+
+def end_child(pid: int) -> None:
+    kill(pid)
+    os.waitpid(pid, 0)
+
+
+# ---- life ---------------------------------------------------------------------------------------------------------
+
+
+def test_up_status_stop(start: Starter, tmp_path: Path) -> None:
+    node = start().ready()
+    status = node.status()
+    assert status["dir"] == str(tmp_path / "node")
+    assert (status["state"], status["epoch"], status["alarms"], status["topics"]) == ("running", 1, [], [])
+    assert [item["role"] for item in status["processes"]] == ["supervisor", "store", "queue_worker", "queue_worker"]
+    for item in status["processes"]:
+        assert item["rss_bytes"] > 1 << 20
+        identity = Identity.of(item["pid"])
+        assert identity is not None
+        assert identity.start_time == item["start_time"]
+    assert set(status["store"]) >= {"messages", "files", "valid_bytes", "file_bytes"}
+    assert str(status["processes"][0]["pid"]) in node.printed
+    node.stop()
+    with pytest.raises(NodeNotRunning, match="warren up"):
+        node.status()
+    assert not (tmp_path / "node" / "control.sock").exists()
+
+
+def test_private_files(start: Starter, tmp_path: Path) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        name = names.superblock(superblock.node_id)
+    assert os.stat(region.SHM_DIRECTORY + name).st_mode & 0o777 == 0o600
+    for path in [tmp_path / "node", *(tmp_path / "node").rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_stop_in_good_order(start: Starter, number: signal.Signals) -> None:
+    node = start().ready()
+    node.process.send_signal(number)
+    assert node.end()[0] == 0
+
+
+def test_interrupt_of_the_whole_group_is_a_drain(start: Starter) -> None:
+    node = start(group=True).ready()
+    os.killpg(node.process.pid, signal.SIGINT)
+    code, _out, error = node.end()
+    assert code == 0
+    assert "killed" not in error
+
+
+def test_second_start_keeps_identity_and_settings(start: Starter) -> None:
+    node = start().ready()
+    first, settings = node.status(), node.call("settings")["settings"]
+    node.stop()
+    again = start().ready()
+    second = again.status()
+    assert second["node_id"] == first["node_id"]
+    assert second["epoch"] == first["epoch"] + 1
+    assert again.call("settings")["settings"] == settings
+
+
+def test_systemd_is_told(start: Starter, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(10)
+        node = start(environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}).ready()
+        assert listener.recv(100) == b"READY=1"
+        node.stop()
+        assert listener.recv(100) == b"STOPPING=1"
+
+
+def test_children_hold_nothing_of_the_supervisor(start: Starter) -> None:
+    node = start().ready()
+    node.call("ping")
+    pids = node.pids()
+    supervisor = pids.pop("supervisor-0")
+    held = {os.readlink(f"/proc/{supervisor}/fd/{name}") for name in os.listdir(f"/proc/{supervisor}/fd")}
+    assert any(target.endswith("/lock") for target in held)
+    for role, pid in pids.items():
+        targets = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+        assert not [item for item in targets if item.endswith("/lock") or "eventpoll" in item or "socket" in item], role
+        assert not [item for item in targets if "mail-supervisor" in item], role
+        assert sum("pidfd" in item for item in targets) == 1, (role, targets)
+
+
+# ---- exactly one --------------------------------------------------------------------------------------------------
+
+
+def test_ten_starts_one_wins(start: Starter) -> None:
+    nodes = [start() for _ in range(10)]
+    codes = {}
+    wait_until(lambda: sum(node.process.poll() is not None for node in nodes) == 9, 60, what="nine losers")
+    winner = next(node for node in nodes if node.process.poll() is None).ready()
+    for node in nodes:
+        if node is not winner:
+            code, out, _error = node.end()
+            codes[code] = codes.get(code, 0) + 1
+            assert "DirectoryInUse" in out
+            assert str(winner.process.pid) in out
+    assert codes == {2: 9}
+    assert winner.status()["epoch"] == 1
+    winner.stop()
+
+
+def test_ten_adopting_starts_are_all_content(start: Starter) -> None:
+    nodes = [start("adopt=1") for _ in range(10)]
+    wait_until(lambda: sum(node.process.poll() is not None for node in nodes) == 9, 60, what="nine losers")
+    winner = next(node for node in nodes if node.process.poll() is None).ready()
+    assert [node.end()[0] for node in nodes if node is not winner] == [0] * 9
+    assert winner.status()["epoch"] == 1
+    winner.stop()
+
+
+def test_in_use_is_said_with_the_pid(start: Starter) -> None:
+    node = start().ready()
+    code, out, _error = start().end()
+    assert code == 2
+    assert "DirectoryInUse" in out
+    assert f"process {node.process.pid}" in out
+
+
+# ---- deaths of servers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["store-0", "queue_worker-0", "queue_worker-1"])
+def test_a_killed_server_is_replaced(start: Starter, role: str) -> None:
+    node = start().ready()
+    before = node.pids()
+    kill(before[role])
+
+    def replaced() -> dict[str, Any] | None:
+        item = {f"{item['role']}-{item['index']}": item for item in node.status()["processes"]}[role]
+        return item if item["pid"] not in (0, before[role]) and item["state"] == "ready" else None
+
+    found = wait_until(replaced, what="the restart")
+    assert found["restarts"] == 1
+    after = node.pids()
+    assert {name for name in after if after[name] != before[name]} == {role}
+    node.stop()
+
+
+def test_a_server_that_dies_again_and_again_ends_the_node(start: Starter, tmp_path: Path) -> None:
+    node = start("deaths_max=4").ready()
+    pids = node.pids()
+    behave(tmp_path / "node", "worker-1", "exit", "7")
+    kill(pids["queue_worker-1"])
+    code, _out, error = node.end()
+    assert code == 1
+    assert "worker-1 died 4 times" in error
+    assert "worker-1 was told to end with 7" in error
+    assert all(map(gone, pids.values()))
+
+
+def test_a_server_that_cannot_run_ends_the_node_at_once(start: Starter, tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    start().ready().stop()
+    behave(tmp_path / "node", "store", "exit", "3")
+    code, _out, error = start().end()
+    assert code == 3
+    assert "store cannot run" in error
+    assert "store was told to end with 3" in error
+
+
+def test_a_deaf_server_is_killed_after_the_timeout(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    node = start("stop_timeout=0.3").ready()
+    node.call("stop")
+    code, _out, error = node.end()
+    assert code == 1
+    assert "worker-0 is killed" in error
+
+
+def test_a_second_signal_forces(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "store", "deaf")
+    node = start().ready()
+    store = node.pids()["store-0"]
+    node.process.send_signal(signal.SIGINT)
+    wait_until(lambda: node.status()["state"] == "draining", what="the drain")
+    assert not gone(store)
+    node.process.send_signal(signal.SIGINT)
+    code, _out, error = node.end()
+    assert code == 1
+    assert "second signal" in error
+    assert gone(store)
+
+
+# ---- deaths of the supervisor -------------------------------------------------------------------------------------
+
+
+def test_a_killed_supervisor_is_followed_and_servers_go_on(start: Starter) -> None:
+    node = start().ready()
+    node.call("declare_queue", name="kept")
+    node.call("declare_queue", name="transient", durable=False)
+    before = node.pids()
+    kill(node.process.pid)
+    node.end()
+    again = start().ready()
+    after = again.pids()
+    assert after.pop("supervisor-0") == again.process.pid
+    assert after == {role: pid for role, pid in before.items() if role != "supervisor-0"}
+    assert again.status()["epoch"] == 1
+    assert {item["name"] for item in again.status()["queues"]} == {"kept", "transient"}
+    kill(after["store-0"])
+    wait_until(lambda: again.pids()["store-0"] not in (0, after["store-0"]), what="the restart of an adopted server")
+    again.stop()
+    assert all(map(gone, after.values()))
+
+
+def test_what_died_with_the_supervisor_is_started(start: Starter) -> None:
+    node = start().ready()
+    before = node.pids()
+    for role in ("supervisor-0", "queue_worker-1"):
+        kill(before[role])
+    node.end()
+    again = start().ready()
+    after = again.pids()
+    assert after["store-0"] == before["store-0"]
+    assert after["queue_worker-0"] == before["queue_worker-0"]
+    assert after["queue_worker-1"] not in (0, before["queue_worker-1"])
+    again.stop()
+
+
+def test_all_killed_without_clients_is_a_cold_start(start: Starter) -> None:
+    node = start().ready()
+    node.call("declare_queue", name="kept")
+    node.call("declare_queue", name="transient", durable=False)
+    for pid in node.pids().values():
+        kill(pid)
+    node.end()
+    again = start().ready()
+    assert again.status()["epoch"] == 2
+    assert [item["name"] for item in again.status()["queues"]] == ["kept"]
+    again.stop()
+
+
+def test_all_killed_while_a_client_lives_keeps_its_memory(start: Starter) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        view, memory = register(superblock)
+        pids = node.pids()
+        for pid in pids.values():
+            kill(pid)
+        node.end()
+        again = start().ready()
+        status = again.status()
+        assert status["epoch"] == 1
+        assert [item["slot"] for item in status["clients"]] == [view.slot]
+        assert not set(pids.values()) & set(again.pids().values())
+        assert superblock.state == CONSTANTS["NODE_RUNNING"]
+        again.stop()
+        memory.close()
+
+
+def test_a_drain_that_was_cut_off_is_finished_before_a_new_start(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    node = start().ready()
+    pids = node.pids()
+    node.call("stop")
+    wait_until(lambda: gone(pids["queue_worker-1"]), what="the end of one worker")
+    kill(node.process.pid)
+    node.end()
+    (tmp_path / "node" / "behave" / "worker-0.deaf").unlink()
+    again = start("stop_timeout=0.3").ready()
+    assert all(map(gone, pids.values()))
+    assert again.status()["epoch"] == 3
+    again.stop()
+
+
+def test_a_successor_never_begins_a_node_anew(start: Starter) -> None:
+    start().ready().stop()
+    code, out, _error = start("successor=1", "adopt=1").end()
+    assert code == 1
+    assert "nothing is left" in out
+
+
+def test_remains_of_another_version_are_replaced(start: Starter) -> None:
+    node = start().ready()
+    node.stop()
+    node_id = NodeDirectory(node.directory).read().node_id
+    leftover = region.posix_create(names.superblock(node_id), 1 << 20)
+    SUPERBLOCK.pack_into(leftover.buffer, "layout_hash", 12345)
+    SUPERBLOCK.pack_into(leftover.buffer, "magic", 0x42534E4552524157)
+    code, out, _error = start().end()
+    assert code == 2
+    assert f"another version of Warren ({os.getpid()})" in out
+    leftover.close()
+    region.posix_create(names.region(node_id, "images", 0, 7), 4096).close()
+    start().ready().stop()
+    assert region.posix_names(names.node_prefix(node_id)) == []
+
+
+# ---- clients ------------------------------------------------------------------------------------------------------
+
+
+def freed(superblock: Superblock, slot: int) -> Callable[[], bool]:
+    return lambda: superblock.slot(slot).state == FREE
+
+
+def test_a_client_comes_and_leaves(start: Starter) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        view, memory = register(superblock, "käse")
+        assert [(item["slot"], item["pid"], item["name"]) for item in node.status()["clients"]] == [
+            (view.slot, os.getpid(), "käse")
+        ]
+        assert superblock.leave(view.slot, view.generation)
+        assert post(names.mailbox(superblock.node_id, "supervisor"), "deregister", slot=view.slot)
+        wait_until(freed(superblock, view.slot), what="the sweep")
+        memory.close()
+        assert memory.id not in {item.id for item in segments()}
+        again, memory = register(superblock)
+        assert (again.slot, again.generation) == (view.slot, view.generation + 1)
+        superblock.leave(again.slot, again.generation)
+        memory.close()
+        wait_until(freed(superblock, again.slot), what="the sweep without a message")
+    node.stop()
+
+
+def test_a_killed_client_is_swept(start: Starter) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        child = in_child(lambda: register(superblock) and None)
+        (view,) = superblock.slots()
+        assert (view.pid, view.state) == (child, ACTIVE)
+        assert view.shmid in {item.id for item in segments()}
+        end_child(child)
+        wait_until(freed(superblock, view.slot), what="the sweep")
+        wait_until(lambda: view.shmid not in {item.id for item in segments()}, what="the end of its segment")
+    node.stop()
+
+
+def test_a_stopped_client_is_alive(start: Starter) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        child = in_child(lambda: register(superblock) and None)
+        os.kill(child, signal.SIGSTOP)
+        (view,) = superblock.slots()
+        version = superblock.get("slots_version")
+        kill(node.pids()["queue_worker-0"])  # makes the supervisor look at everything
+        wait_until(lambda: superblock.server_get(2, "restarts") == 1, what="the restart")
+        assert superblock.slot(view.slot).claim == view.claim
+        assert superblock.get("slots_version") >= version
+        end_child(child)
+        wait_until(freed(superblock, view.slot), what="the sweep")
+    node.stop()
+
+
+@pytest.mark.parametrize("step", ["claimed", "segment recorded", "segment not recorded"])
+def test_a_client_killed_while_it_registers(start: Starter, step: str) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+
+        def half() -> None:
+            view = superblock.claim(Identity.current(), "half")
+            if step != "claimed":
+                memory = region.sysv_create(superblock.get("client_region_bytes"))
+                if step == "segment recorded":
+                    superblock.set_segment(view, memory.id)
+
+        child = in_child(half)
+        (view,) = superblock.slots()
+        made = {item.id for item in segments() if item.creator == child}
+        assert len(made) == (step != "claimed")
+        end_child(child)
+        wait_until(freed(superblock, view.slot), what="the sweep of a half-claimed slot")
+        wait_until(lambda: not made & {item.id for item in segments()}, what="the end of its segment")
+    node.stop()
+
+
+def test_a_slot_that_names_a_strangers_segment_removes_nothing(start: Starter) -> None:
+    node = start().ready()
+    stranger = region.sysv_create(4096)
+    with node.superblock() as superblock:
+
+        def hostile() -> None:
+            view, memory = register(superblock)
+            superblock.set_segment(view, stranger.id)
+            region.sysv_remove(memory.id)
+
+        child = in_child(hostile)
+        (view,) = superblock.slots()
+        end_child(child)
+        wait_until(freed(superblock, view.slot), what="the sweep")
+        assert stranger.id in {item.id for item in segments()}
+    region.sysv_remove(stranger.id)
+    stranger.close()
+    node.stop()
+
+
+def test_a_client_of_another_pid_namespace_is_judged_by_its_segment(start: Starter) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        view = superblock.claim(Identity(999_999, 1, 4711), "foreign")  # no such process here, and that means nothing
+        memory = region.sysv_create(superblock.get("client_region_bytes"))
+        superblock.set_segment(view, memory.id)
+        CLIENT.pack_into(memory.buffer, "client_epoch", view.client_epoch)
+        CLIENT.pack_into(memory.buffer, "magic", CLIENT_MAGIC)
+        view = superblock.activate(view)
+        kill(node.pids()["queue_worker-0"])
+        wait_until(lambda: superblock.server_get(2, "restarts") == 1, what="a full look at the slots")
+        assert superblock.slot(view.slot).state == ACTIVE
+        memory.close()
+        wait_until(freed(superblock, view.slot), what="the sweep")
+    node.stop()
+
+
+def test_a_slot_waits_for_a_server_that_is_being_replaced(start: Starter, tmp_path: Path) -> None:
+    node = start().ready()
+    with node.superblock() as superblock:
+        stopped = node.pids()["queue_worker-1"]
+        os.kill(stopped, signal.SIGSTOP)
+        view, memory = register(superblock)
+        superblock.leave(view.slot, view.generation)
+        memory.close()
+        done = view.generation & 0xFF
+        wait_until(lambda: all(superblock.server_done(view.slot, n) == done for n in (0, 1, 2)), what="the others")
+        assert superblock.slot(view.slot).state != FREE
+        kill(stopped)
+        wait_until(freed(superblock, view.slot), what="the sweep after the restart")
+        assert superblock.server_get(3, "restarts") == 1
+    node.stop()
+
+
+def test_idle_exit(start: Starter) -> None:
+    node = start("idle_exit=0.2").ready()
+    with node.superblock() as superblock:
+        view, memory = register(superblock)
+        child = in_child(lambda: None)
+        end_child(child)  # time passes while a client is there
+        assert node.process.poll() is None
+        superblock.leave(view.slot, view.generation)
+        memory.close()
+    code, _out, error = node.end()
+    assert code == 0
+    assert "no client" in error
+
+
+# ---- control ------------------------------------------------------------------------------------------------------
+
+
+def test_control_declares_and_refuses(start: Starter, tmp_path: Path) -> None:
+    node = start().ready()
+    with ControlClient(tmp_path / "node") as client, node.superblock() as superblock:
+        version = superblock.get("catalog_version")
+        answer = client.call("declare_queue", name="q")
+        assert answer["created"]
+        assert answer["queue"]["worker"] == 0
+        assert superblock.get("catalog_version") == version + 1 == answer["version"]
+        assert Catalog.load(tmp_path / "node").version == version + 1
+        assert not client.call("declare_queue", name="q")["created"]
+        client.call("declare_exchange", name="x", type="topic")
+        client.call("bind", queue="q", exchange="x", routing_key="a.#")
+        assert client.call("unbind", queue="q", exchange="x", routing_key="b")["removed"] is False
+        hidden = client.call("subscription", queue="q", name="s")["queue"]
+        assert hidden["hidden"]
+        assert [item["name"] for item in client.call("queues")["queues"]] == ["q", "q/s"]
+        assert [item["name"] for item in client.call("status")["queues"]] == ["q"]
+        for error, op, fields in (
+            (DeclarationMismatch, "declare_queue", {"name": "q", "durable": False}),
+            (InvalidName, "declare_queue", {"name": "a/b"}),
+            (InvalidName, "declare_queue", {"name": 5}),
+            (InvalidName, "declare_queue", {"name": "x" * 300}),
+            (QueueNotFound, "delete_queue", {"name": "none"}),
+            (UsageError, "declare_queue", {}),
+            (UsageError, "declare_queue", {"name": "n", "colour": "red"}),
+            (UsageError, "bind", {"queue": [], "exchange": {}}),
+            (UsageError, "no such operation", {}),
+            (UsageError, "_change", {}),
+        ):
+            with pytest.raises(error):
+                client.call(op, **fields)
+        client.call("subscription", queue="q", name="s", delete=True)
+        client.call("delete_exchange", name="x")
+        client.call("delete_queue", name="q")
+        assert client.call("queues")["queues"] == []
+    node.stop()
+
+
+def test_nonsense_on_the_socket_harms_nobody(start: Starter, tmp_path: Path) -> None:
+    node = start().ready()
+    path = str(tmp_path / "node" / "control.sock")
+    with ControlClient(tmp_path / "node") as client:
+        client.call("ping")
+        for nonsense in (b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 3) + b"\xc1\xc1\xc1", struct.pack(">I", 1) + b"\x01"):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(10)
+                sock.connect(path)
+                sock.sendall(nonsense)
+                received = b""
+                while part := sock.recv(4096):
+                    received += part
+                assert b"UsageError" in received
+        with socket.socket(socket.AF_UNIX) as slow:  # an unfinished request holds nobody up
+            slow.connect(path)
+            slow.sendall(struct.pack(">I", 100) + b"\x81")
+            assert client.call("ping")["state"] == "running"
+    node.stop()
+
+
+def test_a_deep_directory_has_a_socket(start: Starter, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100) / "node"
+    node = start(directory=deep).ready()
+    assert node.status()["dir"] == str(deep)
+    node.stop()
+
+
+def test_a_call_waits_while_the_supervisor_is_replaced(start: Starter) -> None:
+    node = start().ready()
+    with ControlClient(node.directory) as client:
+        client.call("ping")
+        kill(node.process.pid)
+        node.end()
+        with pytest.raises(TimedOut):  # its servers live: somebody may start a successor
+            client.call("ping", timeout=0.1)
+        again = start()
+        assert client.call("ping", timeout=20)["pid"] == again.process.pid
+        again.ready().stop()
+
+
+def test_alarms_come_and_are_said(start: Starter) -> None:
+    node = start(f"disk_free_bytes_min={1 << 60}", "memory_used_max=0").ready()
+    alarms = wait_until(lambda: len(node.status()["alarms"]) == 2 and node.status()["alarms"], what="two alarms")
+    assert "memory_used_max" in alarms[0]
+    assert "disk_free_bytes_min" in alarms[1]
+    with node.superblock() as superblock:
+        assert superblock.get("alarms") == CONSTANTS["ALARM_MEMORY"] | CONSTANTS["ALARM_DISK"]
+        superblock.alarm(CONSTANTS["ALARM_MEMORY"], on=False)
+        wait_until(lambda: superblock.get("alarms") & CONSTANTS["ALARM_MEMORY"], what="the alarm again, as long as it is true")
+    node.stop()
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_checked(start: Starter, tmp_path: Path) -> None:
+    for word, said in (
+        ("colour=red", "no setting 'colour'"),
+        ("ring_records=100", "power of two"),
+        ("ring_records=many", "wrong value"),
+        ("workers=31", "between"),
+    ):
+        code, out, _error = start(word, small=False, directory=tmp_path / "new").end()
+        assert (code, said in out) == (2, True), out
+    start().ready().stop()
+    for word, said in (("workers=1", "workers=2 and cannot go down"), ("file_bytes=1048576", "cannot be changed")):
+        code, out, _error = start(word).end()
+        assert (code, said in out) == (2, True), out
+    node = start("workers=3").ready()
+    assert len(node.pids()) == 5
+    node.stop()
+    assert NodeDirectory(tmp_path / "node").read().settings.workers == 3
+
+
+def test_new_settings_wait_for_a_cold_start(start: Starter) -> None:
+    node = start().ready()
+    pids = node.pids()
+    kill(node.process.pid)
+    node.end()
+    code, out, _error = start("workers=3").end()
+    assert code == 2
+    assert "(workers)" in out
+    again = start().ready()
+    assert again.pids()["store-0"] == pids["store-0"]
+    again.stop()
+
+
+def test_directories_that_are_not_ours(start: Starter, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    for name, said in (("file", "not a directory"), ("file/below", "is a file"), ("full", "thesis.tex")):
+        code, out, _error = start(directory=tmp_path / name).end()
+        assert (code, said in out) == (2, True), out
+    assert os.listdir(tmp_path / "full") == ["thesis.tex"]
+
+
+def test_newer_and_damaged_node_files(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    path = tmp_path / "node" / "node.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"format_version": 99, "more": 1}))
+    with pytest.raises(FormatVersionError):
+        NodeDirectory(tmp_path / "node").read()
+    code, out, _error = start().end()
+    assert code == 1
+    assert "FormatVersionError" in out
+    assert "newer Warren" in out
+    path.write_text(path.read_text()[:50])
+    assert "CorruptRecord" in start().end()[1]
+    path.write_text(json.dumps(content))
+    (tmp_path / "node" / "catalog.json").unlink()
+    assert "CorruptRecord" in start().end()[1]
+
+
+def test_an_interrupted_making_goes_on(start: Starter, tmp_path: Path) -> None:
+    (tmp_path / "node" / "log").mkdir(parents=True)
+    (tmp_path / "node" / "lock").write_text("123456\n")
+    (tmp_path / "node" / "catalog.json").write_bytes(Catalog().encode())
+    (tmp_path / "node" / "node.json.new").write_text("{")
+    start().ready().stop()
+
+
+def test_full_shared_memory_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RegionError) as caught:
+        region.posix_create("/warren-000000000000-much", 1 << 50)
+    assert caught.value.errno in (errno.ENOSPC, errno.EFBIG, errno.ENOMEM)
+
+
+def test_no_process_waits_for_the_dead(start: Starter) -> None:
+    """A pidfd of the supervisor becomes readable when it ends: what `warren stop` waits for."""
+    node = start().ready()
+    pidfd = os.pidfd_open(node.process.pid)
+    try:
+        node.call("stop")
+        assert select.select([pidfd], [], [], 20)[0]
+    finally:
+        os.close(pidfd)
+    began = time.monotonic()
+    assert node.end()[0] == 0
+    assert time.monotonic() - began < 20

@@ -1,0 +1,379 @@
+"""A queue worker's engine without a node, and the client's side of the queue protocol played by hand.
+
+`Node` is a superblock in private memory and a directory; `Node.worker()` is one incarnation of a worker (its engine and service,
+no process); `Peer` is a client: it writes commands, raises tail, reads deliveries. What a `kill -9` leaves is exact:
+`Incarnation.kill` drops the engine without any stop, but keeps the images and the clients' regions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from warren.engine import _core, queue_index
+from warren.engine.queue import EVENT_TIMER, Options, QueueService
+from warren.engine.queue_index import Folder
+from warren.ipc import _core as atomics
+from warren.ipc import layout
+from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, LINK, SERVER, SUPERBLOCK
+from warren.ipc.superblock import Superblock
+
+SERVER_INDEX = layout.SERVER_WORKER_FIRST
+FILE_BYTES = 256 * 1024
+PAGE = layout.PAGE_BYTES
+OK, NO, ERROR = CONSTANTS["RESULT_OK"], CONSTANTS["RESULT_NO"], CONSTANTS["RESULT_ERROR"]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A declaration, as a catalog has them."""
+
+    id: int
+    durable: bool = True
+    subscription_of: int = 0
+
+
+class _Region:
+    """Anonymous shared memory with the look of warren.ipc.region.Region."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = mmap.mmap(-1, size)
+        self.buffer = memoryview(self.memory)
+        self.size = size
+
+
+class _Superblock(Superblock):
+    """A superblock that no other process sees."""
+
+    def __init__(self, geometry: dict[str, int]) -> None:
+        self.region = _Region(layout.SUPERBLOCK_BYTES)
+        self.buffer = self.region.buffer
+        self.node_id = 0xABCDEF
+        for name, value in geometry.items():
+            SUPERBLOCK.pack_into(self.buffer, name, value)
+
+
+@dataclass
+class Delivery:
+    """One delivered message, and its body."""
+
+    slot: int
+    queue: int
+    sequence: int
+    redelivered: bool
+    count: int
+    body: bytes
+    location: int
+
+
+class Peer:
+    """A client with its region; every method does what the protocol says, and `raw` lets a test do otherwise."""
+
+    def __init__(self, node: Node, slot: int, epoch: int) -> None:
+        self.node = node
+        self.slot = slot
+        self.generation = 1
+        self.epoch = epoch
+        g = node.geometry
+        self.size = layout.client_region_bytes(
+            g["servers_n"], g["ring_records"], g["delivery_slots"], g["reply_bytes"], g["arena_bytes"]
+        )
+        self.region = _Region(self.size)
+        self.buffer = self.region.buffer
+        page = lambda n: (n + PAGE - 1) // PAGE * PAGE  # noqa: E731
+        servers = g["servers_n"]
+        at = PAGE
+        self.link = at + SERVER_INDEX * LINK.size
+        at += page(servers * LINK.size)
+        self.ring = at + SERVER_INDEX * g["ring_records"] * COMMAND.size
+        at += page(servers * g["ring_records"] * COMMAND.size)
+        self.slots = at + SERVER_INDEX * g["delivery_slots"] * DELIVERY.size
+        at += page(servers * g["delivery_slots"] * DELIVERY.size)
+        self.delivery_ring = at + SERVER_INDEX * g["delivery_slots"] * 4
+        at += page(servers * g["delivery_slots"] * 4)
+        self.reply = at + SERVER_INDEX * g["reply_bytes"]
+        at += page(servers * g["reply_bytes"])
+        self.arena = at
+        self.arena_next = 0
+        CLIENT.pack_into(self.buffer, "magic", layout.CLIENT_MAGIC)
+        self.ids = itertools.count(1)
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> int:
+        offset = self.link + LINK.offset(name)
+        return atomics.load32(self.buffer, offset) if LINK.by_name[name].size == 4 else atomics.load64(self.buffer, offset)
+
+    def put(self, name: str, value: int) -> None:
+        atomics.store64(self.buffer, self.link + LINK.offset(name), value)
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def blob(self, data: bytes) -> int:
+        size = self.node.geometry["arena_bytes"]
+        if self.arena_next % size + len(data) > size:
+            self.arena_next += size - self.arena_next % size
+        position = self.arena_next
+        self.buffer[self.arena + position % size : self.arena + position % size + len(data)] = data
+        self.arena_next += (len(data) + 7) & ~7
+        return position
+
+    def command(self, op: str, *, ring: bool = True, **fields: Any) -> int:
+        """Write a command and raise the tail (unless `ring` is false); returns its sequence."""
+        sequence = self.prepared if hasattr(self, "prepared") else self.get("tail")
+        base = self.ring + sequence % self.node.geometry["ring_records"] * COMMAND.size
+        self.buffer[base : base + COMMAND.size] = bytes(COMMAND.size)
+        COMMAND.pack_into(self.buffer, "op", CONSTANTS[op] if isinstance(op, str) else op, base)
+        for name, value in fields.items():
+            if isinstance(value, bytes):
+                COMMAND.set_bytes(self.buffer, name, value, base)
+            else:
+                COMMAND.pack_into(self.buffer, name, value, base)
+        self.prepared = sequence + 1
+        if ring:
+            self.put("tail", self.prepared)
+        return sequence
+
+    def result(self, sequence: int) -> int:
+        base = self.ring + sequence % self.node.geometry["ring_records"] * COMMAND.size
+        return atomics.load32(self.buffer, base + COMMAND.offset("result"))
+
+    def new_id(self) -> bytes:
+        return struct.pack(">QQ", self.epoch, next(self.ids))
+
+    def publish(self, queue: int | list[int], body: bytes, *, flags: int = 5, meta: bytes = b"", id: bytes | None = None) -> int:
+        """Publish; flags default to PERSISTENT | SYNCED."""
+        blob = meta + body
+        fields: dict[str, Any] = {"id": id or self.new_id(), "meta_length": len(meta)}
+        if isinstance(queue, list):
+            blob = struct.pack(f"<{len(queue)}I", *queue) + blob
+            flags |= CONSTANTS["FLAG_ROUTES"]
+            queue = len(queue)
+        position = self.blob(blob)
+        return self.command("OP_PUBLISH", flags=flags, body=position, length=len(blob), queue=queue, **fields)
+
+    def credit(self, queue: int, credit: int = 1 << 40, prefetch: int = 0, epoch: int = 0) -> int:
+        return self.command("OP_CREDIT", queue=queue, tag=credit, count=prefetch, body=epoch)
+
+    def ack(self, queue: int, tag: int, flags: int = 0) -> int:
+        return self.command("OP_ACK", queue=queue, tag=tag, flags=flags)
+
+    def ack_many(self, queue: int, tags: list[int]) -> int:
+        data = struct.pack(f"<{len(tags)}Q", *tags)
+        return self.command("OP_ACK", queue=queue, count=len(tags), body=self.blob(data), length=len(data))
+
+    def nack(self, queue: int, tag: int, requeue: bool = True, multiple: bool = False) -> int:
+        flags = (CONSTANTS["FLAG_REQUEUE"] if requeue else 0) | (CONSTANTS["FLAG_MULTIPLE"] if multiple else 0)
+        return self.command("OP_NACK", queue=queue, tag=tag, flags=flags)
+
+    def control(self, worker: Incarnation, **request: Any) -> dict[str, Any]:
+        """A control request and its answer."""
+        sequence = self.send_control(**request)
+        worker.until(lambda: self.get("processed") > sequence)
+        answer = self.answer()
+        assert (self.result(sequence) == OK) == ("error" not in answer)
+        return answer
+
+    def send_control(self, **request: Any) -> int:
+        data = msgspec.msgpack.encode(request)
+        return self.command("OP_CONTROL", body=self.blob(data), length=len(data))
+
+    def answer(self) -> dict[str, Any]:
+        length = LINK.unpack(self.buffer, "reply_length", self.link)
+        decoded: dict[str, Any] = msgspec.msgpack.decode(self.buffer[self.reply : self.reply + length])
+        return decoded
+
+    # -- deliveries ---------------------------------------------------------------------------------------------
+
+    def slot_at(self, slot: int) -> int:
+        return self.slots + slot * DELIVERY.size
+
+    def receive(self, worker: Incarnation) -> list[Delivery]:
+        """Everything new in the delivery ring."""
+        found = []
+        head, tail = self.get("delivery_head"), self.get("delivery_tail")
+        slots_n = self.node.geometry["delivery_slots"]
+        while head < tail:
+            slot = atomics.load32(self.buffer, self.delivery_ring + head % slots_n * 4)
+            base = self.slot_at(slot)
+            word = lambda name, at=base: DELIVERY.unpack(self.buffer, name, at)  # noqa: E731
+            if word("state") == CONSTANTS["DELIVERY_HELD"] and word("pushed_at") == head:
+                found.append(
+                    Delivery(
+                        slot,
+                        word("queue"),
+                        word("sequence"),
+                        bool(word("flags") & 1),
+                        word("delivery_count"),
+                        worker.body(self.buffer, base),
+                        word("location"),
+                    )
+                )
+            head += 1
+        self.put("delivery_head", head)
+        return found
+
+    def held_slots(self) -> int:
+        """Slots that the shared memory shows as held."""
+        return sum(
+            DELIVERY.unpack(self.buffer, "state", self.slot_at(slot)) for slot in range(self.node.geometry["delivery_slots"])
+        )
+
+
+@dataclass
+class Incarnation:
+    """One life of the worker."""
+
+    node: Node
+    service: QueueService
+    engine: _core.QueueEngine
+    images: _Region
+    timages: _Region
+    stats: _Region
+    epoch: int
+
+    def turns(self, n: int = 1) -> None:
+        """Serve until there is nothing to do, n times."""
+        for _ in range(n):
+            while not self.service.turn(5_000_000_000, False) & EVENT_TIMER:
+                pass
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Serve until something is true. The test's own time limit ends it if it never is."""
+        while not condition():
+            self.service.turn(20_000_000)
+
+    def body(self, buffer: memoryview, base: int) -> bytes:
+        """Body (with metadata) of a delivery, as a client finds it: image, else file."""
+        word = lambda name: DELIVERY.unpack(buffer, name, base)  # noqa: E731
+        file, offset, length = word("file"), word("offset"), word("frame_length")
+        location = word("location")
+        folder = self.node.folder
+        data: bytes | None
+        if location == CONSTANTS["LOCATION_SEGMENT"]:
+            data = folder.data_file(file).read_bytes()[offset : offset + length]
+        elif location in (CONSTANTS["LOCATION_JOURNAL"], CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]):
+            transient = location == CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]
+            images = self.timages if transient else self.images
+            data = _core.image_read(images.buffer, self.node.images_n, self.node.file_bytes, file, offset, length)
+            if data is None:
+                path = folder.transient_file(file) if transient else folder.journal_file(file)
+                data = path.read_bytes()[offset : offset + length]
+        else:
+            return b""
+        assert data[8:24] == DELIVERY.get_bytes(buffer, "id", base)
+        start = word("blob_offset")
+        return data[start : start + word("body_length")]
+
+    def stop(self) -> bool:
+        """A stop in good order."""
+        return self.service.stop()
+
+    def kill(self) -> None:
+        """What kill -9 leaves: the images as they are, files as far as written; nothing is finished."""
+        self.service.release()
+
+
+@dataclass
+class Node:
+    """A directory, a superblock, and what lives on over the worker's deaths."""
+
+    path: Path
+    queues: list[Queue] = field(default_factory=lambda: [Queue(1)])
+    file_bytes: int = FILE_BYTES
+    images_n: int = 3
+    journal_files_max: int = 8
+    reached: Callable[[str], None] = lambda point: None
+    said: list[str] = field(default_factory=list)
+    ring_records: int = 1024
+    delivery_slots: int = 256
+
+    def __post_init__(self) -> None:
+        self.geometry = {
+            "servers_n": 3,
+            "ring_records": self.ring_records,
+            "delivery_slots": self.delivery_slots,
+            "arena_bytes": 1 << 20,
+            "message_bytes_max": 200_000,
+            "embed_bytes_max": 4096,
+            "reply_bytes": 65536,
+            "directory_rows": 4096,
+        }
+        self.superblock = _Superblock(self.geometry)
+        self.superblock.set("catalog_version", 1)
+        self.folder = Folder.of(self.path, 0)
+        self.peers: list[Peer] = []
+        self.old_images: _Region | None = None
+        self.epoch = 0
+        self.salvaged = 0
+
+    def peer(self, worker: Incarnation | None = None) -> Peer:
+        """A new client, attached to the worker that runs."""
+        found = Peer(self, len(self.peers) + 1, 1000 + len(self.peers))
+        self.peers.append(found)
+        if worker is not None:
+            worker.engine.attach(found.slot, found.generation, found.epoch, found.buffer)
+        return found
+
+    def worker(self, salvage: bool = True, begin: bool = True) -> Incarnation:
+        """Start a worker over what is there."""
+        self.folder.make()
+        if self.old_images is not None and salvage:
+            self.salvaged = queue_index.salvage(self.old_images.buffer, self.images_n, self.file_bytes, self.folder)
+        size = PAGE + self.images_n * self.file_bytes
+        images, timages, stats = _Region(size), _Region(size), _Region(64 * 128)
+        engine = _core.QueueEngine(
+            self.superblock.buffer,
+            SERVER_INDEX,
+            images.buffer,
+            timages.buffer,
+            stats.buffer,
+            None,
+            0,
+            1,
+            1,
+            images_n=self.images_n,
+            file_bytes=self.file_bytes,
+            spin_us=0,
+            tick_ms=25,
+            commit_bytes=1 << 20,
+            journal_files_max=self.journal_files_max,
+        )
+        service = QueueService(
+            engine,
+            Options(
+                superblock=self.superblock,
+                worker=0,
+                folder=self.folder,
+                node_id=7,
+                file_bytes=self.file_bytes,
+                reply_bytes=65536,
+                load_catalog=lambda: list(self.queues),
+                open_store=lambda store: None,
+                say=self.said.append,
+                reached=self.reached,
+            ),
+        )
+        self.old_images = images
+        try:
+            service.start()
+            for one in self.peers:
+                engine.attach(one.slot, one.generation, one.epoch, one.buffer)
+        except BaseException:
+            service.release()
+            raise
+        self.epoch += 1
+        self.superblock.server_set(SERVER_INDEX, "epoch", self.epoch)
+        if begin:
+            service.begin(self.epoch)
+        return Incarnation(self, service, engine, images, timages, stats, self.epoch)
+
+
+assert SERVER.size == 512

@@ -1,0 +1,233 @@
+"""Goal: declarations follow the rules, survive the file, and a damaged or newer file is refused with its path.
+
+Method: each rule by example; a file round trip; every single flipped byte of a small catalog; a full disk by a limit on file size.
+"""
+
+import json
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warren.engine.catalog import FILE_NAME, QUEUES_PER_WORKER_MAX, Binding, Catalog
+from warren.engine.errors import (
+    CorruptRecord,
+    DeclarationMismatch,
+    ExchangeNotFound,
+    FormatVersionError,
+    InvalidName,
+    LimitError,
+    QueueNotFound,
+    StoreError,
+    UsageError,
+)
+
+
+def example() -> Catalog:
+    catalog = Catalog()
+    catalog.declare_queue("orders", workers_n=2)
+    catalog.declare_queue("fast", workers_n=2, durable=False)
+    catalog.declare_exchange("events", type="topic")
+    catalog.declare_exchange("passing", type="fanout", durable=False)
+    catalog.bind("orders", "events", "order.#")
+    catalog.bind("fast", "events", "*")
+    catalog.bind("orders", "passing")
+    catalog.declare_subscription("orders", "report")
+    return catalog
+
+
+def same(one: Catalog, other: Catalog) -> bool:
+    return vars(one) == vars(other)
+
+
+def test_ids_rise_and_are_never_used_again() -> None:
+    catalog = Catalog()
+    first = catalog.declare_queue("a", workers_n=1)
+    catalog.delete_queue("a")
+    second = catalog.declare_queue("a", workers_n=1)
+    assert (first.id, second.id) == (1, 2)
+    assert catalog.by_id == {2: second}
+
+
+def test_declaring_twice_changes_nothing() -> None:
+    catalog = example()
+    version = catalog.version
+    assert catalog.declare_queue("orders", workers_n=2) is catalog.queues["orders"]
+    assert catalog.declare_exchange("events", type="topic") is catalog.exchanges["events"]
+    assert catalog.declare_exchange("amq.topic", type="topic").durable
+    assert catalog.declare_exchange("", type="direct").name == ""
+    catalog.bind("orders", "events", "order.#")
+    assert catalog.declare_subscription("orders", "report").hidden
+    assert catalog.version == version
+
+
+def test_every_change_raises_the_version() -> None:
+    catalog = Catalog()
+    versions = [catalog.version]
+    for change in (
+        lambda: catalog.declare_queue("q", workers_n=1),
+        lambda: catalog.declare_exchange("x"),
+        lambda: catalog.bind("q", "x", "k"),
+        lambda: catalog.unbind("q", "x", "k"),
+        lambda: catalog.declare_subscription("q", "s"),
+        lambda: catalog.delete_subscription("q", "s"),
+        lambda: catalog.delete_exchange("x"),
+        lambda: catalog.delete_queue("q"),
+    ):
+        change()
+        versions.append(catalog.version)
+    assert versions == sorted(set(versions))
+
+
+def test_refusals_change_nothing() -> None:
+    catalog = example()
+    before = catalog.copy()
+    refusals = [
+        (DeclarationMismatch, lambda: catalog.declare_queue("orders", workers_n=2, durable=False)),
+        (DeclarationMismatch, lambda: catalog.declare_exchange("events", type="direct")),
+        (DeclarationMismatch, lambda: catalog.declare_exchange("amq.fanout", type="topic")),
+        (InvalidName, lambda: catalog.declare_queue("a/b", workers_n=2)),
+        (InvalidName, lambda: catalog.declare_exchange(".x")),
+        (InvalidName, lambda: catalog.declare_subscription("orders", "a/b")),
+        (InvalidName, lambda: catalog.bind("orders", "events", "k" * 256)),
+        (UsageError, lambda: catalog.declare_exchange("x", type="headers")),
+        (UsageError, lambda: catalog.declare_exchange("amq.mine")),
+        (UsageError, lambda: catalog.delete_exchange("amq.direct")),
+        (UsageError, lambda: catalog.delete_exchange("")),
+        (UsageError, lambda: catalog.declare_queue("new", workers_n=2, arguments={"ttl": 5})),
+        (UsageError, lambda: catalog.bind("orders", "", "k")),
+        (QueueNotFound, lambda: catalog.delete_queue("none")),
+        (QueueNotFound, lambda: catalog.delete_queue("orders/report")),
+        (QueueNotFound, lambda: catalog.bind("none", "events")),
+        (QueueNotFound, lambda: catalog.declare_subscription("none", "s")),
+        (QueueNotFound, lambda: catalog.delete_subscription("orders", "none")),
+        (ExchangeNotFound, lambda: catalog.bind("orders", "none")),
+        (ExchangeNotFound, lambda: catalog.delete_exchange("none")),
+    ]
+    for error, change in refusals:
+        with pytest.raises(error):
+            change()
+        assert same(catalog, before)
+
+
+def test_queues_go_to_the_worker_with_the_fewest() -> None:
+    catalog = Catalog()
+    for number in range(9):
+        catalog.declare_queue(f"q{number}", workers_n=3)
+    assert [len(catalog.of_worker(worker)) for worker in range(3)] == [3, 3, 3]
+    for item in catalog.of_worker(1):
+        catalog.delete_queue(item.name)
+    assert [catalog.declare_queue(f"n{number}", workers_n=3).worker for number in range(3)] == [1, 1, 1]
+    assert catalog.declare_queue("wider", workers_n=4).worker == 3
+
+
+def test_a_worker_has_a_limit_that_is_named() -> None:
+    catalog = Catalog()
+    for number in range(QUEUES_PER_WORKER_MAX):
+        catalog._add_queue(f"q{number}", True, 0)
+    with pytest.raises(LimitError, match="workers"):
+        catalog.declare_queue("one more", workers_n=1)
+
+
+def test_a_subscription_lives_and_dies_with_its_queue() -> None:
+    catalog = example()
+    queue = catalog.queue("orders")
+    hidden = catalog.subscription("orders", "report")
+    assert hidden is not None
+    assert (hidden.worker, hidden.durable, hidden.subscription_of) == (queue.worker, True, queue.id)
+    with pytest.raises(QueueNotFound):
+        catalog.queue(hidden.name)
+    catalog.delete_queue("orders")
+    assert catalog.subscription("orders", "report") is None
+    assert {item.queue for item in catalog.bindings} == {"fast"}
+
+
+def test_deleting_an_exchange_removes_its_bindings() -> None:
+    catalog = example()
+    catalog.delete_exchange("events")
+    assert catalog.bindings == {Binding("passing", "orders", "")}
+
+
+def test_transient_declarations_vanish() -> None:
+    catalog = example()
+    catalog.declare_subscription("fast", "s")
+    dropped = catalog.drop_transient()
+    assert {item.name for item in dropped} == {"fast", "fast/s"}
+    assert set(catalog.queues) == {"orders", "orders/report"}
+    assert "passing" not in catalog.exchanges
+    assert catalog.bindings == {Binding("events", "orders", "order.#")}
+    version = catalog.version
+    assert catalog.drop_transient() == []
+    assert catalog.version == version
+
+
+def test_file_round_trip(tmp_path: Path) -> None:
+    catalog = example()
+    catalog.save(tmp_path)
+    assert same(Catalog.load(tmp_path), catalog)
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=20), st.booleans()), max_size=20))
+def test_file_round_trip_of_any_names(declarations: list[tuple[str, bool]]) -> None:
+    catalog = Catalog()
+    for name, durable in declarations:
+        try:
+            catalog.declare_queue(name, workers_n=2, durable=durable)
+        except UsageError:
+            continue
+    assert same(Catalog.decode(catalog.encode(), Path("x")), catalog)
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    catalog = example()
+    content = catalog.encode()
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x04
+        try:
+            found = Catalog.decode(bytes(damaged), Path("catalog.json"))
+        except CorruptRecord as error:
+            assert error.path == Path("catalog.json")
+        else:  # white space, or a key of the outer map that is refused by name
+            assert same(found, catalog), f"byte {position} changed the catalog unnoticed"
+
+
+def test_missing_torn_foreign_and_newer_files(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    with pytest.raises(CorruptRecord, match="no file"):
+        Catalog.load(tmp_path)
+    content = example().encode()
+    for wrong in (b"", content[: len(content) // 2], b"\xff\xfe", b"[]", b'{"crc32":1,"catalog":{}}'):
+        path.write_bytes(wrong)
+        with pytest.raises(CorruptRecord, match=FILE_NAME):
+            Catalog.load(tmp_path)
+    import zlib
+
+    body = json.dumps({"format_version": 99, "and": "new things"}).encode()
+    path.write_bytes(b'{"crc32":%d,"catalog":%s}' % (zlib.crc32(body), body))
+    with pytest.raises(FormatVersionError, match="newer Warren"):
+        Catalog.load(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+    catalog = example()
+    catalog.save(tmp_path)
+    bigger = catalog.copy()
+    for number in range(100):
+        bigger.declare_queue(f"more {number}", workers_n=2)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="catalog.json"):
+            bigger.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert same(Catalog.load(tmp_path), catalog)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]

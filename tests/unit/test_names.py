@@ -1,0 +1,67 @@
+"""Goal: exactly the names that the design allows pass, and a refusal says what is wrong.
+
+Method: examples at each edge, and random text against the rule written another way.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warren.engine.errors import InvalidName, UsageError
+from warren.engine.names import check_name, check_routing_key, subscription_name
+
+
+@pytest.mark.parametrize("name", ["a", "orders", "a.b.c", "größe", "日本", "x" * 255, "é" * 127, "a b", "-", "a\\b"])
+def test_allowed(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("", "empty"),
+        ("x" * 256, "256 bytes"),
+        ("é" * 128, "256 bytes"),
+        ("x" * 300, "300 bytes"),
+        ("a/b", "slash"),
+        ("/", "slash"),
+        ("a\0b", "NUL"),
+        (".hidden", "dot"),
+        ("..", "dot"),
+        ("\ud800", "UTF-8"),
+        (b"bytes", "str"),
+        (None, "str"),
+    ],
+)
+def test_refused(name: object, word: str) -> None:
+    with pytest.raises(InvalidName, match=word) as caught:
+        check_name(name, "queue")
+    assert isinstance(caught.value, UsageError)
+    assert isinstance(caught.value, ValueError)
+
+
+@given(st.text(st.characters(), max_size=300))
+def test_rule(name: str) -> None:
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        encoded = b""
+    allowed = 1 <= len(encoded) <= 255 and not set(encoded) & {0, ord("/")} and encoded[:1] != b"."
+    if allowed:
+        assert check_name(name) == name
+    else:
+        with pytest.raises(InvalidName):
+            check_name(name)
+
+
+def test_routing_key() -> None:
+    for key in ("", "a.b.c", "/", ".", "x" * 255):
+        assert check_routing_key(key) == key
+    for wrong in ("x" * 256, b"a", None, "\udfff"):
+        with pytest.raises(InvalidName):
+            check_routing_key(wrong)
+
+
+def test_subscription_name_is_no_users_name() -> None:
+    with pytest.raises(InvalidName):
+        check_name(subscription_name("orders", "report"))
