@@ -286,6 +286,10 @@ class Client:
     catalog_seen: int
     @property
     def ended(self) -> bool: ...
+    @property
+    def busy(self) -> int:
+        """Threads that wait or read inside; the memory is theirs until they are out."""
+
     def publish(
         self, route: Route, body: Buffer, level: int, meta: bytes | None, timeout: float | None, wait: bool, /
     ) -> Confirm | None: ...

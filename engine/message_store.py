@@ -304,7 +304,7 @@ class StoreHost:
         if events & _core.EVENT_INDEX:
             for store in self.stores:
                 look = self.core.look(store.number)
-                store.index_wanted = look["index_used"] > look["index_rows"] * index.FULL
+                store.index_wanted = look["index_used"] > look["index_rows"] // 10 * 7  # as storeloop.c asks
         if events & _core.EVENT_EMPTY:
             for store in self.stores:
                 files = self.core.take_gone(store.number)

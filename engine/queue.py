@@ -487,14 +487,18 @@ class QueueService:
                 o.say(f"client {view.name!r} (slot {view.slot}) cannot be attached: {error}")
             return False
         try:
-            self.engine.attach(view.slot, view.generation, view.client_epoch, region.buffer)
+            self.take_up(view.slot, view.generation, view.client_epoch, region)
         except OSError as error:
             region.close()
             o.say(f"client {view.name!r} (slot {view.slot}) has a region of the wrong form: {error}")
             o.superblock.set_server_done(view.slot, self.server, view.generation)
             return False
-        self._regions[view.slot] = (view.generation, region)
         return True
+
+    def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
+        """Serve a client whose region is attached; it is closed when the client has ended. Raises OSError (wrong form)."""
+        self.engine.attach(slot, generation, client_epoch, region.buffer)
+        self._regions[slot] = (generation, region)
 
     def _let_go(self) -> None:
         """Clients that have ended and of whom nothing is left."""

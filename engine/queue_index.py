@@ -50,15 +50,25 @@ LOCATION_SEGMENT = CONSTANTS["LOCATION_SEGMENT"]
 ENTRY_BYTES = QUEUE_SEGMENT_ENTRY.size
 SEGMENT_BYTES = FILE_HEADER_BYTES + SEGMENT_ENTRY_COUNT * ENTRY_BYTES
 
-#: wr_segment_row of engine/core/segment_entry.h
+#: wr_segment_row of engine/core/segment_entry.h, without gaps: numpy does not copy what no field covers
 ROW = np.dtype(
-    {
-        "names": ["queue", "location", "sequence", "id", "file", "offset", "frame_length", "body_length", "where"],
-        "formats": ["<u4", "<u4", "<u8", "V16", "<u4", "<u4", "<u4", "<u4", "u1"],
-        "offsets": [0, 4, 8, 16, 32, 36, 40, 44, 56],
-        "itemsize": 64,
-    }
+    [
+        ("queue", "<u4"),
+        ("location", "<u4"),
+        ("sequence", "<u8"),
+        ("id", "V16"),
+        ("file", "<u4"),
+        ("offset", "<u4"),
+        ("frame_length", "<u4"),
+        ("body_length", "<u4"),
+        ("blob_offset", "<u2"),
+        ("meta_length", "<u2"),
+        ("index_file", "<u4"),
+        ("where", "u1"),
+        ("rest", "V7"),
+    ]
 )
+assert ROW.itemsize == 64
 #: wr_segment_ack of engine/core/queue.h
 ACK = np.dtype([("queue", "<u4"), ("file", "<u4"), ("sequence", "<u8")])
 
@@ -208,14 +218,17 @@ def recover(
     for path in listing.unfinished:
         path.unlink(missing_ok=True)
     found.damaged += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
-    last_used, end = -1, 0
+    last = _last_with_frames(listing.files)
+    ends: dict[int, int] = {}
     for number, path in listing.files:
         found.next_file = max(found.next_file, number + 1)
-        stop = _replay(engine, path, number, number == _last_with_frames(listing.files), node_id, server, found)
-        if stop > FILE_HEADER_BYTES:
-            last_used, end = number, stop
+        ends[number] = _replay(engine, path, number, number == last, node_id, server, found)
     terms = read_terms(folder, node_id, server)
-    found.clean = terms is not None and (terms.file, terms.end) == (last_used, end)
+    found.clean = (
+        terms is not None
+        and ends.get(terms.file) == terms.end
+        and all(end <= FILE_HEADER_BYTES for number, end in ends.items() if number > terms.file)
+    )
     engine.recovered(found.clean)
     if terms is not None and found.clean:
         known = set(engine.queues())

@@ -72,6 +72,8 @@ ALARMS = {
 }
 #: how long close() waits for what was submitted
 CLOSE_WAIT_S = 10.0
+#: how long close() waits for threads that were waiting inside; they are woken before
+UNMAP_WAIT_S = 2.0
 #: how long every process of a node may be dead before a waiting call gives it up
 ABANDONED_S = 2.0
 #: how long a region of a restarted server is looked for
@@ -191,7 +193,10 @@ class Attachment:
         return settled
 
     def unmap(self) -> None:
-        """Detach from all memory; regions that a waiting thread still uses go with it."""
+        """Detach from all memory, when the threads that were woken by its end are out of it."""
+        deadline = time.monotonic() + UNMAP_WAIT_S
+        while self.core.busy and time.monotonic() < deadline:
+            time.sleep(0.0005)
         regions = [self.region]
         for worker in self.workers.values():
             regions += [item for item in (worker.images, worker.transient_images) if item is not None]

@@ -16,6 +16,7 @@ Crash points (its successor holds the lock, so it is alone)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import secrets
@@ -100,6 +101,7 @@ class Options:
     successor: bool = False  #: takes over from a killed supervisor, and never begins a node anew
     changes: dict[str, Any] = field(default_factory=dict)  #: settings by name
     stop_timeout: float = STOP_TIMEOUT_S
+    close_in_child: Callable[[], None] = lambda: None  #: closes in a child what the starter of the supervisor opened
 
 
 def supervise(
@@ -394,13 +396,7 @@ class Supervisor:
         """Take over from a killed supervisor: keep how it was started, unless this one was told otherwise."""
         if self.options.idle_exit is None and (self.options.adopt or self.options.successor):
             launch = self.directory.read_launch()
-            self.options = Options(
-                launch.idle_exit,
-                self.options.adopt,
-                self.options.successor,
-                self.options.changes,
-                self.options.stop_timeout,
-            )
+            self.options = dataclasses.replace(self.options, idle_exit=launch.idle_exit)
 
     def _open_mailbox(self) -> None:
         try:
@@ -486,6 +482,7 @@ class Supervisor:
 
     def _close_in_child(self) -> None:
         """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is shared."""
+        self.options.close_in_child()
         self.directory.forget_lock()
         self._selector.close()
         if self._control is not None:

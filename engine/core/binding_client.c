@@ -903,6 +903,11 @@ static PyObject *client_get_ended(PyObject *op, void *closure) {
     return PyBool_FromLong(c->ended || c->forks != wr_forks);
 }
 
+static PyObject *client_get_busy(PyObject *op, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLong(((ClientObject *)op)->busy);
+}
+
 static PyObject *client_get_catalog(PyObject *op, void *closure) {
     (void)closure;
     return PyLong_FromUnsignedLongLong(((ClientObject *)op)->catalog_seen);
@@ -972,6 +977,7 @@ static PyMethodDef client_methods[] = {
 
 static PyGetSetDef client_attributes[] = {
     {"ended", client_get_ended, NULL, "end() was called, or this is a forked child", NULL},
+    {"busy", client_get_busy, NULL, "threads that wait or read inside; the memory is theirs until they are out", NULL},
     {"catalog_seen", client_get_catalog, client_set_catalog, "catalog version that the routes were made from", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 

@@ -35,6 +35,7 @@ typedef struct {
     uint32_t inside;        /* threads that are in a get */
     bool hot;               /* Python was told */
     uint64_t last_ns;       /* end of the last get */
+    PyObject *weak;
 } HandleObject;
 
 typedef struct {
@@ -302,13 +303,22 @@ static int up_to_date(HandleObject *h) {
     return wr_hook(c, WR_HOOK_EPOCH, h->server, "");
 }
 
+/* After EAGAIN: wait for room. 0, 1 (the deadline has passed), -1. */
+static int wait_for_room(HandleObject *h, int error, const wr_condition *blocked, uint64_t deadline) {
+    if (error != EAGAIN) return wr_blocked(h->client, error, blocked, deadline, "room for a command");
+    wr_port_submit(&h->client->a.port, h->server);
+    int answer = wr_wait(h->client, blocked, deadline, WR_FOR_ROOM);
+    return answer || !enter(h) ? answer : -1;
+}
+
+/* Send a credit. 0, 1 (no room for it until the deadline), -1. */
 static int announce(HandleObject *h, uint64_t credit, uint32_t prefetch, uint64_t deadline) {
     ClientObject *c = h->client;
     wr_condition blocked;
     for (;;) {
         int error = wr_attachment_credit(&c->a, &h->consumer, credit, prefetch, &blocked);
         if (!error) break;
-        if (wr_blocked(c, error, &blocked, deadline, "room for a credit")) return -1;
+        if ((error = wait_for_room(h, error, &blocked, deadline))) return error;
     }
     wr_port_submit(&c->a.port, h->server);
     return 0;
@@ -323,7 +333,7 @@ static int ensure_credit(HandleObject *h, uint32_t wanted, uint64_t deadline) {
     return announce(h, c->popped + wanted - lying, 0, deadline);
 }
 
-/* Nothing more is to come; what is under way is taken in. `wait`: until that is sure. */
+/* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. */
 static int cancel(HandleObject *h, uint64_t deadline) {
     ClientObject *c = h->client;
     uint64_t sequence;
@@ -332,22 +342,44 @@ static int cancel(HandleObject *h, uint64_t deadline) {
     for (;;) {
         int error = wr_attachment_cancel(&c->a, &h->consumer, &sequence, &blocked);
         if (!error) break;
-        if (wr_blocked(c, error, &blocked, deadline, "room to cancel")) return -1;
+        if ((error = wait_for_room(h, error, &blocked, deadline))) return error;
     }
     wr_port_submit(&c->a.port, h->server);
     wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, sequence, h->server};
     int answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
-    if (answer < 0) return -1;
-    return h->registered ? intake(h) : 0;
+    if (answer < 0 || enter(h) || intake(h)) return -1;
+    return answer;
+}
+
+/* Does this client hold so many messages of the worker that no other can be delivered? */
+static bool all_slots_held(HandleObject *h) {
+    const wr_attachment *a = &h->client->a;
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < a->consumers_size; i++) {
+        const wr_taker *c = a->consumers[i];
+        if (!c || c->server != h->server) continue;
+        held += wr_taker_pending(c);
+        for (uint64_t n = c->unacked_first; n != c->unacked_next; n++) held += c->unacked[n & (c->unacked_size - 1)] != WR_TAG_NONE;
+    }
+    return held >= a->port.view.g.delivery_slots;
+}
+
+/* Messages lie here that nobody has asked for yet: somebody must return them when the loop stops. */
+static int tell_hot(HandleObject *h) {
+    if (h->hot) return 0;
+    h->hot = true;
+    return wr_hook(h->client, WR_HOOK_HOT, h->queue, "");
 }
 
 #define POLL_NS 20000000ull
+#define FULL_NS 1000000000ull
 
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
  * the caller can use at once. */
 static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline) {
     ClientObject *c = h->client;
     bool last_look = false;
+    uint64_t full_since = 0;
     for (;;) {
         if (enter(h) || up_to_date(h) || register_consumer(h)) return NULL;
         if (!wr_taker_pending(&h->consumer) && intake(h)) return NULL;
@@ -357,22 +389,40 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
             continue;
         }
         if (last_look) return NULL;
-        if (ensure_credit(h, wanted, deadline)) return NULL;
-        wr_condition condition = wr_attachment_delivery(&c->a, h->server);
-        int answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
-        if (answer < 0) return NULL;
-        if (!answer && (!deadline || wr_now_ns() < deadline)) continue;
+        int answer = ensure_credit(h, wanted, deadline);
+        uint64_t now = wr_now_ns();
+        if (!answer) {
+            wr_condition condition = wr_attachment_delivery(&c->a, h->server);
+            answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
+            now = wr_now_ns();
+        }
+        if (answer < 0 || enter(h)) return NULL;
+        bool late = deadline && now >= deadline;
+        if (!wr_condition_met(&(wr_condition){&wr_attachment_link(&c->a, h->server)->delivery_tail,
+                                              c->a.workers[h->server].popped, h->server}) && all_slots_held(h)) {
+            /* Nothing can come before something is acked. Another thread may do that, in a while. */
+            if (!full_since) full_since = now;
+            if (late || now - full_since > FULL_NS) {
+                wr_raise("LimitError", "this client holds %u messages of the worker unacked, which is the most: ack some, or raise "
+                                       "the setting delivery_slots", c->a.port.view.g.delivery_slots);
+                return NULL;
+            }
+        } else {
+            full_since = 0;
+        }
+        if (!late) continue;
         /* Time is up. An idle consumer keeps no credit; a poll (no time at all) has to know that the worker looked: it has
          * when the cancel, sent after the credit was processed, is processed, too. */
         last_look = true;
         if (h->prefetch || h->inside > 1) continue; /* the credit serves another thread */
         uint64_t tail = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
-        uint64_t patience = wr_now_ns() + POLL_NS;
+        uint64_t patience = now + POLL_NS;
         if (tail) {
-            condition = (wr_condition){&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
+            wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
             if (wr_wait(c, &condition, patience, WR_FOR_REPLY) < 0 || enter(h)) return NULL;
         }
-        if (cancel(h, patience + POLL_NS)) return NULL;
+        answer = cancel(h, patience + POLL_NS);
+        if (answer < 0 || (answer && tell_hot(h))) return NULL; /* not sure: somebody looks after it later */
     }
 }
 
@@ -381,13 +431,6 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
     PyObject *message = wait_for_message(h, wanted, deadline);
     h->inside--;
     return message;
-}
-
-/* Messages lie here that nobody has asked for yet: somebody must return them when the loop stops. */
-static int tell_hot(HandleObject *h) {
-    if (h->hot) return 0;
-    h->hot = true;
-    return wr_hook(h->client, WR_HOOK_HOT, h->queue, "");
 }
 
 static inline void note_call(HandleObject *h, uint32_t least, uint32_t most) {
@@ -414,7 +457,7 @@ static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t give
     }
     /* A hot loop: ask for more before what lies here runs out. */
     if (h->window > 1 && !h->prefetch && wr_taker_pending(&h->consumer) < h->window / 2 &&
-        (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 0))) {
+        (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 1))) {
         /* The message is handed out all the same: the trouble is met again by the next call. */
         PyErr_Clear();
     }
@@ -460,7 +503,7 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         PyErr_Clear(); /* what was handed out before goes to the caller; the trouble is met again by the next call */
     }
     if (!h->prefetch && !enter(h)) {
-        if (h->window > wanted && (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 0))) PyErr_Clear();
+        if (h->window > wanted && (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 1))) PyErr_Clear();
     } else {
         PyErr_Clear();
     }
@@ -514,7 +557,7 @@ static PyObject *handle_release(PyObject *op, PyObject *unused) {
     h->window = 1;
     h->last_ns = 0;
     if (!h->registered) Py_RETURN_NONE;
-    if (cancel(h, 0) || enter(h) || (h->registered && intake(h)) || return_pending(h)) return NULL;
+    if (cancel(h, 0) < 0 || enter(h) || return_pending(h)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -651,7 +694,6 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
     if (given != 3) return PyErr_Format(PyExc_TypeError, "arguments: messages, ack, requeue");
     uint8_t code = args[1] == Py_True ? WR_OP_ACK : WR_OP_NACK;
     uint8_t flags = code == WR_OP_NACK && args[2] == Py_True ? WR_FLAG_REQUEUE : 0;
-    if (settle_enter(h)) return NULL;
     PyObject *list = PySequence_Fast(args[0], "messages must be a sequence");
     if (!list) return NULL;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
@@ -672,6 +714,10 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
             wr_raise("PeerLost", "element %zd was delivered to an attachment that has ended: it returns to its queue, redelivered", i);
             return NULL;
         }
+    }
+    if (n && settle_enter(h)) {
+        Py_DECREF(list);
+        return NULL;
     }
     int error = 0;
     uint64_t *tags = PyMem_Malloc(TAGS_MAX * sizeof *tags);
@@ -694,7 +740,7 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
     PyMem_Free(tags);
     Py_DECREF(list);
     if (error) return NULL;
-    wr_port_submit(&h->client->a.port, h->server);
+    if (n) wr_port_submit(&h->client->a.port, h->server);
     Py_RETURN_NONE;
 }
 
@@ -770,6 +816,7 @@ static void handle_dealloc(PyObject *op) {
     HandleObject *h = (HandleObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
+    if (h->weak) PyObject_ClearWeakRefs(op);
     if (h->registered) wr_taker_drop(h->client->open ? &h->client->a : NULL, &h->consumer);
     Py_XDECREF(h->owner);
     Py_XDECREF(h->messages);
@@ -830,6 +877,7 @@ static PyGetSetDef handle_attributes[] = {
 static PyMemberDef handle_members[] = {{"server", T_UINT, offsetof(HandleObject, server), READONLY, "index of its worker"},
                                        {"queue", T_UINT, offsetof(HandleObject, queue), READONLY, "queue id"},
                                        {"owner", T_OBJECT, offsetof(HandleObject, owner), READONLY, "the Queue"},
+                                       {"__weaklistoffset__", T_PYSSIZET, offsetof(HandleObject, weak), READONLY, NULL},
                                        {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot handle_slots[] = {

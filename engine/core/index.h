@@ -29,7 +29,7 @@ typedef struct {
 int wr_index_init(wr_index *index, void *region, uint64_t region_bytes);
 
 static inline void wr_index_prefetch(const wr_index *index, uint64_t hash) {
-    __builtin_prefetch(&index->rows[hash & (index->rows_n - 1)], 0);
+    __builtin_prefetch(&index->rows[hash & (index->rows_n - 1)], 1);
 }
 
 /* Server: the live row of an id, WR_NO_ROW if there is none. */

@@ -163,7 +163,7 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     uint64_t i = number - q->chunk_base;
     if (i >= q->chunks_n) {
         if (q->chunks_at + i >= q->chunks_size) {
-            memmove(q->chunks, q->chunks + q->chunks_at, q->chunks_n * sizeof *q->chunks);
+            if (q->chunks_n) memmove(q->chunks, q->chunks + q->chunks_at, q->chunks_n * sizeof *q->chunks);
             q->chunks_at = 0;
             q->chunks = grown(q->chunks, &q->chunks_size, 2 * (i + 1), sizeof *q->chunks);
         }

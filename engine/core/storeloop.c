@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #define ROUND_COMMANDS 512
-#define AHEAD 12
+#define AHEAD 16
 #define SEAL_BYTES_MIN (128u << 10) /* while more commands wait, a commit begins with so much */
 #define SLEEP_NS 50000000ull
 #define TIMER_NS 250000000ull

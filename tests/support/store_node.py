@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import sysv_ipc
 
@@ -89,6 +89,8 @@ class StoreNode:
 
     def remove(self) -> None:
         """Remove everything that is shared, as at the end of a node."""
+        for client in self.clients:
+            client.forget()  # clients may hold each other's regions
         for client in list(self.clients):
             client.close()
         for name in posix_names(names.node_prefix(self.node_id)):
@@ -336,13 +338,16 @@ class Client:
     def set_other(self, other: "Client") -> None:
         self.core.set_other(other.slot, other.view.generation, other.region.buffer)
 
+    def forget(self) -> None:
+        """Let go of the C side, and with it of every buffer."""
+        vars(self).pop("core", None)
+
     def close(self) -> None:
         """Let go of all memory."""
         if self not in self.node.clients:
             return
         self.node.clients.remove(self)
-        core: Any = self.core
-        del self.core, core
+        self.forget()
         for region in self.maps:
             region.close()
         if self.folder_fd >= 0:

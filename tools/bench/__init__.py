@@ -1,1 +1,127 @@
-"""Benchmarks, and the limits of the machine beside them."""
+"""Benchmarks, and the limits of the machine beside them: `warren bench WORKLOAD [options]`.
+
+Each run has a temporary node of its own, on the real disk, removed afterwards. Never a test: figures depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+
+from warren.engine.errors import Error
+from warren.tools.bench.harness import BenchError, Result, filesystem_of, real_folder
+
+WORKLOADS = ("store", "queue", "store-latency", "queue-latency", "restart", "idle", "all")
+BATCH = 1000
+LIMIT_SECONDS = 8.0
+RESTART_MESSAGES = 1_000_000
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="warren bench", description="Measure Warren, and this machine beside it.")
+    parser.add_argument(
+        "workload",
+        nargs="?",
+        default="all",
+        choices=WORKLOADS,
+        help="store: writes into the message store; queue: publish, consume, ack; …-latency: one message at a time; "
+        "restart: kill -9 with a backlog; idle: what a node costs that nobody uses",
+    )
+    parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
+    parser.add_argument(
+        "--durability", choices=("none", "written", "synced"), default="synced", help="what a confirm says (synced)"
+    )
+    parser.add_argument(
+        "--batch", type=int, action="append", metavar="N", help=f"messages in a call; 1: single calls ({BATCH} and 1)"
+    )
+    parser.add_argument("--clients", type=int, default=1, metavar="N", help="producers, or pairs with a queue each (1)")
+    parser.add_argument("--messages", type=int, default=RESTART_MESSAGES, help="restart: the backlog (1,000,000)")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each cell; the median is shown (1)")
+    parser.add_argument("--limits", action="store_true", help="measure the machine's own limits, too, and show ratios")
+    parser.add_argument("--dir", metavar="DIR", help="folder for the temporary nodes")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    return parser
+
+
+def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int, Callable[[], Result]]]:
+    """(what it is, size of a body, the run) of everything that was asked for."""
+    from warren.tools.bench.queue import run_idle, run_queue, run_queue_latency, run_restart
+    from warren.tools.bench.store import run_store, run_store_latency
+
+    def wanted(name: str) -> bool:
+        return options.workload in (name, "all")
+
+    seconds, durability, clients = options.seconds, options.durability, options.clients
+    for size in options.size or [100]:
+        for batch in options.batch or [BATCH, 1]:
+            for name, run in (("store", run_store), ("queue", run_queue)):
+                if wanted(name):
+                    text = f"{name}, {size} bytes, {durability}, batch {batch}"
+                    yield (
+                        text,
+                        size,
+                        lambda run=run, size=size, batch=batch: run(  # type: ignore[misc]
+                            folder, size, seconds, durability, batch, clients
+                        ),
+                    )
+        for name, timed in (("store-latency", run_store_latency), ("queue-latency", run_queue_latency)):
+            if wanted(name):
+                text = f"{name}, {size} bytes, {durability}"
+                yield text, size, lambda timed=timed, size=size: timed(folder, size, seconds, durability)  # type: ignore[misc]
+        if wanted("restart"):
+            text = f"restart with {options.messages:,} messages of {size} bytes"
+            yield text, size, lambda size=size: run_restart(folder, size, options.messages)  # type: ignore[misc]
+    if wanted("idle"):
+        yield "idle", 0, lambda: run_idle(folder, max(seconds, 2.0))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what was asked for; the exit code is 0, 1 when a run failed, 2 for wrong options."""
+    options = _parser().parse_args(argv)
+    sizes = options.size or [100]
+    if (
+        min(sizes) < 0
+        or options.seconds <= 0
+        or min(options.batch or [1]) < 1
+        or options.clients < 1
+        or options.repeat < 1
+    ):
+        print("warren bench: sizes, seconds, batches, clients and repeats must be positive", file=sys.stderr)
+        return 2
+    from warren.tools.bench import limits, report
+
+    folder = real_folder(options.dir)
+    talk = Console(stderr=True, quiet=options.json and not sys.stderr.isatty())
+    if filesystem_of(folder) == "tmpfs":
+        talk.print(f"[yellow]{folder} is a tmpfs: syncs cost nothing there; choose another folder with --dir[/yellow]")
+    found: dict[int, dict[str, Any]] = {}
+    runs: list[Result] = []
+    try:
+        for text, size, run in _cells(options, folder):
+            if options.limits and size and size not in found:
+                with talk.status(f"limits of this machine, {size} bytes"):
+                    found[size] = limits.measure(folder, size, LIMIT_SECONDS)
+                if options.json:
+                    report.print_limits({"size_bytes": size, **found[size]})
+            with talk.status(text):
+                several = [run() for _ in range(options.repeat)]
+            cell = report.with_limit(report.median_of(several), found.get(size))
+            runs.append(cell)
+            if options.json:
+                report.print_json(cell)
+    except (BenchError, Error, RuntimeError, OSError) as error:
+        talk.print(f"[red]warren bench: {error}[/red]", soft_wrap=True)
+        if talk.quiet:
+            print(f"warren bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if not options.json:
+            report.print_people(Console(), runs)
+    return 0

@@ -12,6 +12,7 @@ import click
 from warren.workers.cli import output
 
 EXIT_CHECK_FAILED = 1
+PLAIN_WIDTH = 120
 
 
 @click.command()
@@ -49,6 +50,8 @@ def demo(
 
     given = find_input(path, key, value, rows)
     console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console = Console(stderr=as_json, width=PLAIN_WIDTH)
     watcher = report.watcher(console, as_json)
     place = Path(directory).absolute() if directory else None
     signal.signal(signal.SIGTERM, _terminated)

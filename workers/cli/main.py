@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -74,12 +75,17 @@ def warren() -> None:
     """
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point of the command; returns the exit code."""
+def invoke(arguments: list[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
     # numpy's helper threads would not survive the forks of a supervisor, and nothing here multiplies matrices
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return output.run(lambda: warren.main(arguments, prog_name="warren", standalone_mode=False))
 
 
+def main() -> NoReturn:
+    """Entry point of the command."""
+    sys.exit(invoke())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from warren.engine import errors
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
 from warren.engine.node_directory import NodeDirectory
+from warren.workers.children import last_lines, redirect
 from warren.workers.cli import output
 from warren.workers.control import ControlClient
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from warren.workers.supervisor import Options
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 
@@ -67,7 +74,28 @@ def up(
     return _detached(directory, options, announce)
 
 
-def _detached(directory: str, options: Any, announce: Any) -> int:
+class _Teller:
+    """The way in which a supervisor in the background tells who started it how the start went: one message on a pipe.
+
+    Its servers must not hold the pipe, or a supervisor killed during its start would be waited for for ever.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def tell(self, text: str) -> None:
+        if self._pipe >= 0:
+            with contextlib.suppress(BrokenPipeError):  # whoever started us did not wait
+                os.write(self._pipe, text.encode())
+            self.close()
+
+    def close(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+def _detached(directory: str, options: Options, announce: Callable[[str], None]) -> int:
     """Fork a supervisor into the background; returns when it serves, or fails with what it failed with."""
     target = NodeDirectory(directory)
     target.make()
@@ -75,7 +103,7 @@ def _detached(directory: str, options: Any, announce: Any) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(read_end)
-        _background(target, options, write_end)
+        _background(target, options, _Teller(write_end))
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         told = pipe.read().decode("utf-8", "replace")
@@ -84,52 +112,50 @@ def _detached(directory: str, options: Any, announce: Any) -> int:
         announce(text)
         return 0
     _pid, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
     if text:
-        from warren.engine import errors
-
         raise errors.by_name(kind, text)
-    raise Error(f"the supervisor of {target.path} ended with {code} before it served; see {target.log_file('supervisor')}")
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        raise ClosedError(f"the node of {target.path} was stopped before it served")
+    last = last_lines(target.log_file("supervisor"), 3)
+    raise _Failed(f"the node of {target.path} ended before it served:\n{last}", code)
 
 
-def _background(target: NodeDirectory, options: Any, pipe: int) -> NoReturn:
-    from warren.workers.children import redirect
+class _Failed(Error):
+    """The supervisor ended with an exit code and has said why in its log."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code if code > 0 else output.EXIT_ERROR
+
+
+def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoReturn:
     from warren.workers.supervisor import supervise
 
-    told = False
-
-    def tell(text: str) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            try:
-                os.write(pipe, text.encode())
-            except BrokenPipeError:
-                pass  # whoever started us did not wait
-            os.close(pipe)
-
+    options = dataclasses.replace(options, close_in_child=teller.close)
     code = 1
     try:
         os.setsid()
         os.makedirs(target.log, mode=0o700, exist_ok=True)
         redirect(target.log_file("supervisor"))
-        code = output.run(lambda: _told(lambda: supervise(target.path, options, ready=lambda line: tell(f"up\n{line}")), tell))
+        code = output.run(
+            lambda: _told(
+                lambda: supervise(target.path, options, ready=lambda line: teller.tell(f"up\n{line}")), teller
+            )
+        )
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
-def _told(run: Any, tell: Any) -> int:
+def _told(run: Callable[[], int], teller: _Teller) -> int:
     try:
-        code: int = run()
-    except Error as error:
-        tell(f"{type(error).__name__}\n{error}")
-        raise
+        return run()
     except Exception as error:
-        tell(f"Error\n{type(error).__name__}: {error}")
+        name = type(error).__name__
+        teller.tell(f"{name}\n{error}" if isinstance(error, Error) else f"Error\n{name}: {error}")
         raise
-    return code
 
 
 @click.command()

@@ -36,6 +36,8 @@ EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_TIMEOUT, EXIT_INTERRUPTED = 1, 2,
 
 def exit_code(error: Error) -> int:
     """The exit code that says what kind of error it was."""
+    if isinstance(code := getattr(error, "exit_code", None), int):
+        return code
     if isinstance(error, (UsageError, DirectoryInUse)):
         return EXIT_USAGE
     if isinstance(error, (NodeNotRunning, FormatVersionError, CorruptRecord, PermissionRefused)):

@@ -26,7 +26,8 @@ class QueueCheck:
     name: str
     expected: int
     received: int = 0  #: different messages
-    redelivered: int = 0  #: came once more, marked
+    redelivered: int = 0  #: deliveries that were marked so
+    again: int = 0  #: deliveries of messages that had come before; each of them must be marked
     missing: int = 0
     foreign: int = 0  #: never published, or damaged
     doubled: int = 0  #: came again without the mark
@@ -72,7 +73,8 @@ def check_queue(name: str, expected: NDArray[np.int64], rows: NDArray[np.void]) 
         name,
         expected=len(expected),
         received=len(np.intersect1d(numbers, expected, assume_unique=True)),
-        redelivered=int(again.sum()),
+        redelivered=int(marks.sum()),
+        again=int(again.sum()),
         missing=len(np.setdiff1d(expected, numbers, assume_unique=True)),
         foreign=len(np.setdiff1d(numbers, expected, assume_unique=True)) + len(rows) - len(good),
         doubled=int(np.maximum(again - marks, 0).sum()),

@@ -14,7 +14,7 @@ import msgspec
 
 from warren.engine.errors import Error
 
-END_S = 15.0
+END_S = 30.0
 
 
 class ChildFailed(Error):
@@ -128,13 +128,14 @@ class Children:
         return told
 
     def close(self) -> None:
-        """End all that still run: first by the end of their input, then by SIGKILL."""
+        """End all that still run: by the end of their input when they have done their task, else by SIGTERM; then by SIGKILL."""
         running = [child for child in self.all if child.process.poll() is None]
         for child in running:
             child.finish()
+            if not child.is_done:
+                child.process.terminate()
         for child in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.terminate()
                 child.process.wait(END_S)
         for child in self.all:
             child.close()

@@ -81,6 +81,7 @@ class Outcome:
     killed: list[Killed]
     status: dict[str, Any]
     kept: Path | None
+    segment_files: int
     restarts: list[str] = field(default_factory=list)
 
 
@@ -150,6 +151,7 @@ class _Job:
         self.control = ControlClient(node_directory)
         self.chaos = Chaos() if wishes.chaos else None
         self.spark_clients: set[str] = set()
+        self.segment_files = 0
         self.restarts: list[str] = []
         self.consumers: list[Child] = []
         self.incarnations: list[int] = []
@@ -182,9 +184,9 @@ class _Job:
             self.producers = [self._start_producer(children, part) for part in range(PRODUCERS)]
             self._follow(children)
             rows = self._read_report(len(direct[0].groups))
+            status = self._status()
         finally:
             children.close()
-            status = self._status()
             self.control.close()
         return self._outcome(direct[0], rows, status)
 
@@ -233,7 +235,6 @@ class _Job:
         self.publishing_since = time.monotonic()
         next_status = 0.0
         moved = time.monotonic()
-        received_before: dict[tuple[int, int], int] = {}
         finished = draining = False
         while True:
             for child, lines in children.listen(LISTEN_S):
@@ -244,7 +245,7 @@ class _Job:
                     moved = time.monotonic()
                 if child.exit_code is not None and not child.is_done:
                     self._ended_badly(children, child)
-            self._count(received_before)
+            self._count()
             self.watcher.progress(self.progress)
             if self.chaos is not None:
                 self._do_chaos()
@@ -278,12 +279,11 @@ class _Job:
             self.restarts.append(fields["reason"])
             self.watcher.stage(f"the stream goes on from its checkpoint after: {fields['reason']}")
 
-    def _count(self, before: dict[tuple[int, int], int]) -> None:
+    def _count(self) -> None:
         progress = self.progress
         progress.published = sum(child.heard.get("published", 0) for child in self.producers)
-        for index, child in enumerate(self.consumers):
-            before[index, self.incarnations[index]] = child.heard.get("received", 0)
-        progress.received = sum(before.values())
+        # what is written down counts, also by a consumer that was killed since
+        progress.received = sum(path.stat().st_size for path in self.record_files if path.exists()) // consumer.ROW.itemsize
         progress.streamed = self.stream.heard.get("streamed", 0)
         progress.batches = self.stream.heard.get("batches", 0)
 
@@ -312,6 +312,8 @@ class _Job:
     def _note_clients(self, status: dict[str, Any]) -> None:
         names = (client["name"] for client in status["clients"])
         self.spark_clients.update(name for name in names if name.startswith("spark-"))
+        segments = Path(self.directory, "queues").glob("worker-*/segments/*/*.idx")
+        self.segment_files = max(self.segment_files, sum(1 for _path in segments))
 
     def _drained(self, status: dict[str, Any]) -> bool:
         """Nothing is left in the consumers' queues."""
@@ -356,5 +358,6 @@ class _Job:
             killed=self.chaos.done if self.chaos else [],
             status=status,
             kept=self.kept,
+            segment_files=self.segment_files,
             restarts=self.restarts,
         )

@@ -19,6 +19,7 @@ import msgspec
 from warren.engine.errors import Error
 
 SAY_EVERY_S = 0.1
+EXIT_TERMINATED = 143
 T = TypeVar("T")
 
 
@@ -57,6 +58,7 @@ class Talk:
 def child(kind: type[T], run: Callable[[T, Talk], None]) -> int:
     """The main function of a child: decode its task, run it, report its error; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, who ends us in order
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(EXIT_TERMINATED))  # with everything cleaned up
     talk = Talk()
     try:
         run(msgspec.json.decode(sys.argv[1], type=kind), talk)

@@ -1,0 +1,464 @@
+"""The message store keeps its rules (store-rules.md S1-S8, S10, S11, part of S12), seen from outside.
+
+Method: a real store server process over a hand-made superblock, bare clients in this process. Where an order of events
+matters the server is stopped with SIGSTOP, so that the client's half happens first; nothing depends on time.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.store_node import NONE, SYNCED, WRITTEN, Client, StoreNode, message_id
+from support.waiting import wait_until
+from warren.ipc.layout import CONSTANTS
+
+BODY = b"a body that is easy to find in a file"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[StoreNode]:
+    with StoreNode(tmp_path / "node") as made:
+        made.start()
+        yield made
+
+
+class Paused:
+    """While it lasts the server does not run."""
+
+    def __init__(self, node: StoreNode) -> None:
+        self.node = node
+
+    def __enter__(self) -> None:
+        os.kill(self.node.pid, signal.SIGSTOP)
+        wait_until(lambda: Path(f"/proc/{self.node.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.node.pid, signal.SIGCONT)
+
+
+def on_disk(node: StoreNode, text: bytes = BODY, server: int = 0) -> int:
+    """How often a text occurs in the segment files."""
+    return sum((node.folder(server) / f"{n}.rdq").read_bytes().count(text) for n in node.files(server))
+
+
+# -- S1, S2: registration, write -----------------------------------------------------------------------------------------
+
+
+def test_s1_death_executes_what_was_submitted_and_sweeps_what_was_not(node: StoreNode) -> None:
+    victim, other = node.client(), node.client()
+    with Paused(node):
+        victim.core.write_many([(message_id(1), BODY)], NONE, True)
+        victim.core.write_many([(message_id(2), BODY)], NONE, False)  # F and C, but not S
+        assert node.directory_rows() == 2
+        victim.die()
+    wait_until(victim.swept)
+    assert node.directory_rows() == 0
+    assert other.read(message_id(1)) == BODY
+    assert other.read(message_id(2)) is None
+    assert not other.contains(message_id(2))
+
+
+def test_s1_slot_is_used_again_by_another_client(node: StoreNode) -> None:
+    first = node.client()
+    first.write([(message_id(1), BODY)])
+    first.die()
+    wait_until(first.swept)
+    first.free()
+    first.close()
+    second = node.client()
+    assert second.slot == first.slot
+    second.write([(message_id(2), BODY)])
+    assert (second.read(message_id(1)), second.read(message_id(2))) == (BODY, BODY)
+
+
+def test_s2_write_is_readable_by_all_before_the_server_has_seen_it(node: StoreNode) -> None:
+    writer, reader = node.client(), node.client()
+    reader.set_other(writer)
+    with Paused(node):
+        writer.core.write_many([(message_id(1), BODY)], NONE, True)
+        assert writer.read(message_id(1)) == BODY
+        assert reader.read(message_id(1)) == BODY
+    writer.barrier()
+    assert reader.read(message_id(1)) == BODY
+    assert node.directory_rows() == 0
+
+
+def test_s2_several_clients_write_one_id_it_is_stored_once(node: StoreNode) -> None:
+    clients = [node.client() for _ in range(3)]
+    for i, client in enumerate(clients):
+        client.write([(message_id(1), BODY + b"%d" % i)])
+    assert on_disk(node) == 1
+    assert node.get("messages") == 1
+    for client in clients:
+        assert client.read(message_id(1)) == BODY + b"0"  # the first payload wins
+        client.remove([message_id(1)])
+    assert not clients[0].contains(message_id(1))
+    assert clients[0].read(message_id(1)) is None
+    wait_until(lambda: node.get("messages") == 0)
+
+
+# -- S3, S4: flying ------------------------------------------------------------------------------------------------------
+
+
+def test_s4_write_and_remove_in_flight_never_reach_the_disk_and_are_confirmed(node: StoreNode) -> None:
+    client = node.client()
+    client.write([(message_id(0), b"another")])
+    written = node.get("written_n")
+    with Paused(node):
+        horizon = client.core.write_many([(message_id(i), BODY) for i in range(1, 101)], SYNCED, True)
+        _horizon, eliminated = client.core.remove([message_id(i) for i in range(1, 101)])
+        assert eliminated == 100
+        assert client.read(message_id(1)) is None
+    client.wait(horizon, SYNCED)
+    assert client.core.wait("head", horizon, 10**10)
+    assert not client.contains(message_id(1))
+    wait_until(lambda: node.get("eliminated_n") == 100)
+    assert node.get("written_n") == written
+    assert on_disk(node) == 0
+    assert node.directory_rows() == 0
+
+
+def test_s4_write_remove_write_in_flight_is_one_write(node: StoreNode) -> None:
+    client = node.client()
+    with Paused(node):
+        client.core.write_many([(message_id(1), b"first")], SYNCED, True)
+        assert client.core.remove([message_id(1)])[1] == 1
+        horizon = client.core.write_many([(message_id(1), BODY)], SYNCED, True)
+    client.wait(horizon)
+    assert client.read(message_id(1)) == BODY
+    assert (on_disk(node, b"first"), on_disk(node), node.get("messages")) == (0, 1, 1)
+
+
+def test_s4_remove_write_of_a_stored_message_stays_stored(node: StoreNode) -> None:
+    client = node.client()
+    client.write([(message_id(1), BODY)])
+    with Paused(node):
+        client.core.remove([message_id(1)])
+        horizon = client.core.write_many([(message_id(1), BODY)], SYNCED, True)
+    client.wait(horizon)
+    assert client.contains(message_id(1))
+    assert client.read(message_id(1)) == BODY
+    assert on_disk(node) == 1  # revived, not written again
+
+
+def test_s4_remove_write_remove_is_one_remove(node: StoreNode) -> None:
+    client = node.client()
+    client.write([(message_id(1), BODY)])
+    with Paused(node):
+        assert client.core.remove([message_id(1)])[1] == 0
+        client.core.write_many([(message_id(1), BODY)], SYNCED, True)
+        assert client.core.remove([message_id(1)])[1] == 1
+    client.barrier()
+    assert not client.contains(message_id(1))
+    assert client.read(message_id(1)) is None
+
+
+def test_s4_two_writes_one_remove_in_flight_leave_one_reference(node: StoreNode) -> None:
+    client = node.client()
+    with Paused(node):
+        horizon = client.core.write_many([(message_id(1), BODY), (message_id(1), BODY)], SYNCED, True)
+        assert client.core.remove([message_id(1)])[1] == 1
+    client.wait(horizon)
+    assert client.contains(message_id(1))
+    client.remove([message_id(1)])
+    assert not client.contains(message_id(1))
+
+
+def test_s4_only_own_writes_are_eliminated(node: StoreNode) -> None:
+    writer, other = node.client(), node.client()
+    with Paused(node):
+        horizon = writer.core.write_many([(message_id(1), BODY)], SYNCED, True)
+        assert other.core.remove([message_id(1)])[1] == 0
+    writer.wait(horizon)
+    other.barrier()
+
+
+# -- S5, S6: references --------------------------------------------------------------------------------------------------
+
+
+def test_s6_references_are_counted_in_a_batch_with_doubles_and_strangers(node: StoreNode) -> None:
+    client = node.client()
+    client.write([(message_id(1), BODY)] * 3 + [(message_id(2), BODY)])
+    client.remove([message_id(1), message_id(9), message_id(1)])
+    assert client.contains(message_id(1))
+    client.remove([message_id(1), message_id(2), message_id(2)])
+    assert not client.contains(message_id(1))
+    assert not client.contains(message_id(2))
+    wait_until(lambda: (node.get("messages"), node.get("valid_bytes")) == (0, 0))
+
+
+def test_s5_removed_message_is_revived_without_rewriting_it(node: StoreNode) -> None:
+    client, other = node.client(), node.client()
+    client.write([(message_id(1), BODY)])
+    client.remove([message_id(1)])
+    assert client.read(message_id(1)) is None
+    other.write([(message_id(1), BODY)])
+    assert client.read(message_id(1)) == BODY
+    assert on_disk(node) == 1
+
+
+def test_s12_id_written_again_after_its_file_is_gone_has_the_new_payload(node: StoreNode) -> None:
+    client = node.client()
+    client.write([(message_id(1), b"old payload")])
+    fill(client, 100, 70)
+    client.remove([message_id(1)])
+    client.remove([message_id(i) for i in range(100, 170)])
+    wait_until(lambda: 0 not in node.files())
+    client.write([(message_id(1), b"new payload")])
+    assert client.read(message_id(1)) == b"new payload"
+
+
+# -- S7: confirms --------------------------------------------------------------------------------------------------------
+
+
+def test_s7_synced_means_written_and_synced(node: StoreNode) -> None:
+    client = node.client()
+    syncs = node.get("syncs_n")
+    horizon = client.write([(message_id(1), BODY)], SYNCED)
+    assert on_disk(node) == 1
+    assert client.core.horizon("written") >= horizon
+    assert node.get("syncs_n") > syncs or wait_until(lambda: node.get("syncs_n") > syncs)
+
+
+def test_s7_written_is_handed_to_the_system_without_a_sync(node: StoreNode) -> None:
+    client = node.client()
+    client.barrier()
+    syncs = node.get("syncs_n")
+    horizon = client.write([(message_id(1), BODY)], WRITTEN)
+    assert on_disk(node) == 1
+    assert client.core.wait("head", horizon, 10**10)
+    assert client.core.horizon("synced") < horizon
+    assert node.get("syncs_n") == syncs
+    client.barrier(SYNCED)
+    assert client.core.horizon("synced") > horizon
+
+
+def test_s7_accepted_write_reaches_the_disk_by_itself(node: StoreNode) -> None:
+    client = node.client()
+    horizon = client.core.write_many([(message_id(1), BODY)], NONE, True)
+    assert client.core.wait("written", horizon, 10**10)
+    assert on_disk(node) == 1
+
+
+def test_s7_failed_sync_freezes_the_horizon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from warren.engine.message_store import StoreHost
+
+    start = StoreHost.start
+
+    def start_on_a_bad_disk(host: StoreHost) -> None:
+        start(host)
+        host.core.inject(0, 0, 5)
+
+    monkeypatch.setattr(StoreHost, "start", start_on_a_bad_disk)
+    with StoreNode(tmp_path / "node") as node:
+        node.start()
+        client = node.client()
+        horizon = client.core.write_many([(message_id(1), BODY)], SYNCED, True)
+        wait_until(lambda: node.get("error") == 5)
+        assert node.superblock.get("alarms") & CONSTANTS["ALARM_SYNC_FAILED"]
+        later = client.core.write_many([(message_id(2), BODY)], WRITTEN, True)
+        client.core.command(CONSTANTS["OP_STORE_BARRIER"], SYNCED, bytes(16), [])
+        assert client.core.horizon("synced") < horizon
+        assert client.core.horizon("head") < later
+        # Others still read, and a client that leaves is let go.
+        assert client.read(message_id(1)) == BODY
+        client.die()
+        wait_until(client.swept)
+        assert node.stop() == 1
+        monkeypatch.undo()
+        node.fork()
+        assert node.wait_end() == 3  # a restart does not make the disk good
+
+
+# -- S8: roll ------------------------------------------------------------------------------------------------------------
+
+
+def fill(client: Client, first: int, count: int, size: int = 4000) -> None:
+    for n in range(first, first + count, 50):
+        client.write([(message_id(i), b"%08d" % i + bytes(size - 8)) for i in range(n, min(n + 50, first + count))])
+
+
+def test_s8_roll_keeps_every_message_readable(node: StoreNode) -> None:
+    client = node.client()
+    fill(client, 0, 300)
+    assert len(node.files()) >= 5
+    for i in range(300):
+        body = client.read(message_id(i))
+        assert body is not None
+        assert body[:8] == b"%08d" % i
+    rows = node.summary()
+    assert [row.file for row in rows] == sorted(row.file for row in rows)
+    assert [row.left for row in rows] == [None, *(row.file for row in rows[:-1])]
+    assert [row.right for row in rows] == [*(row.file for row in rows[1:]), None]
+    assert sum(row.valid_total_size for row in rows) == 300 * (4000 + 57)
+
+
+def test_s8_empty_files_are_deleted_and_the_others_stay(node: StoreNode) -> None:
+    client = node.client()
+    fill(client, 0, 300)
+    before = node.files()
+    client.remove([message_id(i) for i in range(250) if i % 64 != 63])
+    gone = [row.file for row in node.summary() if row.valid_total_size == 0]
+    client.remove([message_id(i) for i in range(250)])
+    wait_until(lambda: node.files()[0] >= before[3], what="deletion of the files without a live record")
+    assert not gone or gone[0] not in node.files()
+    for i in range(250, 300):
+        assert client.read(message_id(i)) is not None
+    assert client.read(message_id(1)) is None
+    wait_until(lambda: len(node.summary()) <= len(node.files()))
+
+
+def test_s8_everything_removed_leaves_the_current_file_only(node: StoreNode) -> None:
+    client = node.client()
+    fill(client, 0, 300)
+    client.remove([message_id(i) for i in range(300)])
+    wait_until(lambda: len(node.summary()) == 1)
+    wait_until(lambda: len(node.files()) <= 2)  # and the next one, made ahead
+    assert (node.get("messages"), node.get("valid_bytes")) == (0, 0)
+
+
+# -- S10: read -----------------------------------------------------------------------------------------------------------
+
+
+def test_s10_reads_go_on_while_the_server_is_dead(node: StoreNode) -> None:
+    client = node.client()
+    fill(client, 0, 200)
+    horizon = client.core.write_many([(message_id(999), BODY)], NONE, True)
+    client.wait(horizon, NONE)
+    node.kill()
+    for i in range(200):
+        assert client.read(message_id(i)) is not None
+    assert client.read(message_id(999)) == BODY
+
+
+def test_s10_damaged_record_is_never_served(node: StoreNode) -> None:
+    client = node.client()
+    fill(client, 0, 300)
+    path = node.folder() / "0.rdq"
+    data = path.read_bytes()
+    at = data.index(b"%08d" % 3)
+    with open(path, "r+b") as file:
+        file.seek(at + 100)
+        file.write(b"\x55")
+    with pytest.raises(OSError, match="cannot be read") as caught:
+        client.core.read(message_id(3))
+    assert caught.value.errno == 74  # EBADMSG
+    assert client.read(message_id(4)) is not None
+
+
+def test_s10_index_grows_under_readers(node: StoreNode) -> None:
+    writer, reader = node.client(), node.client()
+    generation = node.get("index_generation")
+    for n in range(0, 6000, 500):
+        writer.write([(message_id(i), b"%d" % i) for i in range(n, n + 500)])
+        assert reader.read(message_id(n)) == b"%d" % n
+    assert node.get("index_generation") > generation + 1
+    assert [i for i in range(6000) if reader.read(message_id(i)) != b"%d" % i] == []
+
+
+def test_s10_index_is_cleaned_when_messages_come_and_go(node: StoreNode) -> None:
+    client = node.client()
+    for n in range(0, 6000, 200):
+        client.write([(message_id(i), bytes(2000)) for i in range(n, n + 200)])
+        client.remove([message_id(i) for i in range(n, n + 200)])
+    client.write([(message_id(1), BODY)])
+    assert client.read(message_id(1)) == BODY
+    assert client.maps[3].size <= 4096 + 64 * 4096
+
+
+# -- S11: contains -------------------------------------------------------------------------------------------------------
+
+
+def test_s11_contains_comes_after_the_removes_before_it(node: StoreNode) -> None:
+    client = node.client()
+    client.write([(message_id(1), BODY), (message_id(2), BODY)])
+    with Paused(node):
+        client.core.remove([message_id(1)])
+        first = client.core.command(CONSTANTS["OP_STORE_CONTAINS"], 0, message_id(1), [])
+        second = client.core.command(CONSTANTS["OP_STORE_CONTAINS"], 0, message_id(2), [])
+    client.wait(second + 1, NONE)
+    assert client.core.result(first) == CONSTANTS["RESULT_NO"]
+    assert client.core.result(second) == CONSTANTS["RESULT_OK"]
+
+
+# -- the transient store -------------------------------------------------------------------------------------------------
+
+
+def test_transient_store_serves_and_begins_empty(node: StoreNode) -> None:
+    client = node.client(server=1)
+    client.write([(message_id(i), b"%d" % i) for i in range(100)], NONE)
+    assert client.read(message_id(7)) == b"7"
+    client.remove([message_id(7)])
+    assert client.read(message_id(7)) is None
+    fill(client, 1000, 150)
+    assert client.read(message_id(1000)) is not None
+    assert node.get("syncs_n", 1) == 0
+    node.kill()
+    node.start()
+    client.open()
+    assert client.read(message_id(1)) is None
+    client.write([(message_id(1), BODY)], NONE)
+    assert client.read(message_id(1)) == BODY
+
+
+# -- queue workers -------------------------------------------------------------------------------------------------------
+
+
+def test_worker_holds_one_reference_and_its_blob_stays_with_the_publisher(tmp_path: Path) -> None:
+    with StoreNode(tmp_path / "node", workers=1) as node:
+        node.start()
+        publisher, worker = node.client(), node.client(name="queue-worker-0")
+        worker.set_other(publisher)
+        arena = publisher.region.size - node.settings.arena_bytes
+        publisher.region.buffer[arena + 64 : arena + 64 + len(BODY)] = BODY
+        tag = publisher.view.generation << 16 | publisher.slot + 1
+        with Paused(node):
+            horizon = worker.core.write_owned(message_id(1), 64, len(BODY), tag, SYNCED)
+            worker.core.write_owned(message_id(1), 64, len(BODY), tag, SYNCED)
+            assert worker.read(message_id(1)) == BODY
+        worker.wait(horizon + 1)
+        assert on_disk(node) == 1
+        worker.remove([message_id(1)])  # one bit, however often it was written
+        assert not publisher.contains(message_id(1))
+        # The publisher is gone for good: nothing to copy, and the worker is not to blame.
+        gone = (publisher.view.generation + 1) << 16 | publisher.slot + 1
+        worker.wait(worker.core.write_owned(message_id(2), 64, len(BODY), gone, SYNCED))
+        assert worker.core.evicted() == 0
+        assert not publisher.contains(message_id(2))
+
+
+def test_resync_tells_the_store_what_a_worker_holds(tmp_path: Path) -> None:
+    with StoreNode(tmp_path / "node", workers=1) as node:
+        node.start()
+        worker = node.client(name="queue-worker-0")
+        fill(worker, 0, 200)
+        node.kill()
+        node.start()
+        worker.open()
+        held = [message_id(i) for i in range(150, 200)]
+        files = node.files()
+        worker.remove([message_id(i) for i in range(60)])
+        assert set(files) <= set(node.files())  # nothing is deleted before the resync
+        assert worker.call("OP_STORE_RESYNC_BEGIN") == CONSTANTS["RESULT_OK"]
+        assert worker.call("OP_STORE_RESYNC_IDS", ids=[*held, message_id(7000)]) == CONSTANTS["RESULT_OK"]
+        assert worker.core.reply() == b"\1" * 50 + b"\0"
+        assert worker.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        wait_until(lambda: node.get("messages") == 50)
+        assert not worker.contains(message_id(149))
+        assert worker.contains(message_id(150))
+        wait_until(lambda: files[0] not in node.files())
+
+
+def test_end_of_a_resync_that_began_before_a_restart_counts_for_nothing(tmp_path: Path) -> None:
+    with StoreNode(tmp_path / "node", workers=1) as node:
+        node.start()
+        worker = node.client(name="queue-worker-0")
+        worker.write([(message_id(1), BODY)])
+        worker.call("OP_STORE_RESYNC_BEGIN")
+        node.kill()
+        node.start()
+        assert worker.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_NO"]
+        assert worker.contains(message_id(1))

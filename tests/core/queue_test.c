@@ -1,0 +1,424 @@
+/* The queue worker's engine with client, worker and committers as threads of one process (for ASan and TSan), and its speed.
+ *
+ * Goal: every message published is delivered once and in order, acks empty the queue, the journal replays to what was left;
+ * a hostile client loses its link and nobody else anything. Method: a wr_port plays the clients.
+ *
+ *   queue_test                          the checks; exits 0
+ *   queue_test bench SIZE MESSAGES SYNC prints messages a second for publish + deliver + ack
+ */
+#define _GNU_SOURCE
+#include "queue.h"
+#include <assert.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define SERVER WR_SERVER_WORKER_FIRST
+
+static char folder[] = "/tmp/warren-queue-test-XXXXXX";
+static uint64_t file_bytes = 16u << 20;
+static uint32_t images_n = 4;
+
+typedef struct {
+    wr_superblock *super;
+    wr_queue_engine *engine;
+    void *images, *timages, *stats;
+    uint64_t images_bytes;
+    uint32_t next_file[2];
+    uint32_t first_kept;
+    _Atomic bool stop;
+    pthread_t loop, commits[2];
+} rig;
+
+static void *memory(uint64_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert(p != MAP_FAILED);
+    return p;
+}
+
+static void offer(rig *r, int transient) {
+    char path[128];
+    uint32_t file = r->next_file[transient]++;
+    snprintf(path, sizeof path, "%s/%s%u.jnl", folder, transient ? "t" : "", file);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+    if (fd < 0) fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert(fd >= 0);
+    assert(posix_fallocate(fd, 0, (off_t)file_bytes) == 0);
+    uint8_t header[WR_FILE_HEADER_BYTES];
+    wr_file_header_write(header, WR_FILE_JOURNAL, 7, SERVER, file, 1000 + file, 1);
+    assert(wr_log_offer(transient ? r->engine->transient_log : r->engine->log, fd, file, 1000 + file, header) == 0);
+}
+
+static void *loop_thread(void *arg) {
+    rig *r = arg;
+    while (!atomic_load(&r->stop)) {
+        uint32_t events = wr_queue_run(r->engine, 20000000, true);
+        if (events & WR_EVENT_NEED_FILE) offer(r, 0);
+        if (events & WR_EVENT_NEED_TRANSIENT_FILE) offer(r, 1);
+        if (events & WR_EVENT_FILES_EMPTY) {
+            wr_files *f = &r->engine->files;
+            while (f->n > 1 && !f->live[0] && wr_journal_may_delete(r->engine, f->first)) {
+                char path[128];
+                snprintf(path, sizeof path, "%s/%u.jnl", folder, f->first);
+                unlink(path);
+                wr_files_drop_first(f);
+            }
+            f = &r->engine->transient_files;
+            while (f->n > 1 && !f->live[0]) wr_files_drop_first(f);
+        }
+        if (events & WR_EVENT_CATALOG_CHANGED) wr_queue_catalog_loaded(r->engine, atomic_load(&r->super->catalog_version));
+        if (events & WR_EVENT_FINISHED)
+            for (uint32_t s = 0; s < WR_CLIENT_SLOTS; s++) wr_queue_detach(r->engine, s);
+        r->engine->seen_slots_version = atomic_load(&r->super->slots_version);
+    }
+    return NULL;
+}
+
+static void *commit_thread(void *arg) {
+    rig *r = arg;
+    wr_log_commit_run(r->engine->log, &r->engine->me->sleeping);
+    return NULL;
+}
+
+static void *tcommit_thread(void *arg) {
+    rig *r = arg;
+    wr_log_commit_run(r->engine->transient_log, &r->engine->me->sleeping);
+    return NULL;
+}
+
+static rig *rig_new(void) {
+    rig *r = calloc(1, sizeof *r);
+    r->super = memory(WR_SUPERBLOCK_BYTES);
+    r->super->servers_n = 3;
+    r->super->ring_records = 8192;
+    r->super->delivery_slots = 4096;
+    r->super->arena_bytes = 8u << 20;
+    r->super->reply_bytes = 4096;
+    r->super->message_bytes_max = 1u << 20;
+    r->super->embed_bytes_max = 4096;
+    r->super->state = WR_NODE_RUNNING;
+    r->images_bytes = WR_PAGE_BYTES + images_n * file_bytes;
+    r->images = memory(r->images_bytes);
+    r->timages = memory(r->images_bytes);
+    r->stats = memory(64 * sizeof(wr_queue_stats));
+    wr_queue_options o = {.super = r->super, .server = SERVER, .images = r->images, .transient_images = r->timages,
+                          .images_bytes = r->images_bytes, .images_n = images_n, .file_bytes = file_bytes, .stats = r->stats,
+                          .stats_rows = 64, .spin_ns = 50000, .tick_ns = 25000000, .commit_bytes = 1 << 20, .journal_files_max = 1000};
+    r->engine = wr_queue_new(&o);
+    assert(r->engine);
+    return r;
+}
+
+static void rig_start(rig *r) {
+    wr_journal_recovered(r->engine, false);
+    offer(r, 0);
+    offer(r, 1);
+    atomic_store(&r->engine->me->epoch, 1);
+    wr_queue_begin(r->engine, 1);
+    pthread_create(&r->commits[0], NULL, commit_thread, r);
+    pthread_create(&r->commits[1], NULL, tcommit_thread, r);
+    pthread_create(&r->loop, NULL, loop_thread, r);
+}
+
+static void rig_stop(rig *r) {
+    atomic_store(&r->stop, true);
+    pthread_join(r->loop, NULL);
+    wr_log_stop(r->engine->log);
+    wr_log_stop(r->engine->transient_log);
+    pthread_join(r->commits[0], NULL);
+    pthread_join(r->commits[1], NULL);
+}
+
+static void rig_free(rig *r) {
+    wr_queue_free(r->engine);
+    munmap(r->super, WR_SUPERBLOCK_BYTES);
+    munmap(r->images, r->images_bytes);
+    munmap(r->timages, r->images_bytes);
+    munmap(r->stats, 64 * sizeof(wr_queue_stats));
+    free(r);
+}
+
+/* ---- a client ---- */
+
+typedef struct {
+    wr_port port;
+    void *region;
+    uint64_t bytes;
+    uint32_t slot;
+} peer;
+
+static peer *peer_new(rig *r, uint32_t slot) {
+    peer *p = calloc(1, sizeof *p);
+    wr_geometry g = wr_geometry_of(r->super);
+    p->bytes = wr_view_bytes(&g);
+    p->region = memory(p->bytes);
+    p->slot = slot;
+    assert(wr_port_init(&p->port, r->super, p->region, p->bytes, slot, 1, 100 + slot) == 0);
+    return p;
+}
+
+static void peer_free(peer *p) {
+    wr_port_free(&p->port);
+    munmap(p->region, p->bytes);
+    free(p);
+}
+
+static wr_link *link_of(peer *p) { return &p->port.view.links[SERVER]; }
+
+static void nap(peer *p) {
+    _Atomic uint32_t *word = &p->port.view.client->waiting;
+    atomic_store(word, 1);
+    wr_futex_wait(word, 1, 1000000);
+    atomic_store(word, 0);
+}
+
+static bool try_publish(peer *p, uint32_t queue, const uint8_t *body, uint32_t length, uint8_t flags, uint64_t number) {
+    uint64_t position, sequence;
+    uint8_t *at;
+    if (wr_port_alloc(&p->port, length, &position, &at)) return false;
+    wr_command *c = wr_port_prepare(&p->port, SERVER, &sequence);
+    if (!c) return false;
+    memcpy(at, body, length);
+    c->op = WR_OP_PUBLISH;
+    c->flags = flags;
+    memcpy(c->id, &number, 8);
+    c->id[15] = (uint8_t)p->slot;
+    c->body = position;
+    c->length = length;
+    c->queue = queue;
+    assert(wr_port_use(&p->port, SERVER, sequence) == 0);
+    return true;
+}
+
+static void plain(peer *p, uint8_t op, uint32_t queue, uint64_t tag, uint64_t count, uint8_t flags) {
+    uint64_t sequence;
+    wr_command *c;
+    while (!(c = wr_port_prepare(&p->port, SERVER, &sequence))) nap(p);
+    c->op = op;
+    c->flags = flags;
+    c->queue = queue;
+    c->tag = tag;
+    c->count = count;
+    wr_port_submit(&p->port, SERVER);
+}
+
+typedef struct {
+    rig *r;
+    peer *p;
+    uint64_t n;
+    uint32_t size, queue;
+    uint8_t flags;
+} work;
+
+static void *producer(void *arg) {
+    work *w = arg;
+    uint8_t *body = malloc(w->size);
+    memset(body, 7, w->size);
+    for (uint64_t i = 0; i < w->n;) {
+        uint64_t until = i + 256 < w->n ? i + 256 : w->n;
+        for (; i < until; i++) {
+            memcpy(body, &i, 8);
+            while (!try_publish(w->p, w->queue, body, w->size, w->flags, i)) {
+                wr_port_submit(&w->p->port, SERVER);
+                nap(w->p);
+            }
+        }
+        wr_port_submit(&w->p->port, SERVER);
+    }
+    while (atomic_load_explicit(&link_of(w->p)->synced, memory_order_acquire) < w->n) nap(w->p);
+    free(body);
+    return NULL;
+}
+
+/* Takes everything, checks order and bytes from the image (or its disappearance), acks in batches. */
+static void *consumer(void *arg) {
+    work *w = arg;
+    peer *p = w->p;
+    wr_link *link = link_of(p);
+    plain(p, WR_OP_CREDIT, w->queue, 0, 2048, 0);
+    uint64_t got = 0, unread = 0;
+    uint8_t *frame = malloc(w->size + 256);
+    while (got < w->n) {
+        uint64_t tail = atomic_load_explicit(&link->delivery_tail, memory_order_acquire);
+        uint64_t head = atomic_load_explicit(&link->delivery_head, memory_order_relaxed);
+        if (head == tail) {
+            nap(p);
+            continue;
+        }
+        uint64_t last = 0;
+        for (; head < tail; head++) {
+            uint32_t slot = atomic_load_explicit(wr_view_delivery_ring(&p->port.view, SERVER, head), memory_order_relaxed);
+            const wr_delivery *d = wr_view_delivery(&p->port.view, SERVER, slot);
+            assert(atomic_load_explicit(&d->state, memory_order_acquire) == WR_DELIVERY_HELD);
+            assert(d->pushed_at == head && d->sequence == got && d->body_length == w->size);
+            const uint8_t *images = d->location == WR_LOCATION_JOURNAL ? w->r->images : w->r->timages;
+            if (wr_image_read(images, images_n, file_bytes, d->file, d->offset, frame, d->frame_length)) {
+                uint64_t number;
+                memcpy(&number, frame + d->blob_offset, 8);
+                assert(number == got);
+            } else {
+                unread++;
+            }
+            last = d->sequence;
+            got++;
+        }
+        atomic_store_explicit(&link->delivery_head, tail, memory_order_release);
+        plain(p, WR_OP_ACK, w->queue, last, 0, WR_FLAG_MULTIPLE);
+    }
+    while (atomic_load_explicit(&link->head, memory_order_acquire) < atomic_load(&link->tail)) nap(p);
+    free(frame);
+    return unread ? (void *)1 : NULL;
+}
+
+static double pump(rig *r, uint64_t n, uint32_t size, uint8_t flags) {
+    peer *a = peer_new(r, 1), *b = peer_new(r, 2);
+    assert(wr_queue_attach(r->engine, 1, 1, 101, a->region, a->bytes) == 0);
+    assert(wr_queue_attach(r->engine, 2, 1, 102, b->region, b->bytes) == 0);
+    rig_start(r);
+    work publish = {r, a, n, size, 1, flags}, take = {r, b, n, size, 1, 0};
+    pthread_t threads[2];
+    uint64_t began = wr_now_ns();
+    pthread_create(&threads[0], NULL, producer, &publish);
+    pthread_create(&threads[1], NULL, consumer, &take);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    double seconds = (double)(wr_now_ns() - began) / 1e9;
+    rig_stop(r);
+    assert(r->engine->entries_n == 0);
+    assert(r->engine->published_n == n && r->engine->acked_n == n);
+    peer_free(a);
+    peer_free(b);
+    return seconds;
+}
+
+static void check_order(void) {
+    rig *r = rig_new();
+    assert(wr_queue_declare(r->engine, 1, true));
+    pump(r, 30000, 100, WR_FLAG_PERSISTENT | WR_FLAG_SYNCED);
+    rig_free(r);
+    r = rig_new();
+    assert(wr_queue_declare(r->engine, 1, false));
+    pump(r, 30000, 100, 0);
+    rig_free(r);
+}
+
+/* What was published and not acked comes back from the file; what was acked does not. */
+static void check_replay(void) {
+    rig *r = rig_new();
+    assert(wr_queue_declare(r->engine, 1, true));
+    peer *a = peer_new(r, 1), *b = peer_new(r, 2);
+    assert(wr_queue_attach(r->engine, 1, 1, 101, a->region, a->bytes) == 0);
+    assert(wr_queue_attach(r->engine, 2, 1, 102, b->region, b->bytes) == 0);
+    rig_start(r);
+    work publish = {r, a, 3000, 64, 1, WR_FLAG_PERSISTENT | WR_FLAG_SYNCED};
+    producer(&publish);
+    plain(b, WR_OP_CREDIT, 1, 1000, 0, 0);
+    while (atomic_load(&link_of(b)->delivery_tail) < 1000) nap(b);
+    plain(b, WR_OP_ACK, 1, 499, 0, WR_FLAG_MULTIPLE | WR_FLAG_SYNCED);
+    while (atomic_load(&link_of(b)->synced) < 2) nap(b);
+    rig_stop(r);
+    char path[128];
+    snprintf(path, sizeof path, "%s/0.jnl", folder);
+    int fd = open(path, O_RDONLY);
+    uint8_t *bytes = malloc(file_bytes);
+    assert(read(fd, bytes, file_bytes) == (ssize_t)file_bytes);
+    close(fd);
+    rig *again = rig_new();
+    assert(wr_queue_declare(again->engine, 1, true));
+    uint64_t at = WR_FILE_HEADER_BYTES, frames = 0, salt;
+    const char *reason;
+    assert(!wr_file_header_check(bytes, WR_FILE_JOURNAL, 7, SERVER, 0, &salt));
+    wr_files_add(&again->engine->files, 0);
+    assert(wr_journal_replay(again->engine, bytes, file_bytes, 0, salt, &at, &frames, &reason) == 0);
+    wr_queue *q = wr_queue_find(again->engine, 1);
+    assert(q->ready_n == 2500 && q->next == 3000 && wr_queue_base(q) == 500);
+    assert(*wr_map_find(&again->engine->high, 101, 0) == 3000);
+    /* the consumer's slots say that it holds 500 … 999; the producer's ring says nothing new */
+    assert(wr_queue_attach(again->engine, 2, 1, 102, b->region, b->bytes) == 0);
+    assert(q->unacked_n == 500 && q->ready_n == 2000);
+    wr_queue_closing(again->engine, 2);
+    again->next_file[0] = 1;
+    rig_start(again);
+    /* the dead consumer's go back, in order, and its link ends */
+    for (bool there = true; there; wr_cpu_relax()) there = atomic_load(&again->engine->me->messages) != 2500;
+    rig_stop(again);
+    for (int i = 0; i < 1000 && q->unacked_n; i++) wr_queue_run(again->engine, 0, false);
+    assert(q->unacked_n == 0 && q->ready_n == 2500 && q->ready_from <= 500);
+    free(bytes);
+    peer_free(a);
+    peer_free(b);
+    rig_free(r);
+    rig_free(again);
+}
+
+static void check_hostile(void) {
+    rig *r = rig_new();
+    assert(wr_queue_declare(r->engine, 1, true));
+    peer *good = peer_new(r, 1), *bad = peer_new(r, 2), *worse = peer_new(r, 3), *worst = peer_new(r, 4);
+    peer *all[] = {good, bad, worse, worst};
+    for (int i = 0; i < 4; i++) assert(wr_queue_attach(r->engine, all[i]->slot, 1, 100, all[i]->region, all[i]->bytes) == 0);
+    rig_start(r);
+    plain(bad, 99, 1, 0, 0, 0);
+    uint64_t sequence;
+    wr_command *c = wr_port_prepare(&worse->port, SERVER, &sequence);
+    c->op = WR_OP_PUBLISH;
+    c->body = worse->port.view.g.arena_bytes - 4;
+    c->length = 100;
+    c->queue = 1;
+    wr_port_submit(&worse->port, SERVER);
+    atomic_store(&link_of(worst)->tail, UINT64_MAX / 2);
+    wr_bell_ring(&r->engine->me->sleeping);
+    for (int i = 1; i < 4; i++)
+        while (!atomic_load(&link_of(all[i])->evicted)) nap(all[i]);
+    work publish = {r, good, 1000, 64, 1, WR_FLAG_PERSISTENT | WR_FLAG_SYNCED};
+    producer(&publish);
+    rig_stop(r);
+    assert(r->engine->entries_n == 1000 && r->engine->evicted_n == 3);
+    for (int i = 0; i < 4; i++) peer_free(all[i]);
+    rig_free(r);
+}
+
+static void check_map(void) {
+    wr_map m = {0};
+    for (uint64_t i = 0; i < 5000; i++) *wr_map_put(&m, i % 1000, i) = i;
+    for (uint64_t i = 0; i < 5000; i += 3) assert(wr_map_remove(&m, i % 1000, i));
+    for (uint64_t i = 0; i < 5000; i++) {
+        uint64_t *v = wr_map_find(&m, i % 1000, i);
+        assert(i % 3 ? v && *v == i : v == NULL);
+    }
+    assert(m.n == 5000 - 1667);
+    wr_map_free(&m);
+}
+
+static void remove_files(void) {
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command)) fprintf(stderr, "left behind: %s\n", folder);
+}
+
+int main(int argc, char **argv) {
+    assert(mkdtemp(folder));
+    if (argc >= 5 && !strcmp(argv[1], "bench")) {
+        uint32_t size = (uint32_t)atoi(argv[2]);
+        uint64_t n = strtoull(argv[3], NULL, 10);
+        bool durable = atoi(argv[4]);
+        rig *r = rig_new();
+        assert(wr_queue_declare(r->engine, 1, durable));
+        double seconds = pump(r, n, size, durable ? WR_FLAG_PERSISTENT | WR_FLAG_SYNCED : 0);
+        const wr_log_state *s = wr_log_look(r->engine->log);
+        printf("%u bytes, %s: %.0f messages/s (%.2f s), %llu commits, %llu wakes\n", size, durable ? "durable" : "transient", (double)n / seconds, seconds,
+               (unsigned long long)s->commits_n, (unsigned long long)r->engine->wakes_n);
+        rig_free(r);
+        remove_files();
+        return 0;
+    }
+    check_map();
+    check_order();
+    check_replay();
+    check_hostile();
+    remove_files();
+    printf("queue_test: ok\n");
+    return 0;
+}

