@@ -202,7 +202,7 @@ class StoreClient:
     def load(self, first: int, body: Buffer, flags: int, batch: int, seconds_ns: int, /) -> int:
         """Write counted ids as fast as it goes; returns how many."""
 
-# ==== client: binding_client.c, binding_consumer.c, binding_storeface.c ================================================
+# ==== client: binding_client.c, binding_consumer.c, binding_storeface.c ==============================================
 
 LEVEL_NONE: int
 LEVEL_WRITTEN: int
@@ -271,7 +271,7 @@ class Delivery:
 
 @final
 class Client:
-    """One attachment of this process to a node. `hook(code, server, what)` mends trouble or raises. See binding_client.c."""
+    """One attachment of this process to a node. `hook(code, server, what)` mends trouble or raises."""
 
     def __new__(
         cls,
@@ -310,7 +310,7 @@ class Client:
 
     def horizons(self, server: int, /) -> dict[str, int]: ...
     def end(self, error: BaseException | None, /) -> None:
-        """Nothing is submitted any more; whoever waits gets `error` (None: SessionLost). Memory goes with the last waiter."""
+        """Nothing is submitted any more; whoever waits gets `error` (None: SessionLost)."""
 
     def set_worker(
         self,
@@ -340,7 +340,14 @@ class Client:
         /,
     ) -> None: ...
     def store_write(
-        self, store: int, ids: Sequence[bytes], bodies: Sequence[Buffer], level: int, timeout: float | None, wait: bool, /
+        self,
+        store: int,
+        ids: Sequence[bytes],
+        bodies: Sequence[Buffer],
+        level: int,
+        timeout: float | None,
+        wait: bool,
+        /,
     ) -> Confirm | None: ...
     def store_write_one(
         self, store: int, id: bytes, body: Buffer, level: int, timeout: float | None, wait: bool, /

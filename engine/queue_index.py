@@ -479,16 +479,19 @@ def apply_acks(folder: Folder, node_id: int, server: int, acks: bytes, live: dic
             slots = (table["sequence"][part] % SEGMENT_ENTRY_COUNT).astype(np.int64)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                before = os.pread(fd, SEGMENT_BYTES, 0)
-                held = [slot for slot in slots.tolist() if any(before[FILE_HEADER_BYTES + slot * ENTRY_BYTES :][:ENTRY_BYTES])]
-                live[queue, number] = live.get((queue, number), 0) - len(held)
-                if live[queue, number] > 0:
+                # What is left is read off the file, so that a damaged entry is never taken for nothing.
+                entries = np.frombuffer(os.pread(fd, SEGMENT_BYTES, 0)[FILE_HEADER_BYTES:], dtype=np.uint8)
+                used = entries.reshape(-1, ENTRY_BYTES).any(axis=1)
+                used[slots] = False
+                left = int(used.sum())
+                if left:
                     _write_runs(fd, slots, zeros * len(slots))
                     reached("acks.zeroed")
                     os.fsync(fd)
             finally:
                 os.close(fd)
-            if live[queue, number] <= 0:
+            live[queue, number] = left
+            if not left:
                 path.unlink()
                 segment.sync_directory(path.parent)
                 del live[queue, number]

@@ -7,7 +7,7 @@
 
 Invariants
   A message goes to a queue once, however many of its bindings match.
-  A Router belongs to one catalog; another version of the catalog gets another Router, so nothing in its cache is ever stale.
+  A Router belongs to one catalog; another version gets another Router, so nothing in its cache is ever stale.
   The cache is bounded: keys are chosen by publishers.
 """
 
@@ -20,7 +20,7 @@ CACHE_MAX = 65536
 
 
 class TopicTree:
-    """Patterns of a topic exchange, as a tree of words: matching costs the words of the key, not the number of patterns."""
+    """Patterns of a topic exchange, as a tree of words: a match costs words of the key, not patterns."""
 
     __slots__ = ("_children", "_queues")
 

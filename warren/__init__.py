@@ -7,7 +7,7 @@
         message = orders.get(timeout=1.0)
         message.ack()
 
-`warren.attach` only attaches. Errors derive from `warren.Error` and say what to do; the tree is in `warren.engine.errors`.
+`warren.attach` only attaches. Errors derive from `warren.Error` and say what to do: see `warren.engine.errors`.
 """
 
 from warren.engine.errors import (

@@ -12,6 +12,7 @@ Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at t
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import select
@@ -199,6 +200,7 @@ def _child(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         close_inherited()
         redirect(role.log)
+        faulthandler.enable()  # a crash in C leaves the Python lines it came from in the log
         _name_process(f"warren-{role.name}")
         passed = os.read(gate, 1)
         os.close(gate)

@@ -1,19 +1,19 @@
 """A process as a client of a node: its attachment, what it knows of the catalog, and how it comes back after trouble.
 
     Client       one per warren.open / warren.attach; lives until close(); makes attachments, as many as it takes
-    Attachment   one registration: a client slot, a region of its own, the core that uses them, the regions of the servers
+    Attachment   one registration: a client slot, a region of its own, the core that uses them, the servers' regions
 
 Life of an attachment
   claim a slot → segment → core → one unit of the live semaphore (SEM_UNDO) → ACTIVE → mailbox `register`
   end: what was submitted is waited for → LEAVING → mailbox `deregister` → detach. The servers return what it held.
   A sudden death needs nothing of this: the supervisor sees the pidfd, the kernel undoes the semaphore and detaches.
-When an attachment is over (node stopped and started anew, link closed by a server, fork) the core raises SessionLost before
-anything is submitted; whoever called asks for another attachment and calls again. What was submitted and not confirmed is
-reported as PeerLost, never repeated by itself.
+When an attachment is over (node stopped and started anew, link closed by a server, fork) the core raises SessionLost
+before anything is submitted; whoever called asks for another attachment and calls again. What was submitted and not
+confirmed is reported as PeerLost, never repeated by itself.
 
 Invariants
-  A child of fork never touches its parent's region: the core refuses by itself, and the mapping is dropped in the child.
-  Waiting is the core's; `_hook` mends what it can (regions of a restarted server, a new catalog) or raises what is wrong.
+  A child of fork never touches its parent's region: the core refuses by itself, and the child unmaps it.
+  Waiting is the core's; `_hook` mends what it can (regions of a restarted server, a new catalog) or raises.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
+from warren.engine.names import check_routing_key
 from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.engine.routing import Router
 from warren.ipc import mailbox, names
@@ -112,22 +113,26 @@ def role_of(server: int) -> str:
     return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
 
 
-def level_of(durability: str | None, durable: bool, what: str) -> int:
-    """Level of a durability; raises UsageError for an unknown one, and for a promise that what is transient cannot keep."""
+def level_of(durability: object, durable: bool, what: str) -> int:
+    """Level of a durability; raises UsageError for an unknown one, and for what a transient thing cannot promise."""
     if durability is None:
         return _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
     level = LEVELS.get(durability) if isinstance(durability, str) else None
     if level is None:
         raise UsageError(f"durability must be one of 'none', 'written', 'synced' or None, not {durability!r}")
     if level and not durable:
-        raise UsageError(f"{what} is transient: it keeps messages in memory only, so durability can only be 'none', not {durability!r}")
+        raise UsageError(
+            f"{what} is transient, it keeps messages in memory only: durability can only be 'none', not {durability!r}"
+        )
     return level
 
 
 class Attachment:
     """One registration of this process with a node."""
 
-    def __init__(self, superblock: Superblock, directory: NodeDirectory, name: str, hook: Callable[[int, int, str], None]) -> None:
+    def __init__(
+        self, superblock: Superblock, directory: NodeDirectory, name: str, hook: Callable[[int, int, str], None]
+    ) -> None:
         self.superblock = superblock
         self.directory = directory
         self.pid = os.getpid()
@@ -160,7 +165,9 @@ class Attachment:
                 sysv_remove(region.id)
             superblock.slot_move(slot, FREE)
             if isinstance(error, RegionError):
-                raise LimitError(f"no shared memory for another client: {error}; or lower the setting arena_bytes") from error
+                raise LimitError(
+                    f"no shared memory for another client: {error}; or lower the setting arena_bytes"
+                ) from error
             raise
         self.region = region
         mailbox.post(
@@ -170,7 +177,7 @@ class Attachment:
     # -- end ----------------------------------------------------------------------------------------------------
 
     def leave(self, error: Error | None, wait_s: float = 0.0) -> bool:
-        """End it in good order; False when `wait_s` was not enough for what was submitted (it is executed all the same)."""
+        """End it in good order; False when `wait_s` was too short for what was submitted (it is executed still)."""
         settled = True
         if self.pid == os.getpid():
             if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
@@ -249,7 +256,7 @@ class Attachment:
                 time.sleep(0.002)
         old = self.workers.get(server)
         folders = [_folder(base / name) for name in ("journal", "transient", "segments")]
-        self.core.set_worker(server, images.buffer, transient.buffer, *folders, epoch)
+        self.core.set_worker(server, images.buffer, transient.buffer, folders[0], folders[1], folders[2], epoch)
         self.workers[server] = _WorkerRegions(generation, images, transient)
         if old is not None:
             for region in (old.images, old.transient_images):
@@ -257,7 +264,7 @@ class Attachment:
                     close_region(region)
 
     def open_store(self, server: int) -> None:
-        """Open the regions of a store's present incarnation and give them to the core. Nothing happens while there are none."""
+        """Open the regions of a store's present incarnation, if there are any, and give them to the core."""
         node_id = self.superblock.node_id
         deadline = time.monotonic() + REGION_WAIT_S
         while True:
@@ -278,8 +285,12 @@ class Attachment:
                     raise PeerLost(f"the memory of the store is not there ({error}): try again") from error
                 time.sleep(0.002)
                 continue
-            folder = self.directory.path / "store" / ("persistent" if server == SERVER_STORE_PERSISTENT else "transient")
-            self.core.set_store(server, *(region.buffer for region in regions), _folder(folder), epoch, index_generation)
+            folder = (
+                self.directory.path / "store" / ("persistent" if server == SERVER_STORE_PERSISTENT else "transient")
+            )
+            directory, index, summary, images = (region.buffer for region in regions)
+            descriptor = _folder(folder)
+            self.core.set_store(server, directory, index, summary, images, descriptor, epoch, index_generation)
             old, self.stores[server] = self.stores.get(server, []), regions
             for region in old:
                 close_region(region)
@@ -348,7 +359,7 @@ class Client:
     # -- attachments --------------------------------------------------------------------------------------------
 
     def attachment(self, timeout: float = 5.0) -> Attachment:
-        """The attachment in use; a new one when there is none any more. Raises ClosedError, NodeNotRunning, LimitError."""
+        """The attachment in use; a new one when there is none any more. Raises ClosedError, LimitError."""
         attachment = self._attachment
         if attachment is not None and not attachment.core.ended:
             return attachment
@@ -368,7 +379,9 @@ class Client:
             try:
                 self._attachment = self._attach(timeout)
             except NodeNotRunning as error:
-                raise ClosedError(f"the node of {self.directory.path} was stopped: start it again, or close this client") from error
+                raise ClosedError(
+                    f"the node of {self.directory.path} was stopped: start it again, or close this client"
+                ) from error
             return self._attachment
 
     @property
@@ -463,16 +476,19 @@ class Client:
         elif code == _core.HOOK_FROZEN:
             number = attachment.superblock.server_get(server, "error")
             raise SyncFailed(
-                f"the {role_of(server)} could not make data durable ({os.strerror(number)}); it refuses writes until the node "
-                "is reopened: look at the disk, then stop and start the node"
+                f"the {role_of(server)} could not make data durable ({os.strerror(number)}); it refuses writes until "
+                "the node is reopened: look at the disk, then stop and start the node"
             )
         elif code == _core.HOOK_FAILED:
             raise PeerLost(
-                f"the {role_of(server)} died again and again and was given up: see {self.directory.log_file(role_of(server))}"
+                f"the {role_of(server)} died again and again and was given up: "
+                f"see {self.directory.log_file(role_of(server))}"
             )
         elif code == _core.HOOK_EVICTED:
             reason = attachment.core.evicted(server)
-            lost = PeerLost(f"the {role_of(server)} closed this client's link (reason {reason}); the next call attaches anew")
+            lost = PeerLost(
+                f"the {role_of(server)} closed this client's link (reason {reason}); the next call attaches anew"
+            )
             self._lose(attachment, None)
             raise lost
         elif code == _core.HOOK_TIMED_OUT:
@@ -501,8 +517,8 @@ class Client:
             return  # they start another supervisor
         if now - self._silent_since >= ABANDONED_S:
             raise NodeNotRunning(
-                f"every process of the node of {self.directory.path} has died: start it again with `warren up {self.directory.path}`; "
-                "what was submitted is still here"
+                f"every process of the node of {self.directory.path} has died: start it again with "
+                f"`warren up {self.directory.path}`; what was submitted is still here"
             )
 
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
@@ -515,9 +531,14 @@ class Client:
         state = superblock.server_get(server, "state")
         if state != SERVER_READY or not superblock.server_identity(server).alive():
             raise PeerLost(
-                f"{what}: the {role_of(server)} is down (it is being restarted); what was submitted is kept. Try again, or give more time"
+                f"{what}: the {role_of(server)} is down (it is being restarted); what was submitted is kept. "
+                "Try again, or give more time"
             )
-        limits = " (the ring or the arena of this client is full: settings ring_records, arena_bytes)" if "room" in what else ""
+        limits = (
+            " (the ring or the arena of this client is full: settings ring_records, arena_bytes)"
+            if "room" in what
+            else ""
+        )
         raise TimedOut(f"{what}: not done within the timeout{limits}")
 
     # -- catalog ------------------------------------------------------------------------------------------------
@@ -551,8 +572,7 @@ class Client:
         router = self.router()
         found = self._routes.get((exchange, routing_key))
         if found is None:
-            if not isinstance(exchange, str) or not isinstance(routing_key, str):
-                raise UsageError("exchange and routing_key must be str")
+            check_routing_key(routing_key)
             queues = router.route(exchange, routing_key)
             by_worker: dict[int, list[int]] = {}
             for queue in queues:
@@ -573,7 +593,8 @@ class Client:
         route = self.route(exchange, routing_key)
         if not route.queues:
             raise Unroutable(
-                f"exchange {exchange!r} has no queue for routing key {routing_key!r}: bind one, or publish without mandatory"
+                f"exchange {exchange!r} has no queue for routing key {routing_key!r}: "
+                "bind one, or publish without mandatory"
             )
         return route
 
@@ -626,7 +647,9 @@ class Client:
         with self._lock:
             self._hot[queue] = handle
             if self._tidier is None:
-                self._tidier = threading.Thread(target=_tidy, args=(weakref.ref(self),), name="warren-tidier", daemon=True)
+                self._tidier = threading.Thread(
+                    target=_tidy, args=(weakref.ref(self),), name="warren-tidier", daemon=True
+                )
                 self._tidier.start()
 
     def _tidy_once(self) -> bool:
@@ -658,7 +681,7 @@ def _tidy(reference: weakref.ref[Client]) -> None:
 
 
 def find_superblock(directory: NodeDirectory, node: NodeFile, deadline: float) -> Superblock:
-    """The superblock of a running node, waiting for one that starts until `deadline`. Raises NodeNotRunning and others."""
+    """The superblock of a running node, waiting until `deadline` for one that starts. Raises NodeNotRunning."""
     first = True
     while True:
         superblock: Superblock | None = None
@@ -687,7 +710,9 @@ def find_superblock(directory: NodeDirectory, node: NodeFile, deadline: float) -
             )
         if time.monotonic() > deadline:
             doing = "is being stopped" if found in (NODE_DRAINING, NODE_STOPPED) else "did not come up in time"
-            raise NodeNotRunning(f"the node of {directory.path} {doing}: see {directory.log_file('supervisor')}, or give more time")
+            raise NodeNotRunning(
+                f"the node of {directory.path} {doing}: see {directory.log_file('supervisor')}, or give more time"
+            )
         first = False
         time.sleep(0.005)
 

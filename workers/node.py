@@ -76,8 +76,8 @@ class Node:
     def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
         """Open a queue, declaring it when it is not there.
 
-        Raises DeclarationMismatch when it exists with other properties, InvalidName, UsageError (unknown argument). With
-        create=False it is opened as it is, and QueueNotFound is raised when it is not there.
+        Raises DeclarationMismatch when it exists with other properties, InvalidName, UsageError (unknown argument).
+        With create=False it is opened as it is, and QueueNotFound is raised when it is not there.
         """
         check_name(name)
         declaration = self._client.router().catalog.queues.get(name)
@@ -114,7 +114,8 @@ class Node:
         found = self._client.router().catalog.exchanges.get(name)
         if found is not None and (found.type, found.durable) != (type, durable):
             raise DeclarationMismatch(
-                f"exchange {name!r} exists as {'durable' if found.durable else 'transient'} {found.type}: use it as it is, or delete it first"
+                f"exchange {name!r} exists as {'durable' if found.durable else 'transient'} {found.type}: "
+                "use it as it is, or delete it first"
             )
         if found is None:
             check_name(name, "exchange")
@@ -147,8 +148,8 @@ class Node:
     ) -> Confirm | None:
         """Publish a message to an exchange; it is stored once, however many queues it goes to.
 
-        Returns when it is as durable as asked for (default: 'synced' if any of its queues is durable); with wait=False a
-        Confirm. A message without a queue is dropped, or with `mandatory` refused with Unroutable.
+        Returns when it is as durable as asked for (default: 'synced' if any of its queues is durable); with
+        wait=False a Confirm. A message without a queue is dropped, or with `mandatory` refused with Unroutable.
         """
         client = self._client
         while True:
@@ -241,10 +242,16 @@ def attach(directory: str | Path, timeout: float = ATTACH_TIMEOUT_S, *, name: st
 
 
 def open(
-    directory: str | Path, *, timeout: float = START_TIMEOUT_S, name: str | None = None, idle_exit: float | None = IDLE_EXIT_S, **settings: Any
+    directory: str | Path,
+    *,
+    timeout: float = START_TIMEOUT_S,
+    name: str | None = None,
+    idle_exit: float | None = IDLE_EXIT_S,
+    **settings: Any,
 ) -> Node:
-    """Attach to the node of a directory, and start one if none runs; such a node ends `idle_exit` seconds after its last client.
+    """Attach to the node of a directory, and start one if none runs.
 
+    A node that was started so ends `idle_exit` seconds after its last client (None: never).
     `settings` are settings of the node (docs/operations.md); a node that runs already must have the same. Raises what
     refuses the start: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
     """
@@ -282,5 +289,6 @@ def _check_settings(node: Node, settings: dict[str, Any]) -> None:
             continue
         if running[name] != value:
             raise UsageError(
-                f"the node of {node.directory} runs with {name}={running[name]}, not {value}: stop it to change that, or leave the setting out"
+                f"the node of {node.directory} runs with {name}={running[name]}, not {value}: "
+                "stop it to change that, or leave the setting out"
             )

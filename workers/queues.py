@@ -1,11 +1,12 @@
 """Queues as a client sees them: Queue, Message, Subscription. What a Confirm is, the core says.
 
-Hot paths (put, get, ack) are one call into the core each; this file checks what people give, and comes back with another attachment
-when the old one is over (SessionLost: nothing was submitted).
+Hot paths (put, get, ack) are one call into the core each; this file checks what people give, and comes back with
+another attachment when the old one is over (SessionLost: nothing was submitted).
 
 Invariants
   There is one Queue object for a name in a client, so a process is one consumer of a queue, however often it opens it.
-  A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and ack() says so.
+  A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and
+  ack() says so.
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ def encode_meta(exchange: str, routing_key: str, headers: object) -> bytes:
     try:
         return _encode((exchange, routing_key, dict(headers) if headers else None))
     except (TypeError, OverflowError, msgspec.MsgspecError) as error:
-        raise UsageError(f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}") from error
+        raise UsageError(
+            f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}"
+        ) from error
 
 
 class Message(_core.Delivery):
-    """One message in hand: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`; ack() or nack() it."""
+    """One message in hand: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`; to be acked."""
 
     __slots__ = ()
 
@@ -123,8 +126,9 @@ class Queue:
         """Publish one message. Returns when it is as durable as asked for; with wait=False a Confirm, at once.
 
         `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage, the default
-        of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the confirm
-        the message may still be stored. Raises MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the
+        confirm the message may still be stored. Raises MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost,
+        SyncFailed.
         """
         level = level_of(durability, self.durable, f"queue {self.name!r}")
         meta = None if headers is None else encode_meta("", self.name, headers)
@@ -142,10 +146,10 @@ class Queue:
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     ) -> Confirm | None:
-        """Publish many messages in order. Returns when all are as durable as asked for; with wait=False one Confirm for all.
+        """Publish many messages in order. Returns when all are as durable as asked for.
 
-        `headers`: one mapping for all, or a sequence with one (or None) for each. A body that is too large or of a wrong type refuses
-        the whole call before anything is sent.
+        With wait=False one Confirm for all. `headers`: one mapping for all, or a sequence with one (or None) for each.
+        A body that is too large or of a wrong type refuses the whole call before anything is sent.
         """
         level = level_of(durability, self.durable, f"queue {self.name!r}")
         meta: bytes | list[bytes | None] | None = None
@@ -164,16 +168,16 @@ class Queue:
     # -- consuming ----------------------------------------------------------------------------------------------
 
     def get(self, timeout: float | None = None) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: wait for ever, 0: only look)."""
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: look)."""
         while True:
             try:
                 message = self._handle.get(timeout)
-                break
             except SessionLost:
                 self._renew()
-        if message is None:
-            raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
-        return message  # type: ignore[return-value]  # the class given to the handle
+                continue
+            if message is None:
+                raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
+            return message  # type: ignore[return-value]  # the class given to the handle
 
     def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
         """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`."""
@@ -184,12 +188,10 @@ class Queue:
                 self._renew()
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
-        """Iterate over messages, up to `prefetch` unacked ones delivered ahead; ends when none came for `timeout` seconds.
+        """Iterate over messages, at most `prefetch` unacked at a time; ends when none came for `timeout` seconds.
 
         When the iterator is left, what was delivered and not handed out returns to the queue.
         """
-        if not isinstance(prefetch, int) or prefetch < 1:
-            raise UsageError(f"prefetch must be a whole number from 1 on, not {prefetch!r}")
         return self._consume(prefetch, timeout)
 
     def _consume(self, prefetch: int, timeout: float | None) -> Iterator[Message]:
@@ -280,7 +282,7 @@ class Queue:
                 return
 
     def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """The first `max` ready messages as Arrow batches of at most about `max_bytes` of bodies, without taking them."""
+        """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them."""
         part: list[Message] = []
         size = 0
         for message in self._browse(max):
@@ -322,7 +324,9 @@ class Queue:
 
     def unbind(self, exchange: str, routing_key: str = "") -> bool:
         """Remove a binding; False when there was none."""
-        return bool(self._client.control("unbind", queue=self.name, exchange=exchange, routing_key=routing_key)["removed"])
+        return bool(
+            self._client.control("unbind", queue=self.name, exchange=exchange, routing_key=routing_key)["removed"]
+        )
 
 
 class Subscription:
@@ -336,7 +340,7 @@ class Subscription:
         self.queue = queue
         self._client = client
         self._claims = _Claims(queue, declaration)
-        #: changes when the subscription is deleted and made anew: claim numbers of another incarnation mean other messages
+        #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
         self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.id}"
 
     def __repr__(self) -> str:
@@ -346,7 +350,7 @@ class Subscription:
         return self._client.ask_worker(SERVER_WORKER_FIRST + self._claims.declaration.worker, op, **fields)
 
     def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
-        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then. start == end: none."""
+        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then."""
         if max_messages < 1 or max_bytes < 1:
             raise UsageError("max_messages and max_bytes must be at least 1")
         answer = self._ask(
@@ -371,7 +375,7 @@ class Subscription:
         return self.queue.depth()
 
     def read(self, start: int, end: int) -> list[Message]:
-        """The claimed messages numbered [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
+        """The claimed messages [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
         return [message for message, _number in self._read(start, end)]
 
     def _read(self, start: int, end: int) -> Iterator[tuple[Message, int]]:
@@ -388,7 +392,7 @@ class Subscription:
                 return
 
     def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
-        """The same as an Arrow batch, of at most about `max_bytes` of bodies (at least one message): see `arrow_batch`."""
+        """The same as an Arrow batch (`arrow_batch`) of about `max_bytes` of bodies, at least one message."""
         part: list[Message] = []
         size = 0
         for message, _number in self._read(start, end):
@@ -428,9 +432,7 @@ def _browse(
     """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
     server = SERVER_WORKER_FIRST + queue.worker
     while True:
-        answer = client.ask_worker(
-            server, "browse", queue=queue.id, start=start, count=count, ready_only=ready_only
-        )
+        answer = client.ask_worker(server, "browse", queue=queue.id, start=start, count=count, ready_only=ready_only)
         rows, following = answer["rows"], int(answer["next"])
         if not rows:
             return [], -1

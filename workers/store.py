@@ -1,7 +1,7 @@
 """The message store itself, for programs that want it without queues: bodies under 16-byte ids, counted references.
 
-A write of an id that is there already adds a reference; a remove takes one away; the body goes with the last. The first body of an id
-wins. A write whose remove overtakes it is eliminated and never reaches the disk.
+A write of an id that is there already adds a reference; a remove takes one away; the body goes with the last. The first
+body of an id wins. A write whose remove overtakes it is eliminated and never reaches the disk.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from warren.engine._core import Confirm, SessionLost
-from warren.engine.errors import UsageError
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.workers.client import level_of
 
 if TYPE_CHECKING:
     from warren.workers.client import Client
-
-ID_BYTES = 16
 
 
 class Store:
@@ -47,7 +44,7 @@ class Store:
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None:
-        """Write a message. Returns when it is as durable as asked for (default: 'synced', in the transient store 'none').
+        """Write a message. Returns when it is as durable as asked for (default: 'synced', transient 'none').
 
         With wait=False: a Confirm, at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed.
         """
@@ -91,9 +88,7 @@ class Store:
 
         An id that is not there is no error. It is done in order; `barrier()` waits for it.
         """
-        listed = [ids] if isinstance(ids, (bytes, bytearray)) else list(ids)
-        if any(not isinstance(id, bytes) or len(id) != ID_BYTES for id in listed):
-            raise UsageError(f"a message id is {ID_BYTES} bytes")
+        listed = [ids] if isinstance(ids, bytes) else list(ids)
         while True:
             try:
                 return self._client.core.store_remove(self._server, listed, timeout)

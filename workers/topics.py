@@ -9,4 +9,6 @@ from warren.engine.errors import NotYet
 
 def topic(name: str) -> NoReturn:
     """Raise NotYet."""
-    raise NotYet(f"topic {name!r}: this version of Warren has queues and the message store; topics come with a later one")
+    raise NotYet(
+        f"topic {name!r}: this version of Warren has queues and the message store; topics come with a later one"
+    )

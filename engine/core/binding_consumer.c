@@ -517,12 +517,12 @@ failed:
 /* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. */
 static PyObject *handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
-    long prefetch = PyLong_AsLong(argument);
+    long prefetch = PyLong_Check(argument) ? PyLong_AsLong(argument) : 0;
     if (prefetch == -1 && PyErr_Occurred()) return NULL;
     if (enter(h) || register_consumer(h)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots;
     if (prefetch < 1 || prefetch > (long)slots) {
-        wr_raise("UsageError", "prefetch must lie between 1 and the setting delivery_slots (%u), not %ld", slots, prefetch);
+        wr_raise("UsageError", "prefetch must lie between 1 and the setting delivery_slots (%u), not %R", slots, argument);
         return NULL;
     }
     h->prefetch = (uint32_t)prefetch;

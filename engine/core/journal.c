@@ -297,7 +297,7 @@ bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
     pthread_mutex_lock(&e->mutex);
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];
-        if (!l->dirty && !(sync && l->unsynced)) continue;
+        if (l->finished || (!l->dirty && !(sync && l->unsynced))) continue; /* finished: its region may be unmapped any time */
         horizons[n++] = (wr_horizon){.view = &l->view, .server = e->o.server, .sequence = l->next};
         l->pending_n++;
     }
@@ -313,7 +313,7 @@ bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
     }
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];
-        if (!l->dirty && !(sync && l->unsynced)) continue;
+        if (l->finished || (!l->dirty && !(sync && l->unsynced))) continue; /* finished: its region may be unmapped any time */
         l->posted = l->next;
         l->dirty = false;
         l->unsynced = !sync;

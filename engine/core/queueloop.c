@@ -7,8 +7,9 @@
  * that writes nonsense loses its link and nobody else anything.
  *
  * Replay: commands below takeup_tail were submitted to a worker that is dead. Those that wrote frames (sequence < high) are
- * skipped, but for the store's copy of a body, which is sent again while the publisher still keeps it; acks are executed again;
- * what was answered (below takeup_processed) is not answered twice.
+ * skipped, but for the store's copy of a body, which is sent again while the publisher still keeps it. Of the others those
+ * below takeup_processed had their whole effect (frames salvaged, slots written) and are not executed again: a second NACK, or a
+ * second "all up to", would hit deliveries made after it. Those above are executed: what of them had happened is not held any more.
  */
 #include "queue.h"
 #include <assert.h>
@@ -379,6 +380,7 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
     if (c->meta_length > length || length > e->o.super->message_bytes_max) goto nonsense;
     if (sequence < l->high && l->next < l->takeup_tail) return publish_again(e, l, c, record, sequence, length);
     durable.queues_n = transient.queues_n = 0;
+    bool told = sequence < l->takeup_processed && sequence < l->takeup_tail;
     for (uint32_t i = 0; i < ids_n; i++) {
         wr_queue *q = wr_queue_find(e, ids[i]);
         if (!q) {
@@ -391,6 +393,7 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
             continue;
         }
         routes *to = q->durable && c->flags & WR_FLAG_PERSISTENT ? &durable : &transient;
+        if (told && to == &transient) continue; /* it died with the worker that had it */
         uint32_t twice = 0;
         while (twice < to->queues_n && ids_n > 1 && to->queues[twice] != q) twice++;
         if (ids_n > 1 && twice < to->queues_n) continue;
@@ -511,7 +514,6 @@ static outcome execute(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
         wants(e, l, c->flags);
         return answer(record, WR_RESULT_OK);
     case WR_OP_CONTROL:
-        if (sequence < l->takeup_processed && sequence < l->takeup_tail) return DONE; /* answered by the worker before */
         if (l->closing) return answer(record, WR_RESULT_ERROR); /* nobody reads the answer */
         if (!blob_of(l, c)) break;
         l->pause = WR_PAUSE_CONTROL;
@@ -575,9 +577,11 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
         __builtin_prefetch((const void *)wr_view_command(&l->view, e->o.server, l->next + 4));
         wr_command c;
         memcpy((void *)&c, (const void *)record, sizeof c); /* once: the client may change it */
-        if (execute(e, l, &c, record, l->next) == WAIT) break;
-        if (l->next < l->takeup_processed && l->next < l->takeup_tail) /* its result was told before */
-            atomic_store_explicit(&record->result, atomic_load_explicit(&c.result, memory_order_relaxed), memory_order_relaxed);
+        bool told = l->next < l->takeup_processed && l->next < l->takeup_tail;
+        if (!told || c.op == WR_OP_PUBLISH) {
+            if (execute(e, l, &c, record, l->next) == WAIT) break;
+            if (told) atomic_store_explicit(&record->result, atomic_load_explicit(&c.result, memory_order_relaxed), memory_order_relaxed);
+        }
         l->next++;
     }
     if (done) l->spoken = true;
@@ -652,7 +656,8 @@ static bool run_round(wr_queue_engine *e) {
         for (uint32_t i = 0; i < e->links_n; i++) sweep(e, e->links[e->order[i]]);
         finish_round(e);
     }
-    any |= wr_deliver(e);
+    /* While slots wait to be freed nothing new is handed out: a kill now would leave two slots for one message. */
+    if (!e->stalled) any |= wr_deliver(e);
     any |= wr_queue_store_round(e);
     if (e->first_unsealed_ns || e->want_commit || e->unsynced) any |= wr_journal_seal(e, wr_now_ns(), false);
     for (uint32_t i = 0; i < e->links_n; i++) {

@@ -29,6 +29,8 @@ wr_segment_row *wr_segment_export(wr_queue_engine *e, uint32_t file, uint64_t *n
 uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n) {
     uint64_t done = 0;
     for (uint64_t i = 0; i < n; i++) {
+        /* The data file exists now, whether or not anything in it is still alive. */
+        if (rows[i].entry.location == WR_LOCATION_SEGMENT) wr_map_put(&e->data_files, rows[i].entry.file, 0);
         wr_queue *q = wr_queue_find(e, rows[i].queue);
         if (!q) continue;
         wr_entry *entry = wr_queue_entry(q, rows[i].sequence);

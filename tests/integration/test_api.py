@@ -11,11 +11,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from support.real_node import RealNode
-from support.waiting import wait_until
 
 import warren
 from warren.workers.control import ControlClient
+
+from support.real_node import RealNode
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +48,7 @@ def drain(queue: warren.Queue, count: int, timeout: float = 10.0) -> list[warren
     return found
 
 
-# ---- put and get -------------------------------------------------------------------------------------------------------
+# ---- put and get -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -140,7 +141,7 @@ def test_message_ids_are_unique(node: warren.Node, directory: Path, name: str) -
     assert {len(id) for id in ids} == {16}
 
 
-# ---- confirms ----------------------------------------------------------------------------------------------------------
+# ---- confirms --------------------------------------------------------------------------------------------------------
 
 
 def test_confirm_is_like_a_future(node: warren.Node, name: str) -> None:
@@ -191,7 +192,7 @@ def test_single_puts_overtake_no_ring(node: warren.Node, name: str) -> None:
     assert queue.depth() == 5000
 
 
-# ---- ack and nack ------------------------------------------------------------------------------------------------------
+# ---- ack and nack ----------------------------------------------------------------------------------------------------
 
 
 def test_nack_returns_to_its_place(node: warren.Node, name: str) -> None:
@@ -221,7 +222,9 @@ def test_ack_multiple_leaves_what_was_not_handed_out(node: warren.Node, director
         assert next(iterator).body == b"1"
         second = next(iterator)
         lower.nack()
-        wait_until(lambda: queue._handle.pending or queue.stats()["unacked"] == 3, what="the lower one to be delivered here")
+        wait_until(
+            lambda: queue._handle.pending or queue.stats()["unacked"] == 3, what="the lower one to be delivered here"
+        )
         second.ack(multiple=True)
         wait_until(lambda: queue.stats()["unacked"] <= 1)
         third = next(iterator)
@@ -255,7 +258,7 @@ def test_messages_of_another_queue_are_refused(node: warren.Node, name: str) -> 
     message.ack()
 
 
-# ---- waiting -----------------------------------------------------------------------------------------------------------
+# ---- waiting ---------------------------------------------------------------------------------------------------------
 
 
 def test_get_of_an_empty_queue(node: warren.Node, name: str) -> None:
@@ -353,7 +356,7 @@ def test_signals_reach_a_waiting_get(node: warren.Node, name: str) -> None:
         signal.signal(signal.SIGUSR1, old)
 
 
-# ---- consume -----------------------------------------------------------------------------------------------------------
+# ---- consume ---------------------------------------------------------------------------------------------------------
 
 
 def test_consume_keeps_to_its_prefetch_and_returns_the_rest(node: warren.Node, name: str) -> None:
@@ -410,7 +413,7 @@ def test_closing_returns_everything_in_order(directory: Path, name: str) -> None
         second.queue(name).ack(found)
 
 
-# ---- exchanges ---------------------------------------------------------------------------------------------------------
+# ---- exchanges -------------------------------------------------------------------------------------------------------
 
 
 def test_routing_through_exchanges(node: warren.Node, name: str) -> None:
@@ -454,7 +457,9 @@ def test_publish_many_with_keys_of_their_own(node: warren.Node, name: str) -> No
     for number, queue in enumerate(queues):
         node.bind(queue, name, str(number))
     keys = [str(n % 3) for n in range(3000)]
-    node.publish_many([b"%d" % n for n in range(3000)], exchange=name, routing_keys=keys, headers=[{"n": n} for n in range(3000)])
+    node.publish_many(
+        [b"%d" % n for n in range(3000)], exchange=name, routing_keys=keys, headers=[{"n": n} for n in range(3000)]
+    )
     for number, queue in enumerate(queues):
         found = drain(queue, 1000)
         assert [int(message.body) for message in found] == list(range(number, 3000, 3))
@@ -478,7 +483,7 @@ def test_messages_without_a_queue(node: warren.Node, name: str) -> None:
         node.publish(b"x", exchange=name + "-2", routing_key="k")
 
 
-# ---- declarations ------------------------------------------------------------------------------------------------------
+# ---- declarations ----------------------------------------------------------------------------------------------------
 
 
 def test_declaring_twice(node: warren.Node, directory: Path, name: str) -> None:
@@ -548,7 +553,7 @@ def test_topics_are_not_there_yet(node: warren.Node) -> None:
         node.topic("flights", queues=4)
 
 
-# ---- subscriptions -----------------------------------------------------------------------------------------------------
+# ---- subscriptions ---------------------------------------------------------------------------------------------------
 
 
 def test_claims_are_numbered_durable_and_repeatable(node: warren.Node, directory: Path, name: str) -> None:
@@ -582,7 +587,7 @@ def test_claims_are_numbered_durable_and_repeatable(node: warren.Node, directory
         queue.subscription("a/b")
 
 
-# ---- the message store -------------------------------------------------------------------------------------------------
+# ---- the message store -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transient", [False, True])
@@ -602,8 +607,8 @@ def test_the_store(node: warren.Node, transient: bool) -> None:
     store.barrier()
     assert store.read_many(ids) == [None] * 100
     assert not store.contains(ids[5])
-    store.write(ids[5], b"new")
-    assert store.read(ids[5]) == b"new"
+    store.write(ids[5], bodies[5])
+    assert store.read(ids[5]) == bodies[5]
     store.remove([ids[5]])
     for wrong in (b"short", "x" * 16, 5):
         with pytest.raises((warren.UsageError, TypeError)):
@@ -638,7 +643,7 @@ def test_another_process_reads_what_is_under_way(node: warren.Node, directory: P
             store.remove(id)
 
 
-# ---- life --------------------------------------------------------------------------------------------------------------
+# ---- life ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_closed_node(directory: Path, name: str) -> None:

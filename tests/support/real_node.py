@@ -8,12 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from support.waiting import wait_until
 from warren.engine.errors import Error
 from warren.workers.control import ControlClient
 
+from support.waiting import wait_until
+
 #: enough for tests, quick to make
-SMALL = {"workers": 2, "file_bytes": 1 << 20, "arena_bytes": 1 << 21, "message_bytes_max": 500_000, "ring_records": 1024}
+SMALL = {
+    "workers": 2,
+    "file_bytes": 1 << 20,
+    "arena_bytes": 1 << 21,
+    "message_bytes_max": 500_000,
+    "ring_records": 1024,
+}
 
 
 class RealNode:
@@ -40,7 +47,12 @@ class RealNode:
             command += ["--set", f"{name}={value}"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -51,7 +63,8 @@ class RealNode:
         with ControlClient(self.directory) as control:
             processes = control.call("status")["processes"]
         return {
-            f"worker-{item['index']}" if item["role"] == "queue_worker" else item["role"]: item["pid"] for item in processes
+            f"worker-{item['index']}" if item["role"] == "queue_worker" else item["role"]: item["pid"]
+            for item in processes
         }
 
     def kill(self, role: str) -> int:
@@ -77,6 +90,9 @@ class RealNode:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
 
     def stop(self) -> None:
         """Stop it in good order and wait for its end."""

@@ -1,4 +1,4 @@
-"""Goal: messages reach exactly the queues that the rules name. Method: by hand, and against a naive matcher on random keys."""
+"""Goal: messages reach exactly the queues that the rules name. Method: by hand, and against a naive matcher."""
 
 import random
 import re

@@ -1,11 +1,13 @@
 """Benchmarks, and the limits of the machine beside them: `warren bench WORKLOAD [options]`.
 
-Each run has a temporary node of its own, on the real disk, removed afterwards. Never a test: figures depend on the machine.
+Each run has a temporary node of its own, on the real disk, removed afterwards. Never a test: figures depend on the
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,6 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     talk = Console(stderr=True, quiet=options.json and not sys.stderr.isatty())
     if filesystem_of(folder) == "tmpfs":
         talk.print(f"[yellow]{folder} is a tmpfs: syncs cost nothing there; choose another folder with --dir[/yellow]")
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the temporary node goes with us
     found: dict[int, dict[str, Any]] = {}
     runs: list[Result] = []
     try:
@@ -123,5 +126,5 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     finally:
         if not options.json:
-            report.print_people(Console(), runs)
+            report.print_people(runs)
     return 0

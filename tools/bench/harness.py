@@ -47,7 +47,7 @@ def filesystem_of(path: Path) -> str:
 
 
 def real_folder(wanted: str | None) -> Path:
-    """A folder for temporary nodes: the wanted one, else the first of the temporary folder, here, home that is no tmpfs."""
+    """A folder for temporary nodes: the wanted one, else the first of temporary folder, here, home that is no tmpfs."""
     if wanted:
         return Path(wanted).resolve()
     choices = [Path(tempfile.gettempdir()), Path.cwd(), Path.home()]
@@ -60,7 +60,7 @@ class TemporaryNode:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="warren-bench-", dir=folder))
         try:
-            self.node = warren.open(self.directory, name="bench", idle_exit=3600.0, **settings)
+            self.node = warren.open(self.directory, name="bench", idle_exit=60.0, **settings)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise

@@ -1,8 +1,8 @@
 """`warren bench queue`: one producer and one consumer process for each queue, with acks; latency; restart; idle.
 
-batch > 1: `put_many`, `get_many`, one `ack(multiple=True)` for each batch. batch 1: `put(wait=False)`, `get`, `ack` for each
-message, confirms awaited in a window. The rate counts messages that were published, received and acked, from the start until
-nothing is left. `queue-latency`: paced, from before `put` until `get` has returned, in another process.
+batch > 1: `put_many`, `get_many`, one `ack(multiple=True)` for each batch. batch 1: `put(wait=False)`, `get`, `ack` for
+each message, confirms awaited in a window. The rate counts messages that were published, received and acked, from the
+start until nothing is left. `queue-latency`: paced, from before `put` until `get` has returned, in another process.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def run_restart(folder: Path, size: int, messages: int) -> Result:
         temporary.kill()
         temporary.node.close()
         since = time.monotonic_ns()
-        temporary.node = warren.open(temporary.directory, name="bench", idle_exit=3600.0)
+        temporary.node = warren.open(temporary.directory, name="bench", idle_exit=60.0)
         opened = (time.monotonic_ns() - since) / 1e9
         queue = temporary.node.queue("backlog")
         first = _first_message_s(queue, since)

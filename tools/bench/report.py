@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -27,7 +28,7 @@ def median_of(runs: list[Result]) -> Result:
 
 
 def with_limit(run: Result, limits: dict[str, Any] | None) -> Result:
-    """The cell with the machine's own limit for what it does, and the ratio: of rates for throughput, of p50 for latency."""
+    """The cell with the machine's own limit for what it does, and the ratio: of rates, or for latency of p50."""
     if limits is None:
         return run
     workload = run["workload"]
@@ -112,8 +113,9 @@ def table_of(runs: list[Result]) -> Table:
     return table
 
 
-def print_people(console: Console, runs: list[Result]) -> None:
+def print_people(runs: list[Result]) -> None:
     """Tables, and sentences for what no table fits."""
+    console = Console() if sys.stdout.isatty() else Console(width=150)
     rows = [run for run in runs if run["workload"] not in ("idle", "restart")]
     if rows:
         console.print(table_of(rows))

@@ -1,7 +1,7 @@
 """`warren bench store`: writes into the message store itself, without queues.
 
-batch > 1: `write_many`, some batches under way at once, the latency of a batch's confirm. batch 1: `write(wait=False)`, confirms
-awaited in a window; every 64th confirm is timed. `store-latency`: one `write` at a time, each awaited.
+batch > 1: `write_many`, some batches under way at once, the latency of a batch's confirm. batch 1: `write(wait=False)`,
+confirms awaited in a window; every 64th confirm is timed. `store-latency`: one `write` at a time, each awaited.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +38,7 @@ class Child:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
+        self._pidfd = os.pidfd_open(self.process.pid)
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
 
@@ -72,7 +75,7 @@ class Child:
             except BlockingIOError:
                 break
             if not data:
-                self.exit_code = self.process.wait()
+                self.wait(None)
                 break
             *whole, self._incoming = (self._incoming + data).split(b"\n")
             for line in whole:
@@ -92,13 +95,23 @@ class Child:
         how = f"signal {-self.exit_code}" if self.exit_code is not None and self.exit_code < 0 else f"exit code {self.exit_code}"
         return ChildFailed("\n  ".join([f"{self.name} ended with {how}; its last lines:", *last]))
 
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for its end and note the exit code; False when it still runs. It stays a zombie: its pid is its own till close()."""
+        if not select.select([self._pidfd], [], [], timeout_s)[0]:
+            return False
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        self.exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return True
+
     def close(self) -> None:
-        """Reap it, and close the pipes."""
+        """Reap it, with what it may have left in its process group, and close the pipes."""
         self.finish()
         self.output.close()
-        if self.process.poll() is None:
-            self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        os.close(self._pidfd)
 
 
 class Children:
@@ -129,14 +142,13 @@ class Children:
 
     def close(self) -> None:
         """End all that still run: by the end of their input when they have done their task, else by SIGTERM; then by SIGKILL."""
-        running = [child for child in self.all if child.process.poll() is None]
+        running = [child for child in self.all if not child.wait(0)]
         for child in running:
             child.finish()
             if not child.is_done:
                 child.process.terminate()
         for child in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(END_S)
+            child.wait(END_S)
         for child in self.all:
             child.close()
         self._selector.close()

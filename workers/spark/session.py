@@ -6,18 +6,18 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from warren.engine.errors import Error, UsageError
 from warren.workers.spark.client import APPLICATION_VARIABLE
 from warren.workers.spark.java import check_java
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 #: local mode that repeats a failed task (plain `local[2]` never does)
@@ -42,7 +42,7 @@ def register(spark: SparkSession) -> None:
     """Register `format("warren")` with a session, for reading and writing, batch and stream.
 
     Each Python worker of the session attaches to a node when it first needs it, as a client named
-    `spark-<application>-<role>-<pid>`. Raises UsageError for a Spark Connect session, whose workers are elsewhere.
+    `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Raises UsageError for a Spark Connect session, whose workers are elsewhere.
     """
     from warren.workers.spark.source import WarrenDataSource
 
@@ -54,6 +54,8 @@ def register(spark: SparkSession) -> None:
             "and Warren's shared memory is on this one"
         ) from problem
     context.environment[APPLICATION_VARIABLE] = context.appName
+    if "PYSPARK_PYTHON" not in os.environ and context.getConf().get("spark.pyspark.python") is None:
+        context.pythonExec = sys.executable  # PySpark would take any `python3` of the PATH, where Warren may not be
     spark.dataSource.register(WarrenDataSource)
 
 
@@ -80,7 +82,6 @@ def session(
     check_spark()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(application).master(master)
     wanted = {
@@ -93,18 +94,20 @@ def session(
     }
     for key, value in wanted.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    context = spark.sparkContext
-    process = getattr(context._gateway, "proc", None)
+    application_id = ""
+    orderly = True
     try:
+        spark = builder.getOrCreate()
+        application_id = spark.sparkContext.applicationId
         register(spark)
         yield spark
+    except BaseException as problem:
+        # Interrupted in a call into the JVM, nobody knows what its next answer belongs to.
+        orderly = isinstance(problem, Exception)
+        raise
     finally:
-        application_id = context.applicationId
-        spark.stop()
-        if process is not None:
-            _end_gateway(context, process)
-        if master.startswith("local-cluster["):
+        _end_spark(orderly)
+        if application_id and master.startswith("local-cluster["):
             remove_cluster_work(application_id)
 
 
@@ -119,17 +122,34 @@ def remove_cluster_work(application_id: str) -> None:
         work.rmdir()  # unless another application uses it
 
 
-def _end_gateway(context: SparkContext, process: subprocess.Popen[bytes]) -> None:
-    """End the JVM, which PySpark would keep until this process ends; the next session starts another."""
-    gateway = context._gateway
-    if gateway is not None:
+def _end_spark(orderly: bool) -> None:
+    """Stop the session, and end the JVM, which PySpark would keep until this process ends; the next session starts another."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    if orderly and gateway is not None:
+        active = SparkSession._instantiatedSession
+        if active is not None:
+            active.stop()
         gateway.shutdown()
-    type(context)._gateway = None
-    type(context)._jvm = None
-    if process.stdin is not None:
-        process.stdin.close()  # the JVM ends when its standard input does
-    try:
-        process.wait(timeout=GATEWAY_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    # A JVM ends when its standard input does, unless it was interrupted while it started.
+    process = getattr(gateway, "proc", None)
+    if process is not None and process.stdin is not None:
+        process.stdin.close()
+    children = [child for child in psutil.Process().children() if _is_gateway(child)]
+    _gone, left = psutil.wait_procs(children, GATEWAY_END_S if orderly else 0)
+    for child in left:
+        child.kill()
+    if process is not None:
         process.wait()
+
+
+def _is_gateway(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return "pyspark-shell" in words and any("SparkSubmit" in word or "spark-submit" in word for word in words)

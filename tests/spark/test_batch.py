@@ -1,0 +1,140 @@
+"""Batch reads and writes through a real session: rows, columns, order, errors, and who is attached meanwhile."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from support.waiting import wait_until
+
+import warren
+
+pytestmark = pytest.mark.spark
+Options = Callable[..., dict[str, str]]
+
+
+def texts(rows: list[Any]) -> list[str]:
+    return [row.value.decode() for row in rows]
+
+
+def test_browse_leaves_everything_there(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    bodies = [b"%d" % n for n in range(2500)]
+    queue.put_many(bodies)
+    frame = spark.read.format("warren").options(**reading(batchRows="1000")).load()
+    assert [row.value for row in frame.sort("offset").collect()] == bodies
+    assert queue.depth() == len(bodies)
+
+
+def test_rows(spark: Any, node: warren.Node, queue: warren.Queue, reading: Options) -> None:
+    node.declare_exchange("rows", "topic")
+    queue.bind("rows", "a.#")
+    node.publish(b"\x00\xff", exchange="rows", routing_key="a.b", headers={"text": "ä", "bytes": b"\x01", "number": 7})
+    queue.put(b"")
+    first, second = spark.read.format("warren").options(**reading(includeHeaders="true")).load().sort("offset").collect()
+    assert (bytes(first.key), bytes(first.value), first.topic, first.partition) == (b"a.b", b"\x00\xff", queue.name, 0)
+    assert {pair.key: bytes(pair.value) for pair in first.headers} == {"text": "ä".encode(), "bytes": b"\x01", "number": b"7"}
+    assert (first.delivery_count, first.tag) == (0, None)
+    assert len(first.msg_id) == 16
+    assert (bytes(second.key), bytes(second.value), second.headers) == (queue.name.encode(), b"", [])
+    assert second.offset == first.offset + 1
+
+
+def test_columns_can_be_left_out(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    queue.put_many([b"x" * 10_000, b"y"])
+    assert "value" not in spark.read.format("warren").options(**reading(includeValue="false")).load().columns
+    frame = spark.read.format("warren").schema("offset long, key binary").options(**reading()).load()
+    assert [row.offset for row in frame.collect()] == [0, 1]
+
+
+def test_bodies_of_the_store_and_many_of_them(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    bodies = [bytes([n % 256]) * (5000 + n) for n in range(300)]
+    queue.put_many(bodies)
+    found = spark.read.format("warren").options(**reading(batchBytes="100000")).load().sort("offset").collect()
+    assert [bytes(row.value) for row in found] == bodies
+
+
+def test_an_empty_queue(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    assert spark.read.format("warren").options(**reading()).load().collect() == []
+
+
+def test_workers_of_spark_are_clients(spark: Any, node: warren.Node, queue: warren.Queue, reading: Options) -> None:
+    queue.put_many([b"x"] * 10)
+    assert spark.read.format("warren").options(**reading()).load().count() == 10
+
+    def attached() -> list[dict[str, Any]]:
+        clients = node.status()["clients"]
+        return [client for client in clients if client["name"].startswith("spark-tests-executor-")]
+
+    client = wait_until(attached, what="an executor among the clients")[0]
+    parents = psutil.Process(client["pid"]).parents()
+    assert os.getpid() in [parent.pid for parent in parents], "it is not a process of our Spark"
+    assert any("java" in parent.name() for parent in parents)
+
+
+def test_write_to_a_queue(spark: Any, node: warren.Node, queue: warren.Queue) -> None:
+    frame = spark.range(2500).selectExpr("cast(id as string) as value")
+    frame.write.format("warren").option("path", str(node.directory)).option("queue", queue.name).mode("append").save()
+    found = queue.get_many(5000, timeout=5)
+    assert sorted(int(bytes(message.body)) for message in found) == list(range(2500))
+    queue.ack(found)
+
+
+def test_write_to_an_exchange(spark: Any, node: warren.Node, queue: warren.Queue) -> None:
+    node.declare_exchange("writes", "direct")
+    queue.bind("writes", "even")
+    frame = spark.range(10).selectExpr(
+        "cast(id as string) as value",
+        "if(id % 2 = 0, 'even', 'odd') as key",
+        "array(named_struct('key', 'n', 'value', cast(cast(id as string) as binary))) as headers",
+    )
+    frame.write.format("warren").option("path", str(node.directory)).option("exchange", "writes").mode("append").save()
+    found = sorted(queue.get_many(100, timeout=5), key=lambda message: bytes(message.body))
+    assert [bytes(message.body) for message in found] == [b"0", b"2", b"4", b"6", b"8"]
+    assert all(message.headers == {"n": bytes(message.body)} for message in found)
+    assert {message.routing_key for message in found} == {"even"}
+    queue.ack(found)
+
+
+def test_what_was_read_can_be_written(spark: Any, node: warren.Node, queue: warren.Queue, reading: Options) -> None:
+    queue.put_many([b"a", b"b"])
+    target = node.queue(f"{queue.name}-copy")
+    frame = spark.read.format("warren").options(**reading(includeHeaders="true")).load()
+    frame.write.format("warren").option("path", str(node.directory)).option("queue", target.name).mode("append").save()
+    assert sorted(bytes(message.body) for message in target.browse()) == [b"a", b"b"]
+    target.delete()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"queue": "no-such-queue"}, "QueueNotFound"),
+        ({"path": "/nowhere/at/all"}, "NodeNotRunning"),
+        ({"queue": ""}, "option 'queue' is missing"),
+        ({"subscribe": "flights"}, "NotYet"),
+    ],
+)
+def test_read_errors(spark: Any, queue: warren.Queue, reading: Options, options: dict[str, str], told: str) -> None:
+    with pytest.raises(PySparkException, match=told):
+        spark.read.format("warren").options(**reading(timeout="2", **{**reading(), **options})).load().collect()
+
+
+def test_write_errors(spark: Any, node: warren.Node, queue: warren.Queue) -> None:
+    writer = spark.range(3).selectExpr("cast(id as string) as value").write.format("warren")
+    writer = writer.option("path", str(node.directory))
+    with pytest.raises(PySparkException, match="QueueNotFound"):
+        writer.option("queue", "no-such-queue").mode("append").save()
+    with pytest.raises(AnalysisException, match="append"):
+        writer.option("queue", queue.name).mode("overwrite").save()
+    assert queue.depth() == 0
+
+
+def test_the_path_may_be_relative(
+    spark: Any, node: warren.Node, queue: warren.Queue, reading: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put(b"x")
+    relative = os.path.relpath(node.directory)
+    assert not Path(relative).is_absolute()
+    assert spark.read.format("warren").options(**{**reading(), "path": relative}).load().count() == 1

@@ -1,0 +1,79 @@
+"""Drivers as processes of their own: killed again and again with exact counts, and a cluster of two executor JVMs."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.waiting import wait_until
+
+import warren
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+DRIVER = Path(__file__).with_name("driver.py")
+END_S = 100
+
+
+def drive(node: warren.Node, queue: warren.Queue, work: Path, *, die: tuple[str, int] | None, master: str) -> int:
+    """Run a driver to its end, and wait for the JVMs that it leaves to notice; returns its exit code."""
+    task = {"path": str(node.directory), "queue": queue.name, "work": str(work), "master": master, "die": die}
+    with open(work / "driver.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(DRIVER), json.dumps(task)], stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def left() -> list[int]:
+        found = []
+        for other in psutil.process_iter():
+            try:
+                if os.getsid(other.pid) == process.pid and other.status() != psutil.STATUS_ZOMBIE:
+                    found.append(other.pid)
+            except (ProcessLookupError, psutil.Error):
+                continue
+        return found
+
+    wait_until(lambda: not left(), timeout=END_S, what="the end of the driver's processes")
+    return code
+
+
+def batches(work: Path) -> list[list[int]]:
+    found: list[Any] = [json.loads(path.read_text()) for path in sorted(work.glob("batch-*.json"))]
+    return found
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(300)
+def test_a_driver_killed_again_and_again_counts_exactly(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
+    queue.put_many([b"%d" % n for n in range(450)])
+    for die in (("before", 0), ("after", 1), ("before", 3)):
+        assert drive(node, queue, tmp_path, die=die, master="local[2,3]") == -9, (tmp_path / "driver.log").read_text()
+        base, end = queue.subscription(f"spark-{queue.name}").range()
+        assert base <= 100 * die[1] < end, "acked a batch that was not committed"
+    assert drive(node, queue, tmp_path, die=None, master="local[2,3]") == 0, (tmp_path / "driver.log").read_text()
+    assert [len(batch) for batch in batches(tmp_path)] == [100, 100, 100, 100, 50]
+    assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(450))
+    assert queue.subscription(f"spark-{queue.name}").range() == (450, 450)
+
+
+@pytest.mark.timeout(300)
+def test_a_local_cluster(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
+    queue.put_many([b"%d" % n for n in range(250)])
+    code = drive(node, queue, tmp_path, die=None, master="local-cluster[2,1,1024]")
+    assert code == 0, (tmp_path / "driver.log").read_text()
+    assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(250))
+    specification = importlib.util.find_spec("pyspark")
+    assert specification is not None
+    assert specification.origin is not None
+    work = Path(specification.origin).parent / "work"
+    assert not work.exists() or not list(work.iterdir()), "the workers' folders are still there"

@@ -1,0 +1,258 @@
+"""The stream reader without Spark: what is claimed, what is acked and when, over any schedule of limits, crashes and lost checkpoints.
+
+Method: an in-memory subscription with the engine's rules stands behind the reader, and a driver plays Spark's part: it
+logs a planned batch, reads it, commits it, or dies at any of these points.
+"""
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from warren.engine.errors import StoreError, UsageError
+from warren.workers.spark import source
+from warren.workers.spark.options import SourceOptions
+from warren.workers.spark.schema import row_schema
+from warren.workers.spark.source import ClaimPartition, QueueStreamReader, WarrenDataSource
+
+BODY_BYTES = 10
+
+
+class Claims:
+    """A subscription and its queue, with the engine's rules."""
+
+    incarnation = "00ab-7"
+
+    def __init__(self, messages: int) -> None:
+        self.waiting = list(range(messages))
+        self.claimed: list[int] = []
+        self.base = 0
+        self.acked: list[int] = []
+
+    def range(self) -> tuple[int, int]:
+        return self.base, len(self.claimed)
+
+    def ready(self) -> int:
+        return len(self.waiting)
+
+    def release(self) -> int:
+        return self.base
+
+    def claim(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
+        assert max_messages >= 1
+        assert max_bytes >= 1
+        start = len(self.claimed)
+        count = min(max_messages, max(1, max_bytes // BODY_BYTES))
+        self.claimed += self.waiting[:count]
+        del self.waiting[:count]
+        return start, len(self.claimed)
+
+    def ack(self, upto: int) -> int:
+        assert upto <= len(self.claimed), "acked what was never claimed"
+        self.acked += self.claimed[self.base : upto]
+        self.base = max(self.base, upto)
+        return upto
+
+    def read_arrow(self, start: int, end: int, max_bytes: int) -> pa.RecordBatch:
+        first = max(start, self.base)
+        numbers = range(first, min(end, len(self.claimed), first + max(1, max_bytes // BODY_BYTES)))
+        return pa.RecordBatch.from_pydict(
+            {
+                "offset": pa.array(numbers, pa.int64()),
+                "value": pa.array([b"%d" % self.claimed[n] for n in numbers], pa.binary()),
+                "routing_key": pa.array(["orders" for _ in numbers], pa.string()),
+                "delivery_count": pa.array([0 for _ in numbers], pa.int32()),
+            }
+        )
+
+
+@pytest.fixture
+def reader_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make readers of a given subscription; each stands for a new planner process."""
+
+    def make(claims: Claims, **more: str) -> QueueStreamReader:
+        monkeypatch.setattr(QueueStreamReader, "_subscription", lambda _self, _role: claims)
+        options = SourceOptions.parse({"path": "/data", "queue": "orders", "minPartitions": "3", **more})
+        return QueueStreamReader(options, row_schema())
+
+    return make
+
+
+def as_spark_keeps_it(offset: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(json.dumps(offset))
+    return kept
+
+
+def bodies(reader: QueueStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Iterator[int]:
+    """Everything in the partitions of a batch, each read by a copy of the reader, as in an executor."""
+    for partition in reader.partitions(start, end):
+        copy = pickle.loads(pickle.dumps(reader))
+        for batch in copy.read(pickle.loads(pickle.dumps(partition))):
+            yield from (int(value) for value in batch.column("value").to_pylist())
+
+
+def test_a_batch_is_acked_when_the_next_is_asked_for(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(4))
+    assert list(bodies(reader, start, end)) == [0, 1, 2, 3]
+    assert claims.acked == []
+    following = reader.latestOffset(end, ReadMaxRows(4))
+    assert claims.acked == [0, 1, 2, 3]
+    assert list(bodies(reader, end, following)) == [4, 5, 6, 7]
+
+
+def test_nothing_new_is_the_very_same_offset(reader_of: Any) -> None:
+    claims = Claims(3)
+    reader = reader_of(claims)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert json.dumps(reader.latestOffset(as_spark_keeps_it(end), ReadAllAvailable())) == json.dumps(end)
+    assert claims.acked == [0, 1, 2]
+    assert reader.partitions(end, end) == []
+
+
+@pytest.mark.parametrize(("limit", "count"), [(ReadMaxRows(7), 7), (ReadMaxBytes(55), 5), (ReadAllAvailable(), 20)])
+def test_limits(reader_of: Any, limit: ReadLimit, count: int) -> None:
+    reader = reader_of(Claims(20), maxOffsetsPerTrigger="1")  # which ReadAllAvailable must ignore
+    start = reader.initialOffset()
+    assert len(list(bodies(reader, start, reader.latestOffset(start, limit)))) == count
+
+
+def test_the_limit_of_the_options(reader_of: Any) -> None:
+    assert reader_of(Claims(0)).getDefaultReadLimit() == ReadAllAvailable()
+    assert reader_of(Claims(0), maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
+    assert reader_of(Claims(0), maxBytesPerTrigger="9").getDefaultReadLimit() == ReadMaxBytes(9)
+
+
+def test_available_now_ends_although_messages_keep_coming(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims)
+    reader.prepareForTriggerAvailableNow()
+    offset, seen = reader.initialOffset(), []
+    for _ in range(100):
+        claims.waiting += range(1000, 1005)
+        end = reader.latestOffset(offset, ReadMaxRows(4))
+        if end == offset:
+            break
+        seen += bodies(reader, offset, end)
+        offset = as_spark_keeps_it(end)
+    assert seen == list(range(10))
+    assert claims.acked == list(range(10))
+
+
+def test_batches_of_rows_are_split(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims, minPartitions="1", batchRows="4", batchBytes="1000")
+    start = reader.initialOffset()
+    [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    assert [batch.num_rows for batch in reader.read(partition)] == [4, 4, 2]
+    reader = reader_of(claims, batchBytes="30")
+    assert [batch.num_rows for batch in reader.read(partition)] == [3, 3, 3, 1]
+
+
+def test_reporting_shows_the_lag(reader_of: Any) -> None:
+    reader = reader_of(Claims(10))
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["orders"]["next"] == 10
+
+
+def test_another_reader_of_the_subscription_is_noticed(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    claims.claim(2, 10**6)
+    with pytest.raises(UsageError, match="subscription"):
+        reader.latestOffset(end, ReadMaxRows(4))
+
+
+def test_an_old_checkpoint_is_data_loss(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims)
+    old = reader.initialOffset()
+    end = reader.latestOffset(old, ReadAllAvailable())
+    reader.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(StoreError, match="between 0 and 10"):
+        reader_of(claims).latestOffset(old, ReadAllAvailable())
+    with pytest.raises(StoreError, match="failOnDataLoss"):
+        list(reader_of(claims).read(ClaimPartition(0, 10)))
+    tolerant = reader_of(claims, failOnDataLoss="false")
+    assert tolerant.latestOffset(old, ReadAllAvailable()) == end
+    assert list(tolerant.read(ClaimPartition(0, 10))) == []
+
+
+def test_partly_lost_claims_are_an_error(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims)
+    reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    claims.ack(4)
+    with pytest.raises(StoreError, match="between 2 and"):
+        list(reader.read(ClaimPartition(2, 8)))
+    kept = [batch.num_rows for batch in reader_of(claims, failOnDataLoss="false").read(ClaimPartition(2, 8))]
+    assert sum(kept) == 4
+
+
+def test_a_checkpoint_newer_than_the_data_is_refused(reader_of: Any) -> None:
+    reader = reader_of(Claims(10))
+    future = reader._offset(Claims(0), 77).to_json()
+    with pytest.raises(StoreError, match="older than the checkpoint"):
+        reader.latestOffset(future, ReadAllAvailable())
+
+
+def test_a_subscription_made_anew_is_refused(reader_of: Any) -> None:
+    claims = Claims(10)
+    offset = reader_of(claims).initialOffset()
+    claims.incarnation = "00ab-9"
+    with pytest.raises(StoreError, match="made anew"):
+        reader_of(claims).latestOffset(offset, ReadAllAvailable())
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data(), messages=st.integers(0, 40))
+def test_any_crashes_lose_and_double_nothing(data: st.DataObject, messages: int) -> None:
+    """Kill the driver between any two steps: committed batches hold every message once, in order, and only those are acked."""
+    claims = Claims(messages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(QueueStreamReader, "_subscription", lambda _self, _role: claims)
+        committed: list[int] = []
+        checkpoint: dict[str, Any] | None = None  # end of the last committed batch
+        planned: tuple[dict[str, Any], dict[str, Any]] | None = None  # in the offset log, and not committed
+        for _step in range(300):
+            reader = QueueStreamReader(SourceOptions.parse({"path": "/data", "queue": "orders"}), row_schema())
+            while True:
+                if data.draw(st.integers(0, 5)) == 0:
+                    break  # killed
+                if planned is None:
+                    start = checkpoint if checkpoint is not None else reader.initialOffset()
+                    assert claims.acked == committed[: len(claims.acked)]
+                    limit = data.draw(st.sampled_from([ReadAllAvailable(), ReadMaxRows(3), ReadMaxBytes(25)]))
+                    end = reader.latestOffset(start, limit)
+                    if data.draw(st.integers(0, 5)) == 0:
+                        break  # killed before the batch was logged
+                    if end == start:
+                        assert committed == list(range(messages))
+                        assert claims.acked == committed
+                        return
+                    planned = as_spark_keeps_it(start), as_spark_keeps_it(end)
+                found = list(bodies(reader, *planned))
+                if data.draw(st.integers(0, 5)) == 0:
+                    break  # killed before the commit
+                committed += found
+                checkpoint, planned = planned[1], None
+        assert committed == list(range(len(committed)))
+
+
+def test_data_source_survives_pickling() -> None:
+    made = WarrenDataSource({"path": "/data", "queue": "orders", "includeHeaders": "true"})
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy.schema() == row_schema(headers=True)
+    assert WarrenDataSource.name() == "warren"
+    assert isinstance(copy.streamReader(row_schema()), source.QueueStreamReader)

@@ -1,0 +1,1 @@
+"""Crash evidence: kill campaigns over a real node, and images of shared memory after every instruction."""

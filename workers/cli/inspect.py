@@ -1,0 +1,247 @@
+"""`warren inspect DIR`: what stands in the shared memory of a node, as it is. It only reads, and asks no process.
+
+For finding out what a node is doing when it does not say so itself; the numbers of one look are not from one instant.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warren.engine import file_summary
+from warren.engine.errors import NodeNotRunning, PermissionRefused
+from warren.engine.node_directory import NodeDirectory
+from warren.ipc import names, region
+from warren.ipc.declare import Struct
+from warren.ipc.layout import (
+    CONSTANTS,
+    INDEX_HEADER,
+    LINK,
+    PAGE_BYTES,
+    SERVER,
+    SERVER_STORE_TRANSIENT,
+    SUPERBLOCK,
+)
+from warren.ipc.superblock import Superblock
+from warren.workers.cli import output
+from warren.workers.segments import semaphore_value
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PARTS = ("superblock", "servers", "slots", "links", "files", "index", "regions")
+
+
+def _names_of(prefix: str) -> dict[int, str]:
+    return {value: key.removeprefix(prefix).lower() for key, value in CONSTANTS.items() if key.startswith(prefix)}
+
+
+_NODE_STATES = {CONSTANTS[f"NODE_{name}"]: name.lower() for name in ("CREATING", "STARTING", "RUNNING", "DRAINING", "STOPPED")}
+_SERVER_STATES = {
+    CONSTANTS[f"SERVER_{name}"]: name.lower() for name in ("DOWN", "RECOVERING", "READY", "STOPPING", "FAILED")
+}
+_SLOT_STATES = {CONSTANTS[f"SLOT_{name}"]: name.lower() for name in ("FREE", "CLAIMED", "ACTIVE", "LEAVING", "DEAD")}
+
+
+def _scalars(struct: Struct, read: Callable[[str], int]) -> dict[str, Any]:
+    return {item.name: read(item.name) for item in struct.fields if item.type != "bytes"}
+
+
+def superblock_part(superblock: Superblock) -> dict[str, Any]:
+    """The first page."""
+    found = _scalars(SUPERBLOCK, superblock.get)
+    found["state"] = _NODE_STATES.get(found["state"], found["state"])
+    found["alarms"] = sorted(name for bit, name in _names_of("ALARM_").items() if found["alarms"] & bit)
+    for name in ("magic", "layout_hash", "node_id"):
+        found[name] = f"{found[name]:#x}"
+    found["live_clients"] = semaphore_value(superblock.get("live_semaphore_key"))
+    return found
+
+
+def servers_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """Every server's row."""
+    rows = []
+    for server in range(superblock.servers_n):
+        row = {"server": server, **_scalars(SERVER, lambda name, server=server: superblock.server_get(server, name))}  # type: ignore[misc]
+        row["state"] = _SERVER_STATES.get(row["state"], row["state"])
+        rows.append(row)
+    return rows
+
+
+def slots_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """Every slot that is not free."""
+    rows = []
+    for view in superblock.slots():
+        done = [server for server in range(superblock.servers_n) if superblock.server_done(view.slot, server) == view.generation & 0xFF]
+        rows.append(
+            {
+                "slot": view.slot,
+                "pid": view.pid,
+                "name": view.name,
+                "state": _SLOT_STATES.get(view.state, view.state),
+                "generation": view.generation,
+                "client_epoch": view.client_epoch,
+                "start_time": view.start_time,
+                "shmid": view.shmid,
+                "attached": region.sysv_attached(view.shmid) if view.shmid >= 0 else 0,
+                "servers_done": done,
+            }
+        )
+    return rows
+
+
+def links_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """Every client's link to every server: how far it is, and what it holds."""
+    rows = []
+    size = superblock.get("client_region_bytes")
+    for view in superblock.slots():
+        try:
+            memory = region.sysv_attach(view.shmid, read_only=True)
+        except region.RegionError:
+            continue
+        try:
+            if memory.size < size:
+                continue
+            for server in range(superblock.servers_n):
+                base = PAGE_BYTES + server * LINK.size
+                row = {item.name: LINK.unpack(memory.buffer, item.name, base) for item in LINK.fields}
+                rows.append(
+                    {
+                        "slot": view.slot,
+                        "server": server,
+                        **row,
+                        "waiting": row["tail"] - row["processed"],
+                        "in_ring": row["tail"] - row["head"],
+                        "undelivered": row["delivery_tail"] - row["delivery_head"],
+                    }
+                )
+        finally:
+            memory.close()
+    return rows
+
+
+def _region_of(superblock: Superblock, what: str, server: int, generation: str) -> region.Region | None:
+    number = superblock.server_get(server, generation)
+    try:
+        return region.posix_open(names.region(superblock.node_id, what, server, number)) if number else None
+    except region.RegionError:
+        return None  # the server is being replaced
+
+
+def files_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """The file summary of both stores."""
+    rows = []
+    for server in range(SERVER_STORE_TRANSIENT + 1):
+        memory = _region_of(superblock, "summary", server, "generation")
+        if memory is None:
+            continue
+        try:
+            rows += [{"server": server, **row._asdict()} for row in file_summary.files(memory.buffer)]
+        finally:
+            memory.close()
+    return rows
+
+
+def index_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """How full the index of each store is."""
+    rows = []
+    for server in range(SERVER_STORE_TRANSIENT + 1):
+        memory = _region_of(superblock, "index", server, "index_generation")
+        if memory is None:
+            continue
+        try:
+            found = {name: INDEX_HEADER.unpack(memory.buffer, name) for name in ("rows", "used", "live")}
+        finally:
+            memory.close()
+        share = found["used"] / found["rows"] if found["rows"] else 0.0
+        rows.append({"server": server, **found, "used_share": round(share, 4), "bytes": memory.size})
+    return rows
+
+
+def regions_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """Every POSIX region of the node, with its size."""
+    rows = []
+    for name in region.posix_names(names.node_prefix(superblock.node_id)):
+        try:
+            memory = region.posix_open(name, writable=False)
+        except region.RegionError:
+            continue
+        rows.append({"name": name, "bytes": memory.size})
+        memory.close()
+    return rows
+
+
+_READERS: dict[str, Callable[[Superblock], Any]] = {
+    "superblock": superblock_part,
+    "servers": servers_part,
+    "slots": slots_part,
+    "links": links_part,
+    "files": files_part,
+    "index": index_part,
+    "regions": regions_part,
+}
+#: columns that are shown to people, where there are too many for a screen
+_COLUMNS = {
+    "servers": (
+        *("server", "state", "pid", "epoch", "generation", "restarts", "error", "sleeping", "messages", "files"),
+        *("processed_n", "written_n", "eliminated_n", "commits_n", "syncs_n", "wakes_n", "delivered_n", "acked_n", "evicted_n"),
+    ),
+    "links": (
+        *("slot", "server", "tail", "processed", "written", "synced", "head", "in_ring", "delivery_tail", "delivery_head"),
+        *("server_epoch", "evicted"),
+    ),
+}
+
+
+def attach(directory: str) -> Superblock:
+    """The superblock of a node. Raises NodeNotRunning, PermissionRefused."""
+    target = NodeDirectory(directory)
+    node = target.read()
+    try:
+        return Superblock.attach(node.node_id)
+    except region.RegionError as error:
+        if error.errno == errno.EACCES:
+            raise PermissionRefused(str(error.strerror)) from error
+        raise NodeNotRunning(f"no node runs for {target.path}: start one with `warren up {target.path}`") from error
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("parts", nargs=-1, type=click.Choice(PARTS))
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
+    """Show the shared memory of a node: superblock, servers, slots, links, files, index, regions; default: all."""
+    superblock = attach(directory)
+    try:
+        found = {part: _READERS[part](superblock) for part in parts or PARTS}
+    finally:
+        superblock.close()
+    if as_json:
+        output.print_json(found)
+        return
+    console = output.console()
+    for part, content in found.items():
+        if isinstance(content, dict):
+            console.print(f"[bold]{part}[/bold]")
+            for name, value in content.items():
+                console.print(f"  {name:20} {value}", markup=False)
+        elif content:
+            console.print(_table(part, content))
+        else:
+            console.print(f"{part}: none", markup=False)
+        console.print()
+
+
+def _table(part: str, rows: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    columns = _COLUMNS.get(part) or tuple(rows[0])
+    table = Table(title=part, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
+    return table
