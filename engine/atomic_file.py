@@ -1,7 +1,8 @@
 """Small files that are replaced as a whole: a reader sees the old content or the new one, also after power loss.
 
-Order: write `<name>.new`, sync it, rename it over the file, sync the directory. A crash in between leaves the old file and
-perhaps a `.new`, which the next replacement overwrites. One writer per file (the supervisor, under the directory's lock).
+Order: write `<name>.new`, sync it, rename it over the file, sync the directory. A crash in between leaves the old
+file and perhaps a `.new`, which the next replacement overwrites. One writer per file (the supervisor, under the
+directory's lock).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What is declared in a node: queues, exchanges, bindings. One file, `catalog.json`; one writer, the supervisor.
 
 The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole. `version` rises with every change and goes to
-`superblock.catalog_version` after the file is in place, so a reader that sees a version finds that catalog or a newer one.
+`superblock.catalog_version` after the file is in place, so a reader that sees a version finds that catalog or a
+newer one.
 
 Invariants
   A queue id is never used again (`next_queue_id` only rises), because journals of the past name it.
@@ -169,7 +170,9 @@ class Catalog:
         return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
 
     def save(self, directory: Path | str) -> None:
-        """Make it the durable catalog of the directory. Raises DiskFull, PermissionRefused, SyncFailed; then the old one stands."""
+        """Make it the durable catalog of the directory. Raises DiskFull, PermissionRefused, SyncFailed; then the old
+        one stands.
+        """
         atomic_file.replace(Path(directory) / FILE_NAME, self.encode())
 
     def copy(self) -> Catalog:
@@ -221,7 +224,9 @@ class Catalog:
         arguments = dict(arguments or {})
         for key in arguments:
             if key not in QUEUE_ARGUMENTS:
-                raise UsageError(f"queue {name!r}: unknown argument {key!r}: this version knows {sorted(QUEUE_ARGUMENTS) or 'none'}")
+                raise UsageError(
+                    f"queue {name!r}: unknown argument {key!r}: this version knows {sorted(QUEUE_ARGUMENTS) or 'none'}"
+                )
         found = self.queues.get(name)
         if found is not None:
             if (found.durable, found.arguments) != (durable, arguments):
@@ -233,7 +238,9 @@ class Catalog:
         return self._add_queue(name, durable, self._place(workers_n), arguments=arguments)
 
     def declare_subscription(self, queue: str, name: str) -> QueueDeclaration:
-        """Declare a subscription of a queue, or find the one of that name: a hidden queue on the same worker, as durable as it."""
+        """Declare a subscription of a queue, or find the one of that name: a hidden queue on the same worker, as
+        durable as it.
+        """
         check_name(name, "subscription")
         source = self.queue(queue)
         found = self.subscription(queue, name)
@@ -275,7 +282,9 @@ class Catalog:
                 )
             return found
         if name.startswith(RESERVED_PREFIX):
-            raise UsageError(f"exchange {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another")
+            raise UsageError(
+                f"exchange {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
+            )
         declaration = ExchangeDeclaration(name, type, durable)
         self.exchanges[name] = declaration
         self.version += 1
@@ -309,7 +318,9 @@ class Catalog:
         return True
 
     def drop_transient(self) -> list[QueueDeclaration]:
-        """Forget what does not outlive the node: transient queues and exchanges, and their bindings. Returns the queues."""
+        """Forget what does not outlive the node: transient queues and exchanges, and their bindings. Returns the
+        queues.
+        """
         queues = [item for item in self.queues.values() if not item.durable]
         exchanges = [item for item in self.exchanges.values() if not item.durable]
         if not queues and not exchanges:
@@ -338,7 +349,9 @@ class Catalog:
     ) -> QueueDeclaration:
         if self.next_queue_id > 0xFFFF_FFFF:
             raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
-        declaration = QueueDeclaration(self.next_queue_id, name, durable, worker, hidden, arguments or {}, subscription_of)
+        declaration = QueueDeclaration(
+            self.next_queue_id, name, durable, worker, hidden, arguments or {}, subscription_of
+        )
         self.next_queue_id += 1
         self.queues[name] = self.by_id[declaration.id] = declaration
         self.version += 1

@@ -1,7 +1,7 @@
 """The file summary: what every segment file of a store holds, as the server keeps it in shared memory.
 
-Rows are at file number modulo rows; `left` and `right` link the files by age. The server alone writes (`engine/core/store.c`);
-whoever else looks sees each number whole, and the row of a file that was just deleted for at most a moment.
+Rows are at file number modulo rows; `left` and `right` link the files by age. The server alone writes
+(`engine/core/store.c`); whoever else looks sees each number whole, and a file just deleted for at most a moment more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The store's index as policy sees it: how large its region is, when it grows, and how readers learn of a new one.
 
 The table is C's (`engine/core/index.c`). Order of a growth, so that a reader always has a table that is true:
-new region made, filled (the server answers from it), its generation published, the old header marked retired, the old name
-unlinked. A reader that still maps the old one sees the mark and opens the new one.
+new region made, filled (the server answers from it), its generation published, the old header marked retired, the
+old name unlinked. A reader that still maps the old one sees the mark and opens the new one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 from warren.ipc import _core as shared
 from warren.ipc.layout import INDEX_HEADER, INDEX_ROW, PAGE_BYTES
 
-#: share of the rows above which the server asks for a new table (engine/core/storeloop.c)
-FULL = 0.7
 #: a table whose live rows are fewer than this share of it is only cleaned of tombstones, not enlarged
 CLEAN = 0.35
 ROWS_MAX = 1 << 31
@@ -20,6 +18,11 @@ ROWS_MAX = 1 << 31
 def region_bytes(rows: int) -> int:
     """Size of the region of a table with `rows` rows (a power of two)."""
     return PAGE_BYTES + rows * INDEX_ROW.size
+
+
+def full(used: int, rows: int) -> bool:
+    """More than 70 % of the rows are used: when the server asks for a new table (engine/core/storeloop.c)."""
+    return used > rows // 10 * 7
 
 
 def rows_for(messages: int, least: int) -> int:

@@ -26,9 +26,8 @@ from pathlib import Path
 
 from warren.engine import _core, file_summary, index, recovery, segment
 from warren.engine.config import Settings
-from warren.engine.errors import DiskFull, LimitError, StoreError
+from warren.engine.errors import LimitError, StoreError
 from warren.engine.formats import FILE_STORE
-from warren.ipc import _core as shared
 from warren.ipc import names
 from warren.ipc.layout import (
     CONSTANTS,
@@ -145,7 +144,7 @@ class MessageStore:
         """Go over to a new index, larger or cleaned. Raises RegionError, LimitError."""
         look = self.core.look(self.number)
         rows = index.rows_after(look["index_rows"], look["index_live"])
-        if rows == look["index_rows"] and look["index_live"] > rows * index.FULL:
+        if rows == look["index_rows"] and index.full(look["index_live"], rows):
             raise LimitError(f"the index of the store has reached its limit of {index.ROWS_MAX} rows")
         generation = self.index_generation + 1
         region = posix_create(self._name("index", generation), index.region_bytes(rows))
@@ -253,7 +252,7 @@ class StoreHost:
     # -- start --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Recover, take up every client, and announce the new incarnation. Raises StoreError, RegionError, LimitError."""
+        """Recover, take up every client, announce the new incarnation. Raises StoreError, RegionError, LimitError."""
         for store in self.stores:
             began = time.monotonic()
             report = store.start()
@@ -304,7 +303,7 @@ class StoreHost:
         if events & _core.EVENT_INDEX:
             for store in self.stores:
                 look = self.core.look(store.number)
-                store.index_wanted = look["index_used"] > look["index_rows"] // 10 * 7  # as storeloop.c asks
+                store.index_wanted = index.full(look["index_used"], look["index_rows"])
         if events & _core.EVENT_EMPTY:
             for store in self.stores:
                 files = self.core.take_gone(store.number)
@@ -347,7 +346,9 @@ class StoreHost:
             os.close(made.fd)
             (store.folder / f"{made.file}{recovery.SUFFIX}").unlink(missing_ok=True)
             store.file_wanted = True
-            self._block(store, f"file {made.file} has no row in the file summary ({error}): raise the setting summary_rows")
+            self._block(
+                store, f"file {made.file} has no row in the file summary ({error}): raise the setting summary_rows"
+            )
             return
         look = self.core.look(store.number)
         store.made = {file for file in store.made if file >= look["file"]} | {made.file}
@@ -441,7 +442,14 @@ class StoreHost:
         holder = int(worker) if worker.isdigit() and int(worker) < CONSTANTS["WORKERS_MAX"] else -1
         try:
             self.core.attach(
-                view.slot, view.generation, view.client_epoch, region.buffer, holder, *self._epochs, starting
+                view.slot,
+                view.generation,
+                view.client_epoch,
+                region.buffer,
+                holder,
+                self._epochs[0],
+                self._epochs[1],
+                starting,
             )
         except OSError as error:
             region.close()
@@ -470,7 +478,7 @@ class StoreHost:
     # -- stop ---------------------------------------------------------------------------------------------------
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> bool:
-        """Execute and sync everything submitted, save, and end. Returns False when not everything could be made durable."""
+        """Execute and sync everything submitted, save, and end. False: not everything could be made durable."""
         for store in self.stores:
             self.superblock.server_set(store.number, "state", CONSTANTS["SERVER_STOPPING"])
         self.core.set_draining(True)
@@ -513,4 +521,3 @@ class StoreHost:
         for _view, region in self.clients.values():
             region.close()
         self.clients.clear()
-

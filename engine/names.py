@@ -1,7 +1,7 @@
 """What may be a name of a queue, exchange or subscription, and what may be a routing key.
 
-A name is 1–255 bytes of UTF-8, without `/` and NUL, and does not start with `.`: it could be a file name, and never climbs out
-of a directory. Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`.
+A name is 1–255 bytes of UTF-8, without `/` and NUL, and does not start with `.`: it could be a file name, and never
+climbs out of a directory. Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`.
 """
 
 from __future__ import annotations

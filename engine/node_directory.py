@@ -8,9 +8,9 @@
     DIR/log/            what the processes print
     DIR/store/, DIR/queues/   messages (store server, queue workers)
 
-Directories are 0700, files 0600. `node.json` is written last when a directory is made: without it there is no node, and
-a start goes on with making one. Only the holder of the lock writes the files named here.
-Crash point: `node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
+Directories are 0700, files 0600. `node.json` is written last when a directory is made: without it there is no node,
+and a start goes on with making one. Only the holder of the lock writes the files named here. Crash point:
+`node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
 """
 
 from __future__ import annotations
@@ -45,7 +45,15 @@ LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "c
 #: who looks whether the lock is held takes it for an instant; a start does not give up for that
 LOCK_PROBE_S = 0.03
 #: what an interrupted making leaves behind; anything else in a directory without node.json is somebody else's
-_OURS = {LOCK, LAUNCH, CONTROL_SOCKET, LOG, CATALOG_NAME, NODE + atomic_file.NEW_SUFFIX, CATALOG_NAME + atomic_file.NEW_SUFFIX}
+_OURS = {
+    LOCK,
+    LAUNCH,
+    CONTROL_SOCKET,
+    LOG,
+    CATALOG_NAME,
+    NODE + atomic_file.NEW_SUFFIX,
+    CATALOG_NAME + atomic_file.NEW_SUFFIX,
+}
 _OURS.add(LAUNCH + atomic_file.NEW_SUFFIX)
 #: settings that stay as they are once files were written with them
 _FIXED = ("file_bytes",)
@@ -54,7 +62,9 @@ _GROWING = ("workers", "summary_rows")
 
 
 class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of node.json. `semaphore_keys`: the System V semaphores of the current superblock (live clients, store lock)."""
+    """Content of node.json. `semaphore_keys`: the System V semaphores of the current superblock (live clients, store
+    lock).
+    """
 
     format_version: int
     node_id: int
@@ -102,7 +112,9 @@ class NodeDirectory:
     # -- lock ---------------------------------------------------------------------------------------------------
 
     def make(self) -> None:
-        """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory, somebody's)."""
+        """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory,
+        somebody's).
+        """
         try:
             with contextlib.suppress(FileExistsError):
                 os.makedirs(self.path, 0o700)
@@ -120,7 +132,9 @@ class NodeDirectory:
             raise UsageError(f"{self.path} is not a directory: give the path of one, or one that is not there yet")
         me = os.geteuid()
         if me not in (0, found.st_uid):
-            raise PermissionRefused(f"{self.path} belongs to user {found.st_uid}, and this is user {me}: run as its owner")
+            raise PermissionRefused(
+                f"{self.path} belongs to user {found.st_uid}, and this is user {me}: run as its owner"
+            )
         try:
             names = set(os.listdir(self.path))
         except OSError as error:
@@ -128,7 +142,8 @@ class NodeDirectory:
         if NODE not in names and not names <= _OURS:
             strangers = ", ".join(sorted(names - _OURS)[:3])
             raise UsageError(
-                f"{self.path} is not a data directory of Warren, and not empty ({strangers}): choose a new or an empty directory"
+                f"{self.path} is not a data directory of Warren, and not empty ({strangers}): "
+                "choose a new or an empty directory"
             )
         if found.st_mode & 0o077:
             try:
@@ -137,7 +152,9 @@ class NodeDirectory:
                 raise atomic_file.explain(error, f"cannot make {self.path} private") from error
 
     def lock(self) -> None:
-        """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the holder's pid."""
+        """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
+        holder's pid.
+        """
         try:
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError as error:
@@ -166,7 +183,9 @@ class NodeDirectory:
         self._lock = descriptor
 
     def unlock(self) -> None:
-        """Let go of the lock. In a child of the holder this only closes the child's descriptor, if done before the holder dies."""
+        """Let go of the lock. In a child of the holder this only closes the child's descriptor, if done before the
+        holder dies.
+        """
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -199,7 +218,9 @@ class NodeDirectory:
     # -- node.json ----------------------------------------------------------------------------------------------
 
     def read(self) -> NodeFile:
-        """What node.json says. Raises NodeNotRunning (no node was made here), FormatVersionError, CorruptRecord, PermissionRefused."""
+        """What node.json says. Raises NodeNotRunning (no node was made here), FormatVersionError, CorruptRecord,
+        PermissionRefused.
+        """
         path = self.path / NODE
         try:
             content = path.read_bytes()
@@ -211,8 +232,8 @@ class NodeDirectory:
             found = msgspec.json.decode(content, type=_Version).format_version
             if found > FORMAT_VERSION:
                 raise FormatVersionError(
-                    f"{self.path} was written by a newer Warren (format version {found}; this one knows {FORMAT_VERSION}): "
-                    "install that version"
+                    f"{self.path} was written by a newer Warren "
+                    f"(format version {found}; this one knows {FORMAT_VERSION}): install that version"
                 )
             return msgspec.json.decode(content, type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -226,7 +247,8 @@ class NodeDirectory:
         """Under the lock: read the node, or make one with these settings; `changes` are settings asked for by name.
 
         Changes of an existing node are not written: that is done with its next epoch.
-        Raises UsageError (unknown or impossible setting), FormatVersionError, CorruptRecord, DiskFull, PermissionRefused.
+        Raises UsageError (unknown or impossible setting), FormatVersionError, CorruptRecord, DiskFull,
+        PermissionRefused.
         """
         try:
             os.makedirs(self.log, mode=0o700, exist_ok=True)
@@ -243,7 +265,8 @@ class NodeDirectory:
         for name in _FIXED:
             if getattr(settings, name) != getattr(node.settings, name):
                 raise UsageError(
-                    f"setting {name} of {self.path} is {getattr(node.settings, name)} and cannot be changed: make a new directory"
+                    f"setting {name} of {self.path} is {getattr(node.settings, name)} and cannot be changed: "
+                    "make a new directory"
                 )
         for name in _GROWING:
             old, new = getattr(node.settings, name), getattr(settings, name)

@@ -1,13 +1,14 @@
-"""A queue worker's policy around its C engine: files, catalog, clients, control requests. The hot loop is C (core/queue.h).
+"""A queue worker's policy around its C engine: files, catalog, clients, control requests. The hot loop is C
+(core/queue.h).
 
-One thread serves (`serve`, which alternates between the C loop and the events it returns). Two helpers do slow things with the
-disk: `_Files` prepares the next journal files, `_Index` flushes, zeroes and removes. They never touch the engine but by
-`kick`; their results are taken up by the serving thread.
+One thread serves (`serve`, which alternates between the C loop and the events it returns). Two helpers do slow things
+with the disk: `_Files` prepares the next journal files, `_Index` flushes, zeroes and removes. They never touch the
+engine but by `kick`; their results are taken up by the serving thread.
 
 Invariants
   A client's region is detached only when the engine has finished it; then server_done is written.
-  A queue of the catalog exists in the engine, and no other, but ghosts (named by frames of the past) until their claims are back.
-  A durable answer to a control request leaves only after its frames are synced (the engine holds the link).
+  A queue of the catalog exists in the engine, and no other, but ghosts (named by frames of the past) until their claims
+  are back. A durable answer to a control request leaves only after its frames are synced (the engine holds the link).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -132,6 +134,7 @@ class Options:
     load_catalog: Callable[[], list[Declaration]]
     open_store: Callable[[int], None]  #: attach the regions of a store and tell the engine; RegionError: later
     own_slot: int = -1
+    next_transient: int = 0  #: first file number of the transient journal
     timer: Callable[[], None] = lambda: None  #: called some times a second
     say: Say = lambda line: None
     reached: queue_index.Reached = lambda point: None
@@ -171,7 +174,7 @@ class QueueService:
         self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached)
         for line in self.recovered.damaged:
             o.say(f"damaged: {line}")
-        self._next = {False: self.recovered.next_file, True: 0}
+        self._next = {False: self.recovered.next_file, True: o.next_transient}
         for transient in (False, True):
             self.engine.offer(transient, *self._make_next(transient))
         for thread in (
@@ -229,7 +232,10 @@ class QueueService:
         return events
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Finish what was submitted, sync, write the clean mark, release everything. True when the stop is a clean one."""
+        """Finish what was submitted, sync, write the clean mark, release everything.
+
+        True when the stop is a clean one.
+        """
         o = self.options
         engine = self.engine
         engine.pending(EVENT_STOP, True)
@@ -239,10 +245,10 @@ class QueueService:
             pass
         clean = engine.sync(int(timeout_s * 1e9))
         engine.run(0, False)  # the confirms of what was synced
-        for thread in (self._files, self._index):
-            thread.stop()
-            if thread.ident is not None:
-                thread.join(timeout_s)
+        for helper in (self._files, self._index):
+            helper.stop()
+            if helper.ident is not None:
+                helper.join(timeout_s)
         self._take_results()
         clean = clean and engine.sync(int(timeout_s * 1e9)) and not engine.counters()["failed"]
         if clean:
@@ -254,8 +260,8 @@ class QueueService:
     def release(self) -> None:
         """Stop the threads and close the engine and the clients' regions, without any promise about the disk."""
         self.engine.stop_logs()
-        for thread in (self._files, self._index):
-            thread.stop()
+        for helper in (self._files, self._index):
+            helper.stop()
         for thread in self._threads:
             thread.join()
         while self._files.made:
@@ -341,12 +347,10 @@ class QueueService:
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
 
         live = self.recovered.segment_live
-        self._index.ask(
-            lambda: queue_index.flush(o.folder, o.node_id, self.server, file, rows, live, o.reached), then
-        )
+        self._index.ask(lambda: queue_index.flush(o.folder, o.node_id, self.server, file, rows, live, o.reached), then)
 
     def _delete_files(self) -> None:
-        """Remove journal files that nothing needs, the oldest first, after their acks of segment entries are applied."""
+        """Remove journal files that nothing needs, oldest first, after their acks of segment entries are applied."""
         o = self.options
         engine = self.engine
         while (files := engine.files(True)) and len(files) > 1 and files[0][1] == 0:
@@ -394,7 +398,7 @@ class QueueService:
                 self._zero_since.pop(file, None)
             elif file not in self._zero_since:
                 self._zero_since[file] = self.engine.position()[0]
-            elif self.engine.may_delete(self._zero_since[file]):
+            elif self.engine.settled() or self.engine.may_delete(self._zero_since[file]):
                 del self._zero_since[file]
                 self.engine.forget_data_file(file)
                 self._unlink(self.options.folder.data_file(file))
@@ -430,8 +434,8 @@ class QueueService:
                 continue
             self.engine.drop(item.id)
             if not item.subscription_of:
-                live, id = self.recovered.segment_live, item.id
-                self._index.ask(lambda id=id: queue_index.remove_queue(o.folder, id, live), lambda _result: None)
+                live = self.recovered.segment_live
+                self._index.ask(partial(queue_index.remove_queue, o.folder, item.id, live), lambda _result: None)
         self.engine.catalog_loaded(version)
 
     def _release(self, source: int, target: int) -> bool:
@@ -453,7 +457,9 @@ class QueueService:
             of = claimed_from or self._subscriptions.get(id, 0)
             if entries and of in self._declared:
                 if not self._release(id, of):
-                    raise StoreError(f"the journal has no room to bring back the claims of subscription {id}: raise file_bytes")
+                    raise StoreError(
+                        f"the journal has no room to bring back the claims of subscription {id}: raise file_bytes"
+                    )
             elif entries or not any(n > 0 for (queue, _m), n in self.recovered.segment_live.items() if queue == id):
                 queue_index.remove_queue(o.folder, id, self.recovered.segment_live)
             self.engine.drop(id)
@@ -496,7 +502,10 @@ class QueueService:
         return True
 
     def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
-        """Serve a client whose region is attached; it is closed when the client has ended. Raises OSError (wrong form)."""
+        """Serve a client whose region is attached;
+
+        it is closed when the client has ended. Raises OSError (wrong form).
+        """
         self.engine.attach(slot, generation, client_epoch, region.buffer)
         self._regions[slot] = (generation, region)
 
@@ -593,4 +602,6 @@ class QueueService:
 
     def _check_claim(self, queue: int, subscription: int) -> None:
         if queue == subscription or not (self._declared[queue].durable and self._declared[subscription].durable):
-            raise UsageError(f"queues {queue} and {subscription} cannot be queue and subscription: both must be durable")
+            raise UsageError(
+                f"queues {queue} and {subscription} cannot be queue and subscription: both must be durable"
+            )

@@ -12,8 +12,8 @@ Invariants
   A journal file goes only after the entries that it alone knows are in segments, synced.
   An .idx entry is zeroed only for a message that is gone; the journal file with its ACK goes only after that is synced.
   `terms` counts only if it names the very end of the journal.
-Crash points (tests kill at each): flush.dat, flush.dat-synced, flush.idx, flush.idx-synced, flush.forgotten (journal file still
-there), acks.zeroed, acks.synced, recover.salvaged. After each the next start finds every message once.
+Crash points (tests kill at each): flush.dat, flush.dat-synced, flush.idx, flush.idx-synced, flush.forgotten (journal
+file still there), acks.zeroed, acks.synced, recover.salvaged. After each the next start finds every message once.
 """
 
 from __future__ import annotations
@@ -150,7 +150,6 @@ class Recovered:
 
     clean: bool = False
     next_file: int = 0  #: number for the next journal file
-    next_transient: int = 0
     frames: int = 0
     messages_from_segments: int = 0
     torn_bytes: int = 0
@@ -160,7 +159,7 @@ class Recovered:
     segment_live: dict[tuple[int, int], int] = field(default_factory=dict)  #: (queue, segment) → entries on disk
 
 
-# ---- what a killed worker had in memory ---------------------------------------------------------------------------------
+# ---- what a killed worker had in memory -----------------------------------------------------------------------------
 
 
 def salvage(buffer: memoryview, images_n: int, file_bytes: int, folder: Folder) -> int:
@@ -197,6 +196,11 @@ def salvage(buffer: memoryview, images_n: int, file_bytes: int, folder: Folder) 
         finally:
             os.close(fd)
     return salvaged
+
+
+def next_file_of(buffer: memoryview, images_n: int) -> int:
+    """A file number above all that the images of a region hold."""
+    return max(atomics.load64(buffer, image * IMAGE.size + IMAGE.offset("file")) for image in range(images_n))
 
 
 # ---- start ----------------------------------------------------------------------------------------------------------
@@ -264,7 +268,9 @@ def _replay(
     try:
         with open(path, "rb") as file:
             data = file.read()
-        header = segment.check_header(path, data[:FILE_HEADER_BYTES], kind=FILE_JOURNAL, node_id=node_id, owner=server, file=number)
+        header = segment.check_header(
+            path, data[:FILE_HEADER_BYTES], kind=FILE_JOURNAL, node_id=node_id, owner=server, file=number
+        )
     except CorruptRecord as error:
         found.damaged.append(str(error))
         return 0
@@ -324,12 +330,10 @@ def write_subscriptions(folder: Folder, subscriptions: dict[int, int]) -> None:
     atomic_file.replace(folder.subscriptions, msgspec.json.encode(subscriptions) + b"\n")
 
 
-# ---- clean stop ---------------------------------------------------------------------------------------------------------
+# ---- clean stop -----------------------------------------------------------------------------------------------------
 
 
-def write_terms(
-    engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, file: int, end: int
-) -> None:
+def write_terms(engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, file: int, end: int) -> None:
     """The clean mark, after everything else is synced. Raises DiskFull, SyncFailed, StoreError."""
     queues = {queue: (engine.stats(queue)[8], engine.terms(queue)) for queue in engine.queues()}
     body = msgspec.msgpack.encode(Terms(FORMAT_VERSION, node_id, server, file, end, queues))
@@ -356,16 +360,22 @@ def read_terms(folder: Folder, node_id: int, server: int) -> Terms | None:
     return terms if (terms.format_version, terms.node_id, terms.server) == (FORMAT_VERSION, node_id, server) else None
 
 
-# ---- flush: the oldest journal file into segments -----------------------------------------------------------------------
+# ---- flush: the oldest journal file into segments -------------------------------------------------------------------
 
 
 def flush(
-    folder: Folder, node_id: int, server: int, file: int, rows: bytes, live: dict[tuple[int, int], int], reached: Reached = _pass
+    folder: Folder,
+    node_id: int,
+    server: int,
+    file: int,
+    rows: bytes,
+    live: dict[tuple[int, int], int],
+    reached: Reached = _pass,
 ) -> bytes:
     """Copy what is alive of a journal file into segments, durably; returns the rows with their new places.
 
-    `rows` comes from engine.export_file, the answer goes to engine.flushed; then the file may go. Runs in a thread of its own:
-    the journal file is sealed, nobody changes it. `live` counts the entries of each segment on disk.
+    `rows` comes from engine.export_file, the answer goes to engine.flushed; then the file may go. Runs in a thread of
+    its own: the journal file is sealed, nobody changes it. `live` counts the entries of each segment on disk.
     Raises DiskFull, SyncFailed, StoreError; then the journal file stays and nothing is lost.
     """
     table = np.frombuffer(bytearray(rows), dtype=ROW)
@@ -401,7 +411,9 @@ def _write_bodies(folder: Folder, file: int, table: NDArray[np.void], reached: R
         places = start + np.concatenate(([0], np.cumsum(lengths)[:-1]))
         if int(places[-1] + lengths[-1]) > 0xFFFF_FFFF:
             raise StoreError(f"{path} would grow beyond 4 GiB: lower file_bytes")
-        target.write(b"".join(data[at : at + size] for at, size in zip(offsets.tolist(), lengths.tolist(), strict=True)))
+        target.write(
+            b"".join(data[at : at + size] for at, size in zip(offsets.tolist(), lengths.tolist(), strict=True))
+        )
         reached("flush.dat")
         target.flush()
         os.fsync(target.fileno())
@@ -448,7 +460,12 @@ def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) 
 
 
 def _write_entries(
-    folder: Folder, node_id: int, server: int, table: NDArray[np.void], live: dict[tuple[int, int], int], reached: Reached
+    folder: Folder,
+    node_id: int,
+    server: int,
+    table: NDArray[np.void],
+    live: dict[tuple[int, int], int],
+    reached: Reached,
 ) -> None:
     for queue, number, part in _groups(table["queue"], table["sequence"]):
         fd, salt = _segment_fd(folder.index_file(queue, number), node_id, server, number)
@@ -462,10 +479,14 @@ def _write_entries(
         live[queue, number] = live.get((queue, number), 0) + len(part)
 
 
-def apply_acks(folder: Folder, node_id: int, server: int, acks: bytes, live: dict[tuple[int, int], int], reached: Reached = _pass) -> int:
-    """Zero the entries of messages that are gone, durably; remove segments without entries. Returns how many were removed.
+def apply_acks(
+    folder: Folder, node_id: int, server: int, acks: bytes, live: dict[tuple[int, int], int], reached: Reached = _pass
+) -> int:
+    """Zero the entries of messages that are gone, durably; remove segments without entries. Returns how many were
+    removed.
 
-    Runs in the thread that flushes. Entries that are not there (a deleted queue, a flush that came too late) do not matter.
+    Runs in the thread that flushes. Entries that are not there (a deleted queue, a flush that came too late) do not
+    matter.
     """
     table = np.unique(np.frombuffer(acks, dtype=ACK)[["queue", "sequence"]])
     removed = 0
@@ -481,7 +502,7 @@ def apply_acks(folder: Folder, node_id: int, server: int, acks: bytes, live: dic
             try:
                 # What is left is read off the file, so that a damaged entry is never taken for nothing.
                 entries = np.frombuffer(os.pread(fd, SEGMENT_BYTES, 0)[FILE_HEADER_BYTES:], dtype=np.uint8)
-                used = entries.reshape(-1, ENTRY_BYTES).any(axis=1)
+                used: NDArray[np.bool_] = np.asarray(entries.reshape(-1, ENTRY_BYTES).any(axis=1))
                 used[slots] = False
                 left = int(used.sum())
                 if left:

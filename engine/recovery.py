@@ -2,12 +2,12 @@
 
     <folder>/<n>.rdq          segment files
     <folder>/index.snapshot   magic:8 | crc32c:4 (of all that follows) | header_bytes:4 | header (msgpack) | rows
-    <folder>/clean            the mark (JSON): node id, size and CRC of the snapshot. Its presence means: nothing was written since
+    <folder>/clean            the mark (JSON): node id, size and CRC of the snapshot; it goes before work begins
 
-The snapshot is a cache of what the files say. Its rows are `index_row`s in the order of this machine, so it also names the
-layout that wrote it; whatever does not fit (another layout, a file more or less, a wrong checksum) is a reason to scan.
+The snapshot is a cache of what the files say. Its rows are `index_row`s in the order of this machine, so it also names
+the layout that wrote it; what does not fit (another layout, a file more or less, a wrong checksum) leads to a scan.
 
-Order of a stop: everything synced, snapshot written, synced and renamed, mark written, synced and renamed, directory synced.
+Order of a stop: everything synced; snapshot written, synced and renamed; the same for the mark; directory synced.
 Order of a start: mark checked, mark removed and the directory synced, then the snapshot is used. So work never goes on
 beside a mark, and a stop or kill during recovery leaves a directory without one.
 Crash points: between snapshot and mark: the next start scans. During a scan: nothing was changed but torn tails cut.
@@ -200,9 +200,7 @@ class Recovery:
         good = []
         for number, path in files:
             try:
-                header = segment.read_header(
-                    path, kind=FILE_STORE, node_id=self.node_id, owner=self.owner, file=number
-                )
+                header = segment.read_header(path, kind=FILE_STORE, node_id=self.node_id, owner=self.owner, file=number)
             except FormatVersionError:
                 raise
             except CorruptRecord as error:
@@ -275,7 +273,7 @@ class Recovery:
             self.grow()
 
     def _goes_on(self, data: memoryview, end: int, salt: int) -> bool:
-        """Is there a valid frame at the start of a later page, as after every group commit? Then this is no torn tail."""
+        """Is there a valid frame at the start of a later page, as after a group commit? Then it is no torn tail."""
         start = (end // PAGE_BYTES + 1) * PAGE_BYTES
         return any(
             not isinstance(_core.frame_check(data, at, salt), str) for at in range(start, len(data) - 64, PAGE_BYTES)

@@ -1,9 +1,9 @@
 """The server processes of a node, as the supervisor sees them: forked here, or adopted from a supervisor that died.
 
 Invariants
-  A child does nothing before its pid stands in the superblock: it waits at a gate (a pipe) which the supervisor opens after
-  writing the pid. So a supervisor that is killed at any point leaves only servers that its successor finds there, or
-  children that leave at once (the gate closes with its death). Never two servers for one role.
+  A child does nothing before its pid stands in the superblock: it waits at a gate (a pipe) which the supervisor opens
+  after writing the pid. So a supervisor that is killed at any point leaves only servers that its successor finds
+  there, or children that leave at once (the gate closes with its death). Never two servers for one role.
   A child holds nothing of the supervisor: no lock, socket, mailbox or pidfd of another process.
   A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
 Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed.
@@ -74,7 +74,8 @@ def make_roles(store: Main, worker: Callable[[int], Main], workers_n: int, log: 
 
 
 def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> None:
-    """Fork a server. On return its pid is in the superblock and `role.pidfd` open. Raises OSError when the system has no room.
+    """Fork a server. On return its pid is in the superblock and `role.pidfd` open. Raises OSError when the system has
+    no room.
 
     `close_inherited` runs in the child and closes what is the supervisor's.
     """
@@ -120,7 +121,9 @@ def adopt(role: Role, superblock: Superblock) -> bool:
 
 
 def reap(role: Role) -> str:
-    """Forget a process whose pidfd became readable; returns how it ended, for people. Sets `role.failed` for exit code 3."""
+    """Forget a process whose pidfd became readable; returns how it ended, for people. Sets `role.failed` for exit code
+    3.
+    """
     assert role.identity is not None
     pid = role.identity.pid
     os.close(role.pidfd)

@@ -7,7 +7,7 @@ Invariants
   Death is read from a pidfd (opened first, identity verified after), or for a client of another pid namespace from the
   attach count of its segment; never from a timeout, and never from a pid alone.
   A slot is freed only after every server that can still run has written that it is done with this generation.
-  Its segment is removed before it is freed, and only if it is that client's: it carries its client epoch, or its creator's pid.
+  Its segment is removed before it is freed, and only if it is that client's (its client epoch, or its creator's pid).
   A free slot carries no identity: what stands in a CLAIMED slot was written by its claimer.
 Crash points (of the supervisor): after each step its successor finds the slot in a state from which it goes on.
 """
@@ -185,7 +185,9 @@ class ClientsWatch:
     # -- what the kernel knows ----------------------------------------------------------------------------------
 
     def _held_by_client(self, shmid: int) -> bool:
-        """False when nobody but our servers has a segment attached. True while servers are just attaching or detaching it."""
+        """False when nobody but our servers has a segment attached. True while servers are just attaching or detaching
+        it.
+        """
         pids = list(self._server_pids())
         before = sum(mappings_of_segment(pid, shmid) for pid in pids)
         attached = region.sysv_attached(shmid)

@@ -1,12 +1,13 @@
 """The control protocol: questions and orders to the supervisor, over the unix socket `DIR/control.sock`.
 
-A request is length:4 (big-endian) and a msgpack map {"op": …, fields}; the answer is {"ok": true, …} or
-{"ok": false, "error": class of warren.engine.errors, "message": text}. One connection carries any number, one after another.
+A request is length:4 (big-endian) and a msgpack map {"op": …, fields}; the answer is {"ok": true, …} or {"ok":
+false, "error": class of warren.engine.errors, "message": text}. One connection carries any number, one after
+another.
 
     ping                                              {pid, state}
     status                                            the map of `warren status --json`
     settings                                          {settings, node_id, node_epoch}
-    stop {timeout?, force?}                           answered at once; the node has stopped when the supervisor's process ends
+    stop {timeout?, force?}                           {pid}, at once; the node has stopped when that process ends
     queues                                            {version, queues, exchanges, bindings}: the catalog
     declare_queue {name, durable?, arguments?}        {queue: declaration, created, version}
     delete_queue {name}                               {queue, version}
@@ -16,8 +17,9 @@ A request is length:4 (big-endian) and a msgpack map {"op": …, fields}; the an
     unbind {queue, exchange, routing_key?}            {removed, version}
     subscription {queue, name, delete?}               {queue: declaration of the hidden queue, created, version}
 
-Declarations are the maps of warren.engine.catalog. A change is durable, and visible in `superblock.catalog_version`, before its answer.
-Only processes of the same user (or root) are served. A connection that sends nonsense is closed; it harms nobody else.
+Declarations are the maps of warren.engine.catalog. A change is durable, and visible in `superblock.catalog_version`,
+before its answer. Only processes of the same user (or root) are served. A connection that sends nonsense is closed;
+it harms nobody else.
 """
 
 from __future__ import annotations
@@ -98,8 +100,8 @@ class _Connection:
 class ControlServer:
     """The supervisor's side. It lives in the supervisor's selector loop and never blocks.
 
-    `answer(op, fields)` returns the fields of the answer or raises an Error. Register: the selector's data is a callable
-    without arguments, which the loop calls when the descriptor is ready.
+    `answer(op, fields)` returns the fields of the answer or raises an Error. Register: the selector's data is a
+    callable without arguments, which the loop calls when the descriptor is ready.
     """
 
     def __init__(
@@ -227,7 +229,8 @@ def _refusal(error: Error) -> dict[str, Any]:
 
 
 class ControlClient:
-    """A client's side: `call(op, timeout=…, **fields)`. Not for several threads at once. Its connection opens by itself.
+    """A client's side: `call(op, timeout=…, **fields)`. Not for several threads at once. Its connection opens by
+    itself.
 
     While a node lives but its supervisor is being replaced, a call waits for the new one within its timeout.
     """
@@ -280,10 +283,13 @@ class ControlClient:
                 self.close()
                 if op not in REPEATABLE:
                     raise PeerLost(
-                        f"the supervisor of {self.directory.path} died before it answered {op}: look whether it was done, and repeat it"
+                        f"the supervisor of {self.directory.path} died before it answered {op}: "
+                        "look whether it was done, and repeat it"
                     ) from error
                 if not self._node_lives():
-                    raise NodeNotRunning(f"the node of {self.directory.path} stopped before it answered {op}") from error
+                    raise NodeNotRunning(
+                        f"the node of {self.directory.path} stopped before it answered {op}"
+                    ) from error
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimedOut(f"no supervisor of {self.directory.path} answered {op} within {timeout:g} s")

@@ -1,7 +1,7 @@
 """Starting a supervisor from another process: for `warren.open`, and for servers whose supervisor died.
 
-The new process is detached (own session, output in DIR/log/supervisor.log) and belongs to nobody: whoever asked may die.
-Any number may ask at once: the directory's lock lets one win, and the others end quietly when it serves.
+The new process is detached (own session, output in DIR/log/supervisor.log) and belongs to nobody: whoever asked may
+die. Any number may ask at once: the directory's lock lets one win, and the others end quietly when it serves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
 
 
 def launch(
-    directory: Path | str, *, idle_exit: float | None = None, settings: dict[str, Any] | None = None, timeout: float = 60.0
+    directory: Path | str,
+    *,
+    idle_exit: float | None = None,
+    settings: dict[str, Any] | None = None,
+    timeout: float = 60.0,
 ) -> None:
     """Start a node for a directory if none runs; returns when one serves (state RUNNING).
 
@@ -35,14 +39,17 @@ def launch(
         process.kill()
         process.communicate()
         raise TimedOut(
-            f"the node of {directory} did not serve within {timeout:g} s; it may still be recovering: see {Path(directory) / 'log'}"
+            f"the node of {directory} did not serve within {timeout:g} s; "
+            f"it may still be recovering: see {Path(directory) / 'log'}"
         ) from error
     if process.returncode:
         raise _error_in(printed.decode("utf-8", "replace"), directory)
 
 
 def start_successor(directory: Path | str) -> subprocess.Popen[bytes]:
-    """Start a supervisor that takes over a living node, and do not wait. The caller polls the process, so that it leaves no zombie."""
+    """Start a supervisor that takes over a living node, and do not wait. The caller polls the process, so that it
+    leaves no zombie.
+    """
     return _start(directory, ["--adopt", "--successor"], None, {})
 
 

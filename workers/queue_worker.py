@@ -1,11 +1,10 @@
 """The process of one queue worker: regions, its own client slot towards the stores, start, serving, stop.
 
-What it serves is engine/queue.py. Order of a start: salvage of the dead worker's images, new regions under a higher generation,
-client slot, recovery, take-up of all clients, state READY, epoch + 1 (published last). Order of a stop: rings finished, journal
-synced, clean mark, slot left, regions unlinked.
-Crash points: until the epoch is published clients wait; regions of unfinished starts are found by their names and unlinked by
-the next one, after it has salvaged them.
-Exit codes: 0 clean, 1 try again, 3 do not restart.
+What it serves is engine/queue.py. Order of a start: salvage of the dead worker's images, new regions under a higher
+generation, client slot, recovery, take-up of all clients, state READY, epoch + 1 (published last). Order of a stop:
+rings finished, journal synced, clean mark, slot left, regions unlinked. Crash points: until the epoch is published
+clients wait; regions of unfinished starts are found by their names and unlinked by the next one, after it has salvaged
+them. Exit codes: 0 clean, 1 try again, 3 do not restart.
 """
 
 from __future__ import annotations
@@ -80,7 +79,9 @@ class Worker:
         size = PAGE_BYTES + self.settings.images_n * self.settings.file_bytes
         for generation in generations:
             try:
-                region = regions.posix_open(names.region(self.node_id, "images", self.server, generation), writable=True)
+                region = regions.posix_open(
+                    names.region(self.node_id, "images", self.server, generation), writable=True
+                )
             except regions.RegionError:
                 continue
             try:
@@ -97,6 +98,26 @@ class Worker:
         region = regions.posix_create(name, size)
         self._stack.callback(region.close)
         return region
+
+    def _images(self, what: str, generation: int, size: int, old: list[int]) -> regions.Region:
+        """The region of a journal's images. A dead worker's one is taken over under the new name, because its pages are
+        there already; file numbers never repeat in it, so who still maps it never takes a new frame for an old one."""
+        name = names.region(self.node_id, what, self.server, generation)
+        for before in reversed(old):
+            try:
+                os.rename(
+                    regions.SHM_DIRECTORY + names.region(self.node_id, what, self.server, before),
+                    regions.SHM_DIRECTORY + name,
+                )
+                region = regions.posix_open(name)
+            except (FileNotFoundError, regions.RegionError):
+                continue
+            if region.size == size:
+                self._stack.callback(region.close)
+                return region
+            region.close()
+            regions.posix_unlink(name)
+        return self._region(what, generation, size)
 
     def _claim_slot(self) -> tuple[SlotView, regions.Region]:
         view = self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}")
@@ -117,8 +138,9 @@ class Worker:
         self.salvaged = self._salvage(old)
         generation = max([*old, superblock.server_get(self.server, "generation")]) + 1
         images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
-        images = self._region("images", generation, images_bytes)
-        timages = self._region("timages", generation, images_bytes)
+        images = self._images("images", generation, images_bytes, old)
+        timages = self._images("timages", generation, images_bytes, old)
+        next_transient = queue_index.next_file_of(timages.buffer, settings.images_n)
         stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
         self._slot, own = self._claim_slot()
         engine = _core.QueueEngine(
@@ -150,6 +172,7 @@ class Worker:
                 load_catalog=self._load_catalog,
                 open_store=self._open_store,
                 own_slot=self._slot.slot,
+                next_transient=next_transient,
                 timer=self._timer,
                 say=say,
             ),

@@ -34,7 +34,7 @@ __all__ = ["Queue", "Message", "Confirm", "Subscription"]
 
 PREFETCH = 500
 #: rows asked of a worker at once when reading a range or browsing
-BROWSE_ROWS = 512
+BROWSE_ROWS = 1000
 #: bytes of bodies in one Arrow batch, if not said otherwise
 BATCH_BYTES = 8 << 20
 UNLIMITED = (1 << 62) - 1
@@ -283,16 +283,12 @@ class Queue:
 
     def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them."""
-        part: list[Message] = []
-        size = 0
-        for message in self._browse(max):
-            if part and size + len(message.body) > max_bytes:
-                yield arrow_batch(part)
-                part, size = [], 0
-            part.append(message)
-            size += len(message.body)
-        if part:
-            yield arrow_batch(part)
+        from warren.workers.arrow import Batches
+
+        if not self._handle.usable:
+            self._renew()
+        batches = Batches(self._client, self, self._declaration, ready_only=True)
+        return batches.read(0, UNLIMITED, rows_max=max, bytes_max=max_bytes)
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -376,31 +372,20 @@ class Subscription:
 
     def read(self, start: int, end: int) -> list[Message]:
         """The claimed messages [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
-        return [message for message, _number in self._read(start, end)]
-
-    def _read(self, start: int, end: int) -> Iterator[tuple[Message, int]]:
+        read: list[Message] = []
         at = start
         while 0 <= at < end:
-            asked = at
-            found, at = _browse(
-                self._client, self._claims, self._claims.declaration, at, min(end - at, BROWSE_ROWS), ready_only=False
-            )
-            for message in found:
-                if message is not None and message.delivery_tag < end:
-                    yield message, message.delivery_tag
-            if at <= asked and at >= 0 and not found:
-                return
+            count = min(end - at, BROWSE_ROWS)
+            found, at = _browse(self._client, self._claims, self._claims.declaration, at, count, ready_only=False)
+            read += [message for message in found if message is not None and message.delivery_tag < end]
+        return read
 
     def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
         """The same as an Arrow batch (`arrow_batch`) of about `max_bytes` of bodies, at least one message."""
-        part: list[Message] = []
-        size = 0
-        for message, _number in self._read(start, end):
-            if part and size + len(message.body) > max_bytes:
-                break
-            part.append(message)
-            size += len(message.body)
-        return arrow_batch(part)
+        from warren.workers.arrow import Batches
+
+        batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)
+        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=max_bytes), None) or batches.empty()
 
     def ack(self, upto: int) -> int:
         """Done with every claim below `upto`; returns how many that were."""
@@ -476,40 +461,3 @@ def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | by
         return list(bodies)
     except TypeError as error:
         raise UsageError(f"bodies must be an iterable of bodies: {error}") from error
-
-
-def _header_value(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-
-
-def arrow_batch(messages: Sequence[Message]) -> pa.RecordBatch:
-    """Messages as an Arrow batch: offset, msg_id, exchange, routing_key, value, headers, delivery_count, redelivered.
-
-    Header values that are neither bytes nor text are written as JSON.
-    """
-    import pyarrow as pa
-
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    metas = [None if message.meta is None else _decode_meta(message.meta) for message in messages]
-    names = [message.queue.name for message in messages]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([message.delivery_tag for message in messages], pa.int64()),
-            pa.array([message.message_id for message in messages], pa.binary()),
-            pa.array(["" if meta is None else meta[0] for meta in metas], pa.string()),
-            pa.array([name if meta is None else meta[1] for meta, name in zip(metas, names, strict=True)], pa.string()),
-            pa.array([message.body for message in messages], pa.binary()),
-            pa.array(
-                [
-                    [{"key": key, "value": _header_value(value)} for key, value in ((meta and meta[2]) or {}).items()]
-                    for meta in metas
-                ],
-                pa.list_(pa.field("element", header)),
-            ),
-            pa.array([message.delivery_count for message in messages], pa.int32()),
-            pa.array([message.redelivered for message in messages], pa.bool_()),
-        ],
-        names=["offset", "msg_id", "exchange", "routing_key", "value", "headers", "delivery_count", "redelivered"],
-    )

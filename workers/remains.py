@@ -1,7 +1,8 @@
 """What a node leaves in shared memory, and how it is removed: at the end of every stop, and before a cold start.
 
-Everything carries the node's id in its name, or stands in its superblock or node.json, so nothing of another node is touched.
-Removing is repeatable: a death in the middle leaves less of the same. The superblock goes last, because it names the rest.
+Everything carries the node's id in its name, or stands in its superblock or node.json, so nothing of another node is
+touched. Removing is repeatable: a death in the middle leaves less of the same. The superblock goes last, because it
+names the rest.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def segments() -> list[Segment]:
 
 
 def belongs(view: SlotView, size: int) -> bool:
-    """True when the segment that a slot names is that client's: its creator and size fit, or it carries its client epoch."""
+    """True when the segment that a slot names is that client's: its creator and size fit, or it carries its client
+    epoch.
+    """
     for item in segments():
         if item.id == view.shmid and (item.creator, item.size, item.uid) == (view.pid, size, os.geteuid()):
             return True

@@ -1,7 +1,7 @@
 """What `warren status` tells: everything is read from shared memory, nobody is asked, nothing waits.
 
-Numbers of different processes are read one after another; each is true at its moment, their sum only nearly.
-Rates are differences to a sample of the supervisor that is at most about a second old.
+Numbers of different processes are read one after another; each is true at its moment, their sum only nearly. Rates
+are differences to a sample of the supervisor that is at most about a second old.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from warren.workers.children import Role
 from warren.workers.segments import semaphore_value
 
 SAMPLE_S = 1.0
-NODE_STATES = {CONSTANTS[f"NODE_{name}"]: name.lower() for name in ("CREATING", "STARTING", "RUNNING", "DRAINING", "STOPPED")}
+NODE_STATES = {
+    CONSTANTS[f"NODE_{name}"]: name.lower() for name in ("CREATING", "STARTING", "RUNNING", "DRAINING", "STOPPED")
+}
 SERVER_STATES = {
     CONSTANTS[f"SERVER_{name}"]: name.lower() for name in ("DOWN", "RECOVERING", "READY", "STOPPING", "FAILED")
 }
@@ -38,7 +40,9 @@ SLOT_STATES = {CONSTANTS[f"SLOT_{name}"]: name.lower() for name in ("FREE", "CLA
 ALARMS = {
     CONSTANTS["ALARM_MEMORY"]: "memory: publishers are blocked until memory is free again (setting memory_used_max)",
     CONSTANTS["ALARM_DISK"]: "disk: publishers are blocked until there is space again (setting disk_free_bytes_min)",
-    CONSTANTS["ALARM_SYNC_FAILED"]: "sync failed: the disk refused to make data durable; look at the disk, then stop and start the node",
+    CONSTANTS[
+        "ALARM_SYNC_FAILED"
+    ]: "sync failed: the disk refused to make data durable; look at the disk, then stop and start the node",
     CONSTANTS["ALARM_SERVER_FAILED"]: "server failed: a process died again and again; see DIR/log",
 }
 #: counters of a server whose rates are shown: name in the layout → name of the rate

@@ -1,11 +1,11 @@
 """The store server's process: both message stores, single by a semaphore, alive without its supervisor.
 
-Life: attach the superblock, take the store lock (a System V semaphore with SEM_UNDO, so the kernel gives it back whoever
-dies how), recover, announce, serve; on SIGTERM, or when the node drains and no queue worker is left, execute and sync
-everything, save, and end.
+Life: attach the superblock, take the store lock (a System V semaphore with SEM_UNDO, so the kernel gives it back
+whoever dies how), recover, announce, serve; on SIGTERM, or when the node drains and no queue worker is left, execute
+and sync everything, save, and end.
 
-When the supervisor dies the server goes on. It looks every 250 ms whether the directory's lock is free, and then starts a new
-supervisor, which adopts what is alive. Of several that are started at once one gets the lock.
+When the supervisor dies the server goes on. It looks every 250 ms whether the directory's lock is free, and then starts
+a new supervisor, which adopts what is alive. Of several that are started at once one gets the lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -28,6 +27,7 @@ from warren.engine.node_directory import NodeDirectory
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
+from warren.workers.launch import start_successor
 
 STORES = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
 LOCK_WAIT_S = 10.0
@@ -84,15 +84,17 @@ def _take_lock(key: int) -> sysv_ipc.Semaphore | None:
     """Become the node's only store server; None when another one does not go away in time."""
     semaphore = sysv_ipc.Semaphore(key)
     semaphore.undo = True
+    semaphore.block = False  # this package has no timeout for semaphores
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
-            semaphore.acquire(max(0.0, deadline - time.monotonic()))
+            semaphore.acquire()
         except sysv_ipc.BusyError:
-            return None
-        except InterruptedError:
-            continue
-        return semaphore
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.001)  # the one before us is on its way out
+        else:
+            return semaphore
 
 
 def _give_back(lock: sysv_ipc.Semaphore) -> None:
@@ -150,13 +152,4 @@ class _SupervisorWatch:
 
     def _start_supervisor(self) -> subprocess.Popen[bytes]:
         say(f"supervisor {self._seen.pid} is gone: a new one is started")
-        path = self._directory.log_file("supervisor")
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(path, "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "warren", "up", str(self._directory.path), "--adopt"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        return start_successor(self._directory.path)

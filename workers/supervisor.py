@@ -1,9 +1,9 @@
 """The supervisor: makes a node, keeps its servers alive, watches its clients, and ends it in good order.
 
-One thread, one selector loop; nothing in it blocks. States of a node: CREATING → STARTING → RUNNING → DRAINING → STOPPED.
+One thread, one selector loop; nothing in it blocks. A node is CREATING → STARTING → RUNNING → DRAINING → STOPPED.
 
 Invariants
-  It holds the directory's lock from before it changes anything until after everything is removed; its children never hold it.
+  It holds the directory's lock from before it changes anything until everything is removed; its children never do.
   A server is started only when no process of that role lives (children.py). A superblock in use is never replaced.
   The superblock is unlinked last: as long as it is there, it names what is left.
 Crash points (its successor holds the lock, so it is alone)
@@ -164,7 +164,9 @@ class Supervisor:
     ) -> None:
         self.directory = directory
         self.options = options
-        self.begin_anew = False  #: after run(): a drain was finished for a dead supervisor, and the node is to start now
+        self.begin_anew = (
+            False  #: after run(): a drain was finished for a dead supervisor, and the node is to start now
+        )
         self.messages: list[str] = []
         self._make_servers = servers
         self._ready = ready
@@ -187,6 +189,7 @@ class Supervisor:
         self._store_told = False
         self._created = False
         self._next_sample = 0.0
+        self._raised = 0  # alarms that are ours
         self._seen_client = 0.0
 
     # -- the run ------------------------------------------------------------------------------------------------
@@ -227,12 +230,13 @@ class Supervisor:
             self._take_launch()
         superblock = self._superblock
         superblock.set_supervisor(Identity.current())
+        self._raised = superblock.get("alarms")  # a server that raised one of them does so again
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
         self._roles = children.make_roles(
             lambda pidfd: servers.store(self.directory.path, self._node.node_id, self._node.settings, pidfd),
-            lambda index: lambda pidfd: servers.worker(
-                self.directory.path, self._node.node_id, index, self._node.settings, pidfd
+            lambda index: (
+                lambda pidfd: servers.worker(self.directory.path, self._node.node_id, index, self._node.settings, pidfd)
             ),
             workers_n,
             self.directory.log_file,
@@ -365,7 +369,8 @@ class Supervisor:
             superblock.close()
             raise UsageError(
                 f"the node of {self.directory.path} still lives in parts and cannot take new settings "
-                f"({', '.join(sorted(name for name, _value in changed))}): start it without them, stop it, then start it with them"
+                f"({', '.join(sorted(name for name, _value in changed))}): "
+                "start it without them, stop it, then start it with them"
             )
 
     def _create(self) -> None:
@@ -458,7 +463,9 @@ class Supervisor:
             self.stop(f"{role.name} cannot run{last}", EXIT_DO_NOT_RESTART)
         else:
             self.stop(
-                f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s; the node stops{last}", 1
+                f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s; "
+                f"the node stops{last}",
+                1,
             )
 
     def _set_state(self, role: Role, state: int) -> None:
@@ -471,17 +478,16 @@ class Supervisor:
     def _servers_that_sweep(self) -> list[int]:
         """Servers that have to be done with a client before its slot is freed: all that run or will run again."""
         return [
-            server
-            for role in self._roles
-            if role.running or role.restart_at is not None
-            for server in role.servers
+            server for role in self._roles if role.running or role.restart_at is not None for server in role.servers
         ]
 
     def _server_pids(self) -> list[int]:
         return [role.identity.pid for role in self._roles if role.identity is not None]
 
     def _close_in_child(self) -> None:
-        """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is shared."""
+        """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is
+        shared.
+        """
         self.options.close_in_child()
         self.directory.forget_lock()
         self._selector.close()
@@ -542,12 +548,21 @@ class Supervisor:
             low = free < settings.disk_free_bytes_min
             self._alarm("ALARM_DISK", low, f"{free >> 20} MiB are free on the disk of {self.directory.path}")
         if superblock.get("alarms") & CONSTANTS["ALARM_SYNC_FAILED"]:
-            self._say("a server could not make data durable; it refuses writes until the node is started again", once=True)
+            self._say(
+                "a server could not make data durable; it refuses writes until the node is started again", once=True
+            )
 
     def _alarm(self, name: str, on: bool, because: str) -> None:
+        """Raise or clear an alarm. A disk alarm that a server raised (it cannot make a file) is cleared by that
+        server.
+        """
         bit = CONSTANTS[name]
         if bool(self._superblock.get("alarms") & bit) == on:
+            self._raised |= bit if on else 0
             return
+        if not on and name == "ALARM_DISK" and not self._raised & bit:
+            return
+        self._raised = self._raised | bit if on else self._raised & ~bit
         self._superblock.alarm(bit, on)
         self._say(f"alarm {name.removeprefix('ALARM_').lower()} {'raised' if on else 'cleared'}: {because}")
 
@@ -556,7 +571,12 @@ class Supervisor:
         if any(view.pid not in own for view in self._clients.clients()):
             self._seen_client = now
         limit = self.options.idle_exit
-        if limit is not None and self._announced and self._superblock.state == RUNNING and now - self._seen_client > limit:
+        if (
+            limit is not None
+            and self._announced
+            and self._superblock.state == RUNNING
+            and now - self._seen_client > limit
+        ):
             self.stop(f"no client for {limit:g} s", 0)
 
     def _say(self, message: str, *, once: bool = False) -> None:
@@ -589,7 +609,9 @@ class Supervisor:
         self._store_told = False
 
     def _drain(self, now: float) -> None:
-        """What the drain does next: when the workers are gone the store ends; when time is over what is left is killed."""
+        """What the drain does next: when the workers are gone the store ends; when time is over what is left is
+        killed.
+        """
         if not self._workers_running() and not self._store_told:
             self._store_told = True
             for role in self._roles:

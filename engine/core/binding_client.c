@@ -962,6 +962,7 @@ static PyMethodDef client_methods[] = {
     {"link_epoch", client_link_epoch, METH_O, "link_epoch(server): epoch of the server that serves the link"},
     {"evicted", client_evicted, METH_O, "evicted(server): why the server closed the link, 0 if it did not"},
     {"next_id", client_next_id, METH_NOARGS, "next_id() -> bytes: a new message id"},
+    {"columns", (PyCFunction)(void (*)(void))wr_columns, METH_FASTCALL, "columns(handle, rows): messages of a browse answer for Arrow"},
     {"set_store", (PyCFunction)(void (*)(void))wr_store_set, METH_FASTCALL,
      "set_store(store, directory, index, summary, images, folder, epoch, index_generation)"},
     {"store_write", (PyCFunction)(void (*)(void))wr_store_write, METH_FASTCALL,

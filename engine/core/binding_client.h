@@ -125,5 +125,6 @@ PyObject *wr_store_remove(PyObject *op, PyObject *const *args, Py_ssize_t given)
 PyObject *wr_store_contains(PyObject *op, PyObject *const *args, Py_ssize_t given);
 PyObject *wr_store_read(PyObject *op, PyObject *const *args, Py_ssize_t given);
 
+PyObject *wr_columns(PyObject *client, PyObject *const *args, Py_ssize_t given);    /* Client.columns, the same for Arrow */
 PyObject *wr_deliveries(PyObject *client, PyObject *const *args, Py_ssize_t given); /* Client.deliveries, for browsing */
 #endif

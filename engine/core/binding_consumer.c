@@ -769,6 +769,97 @@ PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     return list;
 }
 
+/* Metadata and payload of a row into their places. 0, ENOENT or EBADMSG (not where the row says), -1. */
+static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_t *body) {
+    ClientObject *c = h->client;
+    uint32_t length = d->body_length - d->meta_length;
+    const char *reason;
+    uint8_t *bytes;
+    int error;
+    if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
+        uint32_t found;
+        uint16_t meta_length;
+        error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &bytes, &found, &meta_length);
+        if (error) return error;
+        if (found != d->body_length || meta_length != d->meta_length) error = EBADMSG;
+    } else {
+        if (read_image(c, h->server, d, d->meta_length, body, length) &&
+            (!d->meta_length || read_image(c, h->server, d, 0, meta, d->meta_length)))
+            return 0;
+        if (!(bytes = malloc(d->body_length ? d->body_length : 1))) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        error = read_file(c, h->server, d, bytes, &reason);
+    }
+    if (!error) {
+        memcpy(meta, bytes, d->meta_length);
+        memcpy(body, bytes + d->meta_length, length);
+    }
+    free(bytes);
+    if (c->ended) return wr_enter_slow(c);
+    return error;
+}
+
+/* Client.columns(handle, rows): the messages of a browse answer as columns, ready for Arrow:
+ * (rows read, tags i64, ids 16 B, value offsets i32, values, metadata offsets i32, metadata, delivery counts i32, redelivered u8).
+ * It stops before the first row whose bytes are not where it says. */
+PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    Py_buffer rows;
+    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
+    if (!PyObject_TypeCheck(args[0], handle_type)) return PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
+    HandleObject *h = (HandleObject *)args[0];
+    if (h->client != c) return PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
+    if (enter(h) || up_to_date(h) || PyObject_GetBuffer(args[1], &rows, PyBUF_SIMPLE)) return NULL;
+    Py_ssize_t n = rows.len / (Py_ssize_t)sizeof(wr_delivery), i = 0;
+    uint64_t values = 0, metas = 0;
+    PyObject *answer = NULL, *parts[8] = {NULL};
+    wr_delivery d;
+    for (; i < n; i++) {
+        memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
+        if (d.meta_length > d.body_length || d.body_length > c->a.message_bytes_max) break;
+        if (values + d.body_length > INT32_MAX || metas + d.meta_length > INT32_MAX) break;
+        values += d.body_length - d.meta_length;
+        metas += d.meta_length;
+    }
+    n = i;
+    const Py_ssize_t sizes[8] = {8 * n, 16 * n, 4 * (n + 1), (Py_ssize_t)values, 4 * (n + 1), (Py_ssize_t)metas, 4 * n, n};
+    uint8_t *to[8];
+    for (int k = 0; k < 8; k++) {
+        if (!(parts[k] = PyBytes_FromStringAndSize(NULL, sizes[k]))) goto done;
+        to[k] = (uint8_t *)PyBytes_AS_STRING(parts[k]);
+    }
+    int32_t value_at = 0, meta_at = 0;
+    for (i = 0; i < n; i++) {
+        memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
+        int error = read_row(h, &d, to[5] + meta_at, to[3] + value_at);
+        if (error < 0) goto done;
+        if (error == ENOENT || error == EBADMSG) break;
+        if (error) {
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            goto done;
+        }
+        int32_t count = d.delivery_count;
+        memcpy(to[0] + 8 * i, &d.sequence, 8);
+        memcpy(to[1] + 16 * i, d.id, 16);
+        memcpy(to[2] + 4 * i, &value_at, 4);
+        memcpy(to[4] + 4 * i, &meta_at, 4);
+        memcpy(to[6] + 4 * i, &count, 4);
+        to[7][i] = d.flags & WR_DELIVERY_REDELIVERED;
+        value_at += (int32_t)(d.body_length - d.meta_length);
+        meta_at += (int32_t)d.meta_length;
+    }
+    memcpy(to[2] + 4 * i, &value_at, 4);
+    memcpy(to[4] + 4 * i, &meta_at, 4);
+    answer = Py_BuildValue("(nOOOOOOOO)", i, parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]);
+done:
+    for (int k = 0; k < 8; k++) Py_XDECREF(parts[k]);
+    PyBuffer_Release(&rows);
+    return answer;
+}
+
 /* ---- types ------------------------------------------------------------------------------------------------------- */
 
 /* QueueHandle(client, server, queue, owner, message class) */

@@ -756,6 +756,16 @@ static PyObject *engine_position(PyObject *self, PyObject *none) {
     return Py_BuildValue("KK", (unsigned long long)state->file, (unsigned long long)(state->has_file ? state->append : 0));
 }
 
+/* Everything that happened is on disk. */
+static PyObject *engine_settled(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    const wr_log_state *state = wr_log_look(e->log);
+    return PyBool_FromLong(!e->first_unsealed_ns && !e->unsynced && !e->want_commit && !e->stalled && !e->ranges_n &&
+                           !state->busy && !state->failed);
+}
+
 static PyObject *engine_counters(PyObject *self, PyObject *none) {
     (void)none;
     wr_queue_engine *e = engine_of(self);
@@ -801,7 +811,7 @@ static PyMethodDef engine_methods[] = {
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
-    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(counters, METH_NOARGS), M(high, METH_O), {NULL, NULL, 0, NULL}};
+    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(high, METH_O), {NULL, NULL, 0, NULL}};
 
 static PyTypeObject engine_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.QueueEngine",

@@ -2,8 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs of commands of one server share one entry, so that a batch costs few; short enough to free space early. */
+/* Runs of commands of one server share one entry, so that a batch costs few; short enough, in commands and in bytes,
+ * to free space early. */
 #define RUN_MAX 64
+#define RUN_SHARE 16 /* of the arena */
 
 int wr_port_init(wr_port *port, wr_superblock *super, void *region, uint64_t region_bytes, uint32_t slot,
                  uint32_t generation, uint64_t client_epoch) {
@@ -94,7 +96,7 @@ void wr_port_reclaim(wr_port *port) {
 int wr_port_alloc(wr_port *port, uint64_t length, uint64_t *position, uint8_t **at) {
     uint64_t size = port->view.g.arena_bytes;
     uint64_t needed = (length + 7) & ~7ull;
-    if (needed > size / 2) return EMSGSIZE;
+    if (length > size / 2 || needed > size / 2) return EMSGSIZE; /* the former: rounding up may wrap */
     for (int attempt = 0;; attempt++) {
         uint64_t start = port->arena_next;
         uint64_t room = size - (start & (size - 1));
@@ -115,7 +117,11 @@ int wr_port_use(wr_port *port, uint32_t server, uint64_t sequence) {
         wr_blob_use *last = &port->uses[(port->uses_next - 1) & (port->uses_size - 1)];
         bool alone = port->uses_next - port->uses_first < 2 ||
                      port->uses[(port->uses_next - 2) & (port->uses_size - 1)].end != last->end;
-        if (alone && last->server == server && last->end != port->arena_next && sequence - last->first < RUN_MAX &&
+        uint64_t start = port->uses_next - port->uses_first < 2
+                             ? port->arena_freed
+                             : port->uses[(port->uses_next - 2) & (port->uses_size - 1)].end;
+        bool small = port->arena_next - start <= port->view.g.arena_bytes / RUN_SHARE;
+        if (alone && small && last->server == server && last->end != port->arena_next && sequence - last->first < RUN_MAX &&
             sequence >= last->first) {
             last->end = port->arena_next;
             last->sequence = sequence;

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from warren.ipc.layout import CONSTANTS
+
 from support.store_node import NONE, SYNCED, WRITTEN, Client, StoreNode, message_id
 from support.waiting import wait_until
-from warren.ipc.layout import CONSTANTS
 
 BODY = b"a body that is easy to find in a file"
 
@@ -44,7 +45,7 @@ def on_disk(node: StoreNode, text: bytes = BODY, server: int = 0) -> int:
     return sum((node.folder(server) / f"{n}.rdq").read_bytes().count(text) for n in node.files(server))
 
 
-# -- S1, S2: registration, write -----------------------------------------------------------------------------------------
+# -- S1, S2: registration, write --------------------------------------------------------------------------------------
 
 
 def test_s1_death_executes_what_was_submitted_and_sweeps_what_was_not(node: StoreNode) -> None:
@@ -100,7 +101,7 @@ def test_s2_several_clients_write_one_id_it_is_stored_once(node: StoreNode) -> N
     wait_until(lambda: node.get("messages") == 0)
 
 
-# -- S3, S4: flying ------------------------------------------------------------------------------------------------------
+# -- S3, S4: flying ---------------------------------------------------------------------------------------------------
 
 
 def test_s4_write_and_remove_in_flight_never_reach_the_disk_and_are_confirmed(node: StoreNode) -> None:
@@ -176,7 +177,7 @@ def test_s4_only_own_writes_are_eliminated(node: StoreNode) -> None:
     other.barrier()
 
 
-# -- S5, S6: references --------------------------------------------------------------------------------------------------
+# -- S5, S6: references -----------------------------------------------------------------------------------------------
 
 
 def test_s6_references_are_counted_in_a_batch_with_doubles_and_strangers(node: StoreNode) -> None:
@@ -211,7 +212,7 @@ def test_s12_id_written_again_after_its_file_is_gone_has_the_new_payload(node: S
     assert client.read(message_id(1)) == b"new payload"
 
 
-# -- S7: confirms --------------------------------------------------------------------------------------------------------
+# -- S7: confirms -----------------------------------------------------------------------------------------------------
 
 
 def test_s7_synced_means_written_and_synced(node: StoreNode) -> None:
@@ -273,7 +274,7 @@ def test_s7_failed_sync_freezes_the_horizon(tmp_path: Path, monkeypatch: pytest.
         assert node.wait_end() == 3  # a restart does not make the disk good
 
 
-# -- S8: roll ------------------------------------------------------------------------------------------------------------
+# -- S8: roll ---------------------------------------------------------------------------------------------------------
 
 
 def fill(client: Client, first: int, count: int, size: int = 4000) -> None:
@@ -320,7 +321,7 @@ def test_s8_everything_removed_leaves_the_current_file_only(node: StoreNode) -> 
     assert (node.get("messages"), node.get("valid_bytes")) == (0, 0)
 
 
-# -- S10: read -----------------------------------------------------------------------------------------------------------
+# -- S10: read --------------------------------------------------------------------------------------------------------
 
 
 def test_s10_reads_go_on_while_the_server_is_dead(node: StoreNode) -> None:
@@ -369,7 +370,7 @@ def test_s10_index_is_cleaned_when_messages_come_and_go(node: StoreNode) -> None
     assert client.maps[3].size <= 4096 + 64 * 4096
 
 
-# -- S11: contains -------------------------------------------------------------------------------------------------------
+# -- S11: contains ----------------------------------------------------------------------------------------------------
 
 
 def test_s11_contains_comes_after_the_removes_before_it(node: StoreNode) -> None:
@@ -384,7 +385,7 @@ def test_s11_contains_comes_after_the_removes_before_it(node: StoreNode) -> None
     assert client.core.result(second) == CONSTANTS["RESULT_OK"]
 
 
-# -- the transient store -------------------------------------------------------------------------------------------------
+# -- the transient store ----------------------------------------------------------------------------------------------
 
 
 def test_transient_store_serves_and_begins_empty(node: StoreNode) -> None:
@@ -404,7 +405,7 @@ def test_transient_store_serves_and_begins_empty(node: StoreNode) -> None:
     assert client.read(message_id(1)) == BODY
 
 
-# -- queue workers -------------------------------------------------------------------------------------------------------
+# -- queue workers ----------------------------------------------------------------------------------------------------
 
 
 def test_worker_holds_one_reference_and_its_blob_stays_with_the_publisher(tmp_path: Path) -> None:

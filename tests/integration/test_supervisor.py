@@ -1,15 +1,16 @@
-"""Goal: one supervisor per directory keeps its servers alive, sweeps what clients leave, survives its own death, and ends
-without a trace.
+"""Goal: one supervisor per directory keeps its servers alive, sweeps what clients leave, survives its own death, and
+ends without a trace.
 
-Method: a supervisor process whose servers are dummies (support/dummy_servers.py), so that only the supervisor is tested;
-clients are slots claimed by this process or by a child. Things are killed, and then waited for. The census of conftest.py
-fails every test that leaves a region, segment, semaphore, mailbox, process or descriptor.
+Method: a supervisor process whose servers are dummies (support/dummy_servers.py), so that only the supervisor is
+tested; clients are slots claimed by this process or by a child. Things are killed, and then waited for. The census
+of conftest.py fails every test that leaves a region, segment, semaphore, mailbox, process or descriptor.
 """
 
 import contextlib
 import errno
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.waiting import wait_until
 
 from warren.engine.catalog import Catalog
 from warren.engine.errors import (
@@ -42,7 +42,9 @@ from warren.ipc.mailbox import post
 from warren.ipc.region import Region, RegionError
 from warren.ipc.superblock import ACTIVE, FREE, SlotView, Superblock
 from warren.workers.control import ControlClient
-from warren.workers.segments import segments
+from warren.workers.segments import region_users, segments
+
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -655,7 +657,12 @@ def test_nonsense_on_the_socket_harms_nobody(start: Starter, tmp_path: Path) -> 
     path = str(tmp_path / "node" / "control.sock")
     with ControlClient(tmp_path / "node") as client:
         client.call("ping")
-        for nonsense in (b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 3) + b"\xc1\xc1\xc1", struct.pack(">I", 1) + b"\x01"):
+        for nonsense in (
+            b"\xff" * 64,
+            b"GET / HTTP/1.1\r\n\r\n",
+            struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+            struct.pack(">I", 1) + b"\x01",
+        ):
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.settimeout(10)
                 sock.connect(path)
@@ -699,7 +706,9 @@ def test_alarms_come_and_are_said(start: Starter) -> None:
     with node.superblock() as superblock:
         assert superblock.get("alarms") == CONSTANTS["ALARM_MEMORY"] | CONSTANTS["ALARM_DISK"]
         superblock.alarm(CONSTANTS["ALARM_MEMORY"], on=False)
-        wait_until(lambda: superblock.get("alarms") & CONSTANTS["ALARM_MEMORY"], what="the alarm again, as long as it is true")
+        wait_until(
+            lambda: superblock.get("alarms") & CONSTANTS["ALARM_MEMORY"], what="the alarm again, as long as it is true"
+        )
     node.stop()
 
 
@@ -792,3 +801,46 @@ def test_no_process_waits_for_the_dead(start: Starter) -> None:
     began = time.monotonic()
     assert node.end()[0] == 0
     assert time.monotonic() - began < 20
+
+
+# ---- deaths at any moment -----------------------------------------------------------------------------------------
+
+
+def made(directory: Path, node_id: int) -> list[int]:
+    """Pids of all processes that map a region of the node."""
+    return region_users(names.node_prefix(node_id)) if directory.exists() else []
+
+
+@pytest.mark.crash
+def test_a_supervisor_killed_at_any_moment_of_its_start(start: Starter, seed: int) -> None:
+    """Kill it a random time after it took the lock; the next one must always find its way, and leave nothing at the end."""
+    chance = random.Random(seed)
+    node = start().ready()
+    node.stop()
+    directory = NodeDirectory(node.directory)
+    epochs = [directory.read().node_epoch]
+    for _turn in range(12):
+        node = start("adopt=1")
+        wait_until(lambda node=node: directory.lock_holder() == node.process.pid, what="the lock")
+        select.select([], [], [], chance.uniform(0, 0.06))
+        if chance.random() < 0.3:
+            with contextlib.suppress(RegionError), node.superblock() as superblock:
+                kill_servers(superblock, chance)
+        kill(node.process.pid)
+        node.end()
+        epochs.append(directory.read().node_epoch)
+    assert epochs == sorted(epochs), "an epoch was used again"
+    last = start("adopt=1").ready()
+    pids = last.pids()
+    assert len(set(pids.values())) == 4
+    users = [pid for pid in made(node.directory, directory.read().node_id) if pid != os.getpid()]
+    assert sorted(users) == sorted(pids.values()), "a server of an earlier supervisor still runs"
+    last.stop()
+
+
+def kill_servers(superblock: Superblock, chance: random.Random) -> None:
+    for server in range(1, superblock.servers_n):
+        pid = superblock.server_get(server, "pid")
+        if pid and chance.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid)

@@ -22,7 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let PySpark's own warnings pass."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+            )
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
@@ -30,8 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session that repeats failed tasks, with format("warren"). Its JVM ends with this process."""
-    import warren.spark
     from pyspark.sql import SparkSession
+
+    import warren.spark
 
     scratch = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2,3]").appName("tests")
@@ -54,6 +57,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warren.Node]:
     """A node for the tests of a module; each uses queues of its own. Stopped at the end."""
     directory = tmp_path_factory.mktemp("node") / "data"
     with warren.open(directory, workers=2, name="tests") as opened:
+        # The links to both workers are open from the start, so that no test is blamed for their descriptors.
+        for first in [opened.queue(f"first-{number}") for number in range(8)]:
+            first.put(b"x")
+            first.get(timeout=10).ack()
+        for number in range(8):
+            opened.delete_queue(f"first-{number}")
         yield opened
         with ControlClient(directory) as control:
             control.call("stop")
@@ -65,6 +74,24 @@ def queue(node: warren.Node) -> Iterator[warren.Queue]:
     made = node.queue(f"q-{uuid.uuid4().hex[:8]}")
     yield made
     made.delete()
+
+
+def take(queue: warren.Queue, count: int) -> list[bytes]:
+    """Receive and ack `count` messages; AssertionError when they do not come, or more do."""
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        messages = queue.get_many(count, timeout=10)
+        assert messages, f"{len(bodies)} of {count} messages came"
+        bodies += [bytes(message.body) for message in messages]
+        messages[-1].ack(multiple=True)
+    assert not queue.get_many(1, timeout=0)
+    return bodies
+
+
+@pytest.fixture
+def taking() -> Callable[[warren.Queue, int], list[bytes]]:
+    """The function `take`."""
+    return take
 
 
 @pytest.fixture

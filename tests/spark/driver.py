@@ -2,8 +2,8 @@
 
     python driver.py '{"path": …, "queue": …, "work": …, "master": …, "die": ["before" | "after", batch] or null}'
 
-Saves the values of each batch in WORK/batch-<id>.json in one step, takes what is there (AvailableNow), prints `done`. With
-`die` it kills itself by SIGKILL in that batch, before or after it saved it, which is before Spark commits it.
+Saves the values of each batch in WORK/batch-<id>.json in one step, takes what is there (AvailableNow), prints `done`.
+With `die` it kills itself by SIGKILL in that batch, before or after it saved it, which is before Spark commits it.
 """
 
 import json
@@ -29,7 +29,9 @@ def main(task: dict[str, Any]) -> None:
         if task["die"] == ["after", batch]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with session("killed", master=task["master"], settings={"spark.local.dir": str(work), "spark.log.level": "OFF"}) as spark:
+    with session(
+        "killed", master=task["master"], settings={"spark.local.dir": str(work), "spark.log.level": "OFF"}
+    ) as spark:
         frame = spark.readStream.format("warren").option("path", task["path"]).option("queue", task["queue"])
         frame = frame.option("maxOffsetsPerTrigger", "100").option("maxRecordsPerPartition", "30").load()
         query = frame.writeStream.foreachBatch(save).option("checkpointLocation", str(work / "checkpoint"))

@@ -8,16 +8,14 @@ from typing import Any
 import psutil
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from support.waiting import wait_until
 
 import warren
 
+from support.waiting import wait_until
+
 pytestmark = pytest.mark.spark
 Options = Callable[..., dict[str, str]]
-
-
-def texts(rows: list[Any]) -> list[str]:
-    return [row.value.decode() for row in rows]
+Taking = Callable[[warren.Queue, int], list[bytes]]
 
 
 def test_browse_leaves_everything_there(spark: Any, queue: warren.Queue, reading: Options) -> None:
@@ -33,9 +31,15 @@ def test_rows(spark: Any, node: warren.Node, queue: warren.Queue, reading: Optio
     queue.bind("rows", "a.#")
     node.publish(b"\x00\xff", exchange="rows", routing_key="a.b", headers={"text": "ä", "bytes": b"\x01", "number": 7})
     queue.put(b"")
-    first, second = spark.read.format("warren").options(**reading(includeHeaders="true")).load().sort("offset").collect()
+    first, second = (
+        spark.read.format("warren").options(**reading(includeHeaders="true")).load().sort("offset").collect()
+    )
     assert (bytes(first.key), bytes(first.value), first.topic, first.partition) == (b"a.b", b"\x00\xff", queue.name, 0)
-    assert {pair.key: bytes(pair.value) for pair in first.headers} == {"text": "ä".encode(), "bytes": b"\x01", "number": b"7"}
+    assert {pair.key: bytes(pair.value) for pair in first.headers} == {
+        "text": "ä".encode(),
+        "bytes": b"\x01",
+        "number": b"7",
+    }
     assert (first.delivery_count, first.tag) == (0, None)
     assert len(first.msg_id) == 16
     assert (bytes(second.key), bytes(second.value), second.headers) == (queue.name.encode(), b"", [])
@@ -74,12 +78,10 @@ def test_workers_of_spark_are_clients(spark: Any, node: warren.Node, queue: warr
     assert any("java" in parent.name() for parent in parents)
 
 
-def test_write_to_a_queue(spark: Any, node: warren.Node, queue: warren.Queue) -> None:
+def test_write_to_a_queue(spark: Any, node: warren.Node, queue: warren.Queue, taking: Taking) -> None:
     frame = spark.range(2500).selectExpr("cast(id as string) as value")
     frame.write.format("warren").option("path", str(node.directory)).option("queue", queue.name).mode("append").save()
-    found = queue.get_many(5000, timeout=5)
-    assert sorted(int(bytes(message.body)) for message in found) == list(range(2500))
-    queue.ack(found)
+    assert sorted(map(int, taking(queue, 2500))) == list(range(2500))
 
 
 def test_write_to_an_exchange(spark: Any, node: warren.Node, queue: warren.Queue) -> None:

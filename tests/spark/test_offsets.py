@@ -20,7 +20,13 @@ def test_round_trip_with_sorted_keys() -> None:
 
 @pytest.mark.parametrize(
     "stored",
-    [{}, {"a": 1, "b": 2}, {"orders": 7}, {"orders": {"next": 3}}, {"orders": {"id": "x", "next": "3", "subscription": "s"}}],
+    [
+        {},
+        {"a": 1, "b": 2},
+        {"orders": 7},
+        {"orders": {"next": 3}},
+        {"orders": {"id": "x", "next": "3", "subscription": "s"}},
+    ],
 )
 def test_a_foreign_checkpoint_is_refused(stored: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="checkpoint"):
@@ -49,7 +55,9 @@ def test_cut(start: int, total: int, parts_min: int, records_max: int | None) ->
         assert len(ranges) >= min(parts_min, total)
     if records_max is not None:
         assert all(high - low <= records_max for low, high in ranges)
-    assert max((high - low for low, high in ranges), default=0) - min((high - low for low, high in ranges), default=0) <= 1
+    assert (
+        max((high - low for low, high in ranges), default=0) - min((high - low for low, high in ranges), default=0) <= 1
+    )
 
 
 def test_cut_backwards_is_nothing() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from support.waiting import wait_until
 
 import warren
+
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DRIVER = Path(__file__).with_name("driver.py")
@@ -56,7 +57,7 @@ def batches(work: Path) -> list[list[int]]:
 @pytest.mark.timeout(300)
 def test_a_driver_killed_again_and_again_counts_exactly(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
     queue.put_many([b"%d" % n for n in range(450)])
-    for die in (("before", 0), ("after", 1), ("before", 3)):
+    for die in (("before", 0), ("after", 2)):
         assert drive(node, queue, tmp_path, die=die, master="local[2,3]") == -9, (tmp_path / "driver.log").read_text()
         base, end = queue.subscription(f"spark-{queue.name}").range()
         assert base <= 100 * die[1] < end, "acked a batch that was not committed"

@@ -1,4 +1,4 @@
-"""The stream reader without Spark: what is claimed, what is acked and when, over any schedule of limits, crashes and lost checkpoints.
+"""The stream reader without Spark: what is claimed, what is acked and when, whatever is killed or lost.
 
 Method: an in-memory subscription with the engine's rules stands behind the reader, and a driver plays Spark's part: it
 logs a planned batch, reads it, commits it, or dies at any of these points.
@@ -218,7 +218,7 @@ def test_a_subscription_made_anew_is_refused(reader_of: Any) -> None:
 @settings(deadline=None, max_examples=200)
 @given(data=st.data(), messages=st.integers(0, 40))
 def test_any_crashes_lose_and_double_nothing(data: st.DataObject, messages: int) -> None:
-    """Kill the driver between any two steps: committed batches hold every message once, in order, and only those are acked."""
+    """Killed between any two steps: committed batches hold every message once, in order, and only those are acked."""
     claims = Claims(messages)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(QueueStreamReader, "_subscription", lambda _self, _role: claims)

@@ -90,7 +90,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def test_rows_to_a_queue(recorder: Recorder) -> None:
     options = SinkOptions.parse({**TO_QUEUE, "batchRows": "2"})
-    batches = iter([pa.RecordBatch.from_pydict({"value": ["ä", "b", "c"]}), pa.RecordBatch.from_pydict({"value": [b"d"]})])
+    batches = iter(
+        [pa.RecordBatch.from_pydict({"value": ["ä", "b", "c"]}), pa.RecordBatch.from_pydict({"value": [b"d"]})]
+    )
     assert sink.publish(options, batches) == sink.Published(4, 5)
     assert [call["bodies"] for call in recorder.calls] == [["ä".encode(), b"b"], [b"c"], [b"d"]]
     assert all(call["durability"] == "synced" and call["headers"] is None for call in recorder.calls)

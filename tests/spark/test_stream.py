@@ -1,4 +1,4 @@
-"""Streams through a real session: every message once, acks after commits, restarts, lost checkpoints, limits, the sink."""
+"""Streams through a real session: every message once, acks after commits, restarts, lost checkpoints, the sink."""
 
 import uuid
 from collections.abc import Callable
@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from support.waiting import wait_until
 
 import warren
 
+from support.waiting import wait_until
+
 pytestmark = pytest.mark.spark
 Options = Callable[..., dict[str, str]]
+Taking = Callable[[warren.Queue, int], list[bytes]]
 END_S = 60
 
 
@@ -47,7 +49,9 @@ def claims(queue: warren.Queue) -> tuple[int, int]:
     return queue.subscription(f"spark-{queue.name}").range()
 
 
-def test_available_now_takes_all_and_acks_all(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
+def test_available_now_takes_all_and_acks_all(
+    spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
+) -> None:
     queue.put_many(numbers(1000))
     sink = Sink()
     query = run(spark, reading(maxOffsetsPerTrigger="400", maxRecordsPerPartition="100"), tmp_path, sink)
@@ -66,7 +70,9 @@ def test_it_goes_on_from_its_checkpoint(spark: Any, queue: warren.Queue, reading
     assert list(sink.batches.values()) == [list(range(start, start + 10)) for start in (0, 10, 20)]
 
 
-def test_a_failed_batch_is_replayed_as_it_was(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
+def test_a_failed_batch_is_replayed_as_it_was(
+    spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
+) -> None:
     queue.put_many(numbers(30))
     seen: list[int] = []
 
@@ -84,7 +90,9 @@ def test_a_failed_batch_is_replayed_as_it_was(spark: Any, queue: warren.Queue, r
     assert sink.all == list(range(35))
 
 
-def test_a_lost_checkpoint_delivers_claims_again(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
+def test_a_lost_checkpoint_delivers_claims_again(
+    spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
+) -> None:
     queue.put_many(numbers(30))
 
     def failing(_frame: Any, _batch: int) -> None:
@@ -133,7 +141,7 @@ def test_a_continuous_query_follows(spark: Any, queue: warren.Queue, reading: Op
 
 
 def test_stream_into_a_queue(
-    spark: Any, node: warren.Node, queue: warren.Queue, reading: Options, tmp_path: Path
+    spark: Any, node: warren.Node, queue: warren.Queue, reading: Options, taking: Taking, tmp_path: Path
 ) -> None:
     target = node.queue(f"target-{uuid.uuid4().hex[:8]}")
     queue.put_many(numbers(500))
@@ -141,7 +149,5 @@ def test_stream_into_a_queue(
     query = frame.writeStream.format("warren").option("path", str(node.directory)).option("queue", target.name)
     started = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     assert started.awaitTermination(END_S)
-    found = target.get_many(1000, timeout=5)
-    assert sorted(int(bytes(message.body)) for message in found) == list(range(500))
-    target.ack(found)
+    assert sorted(map(int, taking(target, 500))) == list(range(500))
     target.delete()

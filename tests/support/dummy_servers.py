@@ -1,7 +1,9 @@
-"""Servers that do nothing but what the supervisor looks at, for tests of the supervisor: they are ready, sweep, and end.
+"""Servers that do nothing but what the supervisor looks at, for tests of the supervisor: they are ready, sweep, and
+end.
 
 As a program: `python -m support.dummy_servers DIR [key=value …]` is a supervisor with such servers; the behaviour of
-the servers is told by files in DIR/behave: `<role>.exit` with an exit code ends that role at once, `<role>.deaf` makes it deaf to SIGTERM.
+the servers is told by files in DIR/behave: `<role>.exit` with an exit code ends that role at once, `<role>.deaf`
+makes it deaf to SIGTERM.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """A queue worker's engine without a node, and the client's side of the queue protocol played by hand.
 
-`Node` is a superblock in private memory and a directory; `Node.worker()` is one incarnation of a worker (its engine and service,
-no process); `Peer` is a client: it writes commands, raises tail, reads deliveries. What a `kill -9` leaves is exact:
-`Incarnation.kill` drops the engine without any stop, but keeps the images and the clients' regions.
+`Node` is a superblock in private memory and a directory; `Node.worker()` is one incarnation of a worker (its engine and
+service, no process); `Peer` is a client: it writes commands, raises tail, reads deliveries. What a `kill -9` leaves is
+exact: `Incarnation.kill` drops the engine without any stop, but keeps the images and the clients' regions.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class Peer:
 
     def get(self, name: str) -> int:
         offset = self.link + LINK.offset(name)
-        return atomics.load32(self.buffer, offset) if LINK.by_name[name].size == 4 else atomics.load64(self.buffer, offset)
+        return (
+            atomics.load32(self.buffer, offset) if LINK.by_name[name].size == 4 else atomics.load64(self.buffer, offset)
+        )
 
     def put(self, name: str, value: int) -> None:
         atomics.store64(self.buffer, self.link + LINK.offset(name), value)
@@ -151,7 +153,9 @@ class Peer:
     def new_id(self) -> bytes:
         return struct.pack(">QQ", self.epoch, next(self.ids))
 
-    def publish(self, queue: int | list[int], body: bytes, *, flags: int = 5, meta: bytes = b"", id: bytes | None = None) -> int:
+    def publish(
+        self, queue: int | list[int], body: bytes, *, flags: int = 5, meta: bytes = b"", id: bytes | None = None
+    ) -> int:
         """Publish; flags default to PERSISTENT | SYNCED."""
         blob = meta + body
         fields: dict[str, Any] = {"id": id or self.new_id(), "meta_length": len(meta)}
@@ -232,7 +236,8 @@ class Peer:
     def held_slots(self) -> int:
         """Slots that the shared memory shows as held."""
         return sum(
-            DELIVERY.unpack(self.buffer, "state", self.slot_at(slot)) for slot in range(self.node.geometry["delivery_slots"])
+            DELIVERY.unpack(self.buffer, "state", self.slot_at(slot))
+            for slot in range(self.node.geometry["delivery_slots"])
         )
 
 

@@ -1,9 +1,6 @@
 """A store server without a supervisor: a hand-made superblock, a forked server, and bare clients of it.
 
-    with StoreNode(tmp_path) as node:
-        node.start()
-        client = node.client()
-        client.write([(id, body)])      # returns when synced
+`with StoreNode(tmp_path / "node") as node: node.start(); node.client().write([(id, body)])` returns when synced.
 """
 
 import os
@@ -19,7 +16,6 @@ from typing import Self
 
 import sysv_ipc
 
-from support.waiting import wait_until
 from warren.engine import _core, file_summary
 from warren.engine.config import Settings
 from warren.engine.message_store import store_folder
@@ -37,6 +33,8 @@ from warren.ipc.region import (
 )
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
 from warren.workers.store_server import run_store_server
+
+from support.waiting import wait_until
 
 SECOND = 1_000_000_000
 SYNCED, WRITTEN, NONE = CONSTANTS["FLAG_SYNCED"], CONSTANTS["FLAG_WRITTEN"], 0
@@ -108,7 +106,9 @@ class StoreNode:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
         self.remove()
 
@@ -132,8 +132,9 @@ class StoreNode:
             log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            sys.stderr = os.fdopen(os.dup(log), "w")  # not pytest's
             code = run_store_server(self.directory, self.node_id, self.settings, None)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the last line of a process
             traceback.print_exc()
         finally:
             sys.stderr.flush()
@@ -201,7 +202,9 @@ class StoreNode:
         return self.superblock.server_get(server, name)
 
     def summary(self, server: int = 0) -> list[file_summary.FileRow]:
-        region = posix_open(names.region(self.node_id, "summary", server, self.get("generation", server)), writable=True)
+        region = posix_open(
+            names.region(self.node_id, "summary", server, self.get("generation", server)), writable=True
+        )
         try:
             return list(file_summary.files(region.buffer))
         finally:
@@ -256,7 +259,8 @@ class Client:
         node_id, get = self.node.node_id, self.node.get
         generation = get("generation", self.server)
         self.maps = [
-            posix_open(names.region(node_id, what, self.server, generation)) for what in ("images", "directory", "summary")
+            posix_open(names.region(node_id, what, self.server, generation))
+            for what in ("images", "directory", "summary")
         ]
         self.maps.append(posix_open(names.region(node_id, "index", self.server, get("index_generation", self.server))))
         self.folder_fd = os.open(self.node.folder(self.server), os.O_RDONLY | os.O_DIRECTORY)

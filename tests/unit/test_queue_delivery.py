@@ -1,7 +1,7 @@
 """Queues in memory: order, credit, prefetch, acks, returns, routes, hostile clients.
 
-Goal: a consumer sees each message once and in order; what comes back comes back in its place, marked; nobody's nonsense costs others.
-Method: one worker's engine in this process, clients played by hand (support.queue_probe).
+Goal: a consumer sees each message once and in order; what comes back comes back in its place, marked; nobody's nonsense
+costs others. Method: one worker's engine in this process, clients played by hand (support.queue_probe).
 """
 
 import struct
@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
+
 from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
+
+from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
 
 MULTIPLE = CONSTANTS["FLAG_MULTIPLE"]
 
@@ -402,5 +404,8 @@ def test_the_servers_row_counts(node: Node, worker: Incarnation) -> None:
     worker.turns()
     consumer.ack(1, 2, MULTIPLE)
     worker.turns()
-    counts = {name: node.superblock.server_get(SERVER_INDEX, name) for name in ("published_n", "delivered_n", "acked_n", "messages")}
+    counts = {
+        name: node.superblock.server_get(SERVER_INDEX, name)
+        for name in ("published_n", "delivered_n", "acked_n", "messages")
+    }
     assert counts == {"published_n": 7, "delivered_n": 7, "acked_n": 3, "messages": 4}

@@ -1,6 +1,6 @@
-"""A client whose memory holds nonsense harms itself alone: the server closes its link with a reason and serves the others.
+"""A client whose memory holds nonsense harms itself alone: its link is closed with a reason, the others are served.
 
-Method: raw bytes are put into the rings and link words of a bare client; another client must be served before and after.
+Method: raw bytes are put into the rings and link words of a bare client; another one must be served before and after.
 """
 
 import random
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from warren.ipc.layout import COMMAND, CONSTANTS, LINK, PAGE_BYTES
+
 from support.store_node import NONE, SYNCED, StoreNode, message_id
 from support.waiting import wait_until
-from warren.ipc.layout import COMMAND, CONSTANTS, LINK, PAGE_BYTES
 
 OPERATION, BLOB, OWNER, TAIL = (CONSTANTS[f"EVICTED_{name}"] for name in ("OPERATION", "BLOB", "OWNER", "TAIL"))
 WRITE, REMOVE = CONSTANTS["OP_STORE_WRITE"], CONSTANTS["OP_STORE_REMOVE"]
@@ -114,6 +115,7 @@ def test_evicted_link_leaves_no_row_in_the_directory(node: StoreNode) -> None:
 
 def test_words_that_the_server_owns_are_not_believed(node: StoreNode) -> None:
     attacker = Attacker(node)
+    attacker.client.barrier()  # taken up by the server
     for name in ("processed", "written", "synced", "head"):
         LINK.pack_into(attacker.buffer, name, 1 << 50, attacker.link)
     attacker.client.core.write_many([(message_id(1), b"x")], NONE, True)

@@ -1,7 +1,7 @@
-"""How the store starts again: after a clean stop without reading the files, after a kill exactly once, after damage with the rest.
+"""How the store starts: after a clean stop without reading, after a kill exactly once, after damage with the rest.
 
-Method: a real server process that is stopped, killed, or given a directory that was changed in between. Which message must be
-there is known from what was confirmed; how often, from one remove per write, after which nothing may be left.
+Method: a real server process that is stopped, killed, or given a directory that was changed in between. Which message
+must be there is known from what was confirmed; how often, from one remove per write, after which nothing may be left.
 """
 
 import os
@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from support.store_node import NONE, SYNCED, WRITTEN, StoreNode, message_id
-from support.waiting import wait_until
 from warren.engine import _core, recovery, segment
 from warren.engine.errors import DiskFull
 from warren.engine.formats import FILE_HEADER
 from warren.ipc.layout import CONSTANTS
+
+from support.store_node import NONE, SYNCED, WRITTEN, StoreNode, message_id
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def again(node: StoreNode) -> None:
     node.start()
 
 
-# -- clean ---------------------------------------------------------------------------------------------------------------
+# -- clean ------------------------------------------------------------------------------------------------------------
 
 
 def test_clean_start_reads_no_file(node: StoreNode) -> None:
@@ -92,7 +93,9 @@ def test_drain_ends_the_server_when_no_worker_is_left(node: StoreNode) -> None:
     assert missing(node, range(10)) == []
 
 
-@pytest.mark.parametrize("harm", ["mark gone", "snapshot gone", "snapshot bit", "file gone", "file more", "another node"])
+@pytest.mark.parametrize(
+    "harm", ["mark gone", "snapshot gone", "snapshot bit", "file gone", "file more", "another node"]
+)
 def test_snapshot_that_does_not_fit_is_not_used(node: StoreNode, harm: str) -> None:
     write(node, 0, 1000)
     node.stop()
@@ -122,7 +125,7 @@ def test_snapshot_that_does_not_fit_is_not_used(node: StoreNode, harm: str) -> N
     assert missing(node, range(2000, 2010)) == []
 
 
-# -- killed --------------------------------------------------------------------------------------------------------------
+# -- killed -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.crash
@@ -243,7 +246,7 @@ def test_removed_messages_stay_removed_when_files_are_deleted_between_kills(tmp_
             reader.close()
 
 
-# -- damage --------------------------------------------------------------------------------------------------------------
+# -- damage -----------------------------------------------------------------------------------------------------------
 
 
 def last_used(node: StoreNode) -> tuple[Path, int]:
@@ -251,7 +254,7 @@ def last_used(node: StoreNode) -> tuple[Path, int]:
     for number in reversed(node.files()):
         path = node.folder() / f"{number}.rdq"
         found = segment.scan_file(path, kind=1, node_id=node.node_id, owner=0, file=number)
-        if found.frames.rows_n if hasattr(found.frames, "rows_n") else found.frames.packed:
+        if found.frames.packed:
             return path, found.frames.end
     raise AssertionError("no file was written")
 
@@ -347,7 +350,7 @@ def test_second_store_server_does_not_start(node: StoreNode, monkeypatch: pytest
     write(node, 0, 10)
 
 
-# -- full disk -----------------------------------------------------------------------------------------------------------
+# -- full disk --------------------------------------------------------------------------------------------------------
 
 
 def test_full_disk_lets_writes_wait_and_goes_on_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +370,9 @@ def test_full_disk_lets_writes_wait_and_goes_on_by_itself(tmp_path: Path, monkey
         client = node.client()
         horizon = 0
         for n in range(1000, 1800, 100):  # more than the current and the prepared file take
-            horizon = client.core.write_many([(message_id(i), b"%08d" % i + bytes(1000)) for i in range(n, n + 100)], SYNCED, True)
+            horizon = client.core.write_many(
+                [(message_id(i), b"%08d" % i + bytes(1000)) for i in range(n, n + 100)], SYNCED, True
+            )
         wait_until(lambda: node.superblock.get("alarms") & CONSTANTS["ALARM_DISK"], what="the alarm")
         assert not client.core.wait("synced", horizon, 50_000_000)
         other = node.client()

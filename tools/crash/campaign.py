@@ -73,6 +73,7 @@ class Report:
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
+    node_deaths: int = 0
     seconds: float = 0.0
     confirmed: int = 0
     received: int = 0
@@ -106,7 +107,7 @@ class Report:
         )
         lines = [
             f"seed {self.seed}: {self.kills_n} kills {dict(self.kills)} in {self.seconds:.0f} s",
-            f"stops: {dict(self.stops)}",
+            f"stops: {dict(self.stops)}; {self.node_deaths} times nothing was left of the node",
             queues,
             f"store: {self.stored:,} confirmed, {self.removed:,} removed",
             f"probes: {probes}; {len(self.probe_failures)} without an answer",
@@ -159,7 +160,8 @@ class Actor:
             self.process.kill()
             self.process.wait()
             return f"a {self.role} did not end within {timeout:g} s of SIGTERM"
-        return None if self.process.returncode == 0 else self.failed()
+        ended_early = -signal.SIGTERM  # it had not come to its signal handler yet
+        return None if self.process.returncode in (0, ended_early) else self.failed()
 
 
 class Node:
@@ -212,8 +214,11 @@ class Campaign:
         self.root = Path(tempfile.mkdtemp(prefix="warren-crash-", dir=folder))
         self.directory, self.logs = self.root / "node", self.root / "logs"
         self.logs.mkdir()
+        self.hits = Log(str(self.logs / "hits.log"))
         self._before = _left_on_machine()
         self.actors: list[Actor] = []
+        self._found: Node | None = None
+        self._observer: warren.Node | None = None
         self.began = time.monotonic()
 
     # -- running --------------------------------------------------------------------------------------------------
@@ -221,12 +226,14 @@ class Campaign:
     def run(self, kills: int, seconds: float) -> Report:
         """Kill until `kills` have happened or `seconds` are over; drain, compare, clean up (but for a violation)."""
         try:
-            with warren.open(self.directory, name="kill-observer", idle_exit=120.0, **SETTINGS) as node:
-                for name in [*QUEUES, *(PROBE_QUEUE.format(n) for n in range(2))]:
-                    node.queue(name)
-                self._storm(Node(self.directory), kills, seconds)
-                self._drain(node)
-                self._compare(node)
+            observer = self._open()
+            for name in [*QUEUES, *(PROBE_QUEUE.format(n) for n in range(2))]:
+                observer.queue(name)
+            self._storm(kills, seconds)
+            observer = self._revive()
+            self._drain(observer)
+            self._compare(observer)
+            observer.close()
             self._stop_node()
         finally:
             self._end_all()
@@ -238,20 +245,42 @@ class Campaign:
             shutil.rmtree(self.root, ignore_errors=True)
         return self.report
 
-    def _storm(self, node: Node, kills: int, seconds: float) -> None:
+    def _open(self) -> warren.Node:
+        self._observer = warren.open(self.directory, name="kill-observer", idle_exit=120.0, **SETTINGS)
+        if self._found is not None:
+            self._found.superblock.close()
+        self._found = Node(self.directory)
+        return self._observer
+
+    @property
+    def _node(self) -> Node:
+        assert self._found is not None, "the node was never opened"
+        return self._found
+
+    def _revive(self) -> warren.Node:
+        """Start the node again when every process of it was killed before one could start another."""
+        assert self._observer is not None
+        if self._node.all():
+            return self._observer
+        self._note("nothing is left of the node")
+        self.report.node_deaths += 1
+        self._observer.close()
+        return self._open()
+
+    def _storm(self, kills: int, seconds: float) -> None:
         self.actors = [
             Actor(role, number, self.directory, self.logs, self.rng)
             for role, count in (*ACTORS, ("probe", 1))
             for number in range(count)
         ]
-        self._node = node
         deadline = self.began + seconds
         self._wait_for_load(deadline)
         choices, weights = list(WEIGHTS), list(WEIGHTS.values())
         last_said = time.monotonic()
         while self.report.kills_n < kills and time.monotonic() < deadline:
-            (what, role) = self.rng.choices(choices, weights)[0]
-            self._hit(node, what, role)
+            what, role = self.rng.choices(choices, weights)[0]
+            self._revive()
+            self._hit(self._node, what, role)
             time.sleep(self.rng.random() ** 2 * 0.3)
             for actor in self.actors:
                 failed = actor.failed()
@@ -289,11 +318,16 @@ class Campaign:
         elif node.may_die(role, 0 if role == "store" else number) and _signal(identity, signal.SIGKILL):
             node.died(role, 0 if role == "store" else number)
             self.report.kills[role] += 1
+            others = " ".join(str(other.pid) for other in node.all() if other != identity)
+            self._note(f"killed {role} {identity.pid}; alive: {others}")
 
     @staticmethod
     def _server_of(node: Node, identity: Identity) -> int:
         servers = range(SERVER_WORKER_FIRST, node.superblock.servers_n)
         return next((n for n in servers if node.superblock.server_identity(n) == identity), 0)
+
+    def _note(self, text: str) -> None:
+        self.hits.write(f"{time.strftime('%H:%M:%S')} {time.monotonic() - self.began:.3f} {text}")
 
     def _stopped(self, identity: Identity | None, role: str) -> None:
         if identity is None or not _signal(identity, signal.SIGSTOP):
@@ -416,9 +450,10 @@ class Campaign:
         for process in _processes_of(self.directory):
             process.kill()
             process.wait(10)
-        node = getattr(self, "_node", None)
-        if node is not None:
-            node.superblock.close()
+        if self._observer is not None:
+            self._observer.close()
+        if self._found is not None:
+            self._found.superblock.close()
 
     def _look_for_leaks(self) -> None:
         node = f"warren-{self._node.node_id:012x}"

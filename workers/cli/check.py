@@ -1,9 +1,10 @@
-"""`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up or down.
+"""`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
+or down.
 
-A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no damage:
-the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not belong here, files
-that a killed process had not finished. With the node up the last file of each folder is being written: its end is not judged.
-Exit code 0: no problem; 1: problems.
+A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
+damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
+belong here, files that a killed process had not finished. With the node up the last file of each folder is being
+written: its end is not judged. Exit code 0: no problem; 1: problems.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def places(directory: Path) -> Iterator[_Place]:
 
 
 def verify(directory: NodeDirectory, progress: Any = None) -> Report:
-    """Check everything; `progress(done, all)` is called after each file. Raises NodeNotRunning when there is no data directory."""
+    """Check everything; `progress(done, all)` is called after each file. Raises NodeNotRunning when there is no data
+    directory.
+    """
     node = directory.read()
     report = Report(str(directory.path), directory.locked())
     report.files.append(Checked(str(directory.path / "node.json"), "node"))
@@ -156,9 +159,7 @@ def _marks(folder: Path) -> Iterator[Checked]:
         yield checked
 
 
-def _segment_file(
-    place: _Place, number: int, path: Path, node_id: int, is_last: bool, running: bool
-) -> Checked | None:
+def _segment_file(place: _Place, number: int, path: Path, node_id: int, is_last: bool, running: bool) -> Checked | None:
     """Check one file; None when it was deleted meanwhile."""
     checked = Checked(str(path), place.suffix[1:])
     try:
@@ -181,11 +182,16 @@ def _segment_file(
         is_last = is_last and not _goes_on(found)
         what = f"no valid record at byte {found.frames.end} ({found.frames.reason})"
         rest = len(found.data) - found.frames.end
-        if not is_last:
+        if not is_last or _stopped_clean(place):
             checked.problem = f"{what}; {rest} bytes behind it are not served"
         elif not running:
             checked.note = f"{what}: the torn tail of an unclean stop, which the next start cuts off"
     return checked
+
+
+def _stopped_clean(place: _Place) -> bool:
+    """Whether the server that owns the folder marked that it ended in good order, and none has begun since."""
+    return (place.folder / "clean").exists() or (place.suffix == ".jnl" and (place.folder.parent / "terms").exists())
 
 
 def _last_begun(files: list[tuple[int, Path]]) -> int:
@@ -270,5 +276,3 @@ def check(directory: str, as_json: bool, verbose: bool) -> int:
     verdict = f"{len(report.problems)} problems" if report.problems else "no problem"
     print(f"{len(report.files)} files, {records:,} records, {output.bytes_text(total)}: {verdict}")
     return 1 if report.problems else 0
-
-

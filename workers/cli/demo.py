@@ -16,10 +16,14 @@ PLAIN_WIDTH = 120
 
 
 @click.command()
-@click.option("--input", "path", metavar="FILE", help="CSV, JSON lines or a log, instead of the flights; .gz and .zip too.")
+@click.option(
+    "--input", "path", metavar="FILE", help="CSV, JSON lines or a log, instead of the flights; .gz and .zip too."
+)
 @click.option("--key", metavar="NAME", help="Column to group by (of a log: number of the word); default: the first.")
 @click.option("--value", metavar="NAME", help="Column whose sum, mean and 95th percentile is wanted.")
-@click.option("--dir", "directory", metavar="DIR", help="Where node and results live and stay; default: a temporary directory.")
+@click.option(
+    "--dir", "directory", metavar="DIR", help="Where node and results live and stay; default: a temporary directory."
+)
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Only the first N records.")
 @click.option("--chaos", is_flag=True, help="SIGKILL the store server, queue workers and a consumer on the way.")
 @click.option("--cluster", is_flag=True, help="Spark as a local cluster: two executor JVMs.")
@@ -38,9 +42,10 @@ def demo(
 ) -> int:
     """Publish 336,776 real flights, consume them, stream them through Spark, and check the result.
 
-    Two producers publish the flights that left New York in 2013 to an exchange; two consumers receive and ack them; a
-    Spark stream computes departures, cancellations, mean and 95th-percentile delay per carrier and hour, writes Parquet and
-    publishes its rows, which are printed. Exit code 0 only if everything equals a direct computation over the file.
+    Two producers publish the flights that left New York in 2013 to an exchange; two consumers receive and ack them;
+    a Spark stream computes departures, cancellations, mean and 95th-percentile delay per carrier and hour, writes
+    Parquet, and publishes its rows, which are printed. The exit code is 0 only if everything equals a direct
+    computation over the same file.
     """
     from rich.console import Console
 

@@ -39,7 +39,9 @@ def _names_of(prefix: str) -> dict[int, str]:
     return {value: key.removeprefix(prefix).lower() for key, value in CONSTANTS.items() if key.startswith(prefix)}
 
 
-_NODE_STATES = {CONSTANTS[f"NODE_{name}"]: name.lower() for name in ("CREATING", "STARTING", "RUNNING", "DRAINING", "STOPPED")}
+_NODE_STATES = {
+    CONSTANTS[f"NODE_{name}"]: name.lower() for name in ("CREATING", "STARTING", "RUNNING", "DRAINING", "STOPPED")
+}
 _SERVER_STATES = {
     CONSTANTS[f"SERVER_{name}"]: name.lower() for name in ("DOWN", "RECOVERING", "READY", "STOPPING", "FAILED")
 }
@@ -75,7 +77,11 @@ def slots_part(superblock: Superblock) -> list[dict[str, Any]]:
     """Every slot that is not free."""
     rows = []
     for view in superblock.slots():
-        done = [server for server in range(superblock.servers_n) if superblock.server_done(view.slot, server) == view.generation & 0xFF]
+        done = [
+            server
+            for server in range(superblock.servers_n)
+            if superblock.server_done(view.slot, server) == view.generation & 0xFF
+        ]
         rows.append(
             {
                 "slot": view.slot,
@@ -187,10 +193,31 @@ _READERS: dict[str, Callable[[Superblock], Any]] = {
 _COLUMNS = {
     "servers": (
         *("server", "state", "pid", "epoch", "generation", "restarts", "error", "sleeping", "messages", "files"),
-        *("processed_n", "written_n", "eliminated_n", "commits_n", "syncs_n", "wakes_n", "delivered_n", "acked_n", "evicted_n"),
+        *(
+            "processed_n",
+            "written_n",
+            "eliminated_n",
+            "commits_n",
+            "syncs_n",
+            "wakes_n",
+            "delivered_n",
+            "acked_n",
+            "evicted_n",
+        ),
     ),
     "links": (
-        *("slot", "server", "tail", "processed", "written", "synced", "head", "in_ring", "delivery_tail", "delivery_head"),
+        *(
+            "slot",
+            "server",
+            "tail",
+            "processed",
+            "written",
+            "synced",
+            "head",
+            "in_ring",
+            "delivery_tail",
+            "delivery_head",
+        ),
         *("server_epoch", "evicted"),
     ),
 }

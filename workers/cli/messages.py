@@ -12,7 +12,6 @@ import click
 
 from warren.engine.errors import QueueEmpty, TimedOut, UsageError
 from warren.workers.cli import output
-from warren.workers.cli.queues import find_queue
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 BATCH = 1000
@@ -23,11 +22,15 @@ BATCH = 1000
 @click.argument("queue", required=False)
 @click.option("--exchange", help="Publish to this exchange instead of a queue.")
 @click.option("--routing-key", default="", help="Routing key, with --exchange.")
-@click.option("--file", "source", type=click.File("rb", lazy=False), default="-", help="What to publish; default: standard input.")
+@click.option(
+    "--file", "source", type=click.File("rb", lazy=False), default="-", help="What to publish; default: standard input."
+)
 @click.option("--body", help="Publish this text as one message.")
 @click.option("--whole", is_flag=True, help="The whole input is one message; else each line is one.")
 @click.option(
-    "--durability", type=click.Choice(["none", "written", "synced"]), help="What a confirm means; default: by the queue."
+    "--durability",
+    type=click.Choice(["none", "written", "synced"]),
+    help="What a confirm means; default: by the queue.",
 )
 @click.option("--json", "as_json", is_flag=True)
 def publish(
@@ -54,19 +57,14 @@ def publish(
         bodies = (line.rstrip(b"\r\n") for line in source)
     began = time.monotonic()
     count = 0
-    how = {} if durability is None else {"durability": durability}
-    if queue is not None:
-        declaration = find_queue(directory, queue)
-        with warren.attach(directory, name="warren-publish") as node:
-            target = node.queue(queue, durable=declaration["durable"])
-            while batch := _take(bodies):
-                target.put_many(batch, **how)
-                count += len(batch)
-    else:
-        with warren.attach(directory, name="warren-publish") as node:
-            for one in bodies:
-                node.publish(one, exchange=exchange, routing_key=routing_key, **how)
-                count += 1
+    with warren.attach(directory, name="warren-publish") as node:
+        target = node.queue(queue, create=False) if queue is not None else None
+        while batch := _take(bodies):
+            if target is not None:
+                target.put_many(batch, durability=durability)
+            else:
+                node.publish_many(batch, exchange or "", routing_key, durability=durability)
+            count += len(batch)
     seconds = time.monotonic() - began
     if as_json:
         output.print_json({"published": count, "seconds": round(seconds, 3)})
@@ -97,10 +95,9 @@ def consume(directory: str, queue: str, count: int | None, timeout: float | None
     """
     import warren
 
-    declaration = find_queue(directory, queue)
     printed = 0
     with warren.attach(directory, name="warren-consume") as node:
-        source = node.queue(queue, durable=declaration["durable"])
+        source = node.queue(queue, create=False)
         while count is None or printed < count:
             try:
                 message = source.get(timeout=timeout)

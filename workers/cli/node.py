@@ -31,13 +31,21 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 @click.command()
 @DIRECTORY
 @click.option("--workers", type=click.IntRange(1, 30), help="Queue workers; default: one per core.")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
+)
 @click.option("--idle-exit", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long without clients.")
-@click.option("--adopt", is_flag=True, help="Be content when a node runs already; take over what a dead supervisor left.")
+@click.option(
+    "--adopt", is_flag=True, help="Be content when a node runs already; take over what a dead supervisor left."
+)
 @click.option("--successor", is_flag=True, hidden=True)
-@click.option("--stop-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Longest drain, seconds.")
+@click.option(
+    "--stop-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Longest drain, seconds."
+)
 @click.option("--quiet", is_flag=True, help="Print nothing when the node is up.")
-@click.option("--foreground/--detach", default=True, help="Stay in the foreground (default), or go to the background when up.")
+@click.option(
+    "--foreground/--detach", default=True, help="Stay in the foreground (default), or go to the background when up."
+)
 def up(
     directory: str,
     workers: int | None,
@@ -175,7 +183,9 @@ def status(directory: str, as_json: bool, timeout: float) -> int:
 
 @click.command()
 @DIRECTORY
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="How long to wait until it has stopped; exit code 4.")
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="How long to wait until it has stopped; exit code 4."
+)
 @click.option("--force", is_flag=True, help="Kill the servers instead of letting them finish; what is confirmed stays.")
 @click.option("--json", "as_json", is_flag=True)
 def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
@@ -187,16 +197,15 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             pidfd = -1
-        try:
+        with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
             client.call("stop", timeout=timeout, force=force)
-        except (NodeNotRunning, ClosedError):
-            pass  # it was stopping, and is gone by now
         target = client.directory
     try:
         left = max(0.0, timeout - (time.monotonic() - began))
         if pidfd >= 0 and not select.select([pidfd], [], [], left)[0]:
             raise TimedOut(
-                f"the node of {target.path} is still stopping after {timeout:g} s: repeat with a longer --timeout, or with --force"
+                f"the node of {target.path} is still stopping after {timeout:g} s: "
+                "repeat with a longer --timeout, or with --force"
             )
     finally:
         if pidfd >= 0:
@@ -211,7 +220,9 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
 
 @click.command()
 @DIRECTORY
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks."
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each look.")
 def top(directory: str, interval: float, count: int | None, as_json: bool) -> int:

@@ -82,15 +82,22 @@ def _fail(kind: str, message: str, code: int) -> int:
 
 def print_json(value: Any) -> None:
     """One line of JSON."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise BrokenPipeError from error  # without errno, or click ends the process with exit code 1
 
 
 def console() -> Console:
     """Standard output for tables; as wide as it has to be when it is not a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
+    class Standard(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `run` knows what that means; rich would end with exit code 1
+
+    return Standard(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def bytes_text(count: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from warren.engine.errors import NotYet, QueueNotFound
+from warren.engine.errors import NotYet
 from warren.workers.cli import output
 from warren.workers.control import ControlClient
 
@@ -27,14 +27,6 @@ def _done(as_json: bool, answer: dict[str, Any], text: str) -> None:
         print(text)
 
 
-def find_queue(directory: str, name: str) -> dict[str, Any]:
-    """The declaration of a queue that must be there. Raises QueueNotFound."""
-    for item in _call(directory, "queues")["queues"]:
-        if item["name"] == name and not item["hidden"]:
-            return dict(item)
-    raise QueueNotFound(f"there is no queue {name!r}: declare it with `warren queue declare {directory} {name}`")
-
-
 @click.group()
 def queue() -> None:
     """Declare, list, bind, purge and delete queues."""
@@ -43,13 +35,19 @@ def queue() -> None:
 @queue.command("declare")
 @DIRECTORY
 @NAME
-@click.option("--durable/--transient", default=True, help="Whether it and its messages outlive the node; default: durable.")
+@click.option(
+    "--durable/--transient", default=True, help="Whether it and its messages outlive the node; default: durable."
+)
 @JSON
 def declare_queue(directory: str, name: str, durable: bool, as_json: bool) -> None:
     """Declare a queue; well too when it exists with the same properties."""
     answer = _call(directory, "declare_queue", name=name, durable=durable)
     text = "declared" if answer["created"] else "exists already"
-    _done(as_json, answer, f"queue {name} {text} ({'durable' if durable else 'transient'}, worker {answer['queue']['worker']})")
+    _done(
+        as_json,
+        answer,
+        f"queue {name} {text} ({'durable' if durable else 'transient'}, worker {answer['queue']['worker']})",
+    )
 
 
 @queue.command("delete")
@@ -109,9 +107,8 @@ def purge_queue(directory: str, name: str, as_json: bool) -> None:
     """Drop all ready messages of a queue; delivered and unacked ones stay."""
     import warren
 
-    declaration = find_queue(directory, name)
-    with warren.attach(directory) as node:
-        count = node.queue(name, durable=declaration["durable"]).purge()
+    with warren.attach(directory, name="warren-purge") as node:
+        count = node.queue(name, create=False).purge()
     _done(as_json, {"queue": name, "count": count}, f"queue {name}: {count:,} messages dropped")
 
 

@@ -1,4 +1,4 @@
-"""`warren bench` and `warren stress`: the tools of warren.tools, loaded when they are called. Their options are their own."""
+"""`warren bench` and `warren stress`: tools with options of their own, loaded when they are called."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ class Chaos:
     plan: list[Kill] = field(default_factory=_plan)
     done: list[Killed] = field(default_factory=list)
 
-    def tick(self, progress: Progress, status: Callable[[], dict[str, Any]], consumer: Callable[[int], int]) -> list[Killed]:
+    def tick(
+        self, progress: Progress, status: Callable[[], dict[str, Any]], consumer: Callable[[int], int]
+    ) -> list[Killed]:
         """Kill what is due by now. `status` is the node's, `consumer` tells the pid of a consumer."""
         due = [kill for kill in self.plan if kill.due(progress)]
         killed = []

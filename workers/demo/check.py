@@ -14,7 +14,7 @@ from warren.workers.demo.consumer import BAD, REDELIVERED, ROW
 from warren.workers.demo.direct import Direct, Group
 from warren.workers.demo.stream import Row
 
-#: of interpolated percentiles, and of sums of numbers that are not whole: the order of additions shows in the last digits
+#: of percentiles, and of sums of numbers that are not whole: the order of operations shows in the last digits
 TOLERANCE = 1e-9
 PROBLEMS_MAX = 20
 
@@ -90,8 +90,7 @@ def check_groups(direct: Direct, rows: list[Row], where: str) -> list[str]:
         other = found.setdefault(key, row)
         if other != row:
             problems.append(f"{where}: group {key} came twice, and differs")
-    for key in direct.groups.keys() - found.keys():
-        problems.append(f"{where}: group {key} is missing")
+    problems += [f"{where}: group {key} is missing" for key in direct.groups.keys() - found.keys()]
     for key, row in found.items():
         group = direct.groups.get(key)
         if group is None:

@@ -1,8 +1,8 @@
 """A consumer of the demo: receives from its queues, writes down what it got, and only then acks.
 
-Each message becomes a fixed row of 24 bytes in an append-only file, a batch with one write() before its ack: whatever was
-acked is in the file, however this process ends. What was written down and not acked comes again, marked redelivered, to the
-next incarnation, which has a file of its own.
+Each message becomes a fixed row of 24 bytes in an append-only file, a batch with one write() before its ack: whatever
+was acked is in the file, however this process ends. What was written down and not acked comes again, marked
+redelivered, to the next incarnation, which has a file of its own.
 
 Run as `python -m warren.workers.demo.consumer '{…}'`. Ends when its standard input is closed and its queues are empty.
 """
@@ -30,7 +30,7 @@ TIMEOUT_S = 120.0
 WAIT_S = 0.2
 REDELIVERED, BAD = 1, 2
 
-#: one received message: index of the queue in the task, flags, number (-1 - block for a manifest), time since publishing
+#: one received message: index of the queue in the task, flags, number (-1 - block: a manifest), time since publishing
 ROW = np.dtype([("queue", "<u4"), ("flags", "<u4"), ("n", "<i8"), ("latency_ns", "<i8")])
 
 
@@ -125,7 +125,9 @@ def _row(index: int, message: Message, decoder: msgspec.json.Decoder[Head], now:
 def _is_whole(records: msgspec.Raw) -> bool:
     """A manifest has its records, one after the other without a gap."""
     try:
-        numbers = [record[0] for record in msgspec.json.decode(records, type=list[tuple[int, str, int | None, float | None]])]
+        numbers = [
+            record[0] for record in msgspec.json.decode(records, type=list[tuple[int, str, int | None, float | None]])
+        ]
     except msgspec.MsgspecError:
         return False
     return bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))

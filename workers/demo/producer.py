@@ -1,4 +1,4 @@
-"""A producer of the demo: publishes every second block of the input, each with its manifest, and waits for the confirms.
+"""A producer of the demo: publishes every second block of the input with its manifest, and waits for the confirms.
 
 Run as `python -m warren.workers.demo.producer '{"directory": …, "input": {…}, "part": 0, "parts": 2}'`. Prints lines of
 JSON: {"published": n, "bytes": b} as it goes on, and {"done": true, …} at the end.
@@ -48,9 +48,7 @@ def run(task: Task, talk: Talk) -> None:
                     bodies.append(encoder.encode(_manifest(records, at)))
                     keys.append(f"manifest.{records[0].block}")
                 before = time.monotonic_ns()
-                node.publish_many(
-                    bodies, exchange=EXCHANGE, routing_keys=keys, durability="synced", timeout=TIMEOUT_S
-                )
+                node.publish_many(bodies, exchange=EXCHANGE, routing_keys=keys, durability="synced", timeout=TIMEOUT_S)
                 waiting_ns += time.monotonic_ns() - before
                 published += len(bodies)
                 size += sum(map(len, bodies))

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 
 from warren.workers.demo.chaos import Progress
@@ -51,8 +52,9 @@ class Bar:
                 self._tasks[name] = self._bars.add_task(name, total=total, rate="")
             if done:
                 since = self._since.setdefault(name, now)
-                rate = f"{done / (now - since):,.0f}/s" if now > since and done < total else ""
-                self._bars.update(self._tasks[name], completed=min(done, total), total=total, **({"rate": rate} if rate else {}))
+                if now > since and done < total:
+                    self._bars.update(self._tasks[name], rate=f"{done / (now - since):,.0f}/s")
+                self._bars.update(self._tasks[name], completed=min(done, total), total=total)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -135,9 +137,10 @@ def _elided_text(outcome: Outcome) -> str:
     found = elided(outcome)
     segments = found["segment_files_seen"]
     return (
-        f"{found['manifests']:,} large bodies went to the store once for {found['manifest_references']:,} queue entries, and "
-        f"{found['store_writes_eliminated']:,} of them were acked before they reached the disk; of {found['queue_entries']:,} "
-        f"entries {'none' if not segments else f'some (in {segments} files)'} outlived the journal into a segment"
+        f"{found['manifests']:,} large bodies went to the store once for {found['manifest_references']:,} queue "
+        f"entries, and {found['store_writes_eliminated']:,} of them were acked before they reached the disk; of "
+        f"{found['queue_entries']:,} entries {'none' if not segments else f'some (in {segments} files)'} outlived "
+        "the journal into a segment"
     )
 
 
@@ -191,8 +194,8 @@ def show(console: Console, outcome: Outcome, given: Input) -> None:
         console.print(f"Kept: node and results in {outcome.kept}", markup=False)
     if outcome.check.ok:
         console.print(
-            f"[bold green]The check passed[/]: all {outcome.check.groups} groups are equal to the direct computation over "
-            "the same file, and every message came exactly once into every queue."
+            f"[bold green]The check passed[/]: all {outcome.check.groups} groups are equal to the direct "
+            "computation over the same file, and every message came exactly once into every queue."
         )
     else:
         console.print("[bold red]The check FAILED.[/]")
@@ -254,7 +257,8 @@ def _figures(outcome: Outcome) -> Table:
     megabytes = outcome.published_bytes / 1e6
     table.add_row(
         "published",
-        f"{outcome.published:,} messages, {megabytes:,.0f} MB, synced, in {outcome.publish_seconds:.1f} s: {publish:,.0f}/s",
+        f"{outcome.published:,} messages, {megabytes:,.0f} MB, synced, in {outcome.publish_seconds:.1f} s: "
+        f"{publish:,.0f}/s",
     )
     table.add_row("received, acked", f"{outcome.received:,} in {outcome.receive_seconds:.1f} s: {receive:,.0f}/s")
     latencies = ", ".join(f"{name} {value:,.1f} ms" for name, value in outcome.latencies_ms.items())

@@ -28,7 +28,7 @@ from warren.workers.demo import consumer, producer, stream
 from warren.workers.demo.chaos import Chaos, Killed, Progress
 from warren.workers.demo.direct import Direct, compute
 from warren.workers.demo.inputs import AUDIT, EXCHANGE, MANIFESTS, REPORT, SPARK, Input
-from warren.workers.demo.processes import Child, Children
+from warren.workers.demo.processes import Child, Children, uninterrupted
 from warren.workers.launch import launch
 from warren.workers.node import Node, attach
 from warren.workers.spark.session import check_spark
@@ -95,7 +95,8 @@ def run(wishes: Wishes, watcher: Watcher) -> Outcome:
         ran_before = NodeDirectory(node_directory).locked()
         try:
             watcher.stage(f"starting a node: look at it with `warren status {node_directory}`")
-            launch(node_directory, idle_exit=IDLE_EXIT_S)
+            with uninterrupted():
+                launch(node_directory, idle_exit=IDLE_EXIT_S)
             with attach(node_directory, timeout=60, name="demo") as node:
                 return _Job(wishes, watcher, node, node_directory, work, kept).run()
         finally:
@@ -197,7 +198,8 @@ class _Job:
             declared = self.node.queue(queue, durable=True)
             if len(declared):
                 raise UsageError(
-                    f"queue {queue!r} of {self.directory} is not empty: an earlier demo was cut off there. Use another --dir"
+                    f"queue {queue!r} of {self.directory} is not empty: an earlier demo was cut off there; "
+                    "use another --dir"
                 )
         self.node.declare_exchange(EXCHANGE, "topic")
         for queue, pattern in self.queues.items():
@@ -265,11 +267,13 @@ class _Job:
                         child.finish()
             if self.stream.is_done and "stream" not in self.seconds:
                 self.seconds["stream"] = now - self.first.get("session", self.publishing_since)
-            if self.stream.is_done and draining and all(child.is_done for child in self.consumers):
-                if self.chaos is None or not self.chaos.plan:
-                    return
+            all_done = self.stream.is_done and draining and all(child.is_done for child in self.consumers)
+            if all_done and (self.chaos is None or not self.chaos.plan):
+                return
             if now - moved > STALLED_S:
-                raise TimedOut(f"nothing has moved for {STALLED_S:g} s: see {self.work} (with --keep) and `warren status`")
+                raise TimedOut(
+                    f"nothing has moved for {STALLED_S:g} s: see {self.work} (with --keep) and `warren status`"
+                )
 
     def _stage_of_stream(self, fields: dict[str, Any]) -> None:
         if fields["stage"] == "session":
@@ -283,7 +287,9 @@ class _Job:
         progress = self.progress
         progress.published = sum(child.heard.get("published", 0) for child in self.producers)
         # what is written down counts, also by a consumer that was killed since
-        progress.received = sum(path.stat().st_size for path in self.record_files if path.exists()) // consumer.ROW.itemsize
+        progress.received = (
+            sum(path.stat().st_size for path in self.record_files if path.exists()) // consumer.ROW.itemsize
+        )
         progress.streamed = self.stream.heard.get("streamed", 0)
         progress.batches = self.stream.heard.get("batches", 0)
 

@@ -1,9 +1,9 @@
 """The demo's Spark stream: the queue `spark`, grouped, to Parquet, and its rows into the queue `report`.
 
-The stream reads by `format("warren")` and keeps the groups in Spark's state, so that each claim counts once whatever is
-killed: a micro-batch is a range of claims, and a replay reads the same range. It runs with Trigger.AvailableNow again and again;
-the run that began after the producers had ended is the last. A query that fails (a server is gone for longer than a
-task's tries) is started again from its checkpoint.
+The stream reads by `format("warren")` and keeps the groups in Spark's state, so that each claim counts once whatever
+is killed: a micro-batch is a range of claims, and a replay reads the same range. It runs with Trigger.AvailableNow
+again and again; the run that began after the producers had ended is the last. A query that fails (a server is gone
+for longer than a task's tries) is started again from its checkpoint.
 
 Run as `python -m warren.workers.demo.stream '{…}'`. Reads the order `finished` (the producers have ended).
 """
@@ -150,7 +150,7 @@ def _follow(query: StreamingQuery, before: int, talk: Talk) -> int:
     ended = False
     while not ended:
         try:
-            ended = bool(query.awaitTermination(POLL_S))
+            ended = bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]  # its stub knows whole seconds only
         except Exception as problem:  # noqa: BLE001 - whatever ended the query is in query.exception()
             ended = True
             print(problem, file=sys.stderr)

@@ -1,7 +1,7 @@
-"""How the demo's processes talk: a task as JSON in the argument, lines of JSON on standard output, orders on standard input.
+"""How the demo's processes talk: a task as JSON in the argument, JSON lines on the output, orders on the input.
 
-The parent closes a child's standard input (or dies, which closes it, too) to say that there is nothing more to do; a child
-notices that and ends. Errors come as a line {"error": class, "message": text} before the exit code 1.
+The parent closes a child's standard input (or dies, which closes it, too) to say that there is nothing more to do; a
+child notices that and ends. Errors come as a line {"error": class, "message": text} before the exit code 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one Warren client of a Spark Python process, opened at the first use.
 
-Spark's Python workers are forked from a daemon that never runs our code, live for many tasks, and end without any clean-up
-(idle ones are killed, others leave by `os._exit`). So the client belongs to the process, is found by its pid (a fork must
-not use its parent's), and nothing here relies on being closed: the node sweeps what a dead client held.
+Spark's Python workers are forked from a daemon that never runs our code, live for many tasks, and end without any
+clean-up (idle ones are killed, others leave by `os._exit`). So the client belongs to the process, is found by its pid
+(a fork must not use its parent's), and nothing here relies on being closed: the node sweeps what a dead client held.
 
 `warren.spark.register` puts the application's name into the environment that Spark gives to these workers.
 """

@@ -1,12 +1,13 @@
 """Offsets of a queue's stream in Spark's checkpoint, and how a range of claims is cut into partitions.
 
-An offset is `{"<queue>": {"id": "<incarnation>", "next": <claim>, "subscription": "<name>"}}`: claims below `next` have been
-processed. Spark compares offsets as JSON strings, so keys are emitted in sorted order, always. The incarnation tells a
-subscription from a later one of the same name, whose claim numbers mean other messages.
+An offset is `{"<queue>": {"id": "<incarnation>", "next": <claim>, "subscription": "<name>"}}`: claims below `next`
+have been processed. Spark compares offsets as JSON strings, so keys are emitted in sorted order, always. The
+incarnation tells a subscription from a later one of the same name, whose claim numbers mean other messages.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,14 +47,15 @@ class ClaimOffset:
         """Raise unless this offset is of that queue, subscription and incarnation."""
         if (self.queue, self.subscription) != (queue, subscription):
             raise UsageError(
-                f"the checkpoint is of queue {self.queue!r}, subscription {self.subscription!r}, but the query reads queue "
-                f"{queue!r}, subscription {subscription!r}; a changed query needs a new checkpointLocation"
+                f"the checkpoint is of queue {self.queue!r}, subscription {self.subscription!r}, but the query "
+                f"reads queue {queue!r}, subscription {subscription!r}; a changed query needs a new checkpointLocation"
             )
         if self.incarnation != incarnation:
             raise StoreError(
-                f"the subscription {subscription!r} of queue {queue!r} was deleted and made anew since the checkpoint was "
-                f"written (then {self.incarnation}, now {incarnation}); its claim numbers mean other messages. Start with a "
-                "new checkpointLocation: what is claimed and not acked will be delivered to it"
+                f"the subscription {subscription!r} of queue {queue!r} was deleted and made anew since the "
+                f"checkpoint was written (then {self.incarnation}, now {incarnation}); its claim numbers mean "
+                "other messages. Start with a new checkpointLocation: what is claimed and not acked will be "
+                "delivered to it"
             )
 
 
@@ -70,4 +72,4 @@ def cut(start: int, end: int, *, parts_min: int, records_max: int | None) -> lis
         parts = max(parts, -(-total // records_max))
     parts = min(parts, total)
     bounds = [start + total * i // parts for i in range(parts + 1)]
-    return list(zip(bounds, bounds[1:], strict=False))
+    return list(itertools.pairwise(bounds))

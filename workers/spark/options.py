@@ -1,4 +1,4 @@
-"""The options of `format("warren")`, checked when the source or sink is made, so that a typo fails before anything runs."""
+"""The options of `format("warren")`, checked when source or sink is made: a typo fails before anything runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,17 @@ _SOURCE_OPTIONS = (
     "failOnDataLoss",
     "timeout",
 )
-_SINK_OPTIONS = ("path", "queue", "exchange", "routingKey", "durability", "mandatory", "batchRows", "timeout", "delivery")
+_SINK_OPTIONS = (
+    "path",
+    "queue",
+    "exchange",
+    "routingKey",
+    "durability",
+    "mandatory",
+    "batchRows",
+    "timeout",
+    "delivery",
+)
 #: options that Spark itself puts beside ours, or reads from among ours
 _SPARKS_OPTIONS = ("checkpointLocation", "queryName", "mergeSchema")
 

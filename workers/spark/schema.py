@@ -1,8 +1,8 @@
 """The rows that Spark sees, declared once: names, Spark types, Arrow types.
 
-Invariant: a batch handed to Spark equals the schema it was asked for exactly, as Spark checks types, nullability and order
-and then reads buffers blindly. So `to_spark_batch` casts nothing but what is named here, and `arrow_schema` is tested
-against PySpark's own conversion.
+Invariant: a batch handed to Spark equals the schema it was asked for exactly, as Spark checks types, nullability and
+order and then reads buffers blindly. So `to_spark_batch` casts nothing but what is named here, and `arrow_schema` is
+tested against PySpark's own conversion.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def check_schema(schema: StructType) -> None:
             raise UsageError(f"Warren has no column {field.name!r}; its columns are {', '.join(COLUMN_NAMES)}")
         if field.dataType != column.spark:
             raise UsageError(
-                f"Warren's column {field.name!r} is {column.spark.simpleString()}, not {field.dataType.simpleString()}; "
-                "declare it so in .schema(...), and cast afterwards"
+                f"Warren's column {field.name!r} is {column.spark.simpleString()}, not "
+                f"{field.dataType.simpleString()}; declare it so in .schema(...), and cast afterwards"
             )
 
 

@@ -42,7 +42,8 @@ def register(spark: SparkSession) -> None:
     """Register `format("warren")` with a session, for reading and writing, batch and stream.
 
     Each Python worker of the session attaches to a node when it first needs it, as a client named
-    `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Raises UsageError for a Spark Connect session, whose workers are elsewhere.
+    `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Raises
+    UsageError for a Spark Connect session, whose workers are elsewhere.
     """
     from warren.workers.spark.source import WarrenDataSource
 
@@ -76,8 +77,9 @@ def session(
 ) -> Iterator[SparkSession]:
     """A small, quiet Spark session with `format("warren")` registered; stopped at the end, its JVM with it.
 
-    `master` is `local[cores,tries]` or `local-cluster[executors,cores,MB]`; `memory` is the driver's heap; `settings` go
-    to Spark as they are, above the defaults of this module. Raises JavaMissing. There must be no other session in the process.
+    `master` is `local[cores,tries]` or `local-cluster[executors,cores,MB]`; `memory` is the driver's heap; `settings`
+    go to Spark as they are, above the defaults of this module. Raises JavaMissing. There must be no other session in
+    the process.
     """
     check_spark()
     from pyspark.sql import SparkSession
@@ -123,7 +125,7 @@ def remove_cluster_work(application_id: str) -> None:
 
 
 def _end_spark(orderly: bool) -> None:
-    """Stop the session, and end the JVM, which PySpark would keep until this process ends; the next session starts another."""
+    """Stop the session, and end its JVM, which PySpark would keep until this process ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

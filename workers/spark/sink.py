@@ -1,8 +1,8 @@
 """Writing to a queue or an exchange from Spark: at least once.
 
 A task publishes its rows and returns when the node confirmed all of them (synced, unless the option `durability` says
-less). Nothing is staged: rows are visible when they are published, not when Spark commits, and a task that Spark repeats
-publishes its rows again. A reader that must not see doubles tells them by a key in the message.
+less). Nothing is staged: rows are visible when they are published, not when Spark commits, and a task that Spark
+repeats publishes its rows again. A reader that must not see doubles tells them by a key in the message.
 """
 
 from __future__ import annotations
@@ -70,6 +70,13 @@ def _bytes_of(column: pa.Array) -> list[bytes | None]:
     return values
 
 
+def _bodies_of(column: pa.Array) -> list[bytes]:
+    bodies = [body for body in _bytes_of(column) if body is not None]
+    if len(bodies) < len(column):
+        raise UsageError("column 'value' is null in some rows; a message needs a body: filter them, or coalesce")
+    return bodies
+
+
 def _headers_of(value: list[dict[str, Any]] | None) -> dict[str, Any] | None:
     return {pair["key"]: pair["value"] for pair in value} if value else None
 
@@ -82,14 +89,13 @@ def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Publishe
         for first in range(0, batch.num_rows, options.batch_rows):
             part = batch.slice(first, options.batch_rows)
             there = set(part.schema.names)
-            bodies = _bytes_of(part.column("value"))
-            if part.column("value").null_count:
-                raise UsageError("column 'value' is null in some rows; a message needs a body: filter them, or coalesce")
+            bodies = _bodies_of(part.column("value"))
             headers = [_headers_of(row) for row in part.column("headers").to_pylist()] if "headers" in there else None
             if options.queue is not None:
                 queue = node.queue(options.queue, create=False)
                 queue.put_many(bodies, headers=headers, durability=options.durability, timeout=options.timeout_s)
             else:
+                assert options.exchange is not None
                 keys = [options.routing_key or ""] * len(bodies)
                 if "key" in there:
                     own = _bytes_of(part.column("key"))

@@ -1,8 +1,8 @@
 """Reading a queue from Spark: as a batch (browse, no ack) and as a stream (durable numbered claims).
 
-A stream owns a subscription. Claiming moves messages from the queue to the subscription's end, under dense numbers, durably;
-a micro-batch is a range of numbers, and stays readable until it is acked. That makes a replay exact: a batch that
-Spark planned and did not commit is read again with the same content, whoever died.
+A stream owns a subscription. Claiming moves messages from the queue to the subscription's end, under dense numbers,
+durably; a micro-batch is a range of numbers, and stays readable until it is acked. That makes a replay exact: a batch
+that Spark planned and did not commit is read again with the same content, whoever died.
 
 Ack happens in `latestOffset(start)`: Spark calls it with the offset that it has committed, also when nothing new comes
 and at the end of an AvailableNow run; `commit(end)` comes only when the next batch with data is planned.
@@ -13,8 +13,8 @@ Crash points of the stream (driver killed)
   batch committed, not acked: acked by the restart's first `latestOffset`
   checkpoint lost: the claims not acked are delivered again, marked so by delivery_count
 
-A batch read plans the length of the queue at that moment, and repeats it in every action on the same DataFrame; messages that
-consumers acked since are missing from it.
+A batch read plans the length of the queue at that moment, and repeats it in every action on the same DataFrame;
+messages that consumers acked since are missing from it.
 """
 
 from __future__ import annotations
@@ -248,8 +248,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(position.next, base)
         if self._known_end is not None and end != self._known_end:
             raise UsageError(
-                f"subscription {self.options.subscription!r} of queue {self.options.queue!r} ends at claim {end}, but this "
-                f'query left it at {self._known_end}: another query reads it. Give each its own .option("subscription", "…")'
+                f"subscription {self.options.subscription!r} of queue {self.options.queue!r} ends at claim {end}, "
+                "but this "
+                f"query left it at {self._known_end}: another query reads it. Give each its own "
+                '.option("subscription", "…")'
             )
         self._known_end = end
         return base, end
@@ -277,15 +279,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _beyond(self, wanted: int, end: int) -> str:
         return (
-            f"the checkpoint knows claims of subscription {self.options.subscription!r} up to {wanted}, but the node only up to "
-            f"{end}: the data directory is older than the checkpoint. Start with a new checkpointLocation"
+            f"the checkpoint knows claims of subscription {self.options.subscription!r} up to {wanted}, but the "
+            f"node only up to {end}: the data directory is older than the checkpoint. Start with a new "
+            "checkpointLocation"
         )
 
     def _lost(self, first: int, end: int) -> None:
         """Claims [first, end) are not all there: an error, or with failOnDataLoss=false a line in the log."""
         text = (
-            f"claims of subscription {self.options.subscription!r} of queue {self.options.queue!r} between {first} and {end} "
-            "are gone: acked by an earlier run with a newer checkpoint, or lost"
+            f"claims of subscription {self.options.subscription!r} of queue {self.options.queue!r} between "
+            f"{first} and {end} are gone: acked by an earlier run with a newer checkpoint, or lost"
         )
         if self.options.fail_on_data_loss:
             raise StoreError(text + "; failOnDataLoss=false goes on without them")

@@ -1,0 +1,416 @@
+/* An attachment of a client (client.c): routes, consumers' books against a naive model, and a run with a server thread
+ * that executes commands, delivers and wakes, under the sanitizers. Bodies in files: a journal file read back, torn and
+ * replaced. The last argument may be a seed. */
+#include "client.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SERVERS 4
+#define RING 256
+#define SLOTS 64
+#define WORKER WR_SERVER_WORKER_FIRST
+#define ARENA 65536
+#define MESSAGES 20000
+
+#define CHECK(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
+            abort();                                                                 \
+        }                                                                            \
+    } while (0)
+
+typedef struct {
+    wr_superblock *super;
+    void *region;
+    wr_attachment a;
+} node;
+
+static uint64_t random_state = 88172645463325252ull;
+static uint64_t random_below(uint64_t n) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state % n;
+}
+
+static void make(node *n) {
+    memset((void *)n, 0, sizeof *n);
+    n->super = aligned_alloc(WR_PAGE_BYTES, WR_SUPERBLOCK_BYTES);
+    CHECK(n->super);
+    memset((void *)n->super, 0, WR_SUPERBLOCK_BYTES);
+    n->super->node_id = 7;
+    n->super->servers_n = SERVERS;
+    n->super->ring_records = RING;
+    n->super->delivery_slots = SLOTS;
+    n->super->reply_bytes = 4096;
+    n->super->arena_bytes = ARENA;
+    n->super->message_bytes_max = 20000;
+    n->super->images_n = 2;
+    n->super->file_bytes = 262144;
+    wr_geometry g = wr_geometry_of(n->super);
+    uint64_t bytes = wr_view_bytes(&g);
+    n->region = aligned_alloc(WR_PAGE_BYTES, bytes);
+    CHECK(n->region);
+    memset(n->region, 0, bytes);
+    CHECK(!wr_attachment_init(&n->a, n->super, n->region, bytes, 3, 1, 99));
+}
+
+static void drop(node *n) {
+    wr_attachment_free(&n->a);
+    free(n->region);
+    free((void *)n->super);
+}
+
+/* ---- what was handed out ---- */
+
+static void books(void) {
+    node n;
+    make(&n);
+    wr_taker taker;
+    CHECK(!wr_taker_add(&n.a, &taker, WORKER, 5));
+    CHECK(wr_taker_add(&n.a, &taker, WORKER, 5) == EEXIST);
+    enum { MOST = 4000 };
+    static bool held[MOST];
+    memset(held, 0, sizeof held);
+    uint64_t next = 0;
+    for (int step = 0; step < 30000; step++) {
+        uint64_t what = random_below(10);
+        if (what < 5 && next < MOST) {
+            held[next] = true;
+            CHECK(!wr_taker_hand(&taker, next++));
+        } else if (what < 9) {
+            uint64_t tag = next ? random_below(next) : 0;
+            CHECK(wr_taker_forget(&taker, tag) == held[tag]);
+            held[tag] = false;
+        } else {
+            uint64_t tag = next ? random_below(next) : 0, tags[8], expected = 0;
+            for (uint64_t i = 0; i <= tag && i < next; i++) expected += held[i];
+            for (;;) {
+                uint32_t some = wr_taker_forget_up_to(&taker, tag, tags, 8);
+                if (!some) break;
+                expected -= some;
+                for (uint32_t i = 0; i < some; i++) {
+                    CHECK(tags[i] <= tag && held[tags[i]]);
+                    held[tags[i]] = false;
+                }
+            }
+            CHECK(!expected);
+        }
+    }
+    /* Many consumers, added and dropped: each is found as long as it is there. */
+    enum { MANY = 300 };
+    static wr_taker many[MANY];
+    static bool there[MANY];
+    memset(there, 0, sizeof there);
+    for (int step = 0; step < 3000; step++) {
+        uint32_t i = (uint32_t)random_below(MANY);
+        if (there[i]) wr_taker_drop(&n.a, &many[i]);
+        else CHECK(!wr_taker_add(&n.a, &many[i], WORKER, 100 + i));
+        there[i] = !there[i];
+        uint32_t j = (uint32_t)random_below(MANY);
+        CHECK(wr_taker_find(&n.a, 100 + j) == (there[j] ? &many[j] : NULL));
+    }
+    for (uint32_t i = 0; i < MANY; i++)
+        if (there[i]) wr_taker_drop(&n.a, &many[i]);
+    CHECK(wr_taker_find(&n.a, 5) == &taker);
+    wr_taker_drop(&n.a, &taker);
+    CHECK(!wr_taker_find(&n.a, 5));
+    drop(&n);
+}
+
+/* ---- routes ---- */
+
+static void routes(void) {
+    node n;
+    make(&n);
+    uint32_t ids[] = {1, 2, 3, 4, 5};
+    wr_route route = {.targets_n = 2,
+                      .targets = {{.server = WORKER, .queue = 1, .ids_n = 3, .ids = ids},
+                                  {.server = WORKER + 1, .queue = 4, .ids_n = 1, .ids = ids + 3}}};
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0;; i++) {
+            uint8_t id[16];
+            uint32_t done = 0;
+            uint64_t sequences[2];
+            wr_condition blocked;
+            wr_attachment_id(&n.a, id);
+            char body[700];
+            memset(body, 'a' + i % 26, sizeof body);
+            int error = wr_attachment_publish(&n.a, &route, &done, id, "meta", 4, body, sizeof body, 0, sequences, &blocked);
+            if (error) {
+                CHECK(error == EAGAIN && i > 50);
+                CHECK(!wr_condition_met(&blocked));
+                break;
+            }
+            wr_command *many = wr_view_command(&n.a.port.view, WORKER, sequences[0]);
+            wr_command *one = wr_view_command(&n.a.port.view, WORKER + 1, sequences[1]);
+            CHECK(many->queue == 3 && many->length == 12 + 704 && many->flags & WR_FLAG_ROUTES);
+            CHECK(one->queue == 4 && one->length == 704 && one->body == many->body + 12 && !(one->flags & WR_FLAG_ROUTES));
+            const uint8_t *blob = wr_view_blob(&n.a.port.view, one->body, one->length);
+            CHECK(blob && !memcmp(blob, "meta", 4) && !memcmp(blob + 4, body, sizeof body));
+        }
+        wr_port_submit(&n.a.port, WORKER);
+        wr_port_submit(&n.a.port, WORKER + 1);
+        for (uint32_t s = WORKER; s < SERVERS; s++) {
+            wr_link *link = wr_attachment_link(&n.a, s);
+            atomic_store(&link->head, atomic_load(&link->tail));
+        }
+    }
+    drop(&n);
+}
+
+/* ---- a server thread ---- */
+
+typedef struct {
+    node *n;
+    _Atomic bool stop;
+    uint64_t received, acked;
+    uint8_t *images;
+} server;
+
+static void wake(node *n) { wr_bell_ring(&n->a.port.view.client->waiting); }
+
+/* Executes what comes on one link: a PUBLISH is delivered at once (its body goes into the image), an ACK frees its slots. */
+static void *serve(void *argument) {
+    server *s = argument;
+    const wr_view *view = &s->n->a.port.view;
+    wr_link *link = &view->links[WORKER];
+    wr_image *image = (wr_image *)s->images;
+    uint64_t next = 0, delivered = 0, append = WR_PAGE_BYTES, slot_of[SLOTS];
+    bool busy[SLOTS] = {false};
+    atomic_store(&image->file, 1);
+    while (!atomic_load(&s->stop)) {
+        uint64_t tail = atomic_load_explicit(&link->tail, memory_order_acquire);
+        bool stuck = next == tail;
+        while (next != tail) {
+            wr_command *c = wr_view_command(view, WORKER, next);
+            if (c->op == WR_OP_PUBLISH) {
+                uint32_t slot = 0;
+                while (slot < SLOTS && busy[slot]) slot++;
+                if (slot == SLOTS || append + c->length > 200000) { /* no slot: its client must ack first; no room: begin anew */
+                    if (slot < SLOTS) append = WR_PAGE_BYTES;
+                    stuck = slot == SLOTS;
+                    if (stuck) break;
+                    continue;
+                }
+                busy[slot] = true;
+                slot_of[slot] = s->received;
+                memcpy(s->images + WR_PAGE_BYTES + append, wr_view_blob(view, c->body, c->length), c->length);
+                wr_delivery *d = wr_view_delivery(view, WORKER, slot);
+                d->queue = c->queue;
+                d->sequence = s->received++;
+                d->file = 0;
+                d->offset = (uint32_t)append;
+                d->frame_length = d->body_length = c->length;
+                d->blob_offset = 0;
+                d->meta_length = c->meta_length;
+                d->location = WR_LOCATION_JOURNAL;
+                d->pushed_at = delivered;
+                append += c->length;
+                atomic_store_explicit(&image->appended, 200000, memory_order_release);
+                atomic_store_explicit(&d->state, WR_DELIVERY_HELD, memory_order_release);
+                atomic_store_explicit(wr_view_delivery_ring(view, WORKER, delivered), slot, memory_order_relaxed);
+                atomic_store_explicit(&link->delivery_tail, ++delivered, memory_order_release);
+            } else if (c->op == WR_OP_ACK) {
+                uint64_t tags[64], tags_n = c->count ? c->count : 1;
+                CHECK(tags_n <= 64);
+                if (c->count) memcpy(tags, wr_view_blob(view, c->body, c->length), 8 * c->count);
+                else tags[0] = c->tag;
+                for (uint64_t t = 0; t < tags_n; t++)
+                    for (uint32_t slot = 0; slot < SLOTS; slot++)
+                        if (busy[slot] && slot_of[slot] == tags[t]) {
+                            atomic_store_explicit(&wr_view_delivery(view, WORKER, slot)->state, WR_DELIVERY_FREE, memory_order_release);
+                            busy[slot] = false;
+                            s->acked++;
+                        }
+            }
+            next++;
+        }
+        atomic_store_explicit(&link->processed, next, memory_order_release);
+        atomic_store_explicit(&link->head, next, memory_order_release);
+        wake(s->n);
+        if (stuck) wr_futex_wait(&wr_superblock_server(s->n->super, WORKER)->sleeping, 1, 100000);
+        atomic_store(&wr_superblock_server(s->n->super, WORKER)->sleeping, 1);
+    }
+    return NULL;
+}
+
+static void two_threads(void) {
+    node n;
+    make(&n);
+    server s = {.n = &n};
+    s.images = calloc(1, WR_PAGE_BYTES + 2 * n.super->file_bytes);
+    CHECK(s.images);
+    wr_taker taker;
+    CHECK(!wr_taker_add(&n.a, &taker, WORKER, 5));
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, serve, &s));
+    wr_route route = {.targets_n = 1, .targets = {{.server = WORKER, .queue = 5, .ids_n = 1}}};
+    uint64_t sent = 0, taken = 0;
+    while (taken < MESSAGES) {
+        wr_condition blocked = wr_attachment_delivery(&n.a, WORKER);
+        while (sent < MESSAGES && sent - taken < SLOTS) {
+            uint8_t id[16];
+            uint32_t done = 0;
+            uint64_t sequence;
+            char body[256];
+            uint64_t length = 8 + sent % 200;
+            memset(body, (int)(sent % 251), length);
+            memcpy(body, &sent, 8);
+            wr_attachment_id(&n.a, id);
+            wr_condition full;
+            int error = wr_attachment_publish(&n.a, &route, &done, id, NULL, 0, body, length, 0, &sequence, &full);
+            if (error) {
+                CHECK(error == EAGAIN);
+                wr_port_submit(&n.a.port, WORKER);
+                CHECK(wr_attachment_sleep(n.a.port.view.client, &full, 5000000000ull, 1000));
+                continue;
+            }
+            sent++;
+            if (random_below(4) == 0) wr_port_submit(&n.a.port, WORKER);
+        }
+        wr_port_submit(&n.a.port, WORKER);
+        CHECK(!wr_attachment_intake(&n.a, WORKER));
+        if (!wr_taker_pending(&taker)) {
+            blocked = wr_attachment_delivery(&n.a, WORKER);
+            if (sent > taken) CHECK(wr_attachment_sleep(n.a.port.view.client, &blocked, 5000000000ull, random_below(20000)));
+            continue;
+        }
+        uint64_t tags[16];
+        uint32_t tags_n = 0;
+        while (wr_taker_pending(&taker) && tags_n < 16) {
+            wr_pending p;
+            memcpy((void *)&p, (void *)&taker.pending[taker.pending_first++ & (taker.pending_size - 1)], sizeof p);
+            uint64_t number;
+            char body[256];
+            CHECK(p.delivery.sequence == taken && p.delivery.body_length == 8 + taken % 200);
+            CHECK(wr_image_read(s.images, 2, n.super->file_bytes, 0, p.delivery.offset, body, p.delivery.body_length));
+            memcpy(&number, body, 8);
+            CHECK(number == taken && (taken % 200 == 0 || body[8] == (char)(taken % 251)));
+            CHECK(!wr_taker_hand(&taker, p.delivery.sequence) && wr_taker_forget(&taker, p.delivery.sequence));
+            tags[tags_n++] = p.delivery.sequence;
+            taken++;
+        }
+        for (;;) {
+            wr_condition full;
+            int error = wr_attachment_settle(&n.a, &taker, WR_OP_ACK, 0, tags, tags_n, &full);
+            if (!error) break;
+            CHECK(error == EAGAIN);
+            wr_port_submit(&n.a.port, WORKER);
+            CHECK(wr_attachment_sleep(n.a.port.view.client, &full, 5000000000ull, 0));
+        }
+        wr_port_submit(&n.a.port, WORKER);
+    }
+    wr_link *link = wr_attachment_link(&n.a, WORKER);
+    wr_condition all = {&link->processed, atomic_load(&link->tail) - 1, WORKER};
+    CHECK(wr_attachment_sleep(n.a.port.view.client, &all, 5000000000ull, 0));
+    atomic_store(&s.stop, true);
+    CHECK(!pthread_join(thread, NULL));
+    CHECK(s.received == MESSAGES && s.acked == MESSAGES);
+    wr_taker_drop(&n.a, &taker);
+    free(s.images);
+    drop(&n);
+}
+
+/* ---- bodies in files ---- */
+
+static void write_file(int folder, const char *name, uint64_t file, uint64_t salt, const uint8_t *frames, uint64_t bytes) {
+    uint8_t header[WR_FILE_HEADER_BYTES];
+    unlinkat(folder, name, 0);
+    int fd = openat(folder, name, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    CHECK(fd >= 0);
+    wr_file_header_write(header, WR_FILE_JOURNAL, 7, WORKER, file, salt, 1);
+    CHECK(write(fd, header, sizeof header) == (ssize_t)sizeof header);
+    CHECK(write(fd, frames, bytes) == (ssize_t)bytes);
+    close(fd);
+}
+
+static void files(void) {
+    char path[] = "/tmp/warren-client-test-XXXXXX";
+    CHECK(mkdtemp(path));
+    int folder = open(path, O_RDONLY | O_DIRECTORY);
+    CHECK(folder >= 0);
+    enum { FRAMES = 400, LARGE = 300000 };
+    uint8_t *frames = malloc(FRAMES * 2000 + LARGE + 1000);
+    uint8_t *body = malloc(LARGE), *found = malloc(LARGE);
+    CHECK(frames && body && found);
+    wr_delivery d[FRAMES];
+    memset((void *)d, 0, sizeof d);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < FRAMES; i++) {
+        uint64_t length = i == 7 ? LARGE : i * 3;
+        memset(body, (int)i, length);
+        wr_frame_head head = {.kind = WR_KIND_PUBLISH, .sequence = i + 1, .client_epoch = 1};
+        memcpy(head.id, &i, 4);
+        uint8_t prefix[WR_ROUTE_SIZE] = {0};
+        uint64_t total = wr_frame_write(frames + at, &head, prefix, sizeof prefix, body, length, 55);
+        memcpy(d[i].id, head.id, 16);
+        d[i].location = WR_LOCATION_JOURNAL;
+        d[i].file = 4;
+        d[i].offset = (uint32_t)(WR_FILE_HEADER_BYTES + at);
+        d[i].frame_length = (uint32_t)total;
+        d[i].blob_offset = WR_FRAME_HEAD_BYTES + WR_ROUTE_SIZE;
+        d[i].body_length = (uint32_t)length;
+        at += total;
+    }
+    wr_bodies bodies;
+    CHECK(!wr_bodies_init(&bodies, 7));
+    const char *reason;
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[0], found, false, &reason) == ENOENT);
+    wr_bodies_set(&bodies, WORKER, dup(folder), -1, dup(folder));
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[0], found, false, &reason) == ENOENT);
+    write_file(folder, "4.jnl", 4, 55, frames, at);
+    for (uint32_t i = 0; i < FRAMES; i++) {
+        CHECK(!wr_bodies_read(&bodies, WORKER, &d[i], found, false, &reason));
+        for (uint32_t k = 0; k < d[i].body_length; k++) CHECK(found[k] == (uint8_t)i);
+        if (i == 9) CHECK(!wr_bodies_read(&bodies, WORKER, &d[i + 1], found, true, &reason)); /* in the window */
+    }
+    wr_delivery wrong = d[20];
+    wrong.id[5] ^= 1; /* another message at that place */
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    wrong = d[20];
+    wrong.offset += 1;
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    wrong = d[20];
+    wrong.offset = 0x7fffffff;
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    wrong = d[20];
+    wrong.body_length += 1; /* beyond the frame */
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    wrong = d[20];
+    wrong.location = WR_LOCATION_SEGMENT; /* 4.dat is not there */
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == ENOENT);
+    /* Flushed: the same frames under the other name, the journal file gone; then a file of another life under the old name. */
+    write_file(folder, "4.dat", 4, 55, frames, at);
+    CHECK(!wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason));
+    CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason));
+    write_file(folder, "4.jnl", 4, 56, frames, at);
+    CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason)); /* the open descriptor keeps the old one */
+    wr_bodies_set(&bodies, WORKER, dup(folder), -1, -1);
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EBADMSG);
+    write_file(folder, "4.jnl", 5, 55, frames, at); /* a renamed file */
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EBADMSG);
+    wr_bodies_free(&bodies);
+    unlinkat(folder, "4.jnl", 0);
+    unlinkat(folder, "4.dat", 0);
+    close(folder);
+    CHECK(!rmdir(path));
+    free(frames);
+    free(body);
+    free(found);
+}
+
+int main(int count, char **words) {
+    if (count > 1) random_state = strtoull(words[1], NULL, 10) | 1;
+    books();
+    routes();
+    files();
+    two_threads();
+    printf("client_test: fine\n");
+    return 0;
+}

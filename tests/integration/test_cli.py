@@ -1,0 +1,321 @@
+"""Goal: every command does what its help says on a real node, reports as JSON where it reports, ends with an exit code
+that scripts can use, and never shows a traceback.
+
+Method: the command line as processes of their own, as a user starts them; one node for most of the tests.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warren.engine.node_directory import NodeDirectory
+from warren.ipc import names, region
+from warren.workers.cli.main import COMMANDS, SUMMARIES
+from warren.workers.control import ControlClient
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+SMALL = (
+    *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
+    *("--set", "ring_records=256", "--set", "delivery_slots=256"),
+)
+
+
+class Ended(subprocess.CompletedProcess[str]):
+    """A command that has ended; `said` is what it said on standard error."""
+
+    @property
+    def said(self) -> str:
+        return self.stderr
+
+    def json(self) -> object:
+        return json.loads(self.stdout)
+
+
+def warren(*words: object, given: str = "", code: int = 0, environment: dict[str, str] | None = None) -> Ended:
+    """Run a command and check its exit code; nothing it prints is ever a traceback."""
+    found = subprocess.run(
+        [sys.executable, "-m", "warren", *map(str, words)],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | (environment or {}),
+    )
+    assert "Traceback" not in found.stderr + found.stdout, found.stderr
+    assert found.returncode == code, f"{words}: exit code {found.returncode}\n{found.stdout}\n{found.stderr}"
+    return Ended(found.args, found.returncode, found.stdout, found.stderr)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A node in the background, for the tests of this module."""
+    chosen = tmp_path_factory.mktemp("cli") / "node"
+    started = warren("up", chosen, "--detach", "--workers", 2, *SMALL)
+    assert "is up" in started.stdout
+    yield chosen
+    warren("stop", chosen)
+
+
+def test_help_names_every_command() -> None:
+    shown = warren("--help").stdout
+    for command in COMMANDS:
+        assert f"  {command} " in shown
+        assert SUMMARIES[command]
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("topic", "demo", "stress")])
+def test_every_command_has_help(command: str) -> None:
+    assert "sage" in warren(command, "--help").stdout
+
+
+def test_status(directory: Path) -> None:
+    status = warren("status", directory, "--json").json()
+    assert isinstance(status, dict)
+    assert {"dir", "node_id", "epoch", "state", "processes", "clients", "queues", "topics", "store", "alarms"} <= set(
+        status
+    )
+    assert [item["role"] for item in status["processes"]] == ["supervisor", "store", "queue_worker", "queue_worker"]
+    assert all({"role", "index", "pid", "start_time", "rss_bytes"} <= set(item) for item in status["processes"])
+    assert {item["name"] for item in status["clients"]} >= {"queue-worker-0", "queue-worker-1"}
+    assert all({"slot", "pid", "name"} <= set(item) for item in status["clients"])
+    assert {"messages", "files", "valid_bytes", "file_bytes"} <= set(status["store"])
+    shown = warren("status", directory).stdout
+    assert str(directory) in shown
+    assert "queue worker 1" in shown
+
+
+def test_a_queue_from_declare_to_delete(directory: Path) -> None:
+    assert "declared (durable" in warren("queue", "declare", directory, "jobs").stdout
+    assert "exists already" in warren("queue", "declare", directory, "jobs").stdout
+    assert "exists as durable" in warren("queue", "declare", directory, "jobs", "--transient", code=2).said
+    lines = [f"line {number}" for number in range(2500)]
+    assert "2,500 messages" in warren("publish", directory, "jobs", given="\n".join(lines)).said
+    row = wait_until(
+        lambda: next(
+            (
+                item
+                for item in warren("queue", "list", directory, "--json").json()
+                if item["name"] == "jobs" and item["ready"] == 2500
+            ),  # type: ignore[attr-defined]
+            None,
+        ),
+        what="the depth",
+    )
+    assert {"ready", "unacked", "alpha", "beta", "gamma", "delta", "bytes"} <= set(row)
+    assert row["bytes"] >= sum(map(len, lines))
+    assert warren("consume", directory, "jobs", "--count", 3).stdout.splitlines() == lines[:3]
+    (looked,) = [json.loads(warren("consume", directory, "jobs", "--count", 1, "--no-ack", "--format", "json").stdout)]
+    assert looked["body"] == lines[3]
+    again = json.loads(warren("consume", directory, "jobs", "--count", 1, "--format", "json").stdout)
+    assert (again["body"], again["redelivered"]) == (lines[3], True)
+    assert "2,496 messages dropped" in warren("queue", "purge", directory, "jobs").stdout
+    assert warren("consume", directory, "jobs", "--count", 1, "--timeout", 0.1, code=4).stdout == ""
+    assert warren("consume", directory, "jobs", "--timeout", 0).stdout == ""
+    warren("queue", "delete", directory, "jobs")
+    assert "there is no queue 'jobs'" in warren("publish", directory, "jobs", given="x", code=2).said
+
+
+def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
+    warren("exchange", "declare", directory, "events", "--type", "topic")
+    warren("queue", "declare", directory, "paid")
+    warren("queue", "bind", directory, "paid", "events", "order.*.paid")
+    (tmp_path / "input").write_bytes(b"first\nsecond\xff\n")
+    published = warren(
+        "publish",
+        directory,
+        "--exchange",
+        "events",
+        "--routing-key",
+        "order.7.paid",
+        "--file",
+        tmp_path / "input",
+        "--whole",
+        "--json",
+    )
+    assert published.json()["published"] == 1  # type: ignore[index]
+    warren("publish", directory, "--exchange", "events", "--routing-key", "order.7.open", "--body", "not for us")
+    got = json.loads(warren("consume", directory, "paid", "--count", 1, "--format", "json").stdout)
+    assert (got["exchange"], got["routing_key"], got["body_base64"]) == (
+        "events",
+        "order.7.paid",
+        "Zmlyc3QKc2Vjb25k/wo=",
+    )
+    listed = warren("exchange", "list", directory, "--json").json()
+    (events,) = [item for item in listed if item["name"] == "events"]  # type: ignore[attr-defined]
+    assert [item["queue"] for item in events["bindings"]] == ["paid"]
+    assert "no longer bound" in warren("queue", "unbind", directory, "paid", "events", "order.*.paid").stdout
+    assert "was not bound" in warren("queue", "unbind", directory, "paid", "events", "order.*.paid").stdout
+    warren("exchange", "delete", directory, "events")
+    warren("queue", "delete", directory, "paid")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("queue", "declare", "DIR", "a/b"), 2, "slash"),
+        (("queue", "declare", "DIR", "x" * 300), 2, "300 bytes"),
+        (("queue", "delete", "DIR", "none"), 2, "no queue 'none'"),
+        (("consume", "DIR", "none"), 2, "no queue 'none'"),
+        (("queue", "bind", "DIR", "none", "amq.topic"), 2, "no queue 'none'"),
+        (("exchange", "delete", "DIR", "amq.topic"), 2, "always there"),
+        (("publish", "DIR"), 2, "--exchange"),
+        (("publish", "DIR", "q", "--exchange", "e"), 2, "one of them"),
+        (("up", "DIR"), 2, "in use by process"),
+        (("up", "DIR", "--set", "workers"), 2, "NAME=VALUE"),
+        (("topic", "append", "DIR", "t"), 1, "planned"),
+        (("inspect", "DIR", "nothing"), 2, "superblock"),
+        (("nonsense",), 2, "nonsense"),
+        (("status",), 2, "DIR"),
+    ],
+)
+def test_refusals_are_one_line(directory: Path, words: tuple[str, ...], code: int, said: str) -> None:
+    found = warren(*(str(directory) if word == "DIR" else word for word in words), code=code)
+    assert said in found.said
+    assert found.said.startswith("warren: ")
+    assert len(found.said.splitlines()) == 1
+
+
+def test_not_running_is_exit_code_3(tmp_path: Path) -> None:
+    for words in (("status",), ("stop",), ("top",), ("inspect",), ("queue", "list"), ("check",)):
+        found = warren(*words, tmp_path / "nowhere", code=3)
+        assert "warren up" in found.said
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_top(directory: Path) -> None:
+    looks = warren("top", directory, "--count", 2, "--interval", 0.1, "--json").stdout.splitlines()
+    assert [json.loads(look)["state"] for look in looks] == ["running", "running"]
+    assert "Processes" in warren("top", directory, "--count", 1).stdout
+
+
+def test_inspect_reads_shared_memory(directory: Path) -> None:
+    found = warren("inspect", directory, "--json").json()
+    assert isinstance(found, dict)
+    assert found["superblock"]["state"] == "running"
+    assert [row["state"] for row in found["servers"]] == ["ready"] * 4
+    assert {row["name"] for row in found["slots"]} >= {"queue-worker-0", "queue-worker-1"}
+    assert all(row["head"] <= row["synced"] <= row["tail"] for row in found["links"])
+    assert {row["server"] for row in found["files"]} == {0, 1}
+    assert {"left", "right", "locked", "valid_total_size"} <= set(found["files"][0])
+    assert [row["server"] for row in found["index"]] == [0, 1]
+    assert any(row["name"].endswith("-super") for row in found["regions"])
+    shown = warren("inspect", directory).stdout
+    for part in ("superblock", "slots", "links", "files", "index"):
+        assert part in shown
+
+
+def test_check_with_the_node_up(directory: Path) -> None:
+    warren("queue", "declare", directory, "checked")
+    warren("publish", directory, "checked", given="a\nb\nc\n")
+    found = warren("check", directory, "--json").json()
+    assert isinstance(found, dict)
+    assert (found["ok"], found["running"], found["problems"]) == (True, True, [])
+    assert any(item["kind"] == "jnl" and item["records"] >= 3 for item in found["files"])
+    warren("queue", "delete", directory, "checked")
+
+
+def test_check_finds_a_flipped_bit(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    warren("up", node, "--detach", "--workers", 1, *SMALL)
+    warren("queue", "declare", node, "q")
+    warren("publish", node, "q", given="".join(f"{number}\n" for number in range(100)))
+    warren("stop", node)
+    assert "no problem" in warren("check", node).stdout
+    (node / "queues" / "worker-0" / "journal" / "strange.txt").write_text("x")
+    path = node / "queues" / "worker-0" / "journal" / "0.jnl"
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+    found = warren("check", node, "--json", code=1).json()
+    assert isinstance(found, dict)
+    assert [problem.split(":")[0] for problem in found["problems"]] == [str(path)]
+    assert any("strange.txt" in note for note in found["notes"])
+    assert path.read_bytes() == content, "a check changes nothing"
+    assert "PROBLEM" in warren("check", node, code=1).stdout
+
+
+def test_foreground_and_signals(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "warren", "up", tmp_path / "node", "--workers", "1", *SMALL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "is up" in line
+    assert str(process.pid) in line
+    process.send_signal(signal.SIGTERM)
+    _out, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert said == ""
+    node_id = NodeDirectory(tmp_path / "node").read().node_id
+    assert region.posix_names(names.node_prefix(node_id)) == []
+
+
+def test_detach_fails_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    assert "thesis.tex" in warren("up", tmp_path / "mine", "--detach", code=2).said
+    assert "power of two" in warren("up", tmp_path / "new", "--detach", "--set", "ring_records=100", code=2).said
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer" / "node.json").write_text('{"format_version": 99}')
+    assert "newer Warren" in warren("up", tmp_path / "newer", "--detach", code=3).said
+
+
+def test_detach_of_a_node_that_runs(directory: Path) -> None:
+    assert "in use by process" in warren("up", directory, "--detach", code=2).said
+    assert "runs for" in warren("up", directory, "--detach", "--adopt").stdout
+
+
+def test_a_killed_supervisor_is_followed_by_itself(tmp_path: Path) -> None:
+    """Nobody starts anything: the store server sees that its supervisor is gone and starts another."""
+    node = tmp_path / "node"
+    warren("up", node, "--detach", "--workers", 1, *SMALL)
+    with ControlClient(node) as client:
+        old = client.call("status")["processes"]
+        os.kill(old[0]["pid"], signal.SIGKILL)
+        new = wait_until(
+            lambda: (found := client.call("status", timeout=30)["processes"])[0]["pid"] != old[0]["pid"] and found,
+            30,
+            what="a new supervisor",
+        )
+    assert [item["pid"] for item in new[1:]] == [item["pid"] for item in old[1:]]
+    warren("stop", node)
+
+
+def test_stop_by_force(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    warren("up", node, "--detach", "--workers", 1, *SMALL)
+    warren("queue", "declare", node, "q")
+    warren("publish", node, "q", given="kept\n")
+    assert warren("stop", node, "--force", "--json").json()["stopped"]  # type: ignore[index]
+    warren("up", node, "--detach")
+    assert warren("consume", node, "q", "--count", 1, "--timeout", 10).stdout == "kept\n"
+    warren("stop", node)
+
+
+@pytest.mark.crash
+def test_stress_with_kills_counts_every_message(tmp_path: Path, seed: int) -> None:
+    words = ("--seconds", 4, "--kill", "producer,consumer,store,worker", "--kill-every", 0.4, "--seed", seed, "--json")
+    verdict = warren("stress", *words, environment={"TMPDIR": str(tmp_path)}).json()
+    assert isinstance(verdict, dict)
+    assert verdict["good"]
+    assert verdict["confirmed"] > 0
+    assert sum(verdict["kills"].values()) > 0
+    assert (verdict["lost"], verdict["doubled"], verdict["foreign"]) == (0, 0, 0)
+
+
+def test_a_pipe_that_closes_is_no_error(directory: Path) -> None:
+    script = f"{sys.executable} -m warren status {directory} | true; exit ${{PIPESTATUS[0]}}"
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")

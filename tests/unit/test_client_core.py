@@ -1,0 +1,496 @@
+"""Goal: the client's core says and takes what the link protocol wants. Method: the server is played by hand."""
+
+import os
+import struct
+import threading
+from typing import Any
+
+import pytest
+
+from warren.engine import _core
+from warren.engine.errors import ClosedError, LimitError, MessageTooLarge, PeerLost, TimedOut, UsageError
+from warren.ipc.layout import CONSTANTS
+
+from support.fake_server import WORKER, FakeNode
+from support.waiting import wait_until
+
+OP = {name.removeprefix("OP_"): value for name, value in CONSTANTS.items() if name.startswith("OP_")}
+FLAG = {name.removeprefix("FLAG_"): value for name, value in CONSTANTS.items() if name.startswith("FLAG_")}
+NONE, WRITTEN, SYNCED = _core.LEVEL_NONE, _core.LEVEL_WRITTEN, _core.LEVEL_SYNCED
+QUEUE = 17
+
+
+@pytest.fixture
+def node() -> FakeNode:
+    return FakeNode()
+
+
+@pytest.fixture
+def handle(node: FakeNode) -> _core.QueueHandle:
+    return _core.QueueHandle(node.client, WORKER, QUEUE, "owner", _core.Delivery)
+
+
+def in_thread(call: Any) -> tuple[threading.Thread, list[Any]]:
+    """Run a call in a thread; the list gets its result or its exception."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+# ---- publish ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_publish_record(node: FakeNode, handle: _core.QueueHandle) -> None:
+    handle.put(b"body", SYNCED, b"meta", None, False)
+    handle.put(b"second", NONE, None, None, False)
+    first, second = node.commands(WORKER)
+    assert (first["op"], first["queue"], first["blob"]) == (OP["PUBLISH"], QUEUE, b"metabody")
+    assert first["flags"] == FLAG["PERSISTENT"] | FLAG["SYNCED"]
+    assert (first["meta_length"], second["meta_length"]) == (4, 0)
+    assert second["flags"] == FLAG["PERSISTENT"]
+    assert first["id"] == (0xABCD).to_bytes(8, "big") + (1).to_bytes(8, "big")
+    assert second["id"] == (0xABCD).to_bytes(8, "big") + (2).to_bytes(8, "big")
+
+
+def test_a_route_to_many_queues_of_two_workers(node: FakeNode) -> None:
+    """One blob serves the worker with many queues and the one with a single queue."""
+    route = _core.Route([(WORKER + 1, [9]), (WORKER, [3, 4, 5])])
+    node.client.publish(route, b"body", WRITTEN, b"m", None, False)
+    (many,), (one,) = node.commands(WORKER), node.commands(WORKER + 1)
+    assert many["flags"] & FLAG["ROUTES"]
+    assert many["queue"] == 3
+    assert many["blob"] == struct.pack("<3I", 3, 4, 5) + b"mbody"
+    assert not one["flags"] & FLAG["ROUTES"]
+    assert (one["queue"], one["blob"]) == (9, b"mbody")
+    assert one["body"] == many["body"] + 12, "the same bytes"
+    assert one["id"] == many["id"]
+
+
+def test_a_route_with_many_queues_at_both_workers(node: FakeNode) -> None:
+    route = _core.Route([(WORKER + 1, [9, 10]), (WORKER, [3, 4])])
+    node.client.publish(route, b"body", NONE, None, None, False)
+    (a,), (b,) = node.commands(WORKER), node.commands(WORKER + 1)
+    assert a["blob"] == struct.pack("<2I", 3, 4) + b"body"
+    assert b["blob"] == struct.pack("<2I", 9, 10) + b"body"
+
+
+def test_levels_wait_for_their_horizon(node: FakeNode, handle: _core.QueueHandle) -> None:
+    confirms = [handle.put(b"x", level, None, None, False) for level in (NONE, WRITTEN, SYNCED)]
+    assert [confirm is not None and confirm.done() for confirm in confirms] == [False] * 3
+    node.set_link(WORKER, "processed", 3)
+    assert [confirm is not None and confirm.done() for confirm in confirms] == [True, False, False]
+    node.set_link(WORKER, "written", 3)
+    assert [confirm is not None and confirm.done() for confirm in confirms] == [True, True, False]
+    thread, outcome = in_thread(lambda: confirms[2].result(timeout=10))  # type: ignore[union-attr]
+    node.set_link(WORKER, "synced", 3)
+    thread.join(10)
+    assert outcome == [None]
+
+
+def test_a_confirm_of_two_workers_needs_both(node: FakeNode) -> None:
+    route = _core.Route([(WORKER, [1]), (WORKER + 1, [2])])
+    confirm = node.client.publish(route, b"x", NONE, None, None, False)
+    node.finish(WORKER)
+    assert not confirm.done()
+    node.finish(WORKER + 1)
+    assert confirm.done()
+
+
+def test_a_full_ring_waits_and_goes_on(node: FakeNode, handle: _core.QueueHandle) -> None:
+    node.raising[_core.HOOK_TIMED_OUT] = TimedOut("told")
+    for _ in range(64):
+        handle.put(b"x", NONE, None, None, False)
+    with pytest.raises(TimedOut, match="told"):
+        handle.put(b"x", NONE, None, 0.01, False)
+    assert node.trouble[-1] == (_core.HOOK_TIMED_OUT, WORKER, "room for the message")
+    thread, outcome = in_thread(lambda: handle.put_many([b"%d" % n for n in range(100)], NONE, None, 10.0, False))
+    for upto in range(64, 165, 10):
+        wait_until(lambda upto=upto: node.link(WORKER, "tail") >= upto)  # type: ignore[misc]
+        node.finish(WORKER, upto)
+    node.finish(WORKER)
+    thread.join(10)
+    assert isinstance(outcome[0], _core.Confirm)
+    assert node.link(WORKER, "tail") == 164
+
+
+def test_a_full_arena_waits_and_goes_on(node: FakeNode, handle: _core.QueueHandle) -> None:
+    node.raising[_core.HOOK_TIMED_OUT] = TimedOut("told")
+    for _ in range(3):
+        handle.put(bytes(20_000), NONE, None, None, False)
+    with pytest.raises(TimedOut):
+        handle.put(bytes(20_000), NONE, None, 0.01, False)
+    node.finish(WORKER, 1)
+    handle.put(b"y" * 20_000, NONE, None, 1.0, False)
+    assert node.commands(WORKER)[-1]["blob"] == b"y" * 20_000
+    assert [record["blob"] for record in node.commands(WORKER)[1:3]] == [bytes(20_000)] * 2, "not overwritten"
+
+
+def test_blobs_survive_many_rounds_of_the_arena(node: FakeNode, handle: _core.QueueHandle) -> None:
+    for n in range(500):
+        body = bytes([n % 256]) * (n * 37 % 20_000)
+        handle.put(body, NONE, None, 1.0, False)
+        assert node.commands(WORKER, n)[0]["blob"] == body
+        node.finish(WORKER, n)
+
+
+def test_refusals_send_nothing(node: FakeNode, handle: _core.QueueHandle) -> None:
+    with pytest.raises(MessageTooLarge):
+        handle.put(bytes(20_001), NONE, None, None, False)
+    with pytest.raises(MessageTooLarge):
+        handle.put(bytes(19_999), NONE, b"mm", None, False)
+    with pytest.raises(UsageError):
+        handle.put_many([b"a", "b"], NONE, None, None, False)  # type: ignore[list-item]
+    with pytest.raises(UsageError):
+        handle.put_many([b"a", b"b"], NONE, [None], None, False)
+    with pytest.raises(ValueError, match="level"):
+        handle.put(b"", 3, None, None, False)
+    for targets in ([(99, [1])], [(WORKER, [])], [(WORKER, list(range(2000)))]):
+        with pytest.raises((ValueError, LimitError)):
+            _core.Route(targets)
+    with pytest.raises(UsageError):
+        node.client.publish(_core.Route([(31, [1])]), b"x", NONE, None, None, False)
+    assert node.link(WORKER, "tail") == 0
+
+
+def test_a_dropped_message_is_told(node: FakeNode, handle: _core.QueueHandle) -> None:
+    thread, outcome = in_thread(lambda: handle.put(b"x", NONE, None, 10.0, True))
+    wait_until(lambda: node.link(WORKER, "tail") == 1)
+    node.result(WORKER, 0, CONSTANTS["RESULT_NO"])
+    node.finish(WORKER)
+    thread.join(10)
+    assert type(outcome[0]).__name__ == "QueueNotFound"
+
+
+def test_alarms_block(node: FakeNode, handle: _core.QueueHandle) -> None:
+    node.raising[_core.HOOK_TIMED_OUT] = TimedOut("alarm")
+    node.set_node("alarms", CONSTANTS["ALARM_DISK"])
+    with pytest.raises(TimedOut, match="alarm"):
+        handle.put(b"x", NONE, None, 0.01, False)
+    thread, outcome = in_thread(lambda: handle.put(b"x", NONE, None, 10.0, False))
+    node.set_node("alarms", CONSTANTS["ALARM_SYNC_FAILED"])
+    thread.join(10)
+    assert isinstance(outcome[0], _core.Confirm), "only memory and disk block"
+
+
+def test_a_new_catalog_is_looked_at_first(node: FakeNode, handle: _core.QueueHandle) -> None:
+    node.set_node("catalog_version", 5)
+    with pytest.raises(_core.SessionLost):
+        node.client.publish(_core.Route([(WORKER, [1])]), b"x", NONE, None, None, False)
+    node.set_node("catalog_version", 6)
+    handle.put(b"x", NONE, None, None, False)
+    assert [code for code, _server, _what in node.trouble] == [_core.HOOK_CATALOG] * 2
+    handle.kill("deleted")
+    with pytest.raises(_core.SessionLost, match="deleted"):
+        handle.put(b"x", NONE, None, None, False)
+    assert node.link(WORKER, "tail") == 1
+
+
+# ---- consume ---------------------------------------------------------------------------------------------------------
+
+
+def credits_of(node: FakeNode) -> list[tuple[int, int, int]]:
+    return [(r["tag"], r["count"], r["body"]) for r in node.commands(WORKER) if r["op"] == OP["CREDIT"]]
+
+
+def start_get(node: FakeNode, handle: _core.QueueHandle, timeout: float = 10.0) -> tuple[threading.Thread, list[Any]]:
+    before = node.link(WORKER, "tail")
+    thread, outcome = in_thread(lambda: handle.get(timeout))
+    wait_until(lambda: node.link(WORKER, "tail") > before)
+    return thread, outcome
+
+
+def test_a_first_get_asks_for_one(node: FakeNode, handle: _core.QueueHandle) -> None:
+    thread, outcome = start_get(node, handle)
+    assert credits_of(node) == [(1, 0, node.link(WORKER, "server_epoch"))]
+    node.deliver(WORKER, QUEUE, 40, b"body", meta=b"me", flags=1, count=2)
+    thread.join(10)
+    message = outcome[0]
+    assert (message.body, message.meta, message.delivery_tag) == (b"body", b"me", 40)
+    assert (message.redelivered, message.delivery_count, message.queue) == (True, 2, "owner")
+    assert message.message_id == (40).to_bytes(16, "big")
+    assert node.link(WORKER, "delivery_head") == 1
+    assert (handle.unacked, handle.pending) == (1, 0)
+
+
+def test_a_timeout_cancels_and_looks_once_more(node: FakeNode, handle: _core.QueueHandle) -> None:
+    thread, outcome = in_thread(lambda: handle.get(0.01))
+    wait_until(lambda: OP["CANCEL"] in node.ops(WORKER) or bool(node.finish(WORKER)))
+    node.deliver(WORKER, QUEUE, 0, b"at the last moment")
+    node.finish(WORKER)
+    thread.join(10)
+    assert outcome[0].body == b"at the last moment"
+    thread, outcome = in_thread(lambda: handle.get(0.01))
+    wait_until(lambda: bool(node.finish(WORKER)) or not thread.is_alive())
+    thread.join(10)
+    assert outcome == [None]
+    assert node.ops(WORKER) == [OP["CREDIT"], OP["CANCEL"]] * 2
+
+
+def test_a_stale_delivery_is_skipped(node: FakeNode, handle: _core.QueueHandle) -> None:
+    thread, outcome = start_get(node, handle)
+    gone = node.deliver(WORKER, QUEUE + 1, 7, b"for somebody else")
+    node.withdraw(WORKER, gone)
+    node.deliver(WORKER, QUEUE, 8, b"mine")
+    thread.join(10)
+    assert outcome[0].body == b"mine"
+
+
+def test_a_delivery_that_nobody_wants_is_returned(node: FakeNode, handle: _core.QueueHandle) -> None:
+    thread, _outcome = start_get(node, handle)
+    node.deliver(WORKER, QUEUE + 1, 7, b"of a queue that is not read any more")
+    node.deliver(WORKER, QUEUE, 0, b"x")
+    thread.join(10)
+    nack = node.commands(WORKER)[-1]
+    assert (nack["op"], nack["queue"], nack["tag"]) == (OP["NACK"], QUEUE + 1, 7)
+    assert nack["flags"] == FLAG["REQUEUE"]
+
+
+def test_a_hot_loop_asks_ahead(node: FakeNode, handle: _core.QueueHandle) -> None:
+    served = 0
+
+    def serve() -> None:
+        nonlocal served
+        limit = credits_of(node)[-1][0] if credits_of(node) else 0
+        while served < limit and served - handle.unacked - handle.pending < 60:
+            node.withdraw(WORKER, node.slots_used[WORKER] % 64)
+            node.deliver(WORKER, QUEUE, served, b"x")
+            served += 1
+        node.finish(WORKER)
+
+    thread, outcome = start_get(node, handle)
+    serve()
+    thread.join(10)
+    outcome[0].ack()
+    windows = []
+    for _ in range(40):
+        serve()
+        if not handle.pending and served == handle.unacked:
+            serve()
+        message = handle.get(0.5) if handle.pending or served > node.link(WORKER, "delivery_head") else None
+        if message is None:
+            thread, outcome = in_thread(lambda: handle.get(5.0))
+            wait_until(lambda thread=thread: bool(serve()) or not thread.is_alive())  # type: ignore[misc]
+            message = outcome[0]
+        message.ack()
+        windows.append(credits_of(node)[-1][0] - served if credits_of(node) else 0)
+    assert (_core.HOOK_HOT, QUEUE, "") in node.trouble
+    assert credits_of(node)[-1][0] > 42, "more was asked for than was taken"
+
+
+def test_prefetch_is_announced_and_again_after_a_restart(node: FakeNode, handle: _core.QueueHandle) -> None:
+    handle.begin(30)
+    thread, outcome = start_get(node, handle)
+    first = node.link(WORKER, "server_epoch")
+    assert credits_of(node) == [(0, 30, first)]
+    node.restart(WORKER)
+    wait_until(lambda: len(credits_of(node)) == 2)
+    assert credits_of(node)[1] == (0, 30, first + 2)
+    node.deliver(WORKER, QUEUE, 0, b"x")
+    thread.join(10)
+    assert outcome[0].body == b"x"
+
+
+def test_a_restart_keeps_what_the_slots_still_say(node: FakeNode, handle: _core.QueueHandle) -> None:
+    handle.begin(30)
+    thread, _outcome = start_get(node, handle)
+    slots = [node.deliver(WORKER, QUEUE, n, b"%d" % n) for n in range(4)]
+    thread.join(10)
+    wait_until(lambda: handle.pending == 3 or handle.get(0) is not None)
+    node.withdraw(WORKER, slots[2])
+    node.restart(WORKER)
+    found = [handle.get(0.0) for _ in range(2)]
+    assert [message and message.body for message in found] == [b"1", b"3"]
+
+
+def test_release_returns_what_was_not_handed_out(node: FakeNode, handle: _core.QueueHandle) -> None:
+    handle.begin(30)
+    thread, outcome = start_get(node, handle)
+    for n in range(5):
+        node.deliver(WORKER, QUEUE, n, b"x")
+    thread.join(10)
+    assert handle.pending == 4
+    first = node.link(WORKER, "tail")
+    thread, _ended = in_thread(handle.release)
+    wait_until(lambda: bool(node.finish(WORKER)) or not thread.is_alive())
+    thread.join(10)
+    cancel, nack = node.commands(WORKER, first)
+    assert (cancel["op"], nack["op"], nack["flags"], nack["count"]) == (OP["CANCEL"], OP["NACK"], FLAG["REQUEUE"], 4)
+    assert struct.unpack("<4Q", nack["blob"]) == (1, 2, 3, 4)
+    assert (handle.pending, handle.unacked) == (0, 1)
+    outcome[0].ack()
+
+
+def take(node: FakeNode, handle: _core.QueueHandle, sequences: list[int]) -> list[_core.Delivery]:
+    handle.begin(60)
+    thread, outcome = start_get(node, handle)
+    for sequence in sequences:
+        node.deliver(WORKER, QUEUE, sequence, b"%d" % sequence)
+    thread.join(10)
+    node.finish(WORKER)
+    return [outcome[0], *handle.get_many(len(sequences), 0.0)]
+
+
+def test_settling(node: FakeNode, handle: _core.QueueHandle) -> None:
+    messages = take(node, handle, [4, 5, 6, 2, 9])
+    first = node.link(WORKER, "tail")
+    messages[1].ack()
+    messages[2].nack(requeue=False)
+    messages[0].nack()
+    for message in messages[:3]:
+        with pytest.raises(UsageError):
+            message.ack()
+    ack, drop, back = node.commands(WORKER, first)
+    assert (ack["op"], ack["tag"], ack["count"]) == (OP["ACK"], 5, 0)
+    assert (drop["op"], drop["tag"], drop["flags"]) == (OP["NACK"], 6, 0)
+    assert (back["op"], back["tag"], back["flags"]) == (OP["NACK"], 4, FLAG["REQUEUE"])
+    handle.settle_many(messages[3:], True, False)
+    both = node.commands(WORKER, first)[-1]
+    assert (both["op"], both["count"], struct.unpack("<2Q", both["blob"])) == (OP["ACK"], 2, (2, 9))
+    assert handle.unacked == 0
+
+
+def test_ack_multiple_names_what_was_handed_out(node: FakeNode, handle: _core.QueueHandle) -> None:
+    messages = take(node, handle, [4, 5, 2, 9])
+    node.deliver(WORKER, QUEUE, 3, b"lies here, not handed out")
+    first = node.link(WORKER, "tail")
+    messages[1].ack(multiple=True)
+    (record,) = node.commands(WORKER, first)
+    assert struct.unpack("<3Q", record["blob"]) == (4, 5, 2)
+    messages[0].ack()
+    assert node.link(WORKER, "tail") == first + 1, "acked before: nothing to say"
+    assert handle.unacked == 1
+
+
+def test_a_client_holding_every_slot_is_told(handle: _core.QueueHandle, node: FakeNode) -> None:
+    messages = take(node, handle, list(range(60)))
+    for sequence in range(60, 64):
+        node.deliver(WORKER, QUEUE, sequence, b"x")
+    messages += handle.get_many(4, 0.0)
+    assert len(messages) == 64
+    with pytest.raises(LimitError, match="delivery_slots"):
+        handle.get(0.0)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_wakes_and_keeps_what_is_known(node: FakeNode, handle: _core.QueueHandle) -> None:
+    known = handle.put(b"x", NONE, None, None, False)
+    node.finish(WORKER)
+    unknown = handle.put(b"x", NONE, None, None, False)
+    threads = [start_get(node, handle), in_thread(unknown.wait)]
+    wait_until(lambda: node.client.busy == 2)
+    node.client.end(ClosedError("closed"))
+    for thread, outcome in threads:
+        thread.join(10)
+        assert isinstance(outcome[0], ClosedError)
+    assert node.client.ended
+    assert known is not None
+    assert known.done()
+    assert known.wait() is None
+    assert unknown is not None
+    assert not unknown.done()
+    with pytest.raises(ClosedError):
+        unknown.wait()
+    with pytest.raises(ClosedError):
+        handle.put(b"x", NONE, None, None, False)
+    assert node.client.busy == 0
+    node.region[0] = 1
+    del node.region[-1:]  # nobody holds the memory any more (else: BufferError)
+
+
+def test_a_lost_session_makes_confirms_lost(node: FakeNode, handle: _core.QueueHandle) -> None:
+    confirm = handle.put(b"x", NONE, None, None, False)
+    node.client.end(None)
+    assert confirm is not None
+    assert isinstance(confirm.exception(), PeerLost)
+    with pytest.raises(_core.SessionLost):
+        handle.get(0.0)
+
+
+def test_a_forked_child_touches_nothing(node: FakeNode, handle: _core.QueueHandle) -> None:
+    (message,) = take(node, handle, [1])[:1]
+    before = bytes(node.region)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            for call in (
+                lambda: handle.put(b"x", NONE, None, None, False),
+                lambda: handle.get(0.0),
+                node.client.next_id,
+            ):
+                with pytest.raises(_core.SessionLost, match="parent"):
+                    call()
+            with pytest.raises(PeerLost):
+                message.ack()
+            node.client.end(None)
+            assert node.client.ended
+            assert bytes(node.region) == before
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    message.ack()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda node: node.set_link(WORKER, "evicted", 3), _core.HOOK_EVICTED),
+        (lambda node: node.set_server(WORKER, "error", 5), _core.HOOK_FROZEN),
+        (lambda node: node.set_server(WORKER, "state", CONSTANTS["SERVER_FAILED"]), _core.HOOK_FAILED),
+        (lambda node: node.set_node("state", CONSTANTS["NODE_STOPPED"]), _core.HOOK_STOPPING),
+    ],
+)
+def test_trouble_ends_a_wait(node: FakeNode, handle: _core.QueueHandle, change: Any, code: int) -> None:
+    node.raising[code] = PeerLost("told")
+    thread, outcome = in_thread(lambda: handle.put(b"x", SYNCED, None, 20.0, True))
+    wait_until(lambda: node.link(WORKER, "tail") == 1)
+    change(node)
+    thread.join(10)
+    assert isinstance(outcome[0], PeerLost)
+    assert node.trouble[-1][:2] == (code, WORKER)
+
+
+def test_control(node: FakeNode) -> None:
+    thread, outcome = in_thread(lambda: node.client.control(WORKER, b"question", 10.0))
+    wait_until(lambda: node.link(WORKER, "tail") == 1)
+    (record,) = node.commands(WORKER)
+    assert (record["op"], record["blob"]) == (OP["CONTROL"], b"question")
+    at = node.replies_at + WORKER * node.geometry["reply_bytes"]
+    node.region[at : at + 6] = b"answer"
+    node.set_link(WORKER, "reply_length", 6)
+    node.result(WORKER, 0, CONSTANTS["RESULT_OK"])
+    node.finish(WORKER)
+    thread.join(10)
+    assert outcome == [(CONSTANTS["RESULT_OK"], b"answer")]
+
+
+def test_wrong_arguments(node: FakeNode, handle: _core.QueueHandle) -> None:
+    for call in (
+        lambda: node.client.control(99, b"", 1.0),
+        lambda: node.client.barrier(WORKER, 7, 1.0),
+        lambda: node.client.set_worker(WORKER, bytes(5), None, -1, -1, -1, 1),
+        lambda: _core.QueueHandle(node.client, 0, 1, None, _core.Delivery),
+        lambda: _core.QueueHandle(node.client, WORKER, 1, None, int),
+        handle.get,
+        lambda: handle.get("soon"),  # type: ignore[arg-type]
+        lambda: handle.settle_many([b"x"], True, False),  # type: ignore[list-item]
+        _core.Delivery,
+        _core.Confirm,
+        lambda: _core.Client(bytearray(10), bytearray(10), 1, 1, 1, print),
+    ):
+        with pytest.raises((TypeError, ValueError, OSError)):
+            call()
+    for timeout in (-1.0, float("nan")):
+        with pytest.raises(UsageError):
+            handle.get(timeout)

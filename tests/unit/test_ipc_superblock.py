@@ -1,0 +1,197 @@
+"""Goal: slots go through their states by compare-and-swap only, a half-made or foreign superblock is never attached,
+and processes that race for slots each get their own.
+
+Method: one superblock per test; the states by hand; 8 processes that claim and free slots at once, and a count
+afterwards.
+"""
+
+import errno
+import os
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from warren.ipc import layout, names, region
+from warren.ipc.identity import Identity, pid_namespace
+from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SUPERBLOCK
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import ACTIVE, CLAIMED, DEAD, FREE, GEOMETRY, LEAVING, SlotsFull, Superblock
+
+SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
+
+
+@pytest.fixture
+def superblock() -> Iterator[Superblock]:
+    """A superblock of a node that does not exist otherwise."""
+    made = Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL)
+    yield made
+    made.unlink()
+    made.close()
+
+
+def test_what_was_created_is_read(superblock: Superblock) -> None:
+    other = Superblock.attach(superblock.node_id)
+    assert {name: other.get(name) for name in GEOMETRY} == SMALL
+    assert (other.get("node_epoch"), other.get("live_semaphore_key"), other.get("store_lock_key")) == (5, 11, 12)
+    assert other.get("client_epoch_next") == (5 << 32) + 1
+    assert other.get("client_region_bytes") == layout.client_region_bytes(3, 64, 64, 4096, 65536)
+    assert other.state == CONSTANTS["NODE_CREATING"]
+    assert list(other.slots()) == []
+    other.close()
+
+
+def test_there_is_only_one(superblock: Superblock) -> None:
+    with pytest.raises(RegionError) as caught:
+        Superblock.create(superblock.node_id, 6, 1, 2, SMALL)
+    assert caught.value.errno == errno.EEXIST
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [("magic", 0, errno.ENOENT), ("layout_hash", 1, errno.EPROTO), ("node_id", 1, errno.EPROTO)],
+)
+def test_half_made_and_foreign_ones_are_refused(superblock: Superblock, field: str, value: int, code: int) -> None:
+    SUPERBLOCK.pack_into(superblock.buffer, field, value)
+    with pytest.raises(RegionError) as caught:
+        Superblock.attach(superblock.node_id)
+    assert caught.value.errno == code
+
+
+def test_a_superblock_that_is_too_short_is_refused() -> None:
+    node_id = secrets.randbits(47)
+    region.posix_create(names.superblock(node_id), 4096).close()
+    try:
+        with pytest.raises(RegionError) as caught:
+            Superblock.attach(node_id)
+        assert caught.value.errno == errno.ENOENT
+    finally:
+        region.posix_unlink(names.superblock(node_id))
+
+
+def test_the_life_of_a_slot(superblock: Superblock) -> None:
+    me = Identity.current()
+    version = superblock.get("slots_version")
+    view = superblock.claim(me, "näme" * 20)
+    assert (view.pid, view.state, view.generation, view.shmid) == (me.pid, CLAIMED, 1, -1)
+    assert view.identity == me
+    assert view.client_epoch == (5 << 32) + 1
+    assert view.name == "näme" * 9 + "nä", "cut to 48 bytes, never inside a character"
+    assert superblock.get("slots_version") == version, "nobody looks at a slot that is only claimed"
+    superblock.set_segment(view, 4711)
+    view = superblock.activate(view)
+    assert (view.state, view.shmid) == (ACTIVE, 4711)
+    assert superblock.get("slots_version") == version + 1
+    assert not superblock.leave(view.slot, view.generation + 1)
+    assert superblock.leave(view.slot, view.generation)
+    assert not superblock.leave(view.slot, view.generation)
+    assert superblock.slot(view.slot).state == LEAVING
+    superblock.set_server_done(view.slot, 2, 0x1FF)
+    assert superblock.server_done(view.slot, 2) == 0xFF
+    assert superblock.slot_move(superblock.slot(view.slot), FREE)
+    freed = superblock.slot(view.slot)
+    assert (freed.state, freed.pid, freed.generation) == (FREE, 0, 1)
+    again = superblock.claim(me, "next")
+    assert (again.slot, again.generation) == (view.slot, 2)
+    assert superblock.server_done(again.slot, 2) == 0
+    assert again.client_epoch == view.client_epoch + 1
+
+
+def test_an_old_view_moves_nothing(superblock: Superblock) -> None:
+    view = superblock.activate(superblock.claim(Identity.current(), "a"))
+    assert superblock.slot_move(view, DEAD)
+    assert not superblock.slot_move(view, FREE)
+    dead = superblock.slot(view.slot)
+    assert superblock.slot_move(dead, FREE)
+    superblock.claim(Identity.current(), "b")
+    assert not superblock.slot_move(dead, FREE), "the next owner's slot is not freed by mistake"
+
+
+def test_a_slot_taken_away_is_noticed(superblock: Superblock) -> None:
+    view = superblock.claim(Identity.current(), "slow")
+    assert superblock.slot_move(view, FREE)
+    with pytest.raises(RuntimeError, match="taken away"):
+        superblock.activate(view)
+
+
+def test_all_slots_taken(superblock: Superblock) -> None:
+    me = Identity.current()
+    taken = {superblock.claim(me, str(number)).slot for number in range(CLIENT_SLOTS)}
+    assert len(taken) == CLIENT_SLOTS
+    with pytest.raises(SlotsFull, match=str(CLIENT_SLOTS)):
+        superblock.claim(me, "one more")
+
+
+def test_racing_claims_each_get_their_own(superblock: Superblock) -> None:
+    """8 processes each claim 20 slots, free every second of them, and report what they kept."""
+    processes, claims = 8, 20
+    results = region.sysv_create(4096)
+    gate_read, gate_write = os.pipe()
+    children = []
+    for number in range(processes):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                other = Superblock.attach(superblock.node_id)
+                os.read(gate_read, 1)
+                kept = []
+                for count in range(claims):
+                    view = other.claim(Identity(os.getpid(), 1, pid_namespace()), "racer")
+                    if count % 2:
+                        assert other.slot_move(view, FREE)
+                    else:
+                        kept.append(other.activate(view))
+                for place, view in enumerate(kept):
+                    at = (number * claims + place) * 16
+                    struct.pack_into("<QII", results.buffer, at, view.client_epoch, view.slot, os.getpid())
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    os.write(gate_write, b"g" * processes)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * processes
+    os.close(gate_read)
+    os.close(gate_write)
+    kept = [
+        struct.unpack_from("<QII", results.buffer, (number * claims + place) * 16)
+        for number in range(processes)
+        for place in range(claims // 2)
+    ]
+    assert len({slot for _epoch, slot, _pid in kept}) == processes * claims // 2
+    assert len({epoch for epoch, _slot, _pid in kept}) == len(kept)
+    assert {(view.slot, view.pid) for view in superblock.slots()} == {(slot, pid) for _epoch, slot, pid in kept}
+    assert superblock.get("client_epoch_next") == (5 << 32) + 1 + processes * claims
+    region.sysv_remove(results.id)
+    results.close()
+
+
+def test_alarms_are_bits(superblock: Superblock) -> None:
+    memory, disk = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
+    superblock.alarm(memory, on=True)
+    superblock.alarm(disk, on=True)
+    superblock.alarm(memory, on=False)
+    assert superblock.get("alarms") == disk
+
+
+def test_servers_are_apart(superblock: Superblock) -> None:
+    for server in range(superblock.servers_n):
+        superblock.server_set(server, "epoch", server + 10)
+        superblock.server_set(server, "pid", server + 20)
+        superblock.server_set(server, "start_time", server + 30)
+    for server in range(superblock.servers_n):
+        assert superblock.server_get(server, "epoch") == server + 10
+        identity = superblock.server_identity(server)
+        assert (identity.pid, identity.start_time) == (server + 20, server + 30)
+
+
+def test_waiting_for_a_state(superblock: Superblock) -> None:
+    running = CONSTANTS["NODE_RUNNING"]
+    assert not superblock.wait_state({running}, 0)
+    threading.Timer(0.05, superblock.set_state, (running,)).start()
+    began = time.monotonic()
+    assert superblock.wait_state({running}, 30)
+    assert time.monotonic() - began < 30

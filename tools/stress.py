@@ -1,0 +1,475 @@
+"""`warren stress`: producers and consumers under fire. Processes are killed at random, and every message is counted.
+
+Each producer writes down what was confirmed to it, after the confirm; each consumer writes down what it received,
+before its ack. Both write to files of their own, outside of Warren. At the end, with the queue empty:
+
+    lost      confirmed and never received: must be 0
+    doubled   received again without the redelivered mark: must be 0
+    foreign   received and never sent, or with a wrong body: must be 0
+
+What was sent and not confirmed (its producer was killed) may or may not be there. A message may come again, marked,
+when its consumer was killed between receiving and acking. The same --seed gives the same order of kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from warren.engine.errors import ClosedError, Error, NodeNotRunning, PeerLost, TimedOut, UsageError
+
+QUEUE = "stress"
+TARGETS = ("producer", "consumer", "store", "worker", "supervisor")
+#: producer, incarnation, number: the first bytes of a body; the rest repeats them
+BODY = struct.Struct("<IIQ")
+#: confirmed: producer, incarnation, first number, how many, how long the call took
+CONFIRMED = np.dtype(
+    [("producer", "<u4"), ("incarnation", "<u4"), ("first", "<u8"), ("count", "<u4"), ("microseconds", "<u4")]
+)
+#: received; `whole`: the body was what was sent
+RECEIVED = np.dtype(
+    [("producer", "<u4"), ("incarnation", "<u4"), ("number", "<u8"), ("redelivered", "u1"), ("whole", "u1")]
+)
+CALL_TIMEOUT_S = 30.0
+RETRY_S = 0.01
+
+
+def body_of(producer: int, incarnation: int, number: int, size: int) -> bytes:
+    """The body of a message: every byte of it is known from its first sixteen."""
+    head = BODY.pack(producer, incarnation, number)
+    return (head * (size // BODY.size + 1))[: max(size, BODY.size)]
+
+
+# ---- the processes under fire ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _attached(directory: str, name: str) -> Iterator[Any]:
+    """A client; waits while the node is just being replaced."""
+    import warren
+
+    deadline = time.monotonic() + CALL_TIMEOUT_S
+    node = None
+    while node is None:
+        try:
+            node = warren.attach(directory, timeout=CALL_TIMEOUT_S, name=name)
+        except (NodeNotRunning, PeerLost):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
+    with node:
+        yield node
+
+
+def _producer(options: argparse.Namespace) -> int:
+    stopping = _stop_flag()
+    log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    number = 0
+    with _attached(options.directory, f"stress-producer-{options.index}") as node:
+        queue = node.queue(QUEUE, durable=options.durability != "none")
+        while not stopping and (not options.messages or number < options.messages):
+            batch = [
+                body_of(options.index, options.incarnation, number + i, options.size) for i in range(options.batch)
+            ]
+            began = time.monotonic()
+            try:
+                queue.put_many(batch, durability=options.durability, timeout=CALL_TIMEOUT_S)
+            except (PeerLost, TimedOut):  # not known whether it is there: it counts as not confirmed
+                number += len(batch)
+                continue
+            took = min(0xFFFF_FFFF, int((time.monotonic() - began) * 1e6))
+            row = np.array([(options.index, options.incarnation, number, len(batch), took)], CONFIRMED)
+            os.write(log, row.tobytes())
+            number += len(batch)
+    return 0
+
+
+def _consumer(options: argparse.Namespace) -> int:
+    stopping = _stop_flag()
+    log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with _attached(options.directory, f"stress-consumer-{options.index}") as node:
+        queue = node.queue(QUEUE, durable=options.durability != "none")
+        while not stopping:
+            try:
+                messages = queue.get_many(options.batch, timeout=0.2)
+            except PeerLost:
+                continue
+            if not messages:
+                continue
+            rows = np.empty(len(messages), RECEIVED)
+            for i, message in enumerate(messages):
+                body = bytes(message.body)
+                head = BODY.unpack_from(body)
+                rows[i] = (*head, message.redelivered, body == body_of(head[0], head[1], head[2], options.size))
+            os.write(log, rows.tobytes())
+            queue.ack(messages)
+    return 0
+
+
+def _stop_flag() -> list[int]:
+    """A list that is no longer empty after SIGTERM."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return told
+
+
+# ---- the campaign ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Place:
+    """One producer or consumer that there has to be; killed ones are followed by the next incarnation."""
+
+    kind: str
+    index: int
+    incarnation: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    done: bool = False
+
+
+@dataclass
+class Verdict:
+    """What a campaign found."""
+
+    seed: int
+    seconds: float
+    confirmed: int = 0
+    received: int = 0
+    redelivered: int = 0
+    lost: int = 0
+    doubled: int = 0
+    foreign: int = 0
+    longest_put_s: float = 0.0
+    kills: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not (self.lost or self.doubled or self.foreign or self.failures)
+
+
+class Campaign:
+    """Runs the processes, kills them, and keeps their logs."""
+
+    def __init__(self, options: argparse.Namespace, directory: Path, logs: Path) -> None:
+        self.options = options
+        self.directory = directory
+        self.logs = logs
+        self.random = random.Random(options.seed)
+        self.places = [_Place("producer", i) for i in range(options.producers)]
+        self.places += [_Place("consumer", i) for i in range(options.consumers)]
+        self.kills = dict.fromkeys(options.kill, 0)
+        self.failures: list[str] = []
+
+    def start(self, place: _Place) -> None:
+        """Start the next incarnation of a producer or consumer."""
+        place.incarnation += 1
+        options = self.options
+        log = self.logs / f"{place.kind}-{place.index}-{place.incarnation}"
+        command = [sys.executable, "-m", "warren.tools.stress", f"--role={place.kind}", f"--directory={self.directory}"]
+        command += [
+            f"--log={log}",
+            f"--index={place.index}",
+            f"--incarnation={place.incarnation}",
+            f"--size={options.size}",
+        ]
+        command += [f"--batch={options.batch}", f"--durability={options.durability}", f"--messages={options.messages}"]
+        with open(self.logs / f"{place.kind}-{place.index}.log", "ab") as errors:
+            place.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def look_after(self) -> None:
+        """Start what died; note what failed by itself."""
+        for place in self.places:
+            if place.process is None or place.done or (code := place.process.poll()) is None:
+                continue
+            if code == 0:
+                place.done = True
+            else:
+                if code != -signal.SIGKILL:
+                    self.failures.append(f"{place.kind} {place.index} ended with {code}: {self.last_line(place)}")
+                self.start(place)
+
+    def last_line(self, place: _Place) -> str:
+        """What a process said last."""
+        text = (self.logs / f"{place.kind}-{place.index}.log").read_text(errors="replace").strip()
+        return text.splitlines()[-1] if text else "nothing was said"
+
+    def shoot(self) -> None:
+        """Kill one process of a random kind, if one is there."""
+        kind = self.random.choice(self.options.kill)
+        pids = [place.process.pid for place in self.places if place.kind == kind and place.process and not place.done]
+        if kind in ("store", "worker", "supervisor"):
+            role = {"worker": "queue_worker"}.get(kind, kind)
+            with contextlib.suppress(Error):
+                status = self.call("status")
+                pids = [item["pid"] for item in status["processes"] if item["role"] == role and item["pid"]]
+        if pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.random.choice(pids), signal.SIGKILL)
+                self.kills[kind] += 1
+
+    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Ask the supervisor."""
+        from warren.workers.control import ControlClient
+
+        with ControlClient(self.directory) as client:
+            return client.call(op, timeout=CALL_TIMEOUT_S, **fields)
+
+    def depth(self) -> int:
+        """Messages in the queue, ready and unacked."""
+        return sum(item["ready"] + item["unacked"] for item in self.call("status")["queues"] if item["name"] == QUEUE)
+
+    def end(self, kind: str) -> None:
+        """Let the producers or consumers finish what they do."""
+        for place in self.places:
+            if place.kind == kind and place.process is not None:
+                place.process.terminate()
+        for place in self.places:
+            if place.kind == kind and place.process is not None:
+                try:
+                    code = place.process.wait(CALL_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    place.process.kill()
+                    place.process.wait()
+                    self.failures.append(f"{kind} {place.index} did not end within {CALL_TIMEOUT_S:g} s")
+                    continue
+                if code not in (0, -signal.SIGKILL, -signal.SIGTERM):
+                    self.failures.append(f"{kind} {place.index} ended with {code}: {self.last_line(place)}")
+
+    def kill_all(self) -> None:
+        """Whatever happens, nothing of ours stays."""
+        for place in self.places:
+            if place.process is not None and place.process.poll() is None:
+                place.process.kill()
+                place.process.wait()
+
+    def logs_of(self, kind: str, rows: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+        """All rows that the processes of a kind wrote; what a kill cut off at the end of a file is left out."""
+        parts = []
+        for path in sorted(self.logs.glob(f"{kind}-*-*")):
+            content = path.read_bytes()
+            parts.append(np.frombuffer(content, rows, len(content) // rows.itemsize))
+        return np.concatenate(parts) if parts else np.empty(0, rows)
+
+
+def judge(confirmed: np.ndarray[Any, Any], received: np.ndarray[Any, Any], verdict: Verdict) -> None:
+    """Compare what was confirmed with what came."""
+    keys = np.dtype([("producer", "<u4"), ("incarnation", "<u4"), ("number", "<u8")])
+    counts = confirmed["count"].astype(np.int64)
+    sent = np.empty(int(counts.sum()), keys)
+    for name in ("producer", "incarnation"):
+        sent[name] = np.repeat(confirmed[name], counts)
+    within = np.arange(len(sent), dtype=np.uint64) - np.repeat(np.cumsum(counts) - counts, counts).astype(np.uint64)
+    sent["number"] = np.repeat(confirmed["first"], counts) + within
+    came = np.empty(len(received), keys)
+    for name in keys.names or ():
+        came[name] = received[name]
+    known, times = np.unique(came, return_counts=True)
+    fresh = came[received["redelivered"] == 0]
+    verdict.confirmed = len(sent)
+    verdict.received = len(known)
+    verdict.redelivered = int((received["redelivered"] != 0).sum())
+    verdict.lost = len(np.setdiff1d(sent, known))
+    # the first receipt may be the marked one (its delivery before never reached anybody); a second unmarked one may not
+    verdict.doubled = len(fresh) - len(np.unique(fresh))
+    verdict.foreign = int((received["whole"] == 0).sum())
+    assert times.sum() == len(came)
+    if len(confirmed):
+        verdict.longest_put_s = round(float(confirmed["microseconds"].max()) / 1e6, 3)
+
+
+def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress: Any = None) -> Verdict:
+    """Run a campaign against a node that runs already, and judge it. Raises TimedOut when the queue does not run
+    empty.
+    """
+    run = Campaign(options, directory, logs)
+    began = time.monotonic()
+    run.call("declare_queue", name=QUEUE, durable=options.durability != "none")
+    try:
+        for place in run.places:
+            run.start(place)
+        next_shot = began + options.kill_every
+        while time.monotonic() - began < options.seconds and not all(
+            place.done for place in run.places if place.kind == "producer"
+        ):
+            run.look_after()
+            if options.kill and time.monotonic() >= next_shot:
+                run.shoot()
+                next_shot = time.monotonic() + options.kill_every
+            if progress is not None:
+                progress("producing and consuming", time.monotonic() - began, run.kills)
+            time.sleep(0.02)
+        run.end("producer")
+        deadline = time.monotonic() + options.drain_timeout
+        while (depth := run.depth()) > 0:
+            run.look_after()
+            if time.monotonic() > deadline:
+                raise TimedOut(
+                    f"{depth} messages are still in the queue after {options.drain_timeout:g} s (--drain-timeout)"
+                )
+            if progress is not None:
+                progress(f"draining, {depth:,} left", time.monotonic() - began, run.kills)
+            time.sleep(0.05)
+        run.end("consumer")
+    finally:
+        run.kill_all()
+    verdict = Verdict(options.seed, round(time.monotonic() - began, 2), kills=run.kills, failures=run.failures)
+    judge(run.logs_of("producer", CONFIRMED), run.logs_of("consumer", RECEIVED), verdict)
+    return verdict
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warren stress", description="Kill processes at random, and count every message."
+    )
+    parser.add_argument("--dir", metavar="DIR", help="use the node of DIR, which runs (default: a temporary one)")
+    parser.add_argument("--producers", type=int, default=2, metavar="N", help="producer processes (2)")
+    parser.add_argument("--consumers", type=int, default=2, metavar="N", help="consumer processes (2)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to produce (10)")
+    parser.add_argument("--messages", type=int, default=0, metavar="N", help="end a producer after so many messages")
+    parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="bytes of a body (100)")
+    parser.add_argument("--batch", type=int, default=100, metavar="N", help="messages in a call (100)")
+    parser.add_argument(
+        "--durability", choices=("none", "written", "synced"), default="synced", help="what a confirm says"
+    )
+    parser.add_argument(
+        "--kill",
+        default="",
+        metavar="WHAT,…",
+        help=f"what to kill: any of {','.join(TARGETS)}, or all; default: nothing",
+    )
+    parser.add_argument("--kill-every", type=float, default=0.5, metavar="SECONDS", help="time between kills (0.5)")
+    parser.add_argument(
+        "--drain-timeout", type=float, default=60.0, metavar="SECONDS", help="longest wait at the end (60)"
+    )
+    parser.add_argument("--seed", type=int, help="repeat the kills of another run")
+    parser.add_argument("--keep", action="store_true", help="keep the temporary directory")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    for name, kind in (("role", str), ("directory", str), ("log", str), ("index", int), ("incarnation", int)):
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
+    return parser
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    options = _parser().parse_args(arguments)
+    wanted = [word for word in options.kill.split(",") if word]
+    options.kill = list(TARGETS) if wanted == ["all"] else wanted
+    for word in options.kill:
+        if word not in TARGETS:
+            raise UsageError(f"--kill {word}: choose among {', '.join(TARGETS)}, or all")
+    if options.durability == "none" and {"worker", "supervisor"} & set(options.kill):
+        raise UsageError(
+            "--durability none promises nothing after the death of a worker: leave worker and supervisor out of --kill"
+        )
+    for name in ("producers", "consumers", "batch"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} must be at least 1")
+    if options.seed is None:
+        options.seed = random.SystemRandom().getrandbits(32)
+    return options
+
+
+@contextlib.contextmanager
+def _node(options: argparse.Namespace) -> Iterator[Path]:
+    """The node to fire at: the one that was named, or a temporary one."""
+    if options.dir:
+        yield Path(options.dir)
+        return
+    import warren
+    from warren.workers.control import ControlClient
+
+    folder = Path(tempfile.mkdtemp(prefix="warren-stress-"))
+    directory = folder / "node"
+    try:
+        with warren.open(directory, idle_exit=300.0, name="stress"):
+            yield directory
+        with ControlClient(directory) as client, contextlib.suppress(NodeNotRunning, ClosedError):
+            pidfd = os.pidfd_open(client.call("stop")["pid"])
+            with os.fdopen(pidfd, "rb", closefd=True):
+                import select
+
+                select.select([pidfd], [], [], CALL_TIMEOUT_S)
+    finally:
+        if options.keep:
+            print(f"kept: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a campaign; 0: every message is accounted for, 1: not, 4: it took too long."""
+    options = _options(arguments)
+    if options.role == "producer":
+        return _producer(options)
+    if options.role == "consumer":
+        return _consumer(options)
+    with _node(options) as directory, tempfile.TemporaryDirectory(prefix="warren-stress-logs-") as logs:
+        if options.json or not sys.stderr.isatty():
+            verdict = campaign(options, directory, Path(logs))
+        else:
+            verdict = _with_progress(options, directory, Path(logs))
+    if options.json:
+        sys.stdout.write(msgspec.json.encode({**msgspec.to_builtins(verdict), "good": verdict.good}).decode() + "\n")
+    else:
+        _print(verdict)
+    return 0 if verdict.good else 1
+
+
+def _with_progress(options: argparse.Namespace, directory: Path, logs: Path) -> Verdict:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[kills]} kills"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=options.seconds, kills=0)
+        return campaign(
+            options,
+            directory,
+            logs,
+            lambda what, seconds, kills: bar.update(
+                task, description=what, completed=min(seconds, options.seconds), kills=sum(kills.values())
+            ),
+        )
+
+
+def _print(verdict: Verdict) -> None:
+    kills = ", ".join(f"{count} × {kind}" for kind, count in verdict.kills.items()) or "none"
+    print(
+        f"{verdict.confirmed:,} confirmed, {verdict.received:,} received, "
+        f"{verdict.redelivered:,} redelivered and marked"
+    )
+    print(f"killed: {kills}; longest put {verdict.longest_put_s:.3f} s; seed {verdict.seed}")
+    for failure in verdict.failures:
+        print(f"FAILURE  {failure}")
+    print(
+        f"lost {verdict.lost}, doubled {verdict.doubled}, foreign {verdict.foreign}: "
+        f"{'good' if verdict.good else 'NOT GOOD'}"
+    )
+
+
+if __name__ == "__main__":
+    from warren.workers.cli import output
+
+    sys.exit(output.run(main))
