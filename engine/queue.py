@@ -43,7 +43,7 @@ EVENT_FILES_MANY = 32
 EVENT_FILES_EMPTY = 64
 EVENT_STORE_EPOCH = 128
 EVENT_LOG_FAILED = 256
-EVENT_TIMER = 512
+EVENT_TIMER = 512  #: max_ns are over, or (not until_event) there is nothing to do
 EVENT_STOP = 1024
 EVENT_FINISHED = 2048
 EVENT_KICK = 4096
@@ -76,6 +76,7 @@ class _Files(threading.Thread):
         self._kick = kick
         self._wanted: queues.SimpleQueue[tuple[bool, int] | None] = queues.SimpleQueue()
         self.made: deque[tuple[bool, segment.Created | StoreError]] = deque()
+        self.crash: BaseException | None = None
 
     def want(self, transient: bool, file: int) -> None:
         self._wanted.put((transient, file))
@@ -90,6 +91,8 @@ class _Files(threading.Thread):
                 self.made.append((transient, self._make(transient, file)))
             except StoreError as error:
                 self.made.append((transient, error))
+            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: a worker without helpers must end
+                self.crash = error
             self._kick()
 
 
@@ -101,6 +104,7 @@ class _Index(threading.Thread):
         self._kick = kick
         self._jobs: queues.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = queues.SimpleQueue()
         self.done: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self.crash: BaseException | None = None
 
     def ask(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `job` in the thread, then `then(result or StoreError)` in the serving thread."""
@@ -117,6 +121,10 @@ class _Index(threading.Thread):
                 result = job()
             except (StoreError, OSError) as error:
                 result = error if isinstance(error, StoreError) else StoreError(str(error))
+            except BaseException as error:  # noqa: BLE001 - as above
+                self.crash = error
+                self._kick()
+                continue
             self.done.append((then, result))
             self._kick()
 
@@ -155,6 +163,7 @@ class QueueService:
     _wanted: set[bool] = field(default_factory=set)
     _zero_since: dict[int, int] = field(default_factory=dict)
     _flush_failed_at: float = 0.0
+    _timer_at: float = 0.0
     _lost_said: int = 0
     _acks_waiting: bytes = b""
 
@@ -227,7 +236,10 @@ class QueueService:
                 f"the journal failed (errno {self.engine.counters()['failed']}): nothing more is confirmed; "
                 "check the disk and restart the node"
             )
-        if events & EVENT_TIMER:
+        # By the clock, not by TIMER: under load some other event always comes first.
+        now = time.monotonic()
+        if now >= self._timer_at:
+            self._timer_at = now + TURN_NS / 1e9
             self._timer()
         return events
 
@@ -314,6 +326,9 @@ class QueueService:
         self._files.want(transient, self._next[transient])
 
     def _take_results(self) -> None:
+        for crash in (self._files.crash, self._index.crash):
+            if crash is not None:
+                raise crash
         while self._files.made:
             transient, made = self._files.made.popleft()
             self._wanted.discard(transient)

@@ -48,6 +48,7 @@ RECEIVED = np.dtype(
 )
 CALL_TIMEOUT_S = 30.0
 RETRY_S = 0.01
+BACKLOG_LOOK = 20  #: batches between two looks at the depth of the queue
 
 
 def body_of(producer: int, incarnation: int, number: int, size: int) -> bytes:
@@ -83,7 +84,13 @@ def _producer(options: argparse.Namespace) -> int:
     number = 0
     with _attached(options.directory, f"stress-producer-{options.index}") as node:
         queue = node.queue(QUEUE, durable=options.durability != "none")
+        batches = 0
         while not stopping and (not options.messages or number < options.messages):
+            batches += 1
+            if batches % BACKLOG_LOOK == 0:
+                with contextlib.suppress(PeerLost, TimedOut):
+                    while not stopping and queue.depth() > options.backlog_max:
+                        time.sleep(RETRY_S)
             batch = [
                 body_of(options.index, options.incarnation, number + i, options.size) for i in range(options.batch)
             ]
@@ -190,7 +197,8 @@ class Campaign:
             f"--incarnation={place.incarnation}",
             f"--size={options.size}",
         ]
-        command += [f"--batch={options.batch}", f"--durability={options.durability}", f"--messages={options.messages}"]
+        command += [f"--backlog-max={options.backlog_max}", f"--batch={options.batch}"]
+        command += [f"--durability={options.durability}", f"--messages={options.messages}"]
         with open(self.logs / f"{place.kind}-{place.index}.log", "ab") as errors:
             place.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
@@ -199,7 +207,7 @@ class Campaign:
         for place in self.places:
             if place.process is None or place.done or (code := place.process.poll()) is None:
                 continue
-            if code == 0:
+            if code in (0, -signal.SIGTERM):  # told to end, perhaps before it listened
                 place.done = True
             else:
                 if code != -signal.SIGKILL:
@@ -231,6 +239,14 @@ class Campaign:
 
         with ControlClient(self.directory) as client:
             return client.call(op, timeout=CALL_TIMEOUT_S, **fields)
+
+    def restarts(self) -> dict[str, int]:
+        """How often servers were started again, by kind."""
+        found: dict[str, int] = {}
+        for item in self.call("status")["processes"]:
+            kind = {"queue_worker": "worker"}.get(item["role"], item["role"])
+            found[kind] = found.get(kind, 0) + item["restarts"]
+        return found
 
     def depth(self) -> int:
         """Messages in the queue, ready and unacked."""
@@ -302,6 +318,7 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
     run = Campaign(options, directory, logs)
     began = time.monotonic()
     run.call("declare_queue", name=QUEUE, durable=options.durability != "none")
+    before = run.restarts()
     try:
         for place in run.places:
             run.start(place)
@@ -328,10 +345,17 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
                 progress(f"draining, {depth:,} left", time.monotonic() - began, run.kills)
             time.sleep(0.05)
         run.end("consumer")
+        for kind, count in run.restarts().items():
+            if (unasked := count - before.get(kind, 0) - run.kills.get(kind, 0)) > 0:
+                run.failures.append(
+                    f"{kind} died {unasked} times without being killed: {run.call('status')['messages']}"
+                )
     finally:
         run.kill_all()
     verdict = Verdict(options.seed, round(time.monotonic() - began, 2), kills=run.kills, failures=run.failures)
     judge(run.logs_of("producer", CONFIRMED), run.logs_of("consumer", RECEIVED), verdict)
+    if not verdict.confirmed:
+        verdict.failures.append("nothing was confirmed, so nothing is proven: kill less often (--kill-every)")
     return verdict
 
 
@@ -358,6 +382,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kill-every", type=float, default=0.5, metavar="SECONDS", help="time between kills (0.5)")
     parser.add_argument(
         "--drain-timeout", type=float, default=60.0, metavar="SECONDS", help="longest wait at the end (60)"
+    )
+    parser.add_argument(
+        "--backlog-max", type=int, default=100_000, metavar="N", help="producers wait above this depth (100,000)"
     )
     parser.add_argument("--seed", type=int, help="repeat the kills of another run")
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory")

@@ -1,11 +1,12 @@
-"""Messages as Arrow batches, without a Python object for each: the core reads the bodies straight into the columns' buffers.
+"""Messages as Arrow batches, without a Python object for each: the core reads bodies straight into the columns.
 
-Columns: offset, msg_id, exchange, routing_key, value, headers, delivery_count, redelivered. `offset` is the position in the
-queue (of a subscription: the number of the claim). Header values that are neither bytes nor text are written as JSON.
+Columns: offset, msg_id, exchange, routing_key, value, headers, delivery_count, redelivered. `offset` is the position in
+the queue (of a subscription: the number of the claim). Header values that are neither bytes nor text become JSON.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,7 +82,7 @@ class _Columns:
             return
         ends = np.frombuffer(meta_offsets, "<i4", rows + 1).tolist()
         known = self._known
-        for start, end in zip(ends[:-1], ends[1:], strict=True):
+        for start, end in itertools.pairwise(ends):
             packed = metas[start:end]
             meta = known.get(packed)
             if meta is None:
@@ -145,7 +146,7 @@ class Batches:
         return pa.RecordBatch.from_pylist([], SCHEMA)
 
     def read(self, start: int, end: int, *, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-        """Yield the messages [start, end) in order, in batches of about `bytes_max` bytes of bodies (at least one message)."""
+        """Yield the messages [start, end) in order, in batches of about `bytes_max` bytes of bodies."""
         bytes_max = min(bytes_max, BYTES_MAX)
         columns = _Columns(self._owner.name)
         at, left, stalled = start, rows_max, 0
@@ -181,7 +182,7 @@ class Batches:
             if read:
                 columns.add(found)
                 stalled = 0
-            # A row whose file moved into the segments meanwhile is asked for again; one that stays unreadable is left out.
+            # A row whose file moved into the segments meanwhile is asked for again; one that stays bad is left out.
             at = int(table["sequence"][read]) if read < len(table) else following if following > at else -1
             if read < wanted:
                 stalled += 1

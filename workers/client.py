@@ -655,14 +655,13 @@ class Client:
     def _tidy_once(self) -> bool:
         """Return what idle loops left; False when there is nothing more to look after."""
         for queue, handle in list(self._hot.items()):
-            try:
+            with self._lock:  # a handle that begins to hoard again says so under this lock, after this look
                 hoard = handle.hoard()
-                if hoard > 0:
+                if hoard == 0:
+                    self._hot.pop(queue, None)
+            if hoard > 0:
+                with contextlib.suppress(Error, SessionLost):  # when the attachment is over the servers return it
                     handle.release()
-            except (Error, SessionLost):  # the attachment is over: the servers return it
-                hoard = 0
-            if hoard == 0:
-                self._hot.pop(queue, None)
         with self._lock:
             if self._hot and not self.closed:
                 return True

@@ -381,7 +381,7 @@ class Subscription:
         return read
 
     def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
-        """The same as an Arrow batch (`arrow_batch`) of about `max_bytes` of bodies, at least one message."""
+        """The same as an Arrow batch (warren.workers.arrow) of about `max_bytes` of bodies, at least one message."""
         from warren.workers.arrow import Batches
 
         batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)

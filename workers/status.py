@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import psutil
 
 from warren.engine.catalog import Catalog
@@ -56,14 +55,6 @@ _SERVER_RATES = {
     "acked_n": "acked_per_s",
 }
 _QUEUE_RATES = ("published", "delivered", "acked")
-_QUEUE_ROW = np.dtype(
-    {
-        "names": [item.name for item in QUEUE_STATS.fields],
-        "formats": ["<u8" for _item in QUEUE_STATS.fields],
-        "offsets": [item.offset for item in QUEUE_STATS.fields],
-        "itemsize": QUEUE_STATS.size,
-    }
-)
 assert all(item.size == 8 for item in QUEUE_STATS.fields)
 
 
@@ -108,14 +99,9 @@ class Statistics:
             except OSError:  # the worker is being replaced: its queues are shown without numbers
                 continue
             try:
-                rows = np.frombuffer(mapped.buffer, _QUEUE_ROW, mapped.size // QUEUE_STATS.size)
-                used = rows[rows["queue"] != 0].tolist()
-                del rows
+                found |= _used_rows(mapped.buffer)
             finally:
                 mapped.close()
-            assert _QUEUE_ROW.names is not None
-            for row in used:
-                found[row[0]] = dict(zip(_QUEUE_ROW.names, row, strict=True))
         return found
 
     def report(
@@ -241,6 +227,24 @@ class Statistics:
             **{key: row.get(key, 0) for key in ("published", "delivered", "acked", "requeued")},
             "rates": {f"{key}_per_s": _rate(row.get(key, 0), before.get(key, 0), seconds) for key in _QUEUE_RATES},
         }
+
+
+def _used_rows(buffer: memoryview) -> dict[int, dict[str, int]]:
+    """The rows of a statistics region that belong to a queue, by queue id."""
+    import numpy as np  # here, so that a supervisor that takes over answers before it is loaded
+
+    columns = [item.name for item in QUEUE_STATS.fields]
+    row_type = np.dtype(
+        {
+            "names": columns,
+            "formats": ["<u8"] * len(columns),
+            "offsets": [item.offset for item in QUEUE_STATS.fields],
+            "itemsize": QUEUE_STATS.size,
+        }
+    )
+    rows = np.frombuffer(buffer, row_type, len(buffer) // QUEUE_STATS.size)
+    used = rows[rows["queue"] != 0].tolist()
+    return {row[0]: dict(zip(columns, row, strict=True)) for row in used}
 
 
 def rss_bytes(identity: Identity | None) -> int:

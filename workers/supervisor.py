@@ -68,6 +68,7 @@ READY, DOWN, FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_DOWN"], CONST
 STOP_TIMEOUT_S = 30.0
 START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
 STARTING_POLL_S = 0.002
+LOAD_LATER_S = 0.5
 MESSAGES_KEPT = 50
 
 
@@ -169,6 +170,8 @@ class Supervisor:
         )
         self.messages: list[str] = []
         self._make_servers = servers
+        self._loaded: Servers | None = None
+        self._load_at = 0.0
         self._ready = ready
         self._announced = False
         self._node: NodeFile
@@ -217,8 +220,8 @@ class Supervisor:
     def _open(self) -> None:
         self._node = self.directory.open_or_make(self.options.changes)
         found = self._find()
-        servers = self._make_servers()
-        children.freeze()
+        if found is None:
+            self._load_servers()
         self._catalog = Catalog.load(self.directory.path)
         if found is None:
             if self.options.successor:
@@ -234,9 +237,13 @@ class Supervisor:
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
         self._roles = children.make_roles(
-            lambda pidfd: servers.store(self.directory.path, self._node.node_id, self._node.settings, pidfd),
+            lambda pidfd: self._load_servers().store(
+                self.directory.path, self._node.node_id, self._node.settings, pidfd
+            ),
             lambda index: (
-                lambda pidfd: servers.worker(self.directory.path, self._node.node_id, index, self._node.settings, pidfd)
+                lambda pidfd: self._load_servers().worker(
+                    self.directory.path, self._node.node_id, index, self._node.settings, pidfd
+                )
             ),
             workers_n,
             self.directory.log_file,
@@ -262,6 +269,9 @@ class Supervisor:
         self.directory.write_launch(Launch(self.options.idle_exit))
         self._clients.scan()
         self._seen_client = time.monotonic()
+        # one that took over answers first, and loads what it does not need yet when it has time
+        self._load_at = self._seen_client + LOAD_LATER_S
+        self._next_sample = self._load_at if self._loaded is None else 0.0
 
     def _abandon(self) -> None:
         """The start failed: end what was started, and remove what was made. What was taken over goes on."""
@@ -303,6 +313,8 @@ class Supervisor:
         if now >= self._clients.next_scan:
             self._clients.scan()
             self._check_idle(now)
+        if self._loaded is None and now >= self._load_at:
+            self._load_servers()
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_S
             self._statistics.sample()
@@ -413,7 +425,15 @@ class Supervisor:
 
     # -- servers ------------------------------------------------------------------------------------------------
 
+    def _load_servers(self) -> Servers:
+        """What runs in the children, loaded before the first fork, so that a restart has nothing to load."""
+        if self._loaded is None:
+            self._loaded = self._make_servers()
+            children.freeze()
+        return self._loaded
+
     def _start(self, role: Role) -> None:
+        self._load_servers()
         try:
             children.start(role, self._superblock, self._own_pidfd, self._close_in_child)
         except OSError as error:

@@ -32,6 +32,7 @@ typedef struct {
     bool registered;        /* `consumer` stands in the attachment */
     uint32_t window;
     uint32_t prefetch;      /* wanted by consume(); 0: credit */
+    uint64_t cancelled;     /* sequence + 1 of the last CANCEL, 0: none */
     uint32_t inside;        /* threads that are in a get */
     bool hot;               /* Python was told */
     uint64_t last_ns;       /* end of the last get */
@@ -345,6 +346,7 @@ static int cancel(HandleObject *h, uint64_t deadline) {
         if ((error = wait_for_room(h, error, &blocked, deadline))) return error;
     }
     wr_port_submit(&c->a.port, h->server);
+    h->cancelled = sequence + 1;
     wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, sequence, h->server};
     int answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
     if (answer < 0 || enter(h) || intake(h)) return -1;
@@ -364,15 +366,36 @@ static bool all_slots_held(HandleObject *h) {
     return held >= a->port.view.g.delivery_slots;
 }
 
-/* Messages lie here that nobody has asked for yet: somebody must return them when the loop stops. */
+/* Messages that lie here, or may come, without anybody having asked for them yet. */
+static uint64_t hoarded(const HandleObject *h) {
+    const wr_taker *c = &h->consumer;
+    if (!h->registered || h->prefetch || h->client->ended) return 0;
+    wr_link *link = wr_attachment_link(&h->client->a, h->server);
+    uint64_t pushed = atomic_load_explicit(&link->delivery_tail, memory_order_acquire) - h->client->a.workers[h->server].popped;
+    bool cancelling = atomic_load_explicit(&link->processed, memory_order_acquire) < h->cancelled;
+    return wr_taker_pending(c) + (c->announced && c->granted > c->popped ? c->granted - c->popped : 0) + pushed + cancelling;
+}
+
+/* Somebody must return what is hoarded when the loop of gets stops: Python starts a thread for that, once. */
 static int tell_hot(HandleObject *h) {
-    if (h->hot) return 0;
+    if (h->hot || !hoarded(h)) return 0;
+    if (wr_hook(h->client, WR_HOOK_HOT, h->queue, "")) return -1;
     h->hot = true;
-    return wr_hook(h->client, WR_HOOK_HOT, h->queue, "");
+    return 0;
 }
 
 #define POLL_NS 20000000ull
 #define FULL_NS 1000000000ull
+
+/* Wait until the worker has taken our link up; a moment longer than the deadline, so that a first poll finds something.
+ * 0, 1 (it has not), -1. */
+static int wait_for_worker(HandleObject *h, uint64_t deadline) {
+    ClientObject *c = h->client;
+    uint64_t patience = wr_now_ns() + FULL_NS;
+    bool up = atomic_load_explicit(&wr_superblock_server(c->a.port.super, h->server)->state, memory_order_acquire) == WR_SERVER_READY;
+    wr_condition condition = {&wr_attachment_link(&c->a, h->server)->server_epoch, 0, h->server};
+    return wr_wait(c, &condition, up && deadline && deadline < patience ? patience : deadline, WR_FOR_REPLY);
+}
 
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
  * the caller can use at once. */
@@ -389,6 +412,11 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
             continue;
         }
         if (last_look) return NULL;
+        if (!c->a.workers[h->server].epoch) { /* the worker has not seen us yet: credit is counted under its epoch */
+            int taken_up = wait_for_worker(h, deadline);
+            if (taken_up) return NULL;
+            continue;
+        }
         int answer = ensure_credit(h, wanted, deadline);
         uint64_t now = wr_now_ns();
         if (!answer) {
@@ -457,10 +485,9 @@ static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t give
     }
     /* A hot loop: ask for more before what lies here runs out. */
     if (h->window > 1 && !h->prefetch && wr_taker_pending(&h->consumer) < h->window / 2 &&
-        (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 1))) {
-        /* The message is handed out all the same: the trouble is met again by the next call. */
-        PyErr_Clear();
-    }
+        (up_to_date(h) || ensure_credit(h, h->window, 1)))
+        PyErr_Clear(); /* the message is handed out all the same: the trouble is met again by the next call */
+    if (tell_hot(h)) PyErr_Clear();
     h->last_ns = wr_now_ns();
     return message;
 }
@@ -503,7 +530,8 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         PyErr_Clear(); /* what was handed out before goes to the caller; the trouble is met again by the next call */
     }
     if (!h->prefetch && !enter(h)) {
-        if (h->window > wanted && (tell_hot(h) || up_to_date(h) || ensure_credit(h, h->window, 1))) PyErr_Clear();
+        if (h->window > wanted && (up_to_date(h) || ensure_credit(h, h->window, 1))) PyErr_Clear();
+        if (tell_hot(h)) PyErr_Clear();
     } else {
         PyErr_Clear();
     }
@@ -556,6 +584,7 @@ static PyObject *handle_release(PyObject *op, PyObject *unused) {
     h->prefetch = 0;
     h->window = 1;
     h->last_ns = 0;
+    h->hot = false;
     if (!h->registered) Py_RETURN_NONE;
     if (cancel(h, 0) < 0 || enter(h) || return_pending(h)) return NULL;
     Py_RETURN_NONE;
@@ -564,15 +593,10 @@ static PyObject *handle_release(PyObject *op, PyObject *unused) {
 static PyObject *handle_hoard(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;
-    if (!h->registered || h->client->ended || h->prefetch) {
-        h->hot = false;
-        return PyLong_FromLong(0);
-    }
-    const wr_taker *c = &h->consumer;
-    uint64_t coming = c->announced && c->granted > c->popped ? c->granted - c->popped : 0;
-    if (h->inside || wr_now_ns() - h->last_ns < 50000000ull) return PyLong_FromLong(-1);
-    if (!(wr_taker_pending(c) + coming)) h->hot = false;
-    return PyLong_FromUnsignedLongLong(wr_taker_pending(c) + coming);
+    uint64_t hoard = hoarded(h);
+    if (!hoard) h->hot = false;
+    else if (h->inside || wr_now_ns() - h->last_ns < 50000000ull) return PyLong_FromLong(-1);
+    return PyLong_FromUnsignedLongLong(hoard);
 }
 
 /* ---- publishing -------------------------------------------------------------------------------------------------- */

@@ -771,7 +771,7 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsIsisOsO}", "published", (unsigned long long)e->published_n, "delivered",
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsIsisOsO}", "row_bytes", (unsigned long long)(e->chunks_n * sizeof(wr_chunk)), "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",
                          (unsigned long long)e->evicted_n, "messages", (unsigned long long)e->entries_n, "bytes",

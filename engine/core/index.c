@@ -2,8 +2,11 @@
 #include "index.h"
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
+#define ODD_MAX 20000 /* looks at a row that is being changed, before the reader is sent to try again */
 
 int wr_index_init(wr_index *index, void *region, uint64_t region_bytes) {
     memset(index, 0, sizeof *index);
@@ -102,6 +105,7 @@ int wr_index_lookup(const uint8_t *region, uint64_t region_bytes, uint64_t hash,
     const wr_index_row *rows = (const wr_index_row *)(region + WR_PAGE_BYTES);
     uint64_t mask = rows_n - 1;
     int found = ENOENT;
+    uint32_t odd = 0;
     for (uint64_t i = hash & mask, n = 0; n <= mask; i = (i + 1) & mask, n++) {
         uint32_t version;
         for (;;) {
@@ -109,10 +113,11 @@ int wr_index_lookup(const uint8_t *region, uint64_t region_bytes, uint64_t hash,
             version = atomic_load_explicit(&rows[i].version, memory_order_acquire);
             if (version == 0) break;
             if (version & 1) {
-                /* Odd for ever when the server was killed here: then the table is replaced soon. */
-                if (atomic_load_explicit(&header->retired, memory_order_acquire)) return ESTALE;
-                wr_cpu_relax();
-                if (++n > mask + 100000) return ESTALE;
+                /* Odd for long when the server does not run just now, for ever when it was killed here: then the
+                 * table is replaced soon. */
+                if (++odd > ODD_MAX || atomic_load_explicit(&header->retired, memory_order_acquire)) return ESTALE;
+                if (odd % 64) wr_cpu_relax();
+                else sched_yield();
                 continue;
             }
             copy_row(copy, &rows[i]);

@@ -34,7 +34,8 @@ static inline void wr_index_prefetch(const wr_index *index, uint64_t hash) {
 
 /* Server: the live row of an id, WR_NO_ROW if there is none. */
 uint32_t wr_index_find(const wr_index *index, uint64_t hash, const uint8_t id[16]);
-/* Server: a row for a new id (which must be absent); WR_NO_ROW when the table is full. The caller fills it between begin and end. */
+/* Server: a row for a new id (which must be absent); WR_NO_ROW when the table is full. The caller fills it between begin
+ * and end. */
 uint32_t wr_index_insert(wr_index *index, uint64_t hash);
 /* Server: remove a live row. */
 void wr_index_remove(wr_index *index, uint32_t row);
@@ -56,6 +57,7 @@ static inline void wr_row_end(wr_index_row *row) {
 
 static inline bool wr_row_held(const wr_index_row *row) { return row->ref_count || row->holders; }
 
-/* Reader of any process: 0 and a copy of the row; ENOENT; ESTALE when the table was replaced; EINVAL: no index in that memory. */
+/* Reader of any process: 0 and a copy of the row; ENOENT; ESTALE: open the index anew and try again (it was replaced, or the
+ * server does not run and left the row half changed); EINVAL: there is no index in that memory. */
 int wr_index_lookup(const uint8_t *region, uint64_t region_bytes, uint64_t hash, const uint8_t id[16], wr_index_row *copy);
 #endif

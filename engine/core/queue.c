@@ -92,7 +92,10 @@ void wr_queue_drop(wr_queue_engine *e, wr_queue *q) {
             wr_entry *entry = wr_queue_entry(q, number * WR_CHUNK_ROWS + r);
             if (entry) wr_queue_remove_entry(e, q, number * WR_CHUNK_ROWS + r, entry, false, false);
         }
-    for (uint64_t i = 0; i < q->chunks_n; i++) free(q->chunks[q->chunks_at + i]);
+    for (uint64_t i = 0; i < q->chunks_n; i++) {
+        e->chunks_n -= q->chunks[q->chunks_at + i] != NULL;
+        free(q->chunks[q->chunks_at + i]);
+    }
     free(q->chunks);
     free(q->consumers);
     forget(e->wake, &e->wake_n, q);
@@ -176,8 +179,9 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     if (chunk) {
         e->free_chunks = chunk->next_free;
         e->free_chunks_n--;
-    } else if (!(chunk = calloc(1, sizeof *chunk))) {
-        return ENOMEM;
+    } else {
+        if (!(chunk = calloc(1, sizeof *chunk))) return ENOMEM;
+        e->chunks_n++;
     }
     chunk->live_n = chunk->ready_n = 0;
     chunk->file_low = UINT32_MAX;
@@ -199,6 +203,7 @@ static void chunk_maybe_free(wr_queue_engine *e, wr_queue *q, uint64_t number) {
         e->free_chunks_n++;
     } else {
         free(chunk);
+        e->chunks_n--;
     }
     while (q->chunks_n && !q->chunks[q->chunks_at]) {
         q->chunks_at++;

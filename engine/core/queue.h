@@ -223,6 +223,7 @@ typedef struct wr_queue_engine {
     uint64_t dirty_n, dirty_size;
     wr_chunk *free_chunks;
     uint32_t free_chunks_n;
+    uint64_t chunks_n; /* allocated, free ones too */
     uint8_t *stats_used;
     uint64_t entries_n, bytes;
     /* journals */

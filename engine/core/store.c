@@ -449,8 +449,7 @@ static int resync(wr_store *store, uint32_t slot, wr_command *record, const wr_c
 }
 
 int wr_store_execute(wr_store *store, uint32_t slot, uint64_t sequence, wr_command *record, uint32_t *reason) {
-    wr_command c;
-    memcpy(&c, (const void *)record, sizeof c);
+    wr_command c = wr_store_copy(record);
     wr_store_link *link = &store->links[slot];
     switch (c.op) {
     case WR_OP_STORE_WRITE:

@@ -161,6 +161,13 @@ bool wr_store_server_settle(wr_store_server *server);
 
 /* -- between the parts of the server (store.c: commands and files; storeloop.c: links and the loop; storestart.c: recovery) -- */
 enum { WR_STORE_DONE, WR_STORE_STALLED, WR_STORE_EVICTED };
+/* A private copy of a record, but for the words that both sides change by atomics. */
+static inline wr_command wr_store_copy(const wr_command *record) {
+    wr_command c = {0};
+    memcpy((void *)&c, (const void *)record, offsetof(wr_command, flying));
+    memcpy((void *)c.id, (const void *)record->id, offsetof(wr_command, result) - offsetof(wr_command, id));
+    return c;
+}
 /* Execute one command of a link. `reason` is filled for WR_STORE_EVICTED. */
 int wr_store_execute(wr_store *store, uint32_t slot, uint64_t sequence, wr_command *record, uint32_t *reason);
 wr_summary_row *wr_store_file(const wr_store *store, uint64_t file); /* NULL: no such file */

@@ -183,9 +183,13 @@ static int read_directory(wr_store_client *s, const uint8_t id[16], uint64_t has
         int error = read_record(s, id, view, record, missing, to, length, meta_length);
         if (error == ENOMEM) return error;
         if (error) continue;
-        /* The row is there: so the record was this one and its blob was not given back while it was copied. */
+        /* The row is there and the command not passed by `head`: so the record was this one, and its blob was not given back
+         * while it was copied. The row alone proves nothing in the directory of a dead server, where nobody deletes rows. */
         atomic_thread_fence(memory_order_acquire);
-        if (atomic_load_explicit(&s->directory[first + i], memory_order_relaxed) == word) return 0;
+        uint64_t head = atomic_load_explicit(&view->links[s->server].head, memory_order_acquire);
+        if (atomic_load_explicit(&s->directory[first + i], memory_order_relaxed) == word &&
+            ((word - head) & WR_SEQUENCE_MASK) < view->g.ring_records)
+            return 0;
         free(*to);
     }
     return ENOENT;

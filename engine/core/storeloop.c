@@ -122,9 +122,9 @@ static void evict(wr_store *store, uint32_t slot, uint32_t reason) {
 /* Rows for what was under way when the server before us ended: else nobody could read it until it is executed. */
 static void put_rows_back(wr_store *store, uint32_t slot, uint64_t from, uint64_t tail) {
     for (uint64_t n = from; n < tail; n++) {
-        wr_command c;
-        memcpy(&c, (const void *)wr_view_command(&store->server->views[slot], store->number, n), sizeof c);
-        uint32_t flying = atomic_load_explicit(&c.flying, memory_order_relaxed);
+        const wr_command *record = wr_view_command(&store->server->views[slot], store->number, n);
+        wr_command c = wr_store_copy(record);
+        uint32_t flying = atomic_load_explicit(&record->flying, memory_order_relaxed);
         if (c.op != WR_OP_STORE_WRITE || (flying != WR_FLYING_WRITTEN && flying != WR_FLYING_TAKEN)) continue;
         if (n < store->links[slot].high_water) continue;
         uint64_t hash = wr_id_hash(c.id);
@@ -259,11 +259,24 @@ static bool confirm(wr_store *store, uint32_t slot) {
     return link->told_head + link->told_written + link->told_synced != told;
 }
 
+/* Does a dead incarnation of the same queue worker still have commands to be executed? Then its successor waits: a late
+ * RESYNC or STORE_WRITE of the old one would undo what the new one does (docs/design/002-model.md, 3). */
+static bool predecessor_unfinished(const wr_store_server *server, uint32_t slot) {
+    if (server->holder[slot] < 0) return false;
+    for (uint32_t i = 0; i < server->active_n; i++) {
+        uint32_t other = server->active[i];
+        if (server->holder[other] == server->holder[slot] && server->client_epoch[other] < server->client_epoch[slot] &&
+            !server->finished[other])
+            return true;
+    }
+    return false;
+}
+
 /* Commands of one link. Returns how many were executed; *more: the link has others ready. */
 static uint32_t serve(wr_store *store, uint32_t slot, bool *more) {
     wr_store_server *server = store->server;
     wr_store_link *link = &store->links[slot];
-    if (!link->active || link->evicted) return 0;
+    if (!link->active || link->evicted || predecessor_unfinished(server, slot)) return 0;
     wr_view *view = &server->views[slot];
     wr_link *shared = shared_link(store, slot);
     /* SYNC command-visible: pairs with the release in wr_port_submit */
@@ -281,7 +294,11 @@ static uint32_t serve(wr_store *store, uint32_t slot, bool *more) {
         for (uint64_t ahead = from; ahead < to && ahead < from + AHEAD; ahead++)
             prefetch(store, view, wr_view_command(view, store->number, ahead));
         for (; n < to; n++) {
-            if (n + AHEAD < to) prefetch(store, view, wr_view_command(view, store->number, n + AHEAD));
+            if (n + AHEAD < to) {
+                /* The record will be changed (flying), so its line is fetched for writing before its id is looked at. */
+                __builtin_prefetch((const void *)wr_view_command(view, store->number, n + 2 * AHEAD), 1);
+                prefetch(store, view, wr_view_command(view, store->number, n + AHEAD));
+            }
             wr_command *record = wr_view_command(view, store->number, n);
             uint32_t reason = 0;
             answers |= record->op != WR_OP_STORE_WRITE;
@@ -427,7 +444,7 @@ static bool has_work(wr_store_server *server, uint64_t now) {
         for (uint32_t i = 0; i < server->active_n; i++) {
             uint32_t slot = server->active[i];
             const wr_store_link *link = &store->links[slot];
-            if (!link->active || link->evicted || link->stalled) continue;
+            if (!link->active || link->evicted || link->stalled || predecessor_unfinished(server, slot)) continue;
             uint64_t tail = server->closing[slot] ? link->end : atomic_load_explicit(&shared_link(store, slot)->tail, memory_order_acquire);
             if (tail != link->processed) return true;
         }

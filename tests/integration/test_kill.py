@@ -1,7 +1,8 @@
-"""A short kill campaign over a real node: nothing confirmed is lost, nothing comes twice without its mark, nothing is left.
+"""A short kill campaign over a real node: nothing confirmed is lost or comes twice without its mark, nothing is left.
 
-Goal: whoever is killed or stopped at whatever moment, the logs that its clients kept outside of the node agree with the node.
-Method: tools/crash/campaign.py, with a seed that is printed; `python -m warren.tools.crash --seed …` repeats its choices.
+Goal: whoever is killed or stopped at whatever moment, the logs that its clients kept outside of the node agree with it.
+Method: tools/crash/campaign.py with a seed that is printed; `python -m warren.tools.crash --seed …` repeats its
+choices.
 """
 
 from pathlib import Path
@@ -22,5 +23,7 @@ def test_kill_campaign(tmp_path: Path, seed: int) -> None:
     print(report)
     assert not report.violations, str(report)
     assert report.kills_n >= KILLS // 2
-    assert report.confirmed > 0 and report.received > 0 and report.stored > 0
+    assert report.confirmed > 0
+    assert report.received > 0
+    assert report.stored > 0
     assert report.probes, "no probe was answered"

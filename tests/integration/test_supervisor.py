@@ -813,7 +813,9 @@ def made(directory: Path, node_id: int) -> list[int]:
 
 @pytest.mark.crash
 def test_a_supervisor_killed_at_any_moment_of_its_start(start: Starter, seed: int) -> None:
-    """Kill it a random time after it took the lock; the next one must always find its way, and leave nothing at the end."""
+    """Kill it a random time after it took the lock; the next one must always find its way, and leave nothing at the
+    end.
+    """
     chance = random.Random(seed)
     node = start().ready()
     node.stop()

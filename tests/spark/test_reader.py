@@ -41,9 +41,6 @@ class Claims:
     def ready(self) -> int:
         return len(self.waiting)
 
-    def release(self) -> int:
-        return self.base
-
     def claim(self, max_messages: int, max_bytes: int) -> tuple[int, int]:
         assert max_messages >= 1
         assert max_bytes >= 1
@@ -172,6 +169,24 @@ def test_another_reader_of_the_subscription_is_noticed(reader_of: Any) -> None:
     claims.claim(2, 10**6)
     with pytest.raises(UsageError, match="subscription"):
         reader.latestOffset(end, ReadMaxRows(4))
+
+
+def test_claims_of_an_earlier_run_are_marked(reader_of: Any) -> None:
+    claims = Claims(10)
+    first = reader_of(claims)
+    start = first.initialOffset()
+    first.latestOffset(first.initialOffset(), ReadMaxRows(4))  # and it is killed
+
+    def counts(reader: QueueStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        found = (batch for partition in reader.partitions(start, end) for batch in reader.read(partition))
+        return [count for batch in found for count in batch.column("delivery_count").to_pylist()]
+
+    second = reader_of(claims)
+    end = second.latestOffset(second.initialOffset(), ReadAllAvailable())
+    assert counts(second, start, end) == [1] * 4
+    following = second.latestOffset(end, ReadAllAvailable())
+    assert counts(second, end, following) == [0] * 6
+    assert counts(reader_of(claims), end, following) == [1] * 6, "a replay is a redelivery"
 
 
 def test_an_old_checkpoint_is_data_loss(reader_of: Any) -> None:

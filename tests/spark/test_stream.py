@@ -18,27 +18,34 @@ Taking = Callable[[warren.Queue, int], list[bytes]]
 END_S = 60
 
 
-class Sink:
-    """Collects batches: batch id → values. A replayed batch takes the place of the former."""
+def run(spark: Any, options: dict[str, str], place: Path, sink: Callable[[Any, int], None] | None = None) -> list[int]:
+    """Run a query until it has taken what is there, and return how many rows each batch had; raises what it failed with.
 
-    def __init__(self) -> None:
-        self.batches: dict[int, list[int]] = {}
-
-    def __call__(self, frame: Any, batch: int) -> None:
-        self.batches[batch] = sorted(int(bytes(row.value)) for row in frame.collect())
-
-    @property
-    def all(self) -> list[int]:
-        return sorted(value for batch in self.batches.values() for value in batch)
-
-
-def run(spark: Any, options: dict[str, str], checkpoint: Path, sink: Callable[[Any, int], None]) -> Any:
-    """Run a query until it has taken what is there; raises what it failed with."""
+    Without a sink, what it took is in Parquet files. foreachBatch is for tests that need it: py4j keeps a socket for each.
+    """
     frame = spark.readStream.format("warren").options(**options).load()
-    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    started = query.trigger(availableNow=True).start()
-    assert started.awaitTermination(END_S), "the query did not end"
-    return started
+    if sink is not None:
+        writer = frame.writeStream.foreachBatch(sink)
+    else:
+        writer = frame.writeStream.format("parquet").option("path", str(place / "out"))
+    query = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(END_S), "the query did not end"
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def taken(spark: Any, place: Path) -> dict[int, int]:
+    """Number → delivery count of everything in the files of `run`; AssertionError when a number is there twice."""
+    if not (place / "out" / "_spark_metadata").exists():
+        return {}
+    rows = spark.read.parquet(str(place / "out")).select("value", "delivery_count").collect()
+    found = {int(bytes(row.value)): int(row.delivery_count) for row in rows}
+    assert len(found) == len(rows), "doubled"
+    return found
+
+
+def new(count: int, start: int = 0) -> dict[int, int]:
+    """What `taken` gives for `count` messages delivered for the first time."""
+    return dict.fromkeys(range(start, start + count), 0)
 
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
@@ -49,68 +56,62 @@ def claims(queue: warren.Queue) -> tuple[int, int]:
     return queue.subscription(f"spark-{queue.name}").range()
 
 
+def failing(_frame: Any, _batch: int) -> None:
+    raise RuntimeError("the sink is out of order")
+
+
 def test_available_now_takes_all_and_acks_all(
     spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
 ) -> None:
     queue.put_many(numbers(1000))
-    sink = Sink()
-    query = run(spark, reading(maxOffsetsPerTrigger="400", maxRecordsPerPartition="100"), tmp_path, sink)
-    assert [len(batch) for batch in sink.batches.values()] == [400, 400, 200]
-    assert sink.all == list(range(1000))
+    assert run(spark, reading(maxOffsetsPerTrigger="400", maxRecordsPerPartition="100"), tmp_path) == [400, 400, 200]
+    assert taken(spark, tmp_path) == new(1000)
     assert claims(queue) == (1000, 1000)
     assert queue.depth() == 0
-    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [400, 400, 200]
 
 
 def test_it_goes_on_from_its_checkpoint(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
-    sink = Sink()
     for start in (0, 10, 20):
         queue.put_many(numbers(10, start))
-        run(spark, reading(), tmp_path, sink)
-    assert list(sink.batches.values()) == [list(range(start, start + 10)) for start in (0, 10, 20)]
+        assert run(spark, reading(), tmp_path) == [10]
+        assert taken(spark, tmp_path) == new(start + 10)
+    assert run(spark, reading(), tmp_path) == []
 
 
 def test_a_failed_batch_is_replayed_as_it_was(
     spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
 ) -> None:
     queue.put_many(numbers(30))
-    seen: list[int] = []
-
-    def failing(frame: Any, batch: int) -> None:
-        seen.extend(int(bytes(row.value)) for row in frame.collect())
-        raise RuntimeError("the sink is out of order")
-
     with pytest.raises(StreamingQueryException, match="out of order"):
         run(spark, reading(maxOffsetsPerTrigger="20"), tmp_path, failing)
     assert claims(queue) == (0, 20), "acked what was not committed, or claimed too much"
     queue.put_many(numbers(5, 30))
-    sink = Sink()
-    run(spark, reading(maxOffsetsPerTrigger="20"), tmp_path, sink)
-    assert sink.batches[0] == sorted(seen) == list(range(20))
-    assert sink.all == list(range(35))
+    batches: list[list[int]] = []
+    run(
+        spark,
+        reading(maxOffsetsPerTrigger="20"),
+        tmp_path,
+        lambda frame, _batch: batches.append(sorted(int(bytes(row.value)) for row in frame.collect())),
+    )
+    assert batches == [list(range(20)), list(range(20, 35))]
 
 
 def test_a_lost_checkpoint_delivers_claims_again(
     spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
 ) -> None:
     queue.put_many(numbers(30))
-
-    def failing(_frame: Any, _batch: int) -> None:
-        raise RuntimeError("before the commit")
-
     with pytest.raises(StreamingQueryException):
         run(spark, reading(maxOffsetsPerTrigger="20"), tmp_path / "first", failing)
-    sink = Sink()
-    run(spark, reading(), tmp_path / "second", sink)
-    assert sink.all == list(range(30))
+    run(spark, reading(), tmp_path / "second")
+    assert taken(spark, tmp_path / "second") == dict.fromkeys(range(20), 1) | new(10, 20)
     assert claims(queue) == (30, 30)
 
 
 def test_a_foreign_checkpoint_is_refused(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
     queue.put_many(numbers(3))
-    run(spark, reading(), tmp_path, Sink())
+    run(spark, reading(), tmp_path)
     with pytest.raises(StreamingQueryException, match="new checkpointLocation"):
-        run(spark, reading(subscription="another"), tmp_path, Sink())
+        run(spark, reading(subscription="another"), tmp_path)
 
 
 def test_messages_of_two_subscriptions_are_shared_out(
@@ -118,22 +119,22 @@ def test_messages_of_two_subscriptions_are_shared_out(
 ) -> None:
     """A queue has competing readers: each message goes to one subscription."""
     queue.put_many(numbers(10))
-    first, second = Sink(), Sink()
-    run(spark, reading(subscription="one"), tmp_path / "one", first)
+    run(spark, reading(subscription="one"), tmp_path / "one")
     queue.put_many(numbers(10, 10))
-    run(spark, reading(subscription="two"), tmp_path / "two", second)
-    assert first.all == list(range(10))
-    assert second.all == list(range(10, 20))
+    run(spark, reading(subscription="two"), tmp_path / "two")
+    assert taken(spark, tmp_path / "one") == new(10)
+    assert taken(spark, tmp_path / "two") == new(10, 10)
 
 
 def test_a_continuous_query_follows(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
-    sink = Sink()
     frame = spark.readStream.format("warren").options(**reading()).load()
-    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path)).start()
+    writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         for start in (0, 100, 200):
             queue.put_many(numbers(100, start))
-            wait_until(lambda upto=start + 100: sink.all == list(range(upto)), timeout=END_S, what="the batch")  # type: ignore[misc]
+            expected = new(start + 100)
+            wait_until(lambda wanted=expected: taken(spark, tmp_path) == wanted, timeout=END_S, what="the batch")
         # Acked while idle, by latestOffset: commit() would wait for the next batch.
         wait_until(lambda: claims(queue) == (300, 300), timeout=END_S, what="the ack of the last batch")
     finally:

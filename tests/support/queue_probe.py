@@ -260,13 +260,14 @@ class Incarnation:
     def turns(self, n: int = 1) -> None:
         """Serve until there is nothing to do, n times."""
         for _ in range(n):
-            while not self.service.turn(5_000_000_000, False) & EVENT_TIMER:
+            while not self.service.turn(5_000_000_000, False) & EVENT_TIMER or self.node.store.step():
                 pass
 
     def until(self, condition: Callable[[], object]) -> None:
         """Serve until something is true. The test's own time limit ends it if it never is."""
         while not condition():
             self.service.turn(20_000_000)
+            self.node.store.step()
 
     def body(self, buffer: memoryview, base: int) -> bytes:
         """Body (with metadata) of a delivery, as a client finds it: image, else file."""
@@ -299,6 +300,64 @@ class Incarnation:
         self.service.release()
 
 
+class FakeStore:
+    """The persistent store as a worker sees it: takes its commands in order, when told to."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.directory = _Region(node.geometry["directory_rows"] * 8)
+        self.ids: set[bytes] = set()
+        self.log: list[tuple[str, bytes]] = []
+        self.confirm = True  #: raise `head`, too
+        self.region: _Region | None = None
+
+    def up(self, epoch: int = 1) -> None:
+        self.node.superblock.server_set(0, "state", CONSTANTS["SERVER_READY"])
+        self.node.superblock.server_set(0, "epoch", epoch)
+
+    def down(self) -> None:
+        self.node.superblock.server_set(0, "state", CONSTANTS["SERVER_DOWN"])
+
+    def step(self) -> int:
+        """Execute what the worker submitted; returns how many commands."""
+        if self.region is None or self.node.superblock.server_get(0, "state") != CONSTANTS["SERVER_READY"]:
+            return 0
+        buffer, g = self.region.buffer, self.node.geometry
+        page = lambda n: (n + PAGE - 1) // PAGE * PAGE  # noqa: E731
+        ring = PAGE + page(g["servers_n"] * LINK.size)
+        deliveries = ring + page(g["servers_n"] * g["ring_records"] * COMMAND.size)
+        rings = deliveries + page(g["servers_n"] * g["delivery_slots"] * DELIVERY.size)
+        replies = rings + page(g["servers_n"] * g["delivery_slots"] * 4)
+        arena = replies + page(g["servers_n"] * g["reply_bytes"])
+        at = lambda name: PAGE + LINK.offset(name)  # noqa: E731
+        tail = atomics.load64(buffer, at("tail"))
+        done = atomics.load64(buffer, at("processed"))
+        n = tail - done
+        for sequence in range(done, tail):
+            base = ring + sequence % g["ring_records"] * COMMAND.size
+            op = COMMAND.unpack(buffer, "op", base)
+            blob = arena + COMMAND.unpack(buffer, "body", base) % g["arena_bytes"]
+            count = COMMAND.unpack(buffer, "count", base)
+            ids = [bytes(buffer[blob + i * 16 : blob + i * 16 + 16]) for i in range(count)]
+            if op == CONSTANTS["OP_STORE_WRITE"]:
+                id = COMMAND.get_bytes(buffer, "id", base)
+                if COMMAND.unpack(buffer, "flying", base) == CONSTANTS["FLYING_ELIMINATED"]:
+                    self.log.append(("eliminated", id))
+                else:
+                    COMMAND.pack_into(buffer, "flying", CONSTANTS["FLYING_TAKEN"], base)
+                    self.ids.add(id)
+                    self.log.append(("write", id))
+            elif op == CONSTANTS["OP_STORE_REMOVE"]:
+                self.ids -= set(ids)
+                self.log += [("remove", id) for id in ids]
+            elif op == CONSTANTS["OP_STORE_RESYNC_IDS"]:
+                buffer[replies : replies + count] = bytes(int(id in self.ids) for id in ids)
+                self.log += [("resync", id) for id in ids]
+        for name in ("processed", *(("written", "synced", "head") if self.confirm else ())):
+            atomics.store64(buffer, at(name), tail)
+        return n
+
+
 @dataclass
 class Node:
     """A directory, a superblock, and what lives on over the worker's deaths."""
@@ -312,6 +371,7 @@ class Node:
     said: list[str] = field(default_factory=list)
     ring_records: int = 1024
     delivery_slots: int = 256
+    with_store: bool = False
 
     def __post_init__(self) -> None:
         self.geometry = {
@@ -331,6 +391,7 @@ class Node:
         self.old_images: _Region | None = None
         self.epoch = 0
         self.salvaged = 0
+        self.store = FakeStore(self)
 
     def peer(self, worker: Incarnation | None = None) -> Peer:
         """A new client, attached to the worker that runs."""
@@ -339,6 +400,10 @@ class Node:
         if worker is not None:
             worker.service.take_up(found.slot, found.generation, found.epoch, found.region)
         return found
+
+    def _open_store(self, engine: _core.QueueEngine, store: int) -> None:
+        if store == 0:
+            engine.set_store(0, self.superblock.server_get(0, "epoch"), self.store.directory.buffer)
 
     def worker_is_clean(self) -> bool:
         """Start a worker, ask whether the start was a clean one, kill it."""
@@ -354,16 +419,21 @@ class Node:
             self.salvaged = queue_index.salvage(self.old_images.buffer, self.images_n, self.file_bytes, self.folder)
         size = PAGE + self.images_n * self.file_bytes
         images, timages, stats = _Region(size), _Region(size), _Region(64 * 128)
+        g = self.geometry
+        own_bytes = layout.client_region_bytes(
+            g["servers_n"], g["ring_records"], g["delivery_slots"], g["reply_bytes"], g["arena_bytes"]
+        )
+        own = self.store.region = _Region(own_bytes) if self.with_store else None
         engine = _core.QueueEngine(
             self.superblock.buffer,
             SERVER_INDEX,
             images.buffer,
             timages.buffer,
             stats.buffer,
-            None,
-            0,
-            1,
-            1,
+            own.buffer if own else None,
+            200,
+            self.epoch + 1,
+            5000 + self.epoch,
             images_n=self.images_n,
             file_bytes=self.file_bytes,
             spin_us=0,
@@ -381,7 +451,7 @@ class Node:
                 file_bytes=self.file_bytes,
                 reply_bytes=65536,
                 load_catalog=lambda: list(self.queues),
-                open_store=lambda store: None,
+                open_store=lambda store: self._open_store(engine, store),
                 say=self.said.append,
                 reached=self.reached,
             ),

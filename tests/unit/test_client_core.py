@@ -220,6 +220,20 @@ def test_a_first_get_asks_for_one(node: FakeNode, handle: _core.QueueHandle) -> 
     assert (handle.unacked, handle.pending) == (1, 0)
 
 
+def test_no_credit_before_the_worker_has_taken_the_link_up(node: FakeNode, handle: _core.QueueHandle) -> None:
+    """Credit is counted under the worker's epoch: one without an epoch would be counted twice."""
+    node.set_link(WORKER, "server_epoch", 0)
+    thread, outcome = in_thread(lambda: handle.get(10.0))
+    wait_until(lambda: node.client.busy == 1)
+    assert node.link(WORKER, "tail") == 0
+    node.restart(WORKER)
+    wait_until(lambda: node.link(WORKER, "tail") == 1)
+    assert credits_of(node) == [(1, 0, node.link(WORKER, "server_epoch"))]
+    node.deliver(WORKER, QUEUE, 0, b"x")
+    thread.join(10)
+    assert outcome[0].body == b"x"
+
+
 def test_a_timeout_cancels_and_looks_once_more(node: FakeNode, handle: _core.QueueHandle) -> None:
     thread, outcome = in_thread(lambda: handle.get(0.01))
     wait_until(lambda: OP["CANCEL"] in node.ops(WORKER) or bool(node.finish(WORKER)))

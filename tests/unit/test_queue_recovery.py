@@ -173,6 +173,8 @@ def test_hostile_slots_are_believed_once_and_only_if_they_fit(node: Node) -> Non
     for slot in range(node.delivery_slots):
         at = liar.slot_at(slot)
         liar.buffer[at : at + DELIVERY.size] = real[slot % 2]
+        if slot % 8 == 4:  # nobody holds this one, but it has another id
+            DELIVERY.pack_into(liar.buffer, "sequence", 3, at)
         if slot % 4 == 2:
             DELIVERY.pack_into(liar.buffer, "sequence", 1 << 62, at)
         if slot % 4 == 3:

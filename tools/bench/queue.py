@@ -250,7 +250,12 @@ def run_restart(folder: Path, size: int, messages: int) -> Result:
                 if found == role:
                     process.send_signal(signal.SIGKILL)
             since = time.monotonic_ns()
-            one[role] = _first_message_s(temporary.node.queue("backlog"), since)
+            if role == "store":  # a backlog of small bodies does not need it: ask it for a write
+                store = temporary.node.store()
+                store.write(store.new_id(), b"first", timeout=60.0)
+                one[role] = (time.monotonic_ns() - since) / 1e9
+            else:
+                one[role] = _first_message_s(temporary.node.queue("backlog"), since)
         pss = sum(process.memory_full_info().pss for _, process in temporary.processes())
         temporary.kill()
         temporary.node.close()
@@ -267,7 +272,7 @@ def run_restart(folder: Path, size: int, messages: int) -> Result:
         return cell(
             "restart", size, "synced", 10_000, 1, messages, first, None,
             first_message_s=round(first, 4), open_s=round(opened, 4),
-            worker_first_message_s=round(one["queue_worker"], 4), store_first_message_s=round(one["store"], 4),
+            worker_first_message_s=round(one["queue_worker"], 4), store_first_write_s=round(one["store"], 4),
             filled_per_s=round(messages / ((filled["end"] - filled["start"]) / 1e9), 1), pss_bytes=pss,
         )  # fmt: skip
 

@@ -18,7 +18,9 @@ def median_of(runs: list[Result]) -> Result:
     def key(run: Result) -> float:
         if run["workload"].endswith("latency") and run["latency_us"]:
             return float(run["latency_us"]["p50"])
-        return float(run.get("cpu_share", run["seconds"] if run["workload"] == "restart" else run["messages_per_s"]))
+        if "cpu_share" in run:
+            return float(run["cpu_share"])
+        return float(run["seconds"] if run["workload"] == "restart" else run["messages_per_s"])
 
     ordered = sorted(runs, key=key)
     middle = dict(ordered[len(ordered) // 2])
@@ -130,5 +132,6 @@ def print_people(runs: list[Result]) -> None:
             console.print(
                 f"kill -9 with {run['messages']:,} messages of {run['size_bytes']} bytes: first message after "
                 f"{run['first_message_s']:.3f} s (node open after {run['open_s']:.3f} s); of a worker alone "
-                f"{run['worker_first_message_s']:.3f} s, of the store alone {run['store_first_message_s']:.3f} s"
+                f"{run['worker_first_message_s']:.3f} s, of the store alone (first write) "
+                f"{run['store_first_write_s']:.3f} s"
             )

@@ -1,8 +1,8 @@
 """The processes that a kill campaign runs and kills: producer, consumer, storer, probe.
 
 `python -m warren.tools.crash.actors ROLE DIRECTORY LOG SEED`. Each writes one log: append-only, one `write` for each
-entry, so a kill leaves whole lines (and at most one torn last one). An entry is written before what it announces, or after what it
-reports has happened:
+entry, so a kill leaves whole lines (and at most one torn last one). An entry is written before what it announces, or
+after what it reports has happened:
 
     producer  i KEY          is about to be put             c KEY           was confirmed at `synced`
     consumer  r KEY FLAG N   was received (FLAG 1: marked redelivered, N deliveries before), before it is acked
@@ -53,6 +53,10 @@ class Log:
         data = ("\n".join(lines) + "\n").encode()
         written = os.write(self._fd, data)
         assert written == len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
 
     def error(self, error: Exception) -> None:
         """Note an error that was lived through."""

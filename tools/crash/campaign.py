@@ -102,8 +102,8 @@ class Report:
             for kind, row in self.probes.items()
         )
         queues = (
-            f"queues: {self.confirmed:,} confirmed, {self.received:,} receipts, {self.redelivered:,} marked redelivered, "
-            f"{self.unconfirmed_received:,} received that were never confirmed"
+            f"queues: {self.confirmed:,} confirmed, {self.received:,} receipts, {self.redelivered:,} marked redelivered"
+            f", {self.unconfirmed_received:,} received that were never confirmed"
         )
         lines = [
             f"seed {self.seed}: {self.kills_n} kills {dict(self.kills)} in {self.seconds:.0f} s",
@@ -237,6 +237,7 @@ class Campaign:
             self._stop_node()
         finally:
             self._end_all()
+            self.hits.close()
         self._look_for_leaks()
         self.report.seconds = time.monotonic() - self.began
         if self.report.violations:
@@ -365,6 +366,7 @@ class Campaign:
                     self.report.violations.append(f"queue {name} does not drain: {stats}")
                     break
                 time.sleep(0.02)  # what dead consumers held is on its way back
+        log.close()
 
     def _entries(self, role: str) -> Iterator[list[str]]:
         for path in sorted(self.logs.glob(f"{role}*.log")):

@@ -18,8 +18,15 @@ from warren.ipc.layout import SUPERBLOCK_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = 77
-#: the core without its bindings and server halves
 CORE = ("ipc/core", "engine/core")
+#: what a client consists of
+SOURCES = (
+    "ipc/core/port.c",
+    *(
+        f"engine/core/{name}.c"
+        for name in ("client", "bodies", "storeclient", "directory", "index", "frame", "crc32c", "log")
+    ),
+)
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-pthread", "-fno-strict-aliasing", "-UNDEBUG")
 
 
@@ -78,12 +85,7 @@ class Stepper:
             raise SteppingForbidden(f"single-stepping is written for x86_64, this is {platform.machine()}")
         self._program = folder / "stepper"
         self._folder = folder
-        sources = [
-            str(path)
-            for place in CORE
-            for path in sorted((ROOT / place).glob("*.c"))
-            if not path.name.startswith("binding")
-        ]
+        sources = [str(ROOT / source) for source in SOURCES]
         command = [os.environ.get("CC", "gcc"), *FLAGS, "-msse4.2"]
         command += [f"-I{ROOT / place}" for place in CORE]
         command += [str(Path(__file__).with_name("stepper.c")), *sources, "-o", str(self._program), "-lm"]

@@ -80,6 +80,13 @@ static void operate(const options *o) {
     wr_superblock *super = (wr_superblock *)o->base;
     uint8_t *region = o->base + WR_SUPERBLOCK_BYTES;
     must(wr_attachment_init(&attachment, super, region, o->region_bytes, o->slot, o->generation, o->client_epoch), "init");
+    for (uint32_t server = 0; server < super->servers_n; server++) { /* of a client that has sent something before: go on behind it */
+        wr_link *link = &attachment.port.view.links[server];
+        uint64_t tail = atomic_load(&link->tail);
+        attachment.port.prepared[server] = tail;
+        attachment.port.head_seen[server] = atomic_load(&link->head);
+        if (tail) attachment.port.arena_next = attachment.port.arena_freed = super->arena_bytes / 2;
+    }
     wr_store_client store = {.port = &attachment.port,
                              .server = WR_SERVER_STORE_PERSISTENT,
                              .directory = (_Atomic uint64_t *)(region + o->region_bytes),

@@ -2,8 +2,8 @@
 
 The stream reads by `format("warren")` and keeps the groups in Spark's state, so that each claim counts once whatever
 is killed: a micro-batch is a range of claims, and a replay reads the same range. It runs with Trigger.AvailableNow
-again and again; the run that began after the producers had ended is the last. A query that fails (a server is gone
-for longer than a task's tries) is started again from its checkpoint.
+again and again; a run that began after the producers had ended, and found nothing, is the last. A query that fails (a
+server is gone for longer than a task's tries) is started again from its checkpoint.
 
 Run as `python -m warren.workers.demo.stream '{…}'`. Reads the order `finished` (the producers have ended).
 """
@@ -133,9 +133,9 @@ def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
         rows += _follow(query, rows, talk)
         problem = query.exception()
         if problem is None:
-            if last:
-                return rows
             if rows == before:
+                if last:
+                    return rows
                 talk.listen(POLL_S)
             continue
         failures += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -82,10 +83,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(f.name, BY_NAME[f.name].arrow, nullable=f.nullable) for f in schema.fields])
 
 
-def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordBatch:
+def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str, again_below: int = 0) -> pa.RecordBatch:
     """Return `batch` (columns of the engine's `read_arrow`) as a batch of exactly the schema `wanted`.
 
-    The routing key becomes `key`, the name of the queue `topic`; what the engine does not know is null.
+    The routing key becomes `key`, the name of the queue `topic`; what the engine does not know is null. Messages with
+    an offset below `again_below` count as delivered once more than the engine knows.
     """
     rows = batch.num_rows
     there = set(batch.schema.names)
@@ -93,7 +95,15 @@ def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.R
     def constant(value: object) -> Callable[[pa.DataType], pa.Array]:
         return lambda kind: pa.repeat(pa.scalar(value, kind), rows)
 
-    made: dict[str, Callable[[pa.DataType], pa.Array]] = {"topic": constant(topic), "partition": constant(0)}
+    def deliveries(kind: pa.DataType) -> pa.Array:
+        again = pc.less(batch.column("offset"), pa.scalar(again_below, pa.int64())).cast(kind)
+        return pc.add(batch.column("delivery_count"), again)
+
+    made: dict[str, Callable[[pa.DataType], pa.Array]] = {
+        "topic": constant(topic),
+        "partition": constant(0),
+        "delivery_count": deliveries,
+    }
     arrays = []
     for field in wanted:
         source = "routing_key" if field.name == "key" else field.name

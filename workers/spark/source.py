@@ -103,10 +103,11 @@ class BrowsePartition(InputPartition):
 
 @dataclass
 class ClaimPartition(InputPartition):
-    """The claims [start, end) of a subscription."""
+    """The claims [start, end) of a subscription; those below `again_below` may have been delivered before."""
 
     start: int
     end: int
+    again_below: int = 0
 
 
 class QueueReader(DataSourceReader):
@@ -139,8 +140,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.fields = schema
         #: end of the claims as this reader left it; another end means that somebody else claims, too
         self._known_end: int | None = None
-        #: claims of an earlier run have been released, to be delivered again
-        self._began = False
+        #: end of the claims when this reader began: what it delivers of those may have been delivered before
+        self._again_below: int | None = None
         #: AvailableNow: claims from here on are for a later run
         self._target: int | None = None
 
@@ -149,10 +150,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts: the lowest claim not acked, which is delivered again."""
         subscription = self._subscription("planner")
-        if not self._began:  # Spark asks again after the first claims
-            subscription.release()
-            self._began = True
-        return self._offset(subscription, subscription.range()[0]).to_json()
+        base, end = subscription.range()
+        if self._again_below is None:  # Spark asks again after the first claims
+            self._again_below = end
+        return self._offset(subscription, base).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch, as the options say."""
@@ -195,6 +196,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         subscription = self._subscription("planner")
         _base, known = self._checked_range(subscription, first)
+        assert self._again_below is not None
         if last.next > known:
             raise StoreError(self._beyond(last.next, known))
         ranges = cut(
@@ -203,7 +205,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts_min=self.options.partitions_min,
             records_max=self.options.records_per_partition_max,
         )
-        return [ClaimPartition(low, high) for low, high in ranges]
+        return [ClaimPartition(low, high, self._again_below) for low, high in ranges]
 
     # -- the executors' side ------------------------------------------------------------------------------------
 
@@ -223,13 +225,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, last = batch.column("offset")[0].as_py(), batch.column("offset")[-1].as_py()
             if first != position or last - first + 1 != batch.num_rows:
                 self._lost(position, last + 1)
-            yield to_spark_batch(batch, wanted, options.queue)
+            yield to_spark_batch(batch, wanted, options.queue, partition.again_below)
             position = last + 1
 
     # -- both ---------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known_end": None, "_began": False, "_target": None}
+        return {**self.__dict__, "_known_end": None, "_again_below": None, "_target": None}
 
     def _subscription(self, role: str) -> Subscription:
         node = node_of(self.options.path, role, self.options.timeout_s)
@@ -242,6 +244,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The claims there are, after checking that `position` lies within them and nobody else moves them."""
         position.check_same(self.options.queue, self.options.subscription, subscription.incarnation)
         base, end = subscription.range()
+        if self._again_below is None:
+            self._again_below = end
         if position.next > end:
             raise StoreError(self._beyond(position.next, end))
         if position.next < base:
@@ -249,9 +253,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._known_end is not None and end != self._known_end:
             raise UsageError(
                 f"subscription {self.options.subscription!r} of queue {self.options.queue!r} ends at claim {end}, "
-                "but this "
-                f"query left it at {self._known_end}: another query reads it. Give each its own "
-                '.option("subscription", "…")'
+                f"but this query left it at {self._known_end}: another query reads it. "
+                'Give each its own .option("subscription", "…")'
             )
         self._known_end = end
         return base, end
