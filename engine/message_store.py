@@ -140,6 +140,11 @@ class MessageStore:
         old.close()
         posix_unlink(name)
 
+    def alarm(self, bit: int, on: bool) -> None:
+        """Raise or clear an alarm of this store; the supervisor sums up those of all servers."""
+        alarms = self.superblock.server_get(self.number, "alarms")
+        self.superblock.server_set(self.number, "alarms", alarms | bit if on else alarms & ~bit)
+
     def grow_index(self) -> None:
         """Go over to a new index, larger or cleaned. Raises RegionError, LimitError."""
         look = self.core.look(self.number)
@@ -265,7 +270,7 @@ class StoreHost:
         for store in self.stores:
             store.announce()
             self.superblock.server_set(store.number, "error", 0)
-        self.superblock.alarm(ALARM_SYNC_FAILED | ALARM_DISK, False)
+            self.superblock.server_set(store.number, "alarms", 0)
         for store, epoch in zip(self.stores, self._epochs, strict=True):
             self.superblock.server_set(store.number, "state", CONSTANTS["SERVER_READY"])
             self.superblock.server_set(store.number, "epoch", epoch)
@@ -357,8 +362,7 @@ class StoreHost:
         if store.disk_full:
             store.disk_full = False
             say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
-            if not any(other.disk_full for other in self.stores):
-                self.superblock.alarm(ALARM_DISK, False)
+            store.alarm(ALARM_DISK, False)
 
     def _not_made(self, store: MessageStore, error: StoreError) -> None:
         store.file_coming = False
@@ -370,7 +374,7 @@ class StoreHost:
         if not store.disk_full:
             store.disk_full = True
             say(f"{FOLDERS[store.number]} store: writes wait: {reason}")
-        self.superblock.alarm(ALARM_DISK, True)
+        store.alarm(ALARM_DISK, True)
 
     def _remove(self, store: MessageStore, files: list[int]) -> None:
         """Helper thread: unlink files, then tell the loop."""
@@ -391,10 +395,11 @@ class StoreHost:
             store.grow_index()
         except (RegionError, LimitError) as error:
             # The old table goes on to its last row; then writes wait. Tried again with the next event.
-            self.superblock.alarm(ALARM_MEMORY, True)
+            store.alarm(ALARM_MEMORY, True)
             say(f"the index of the {FOLDERS[store.number]} store cannot grow: {error}")
             store.index_wanted = False
             return
+        store.alarm(ALARM_MEMORY, False)
         store.index_wanted = False
 
     def _failed(self) -> None:
@@ -402,7 +407,7 @@ class StoreHost:
             number = self.core.look(store.number)["failed"]
             if number and not self.superblock.server_get(store.number, "error"):
                 self.superblock.server_set(store.number, "error", number)
-                self.superblock.alarm(ALARM_SYNC_FAILED, True)
+                store.alarm(ALARM_SYNC_FAILED, True)
                 say(
                     f"{FOLDERS[store.number]} store: the disk failed ({errno.errorcode.get(number, number)}: "
                     f"{os.strerror(number)}); nothing is confirmed any more until the node is reopened"

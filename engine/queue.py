@@ -31,7 +31,7 @@ from warren.engine.errors import QueueNotFound, StoreError, UsageError
 from warren.engine.formats import FILE_JOURNAL
 from warren.engine.queue_index import Folder, Recovered
 from warren.ipc import region as regions
-from warren.ipc.layout import DELIVERY, SERVER_WORKER_FIRST
+from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
 EVENT_NEED_FILE = 1
@@ -161,6 +161,7 @@ class QueueService:
     _subscriptions: dict[int, int] = field(default_factory=dict)
     _retry: dict[bool, float] = field(default_factory=dict)
     _wanted: set[bool] = field(default_factory=set)
+    _no_space: set[bool] = field(default_factory=set)  # journals without a next file
     _zero_since: dict[int, int] = field(default_factory=dict)
     _flush_failed_at: float = 0.0
     _timer_at: float = 0.0
@@ -325,6 +326,17 @@ class QueueService:
         self._wanted.add(transient)
         self._files.want(transient, self._next[transient])
 
+    def _short_of_space(self, transient: bool, short: bool) -> None:
+        """Raise or clear this worker's disk alarm; the supervisor sums up those of all servers."""
+        before = bool(self._no_space)
+        (self._no_space.add if short else self._no_space.discard)(transient)
+        if bool(self._no_space) == before:
+            return
+        superblock = self.options.superblock
+        alarms = superblock.server_get(self.server, "alarms")
+        bit = CONSTANTS["ALARM_DISK"]
+        superblock.server_set(self.server, "alarms", alarms | bit if self._no_space else alarms & ~bit)
+
     def _take_results(self) -> None:
         for crash in (self._files.crash, self._index.crash):
             if crash is not None:
@@ -338,6 +350,7 @@ class QueueService:
             else:
                 self._retry[transient] = time.monotonic() + RETRY_S
                 self.options.say(f"no new journal file: {made}")
+            self._short_of_space(transient, not isinstance(made, segment.Created))
             self.engine.pending(EVENT_CONTROL, False)
         while self._index.done:
             then, result = self._index.done.popleft()

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from warren.ipc.layout import SERVER_WORKER_FIRST
+
+
+def role_of(server: int) -> str:
+    """The name of a server's process, as in `warren status` and in its log: store or worker-<i>."""
+    return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
+
 
 def node_prefix(node_id: int) -> str:
     """Prefix of all names of one node; `node_id` has 48 bits."""

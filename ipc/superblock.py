@@ -156,14 +156,6 @@ class Superblock:
         """Fetch-add on an a64 field; returns the value before."""
         return _core.add64(self.buffer, SUPERBLOCK.offset(name), value)
 
-    def alarm(self, bits: int, on: bool) -> None:
-        """Set or clear alarm bits."""
-        offset = SUPERBLOCK.offset("alarms")
-        if on:
-            _core.or64(self.buffer, offset, bits)
-        else:
-            _core.and64(self.buffer, offset, ~bits & 0xFFFF_FFFF_FFFF_FFFF)
-
     @property
     def state(self) -> int:
         """NODE_…"""

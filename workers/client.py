@@ -38,6 +38,7 @@ from warren.engine._core import SessionLost
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import (
     ClosedError,
+    DiskFull,
     Error,
     LimitError,
     NodeNotRunning,
@@ -106,11 +107,6 @@ class _Statistics:
     generation: int
     region: Region
     rows: dict[int, int] = field(default_factory=dict)
-
-
-def role_of(server: int) -> str:
-    """The name of a server's process, as in `warren status`."""
-    return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
 
 
 def level_of(durability: object, durable: bool, what: str) -> int:
@@ -252,7 +248,7 @@ class Attachment:
                 if images is not None:
                     images.close()
                 if time.monotonic() > deadline:
-                    raise PeerLost(f"the memory of {role_of(server)} is not there ({error}): try again") from error
+                    raise PeerLost(f"the memory of {names.role_of(server)} is not there ({error}): try again") from error
                 time.sleep(0.002)
         old = self.workers.get(server)
         folders = [_folder(base / name) for name in ("journal", "transient", "segments")]
@@ -476,18 +472,18 @@ class Client:
         elif code == _core.HOOK_FROZEN:
             number = attachment.superblock.server_get(server, "error")
             raise SyncFailed(
-                f"the {role_of(server)} could not make data durable ({os.strerror(number)}); it refuses writes until "
+                f"the {names.role_of(server)} could not make data durable ({os.strerror(number)}); it refuses writes until "
                 "the node is reopened: look at the disk, then stop and start the node"
             )
         elif code == _core.HOOK_FAILED:
             raise PeerLost(
-                f"the {role_of(server)} died again and again and was given up: "
-                f"see {self.directory.log_file(role_of(server))}"
+                f"the {names.role_of(server)} died again and again and was given up: "
+                f"see {self.directory.log_file(names.role_of(server))}"
             )
         elif code == _core.HOOK_EVICTED:
             reason = attachment.core.evicted(server)
             lost = PeerLost(
-                f"the {role_of(server)} closed this client's link (reason {reason}); the next call attaches anew"
+                f"the {names.role_of(server)} closed this client's link (reason {reason}); the next call attaches anew"
             )
             self._lose(attachment, None)
             raise lost
@@ -524,14 +520,17 @@ class Client:
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
         superblock = attachment.superblock
         on = superblock.get("alarms")
-        if what == "publish":
-            for bit, text in ALARMS.items():
-                if on & bit:
-                    raise TimedOut(f"publishing is blocked: {text}; consumers go on")
+        kept = "publishing is blocked" if what == "publish" else f"{what}: not done within the timeout"
+        if on & CONSTANTS["ALARM_DISK"]:
+            raise DiskFull(
+                f"{kept}: {ALARMS[CONSTANTS['ALARM_DISK']]}; consumers go on, and so do publishers when there is space"
+            )
+        if what == "publish" and on & CONSTANTS["ALARM_MEMORY"]:
+            raise TimedOut(f"{kept}: {ALARMS[CONSTANTS['ALARM_MEMORY']]}; consumers go on")
         state = superblock.server_get(server, "state")
         if state != SERVER_READY or not superblock.server_identity(server).alive():
             raise PeerLost(
-                f"{what}: the {role_of(server)} is down (it is being restarted); what was submitted is kept. "
+                f"{what}: the {names.role_of(server)} is down (it is being restarted); what was submitted is kept. "
                 "Try again, or give more time"
             )
         limits = (
@@ -632,7 +631,7 @@ class Client:
         try:
             answer = msgspec.msgpack.decode(reply, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise StoreError(f"{role_of(server)} answered {op} with nonsense: {error}") from error
+            raise StoreError(f"{names.role_of(server)} answered {op} with nonsense: {error}") from error
         if result == CONSTANTS["RESULT_ERROR"]:
             raise errors.by_name(str(answer.get("error")), str(answer.get("message")))
         return answer

@@ -187,6 +187,7 @@ class Worker:
                 superblock.server_set(self.server, "generation", generation)
                 superblock.server_set(self.server, "queue_stats_generation", generation)
                 superblock.server_set(self.server, "error", 0)
+                superblock.server_set(self.server, "alarms", 0)
                 superblock.server_set(self.server, "state", CONSTANTS["SERVER_READY"])
                 superblock.server_set(self.server, "epoch", epoch)
                 self._unlink(old)

@@ -70,6 +70,12 @@ START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until
 STARTING_POLL_S = 0.002
 LOAD_LATER_S = 0.5
 MESSAGES_KEPT = 50
+#: alarms that servers raise, and why
+SERVER_ALARMS = {
+    "ALARM_MEMORY": "there is no shared memory to let the index grow",
+    "ALARM_DISK": "there is no space for the next file",
+    "ALARM_SYNC_FAILED": "the disk failed; nothing is confirmed until the node is stopped and started again",
+}
 
 
 class Servers(Protocol):
@@ -192,7 +198,7 @@ class Supervisor:
         self._store_told = False
         self._created = False
         self._next_sample = 0.0
-        self._raised = 0  # alarms that are ours
+        self._role_failed = False
         self._seen_client = 0.0
 
     # -- the run ------------------------------------------------------------------------------------------------
@@ -233,7 +239,6 @@ class Supervisor:
             self._take_launch()
         superblock = self._superblock
         superblock.set_supervisor(Identity.current())
-        self._raised = superblock.get("alarms")  # a server that raised one of them does so again
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
         self._roles = children.make_roles(
@@ -476,7 +481,8 @@ class Supervisor:
                 self._start(role)
             return
         self._set_state(role, FAILED)
-        self._superblock.alarm(CONSTANTS["ALARM_SERVER_FAILED"], on=True)
+        self._role_failed = True
+        self._check_alarms()
         printed = children.last_lines(role.log)
         last = f"; its last words were:\n{printed}" if printed else f"; see {role.log}"
         if fatal:
@@ -560,31 +566,32 @@ class Supervisor:
                 self._clients.look(slot)
 
     def _check_alarms(self) -> None:
+        """The alarms of the node: what the machine is short of, and what the servers raise themselves."""
         settings, superblock = self._node.settings, self._superblock
+        because: dict[int, str] = {}
         used = psutil.virtual_memory().percent / 100
-        self._alarm("ALARM_MEMORY", used > settings.memory_used_max, f"{used:.0%} of the memory is in use")
+        if used > settings.memory_used_max:
+            because[CONSTANTS["ALARM_MEMORY"]] = f"{used:.0%} of the memory is in use"
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self.directory.path).free
-            low = free < settings.disk_free_bytes_min
-            self._alarm("ALARM_DISK", low, f"{free >> 20} MiB are free on the disk of {self.directory.path}")
-        if superblock.get("alarms") & CONSTANTS["ALARM_SYNC_FAILED"]:
-            self._say(
-                "a server could not make data durable; it refuses writes until the node is started again", once=True
-            )
-
-    def _alarm(self, name: str, on: bool, because: str) -> None:
-        """Raise or clear an alarm. A disk alarm that a server raised (it cannot make a file) is cleared by that
-        server.
-        """
-        bit = CONSTANTS[name]
-        if bool(self._superblock.get("alarms") & bit) == on:
-            self._raised |= bit if on else 0
+            if free < settings.disk_free_bytes_min:
+                because[CONSTANTS["ALARM_DISK"]] = f"{free >> 20} MiB are free on the disk of {self.directory.path}"
+        for server in range(superblock.servers_n):
+            raised = superblock.server_get(server, "alarms")
+            for name, reason in SERVER_ALARMS.items():
+                if raised & CONSTANTS[name]:
+                    because.setdefault(CONSTANTS[name], f"{names.role_of(server)}: {reason}")
+        if self._role_failed:
+            because[CONSTANTS["ALARM_SERVER_FAILED"]] = "a process died again and again"
+        before, now = superblock.get("alarms"), sum(because)
+        if before == now:
             return
-        if not on and name == "ALARM_DISK" and not self._raised & bit:
-            return
-        self._raised = self._raised | bit if on else self._raised & ~bit
-        self._superblock.alarm(bit, on)
-        self._say(f"alarm {name.removeprefix('ALARM_').lower()} {'raised' if on else 'cleared'}: {because}")
+        superblock.set("alarms", now)
+        for name in ("ALARM_MEMORY", "ALARM_DISK", "ALARM_SYNC_FAILED", "ALARM_SERVER_FAILED"):
+            bit = CONSTANTS[name]
+            if (before ^ now) & bit:
+                said = f"raised: {because[bit]}" if now & bit else "cleared"
+                self._say(f"alarm {name.removeprefix('ALARM_').lower()} {said}")
 
     def _check_idle(self, now: float) -> None:
         own = set(self._server_pids())

@@ -685,7 +685,7 @@ static uint32_t events_now(wr_queue_engine *e) {
     if (state->failed && !e->failed_told) {
         e->failed_told = true;
         atomic_store_explicit(&e->me->error, (uint32_t)state->failed, memory_order_release);
-        atomic_fetch_or_explicit(&super->alarms, WR_ALARM_SYNC_FAILED, memory_order_relaxed);
+        atomic_fetch_or_explicit(&e->me->alarms, WR_ALARM_SYNC_FAILED, memory_order_relaxed);
         for (uint32_t i = 0; i < e->links_n; i++) wr_bell_ring(&e->links[e->order[i]]->view.client->waiting);
         events |= WR_EVENT_LOG_FAILED;
     }

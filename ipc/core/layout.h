@@ -78,7 +78,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0xf7aa720b890e7573ull
+#define WR_LAYOUT_HASH 0x36ed254136744651ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -94,7 +94,7 @@ typedef struct {
     _Atomic uint64_t client_epoch_next; /* next client epoch (node_epoch << 32 | n); fetch-add by whoever registers */
     _Atomic uint64_t catalog_version; /* version of catalog.json; clients and workers re-read it on a change */
     _Atomic uint64_t slots_version; /* counts changes of any client slot; servers rescan on a change */
-    _Atomic uint64_t alarms; /* ALARM_… bits; publishers are blocked while memory or disk is set */
+    _Atomic uint64_t alarms; /* ALARM_… bits (supervisor): its own and the servers' ones; publishers are blocked while memory or disk is set */
     uint32_t live_semaphore_key; /* System V semaphore counting live clients (SEM_UNDO) */
     uint32_t store_lock_key; /* System V semaphore that makes the store server single (SEM_UNDO) */
     uint32_t ring_records; /* command records in each ring; power of two */
@@ -148,7 +148,8 @@ typedef struct {
     _Atomic uint64_t index_generation; /* generation of the index region (it grows by a new region) */
     _Atomic uint32_t error; /* errno that froze the durable horizon, 0 if none */
     uint32_t restarts; /* restarts counted by the supervisor */
-    uint8_t pad0_[16];
+    _Atomic uint32_t alarms; /* ALARM_… bits that this server raises (server); the supervisor sums them up in the superblock */
+    uint8_t pad0_[12];
     _Atomic uint32_t sleeping; /* 1: the server sleeps on this word (futex); whoever flips it to 0 wakes it */
     uint8_t pad1_[60];
     _Atomic uint64_t messages; /* messages with a positive reference count (store) or in queues (worker) */
@@ -179,6 +180,7 @@ _Static_assert(offsetof(wr_server, generation) == 24, "wr_server.generation");
 _Static_assert(offsetof(wr_server, index_generation) == 32, "wr_server.index_generation");
 _Static_assert(offsetof(wr_server, error) == 40, "wr_server.error");
 _Static_assert(offsetof(wr_server, restarts) == 44, "wr_server.restarts");
+_Static_assert(offsetof(wr_server, alarms) == 48, "wr_server.alarms");
 _Static_assert(offsetof(wr_server, sleeping) == 64, "wr_server.sleeping");
 _Static_assert(offsetof(wr_server, messages) == 128, "wr_server.messages");
 _Static_assert(offsetof(wr_server, files) == 136, "wr_server.files");

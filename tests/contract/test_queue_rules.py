@@ -257,7 +257,7 @@ def test_a_disk_that_fails_confirms_nothing_any_more(tmp_path: Path) -> None:
     worker.until(lambda: producer.get("processed") > refused)
     assert producer.result(refused) == ERROR
     assert (producer.get("written"), producer.get("synced"), producer.get("head")) == (1, 1, 1)
-    assert node.superblock.get("alarms") & CONSTANTS["ALARM_SYNC_FAILED"]
+    assert node.superblock.server_get(2, "alarms") & CONSTANTS["ALARM_SYNC_FAILED"]
     assert any("journal failed" in line for line in node.said)
     worker.kill()
 

@@ -259,7 +259,7 @@ def test_s7_failed_sync_freezes_the_horizon(tmp_path: Path, monkeypatch: pytest.
         client = node.client()
         horizon = client.core.write_many([(message_id(1), BODY)], SYNCED, True)
         wait_until(lambda: node.get("error") == 5)
-        assert node.superblock.get("alarms") & CONSTANTS["ALARM_SYNC_FAILED"]
+        assert node.superblock.server_get(0, "alarms") & CONSTANTS["ALARM_SYNC_FAILED"]
         later = client.core.write_many([(message_id(2), BODY)], WRITTEN, True)
         client.core.command(CONSTANTS["OP_STORE_BARRIER"], SYNCED, bytes(16), [])
         assert client.core.horizon("synced") < horizon

@@ -226,15 +226,15 @@ def test_an_alarm_blocks_publishers_only(running: RealNode, alarm: str, says: st
         supervisor = running.pids()["supervisor"]
         os.kill(supervisor, signal.SIGSTOP)  # it would clear the alarm
         try:
-            superblock.alarm(CONSTANTS[f"ALARM_{alarm}"], True)
+            superblock.set("alarms", CONSTANTS[f"ALARM_{alarm}"])
             for publish in (
                 queue.put,
                 lambda body, timeout: node.store().write(node.store().new_id(), body, timeout=timeout),
             ):
-                with pytest.raises(warren.TimedOut, match=says):
+                with pytest.raises(warren.DiskFull if alarm == "DISK" else warren.TimedOut, match=says):
                     publish(b"y", timeout=0.1)  # type: ignore[operator]
             queue.get(timeout=5).ack()
-            superblock.alarm(CONSTANTS[f"ALARM_{alarm}"], False)
+            superblock.set("alarms", 0)
         finally:
             os.kill(supervisor, signal.SIGCONT)
         queue.put(b"y", timeout=5)

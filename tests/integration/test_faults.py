@@ -17,6 +17,7 @@ from support.real_node import RealNode
 from support.waiting import wait_until
 
 import warren
+from warren.engine._core import crc32c
 from warren.engine.errors import EXIT_DO_NOT_RESTART
 
 pytestmark = pytest.mark.integration
@@ -45,18 +46,17 @@ def test_a_full_disk_refuses_loses_nothing_and_goes_on(small_disk: Path) -> None
     with RealNode(directory, disk_free_bytes_min=0), warren.attach(directory) as node:
         queue = node.queue("work")
         bystander = node.queue("bystander", durable=False)
+        bystander.put(b"still here")
         ballast = small_disk / "ballast"
         ballast.write_bytes(bytes(9 << 20))
         confirmed = 0
-        with pytest.raises((warren.DiskFull, warren.TimedOut, warren.PeerLost)) as refused:
+        with pytest.raises(warren.DiskFull, match="disk_free_bytes_min"):
             for _ in range(1000):
-                queue.put(confirmed.to_bytes(4, "big") + body, timeout=2.0)
+                queue.put(confirmed.to_bytes(4, "big") + body, timeout=4.0)
                 confirmed += 1
-        assert "disk" in str(refused.value) or "space" in str(refused.value)
         assert confirmed > 10
-        assert any("disk" in alarm for alarm in node.status()["alarms"])
-        # others are served meanwhile
-        bystander.put(b"still here")
+        wait_until(lambda: any("disk" in alarm for alarm in node.status()["alarms"]), what="the alarm")
+        # consumers are served meanwhile
         assert bystander.get(timeout=1.0).body == b"still here"
         ballast.unlink()
         wait_until(lambda: not node.status()["alarms"], 10, what="the alarm to clear")
@@ -119,6 +119,7 @@ def test_a_file_of_a_newer_version_stops_the_start(tmp_path: Path, folder: str, 
     path = min(path for path in (directory / folder).iterdir() if path.suffix in (".rdq", ".jnl"))
     content = bytearray(path.read_bytes())
     content[8:12] = (99).to_bytes(4, "big")
+    content[4092:4096] = crc32c(bytes(content[:4092])).to_bytes(4, "big")
     path.write_bytes(content)
     process = subprocess.Popen(
         [sys.executable, "-m", "warren.workers.cli.main", "up", str(directory)],

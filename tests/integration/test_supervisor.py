@@ -705,10 +705,27 @@ def test_alarms_come_and_are_said(start: Starter) -> None:
     assert "disk_free_bytes_min" in alarms[1]
     with node.superblock() as superblock:
         assert superblock.get("alarms") == CONSTANTS["ALARM_MEMORY"] | CONSTANTS["ALARM_DISK"]
-        superblock.alarm(CONSTANTS["ALARM_MEMORY"], on=False)
-        wait_until(
-            lambda: superblock.get("alarms") & CONSTANTS["ALARM_MEMORY"], what="the alarm again, as long as it is true"
-        )
+        superblock.set("alarms", 0)
+        wait_until(lambda: superblock.get("alarms") == 3, what="the alarms again, as long as they are true")
+    node.stop()
+
+
+def test_alarms_of_servers_are_summed_up_and_clear(start: Starter) -> None:
+    node = start().ready()
+    disk, failed = CONSTANTS["ALARM_DISK"], CONSTANTS["ALARM_SYNC_FAILED"]
+    with node.superblock() as superblock:
+        for servers, expected in (
+            ({0: disk}, disk),
+            ({0: disk, 2: disk | failed}, disk | failed),
+            ({2: disk}, disk),
+            ({}, 0),
+        ):
+            for server in range(superblock.servers_n):
+                superblock.server_set(server, "alarms", servers.get(server, 0))
+            wait_until(lambda want=expected: superblock.get("alarms") == want, what=f"alarms {expected}")
+    messages = node.status()["messages"]
+    assert any("alarm sync_failed raised" in line for line in messages)
+    assert any("alarm disk cleared" in line for line in messages)
     node.stop()
 
 

@@ -19,9 +19,10 @@ END_S = 60
 
 
 def run(spark: Any, options: dict[str, str], place: Path, sink: Callable[[Any, int], None] | None = None) -> list[int]:
-    """Run a query until it has taken what is there, and return how many rows each batch had; raises what it failed with.
+    """Run a query until it has taken what is there, and return how many rows each batch had, or raise its error.
 
-    Without a sink, what it took is in Parquet files. foreachBatch is for tests that need it: py4j keeps a socket for each.
+    Without a sink, what it took is in Parquet files. foreachBatch is for tests that need it: py4j keeps a socket for
+    each.
     """
     frame = spark.readStream.format("warren").options(**options).load()
     if sink is not None:
@@ -37,7 +38,7 @@ def taken(spark: Any, place: Path) -> dict[int, int]:
     """Number → delivery count of everything in the files of `run`; AssertionError when a number is there twice."""
     if not (place / "out" / "_spark_metadata").exists():
         return {}
-    rows = spark.read.parquet(str(place / "out")).select("value", "delivery_count").collect()
+    rows = spark.read.schema("value binary, delivery_count int").parquet(str(place / "out")).collect()
     found = {int(bytes(row.value)): int(row.delivery_count) for row in rows}
     assert len(found) == len(rows), "doubled"
     return found

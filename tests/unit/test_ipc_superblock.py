@@ -169,14 +169,6 @@ def test_racing_claims_each_get_their_own(superblock: Superblock) -> None:
     results.close()
 
 
-def test_alarms_are_bits(superblock: Superblock) -> None:
-    memory, disk = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
-    superblock.alarm(memory, on=True)
-    superblock.alarm(disk, on=True)
-    superblock.alarm(memory, on=False)
-    assert superblock.get("alarms") == disk
-
-
 def test_servers_are_apart(superblock: Superblock) -> None:
     for server in range(superblock.servers_n):
         superblock.server_set(server, "epoch", server + 10)

@@ -373,7 +373,7 @@ def test_full_disk_lets_writes_wait_and_goes_on_by_itself(tmp_path: Path, monkey
             horizon = client.core.write_many(
                 [(message_id(i), b"%08d" % i + bytes(1000)) for i in range(n, n + 100)], SYNCED, True
             )
-        wait_until(lambda: node.superblock.get("alarms") & CONSTANTS["ALARM_DISK"], what="the alarm")
+        wait_until(lambda: node.superblock.server_get(0, "alarms") & CONSTANTS["ALARM_DISK"], what="the alarm")
         assert not client.core.wait("synced", horizon, 50_000_000)
         other = node.client()
         assert other.read(message_id(5)) is not None
@@ -381,4 +381,4 @@ def test_full_disk_lets_writes_wait_and_goes_on_by_itself(tmp_path: Path, monkey
         full.unlink()
         client.wait(horizon)
         assert missing(node, range(1000, 1800)) == []
-        wait_until(lambda: not node.superblock.get("alarms") & CONSTANTS["ALARM_DISK"], what="the end of the alarm")
+        wait_until(lambda: not node.superblock.server_get(0, "alarms") & CONSTANTS["ALARM_DISK"], what="the end of the alarm")

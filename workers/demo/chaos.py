@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warren.ipc.identity import Identity, pid_namespace
+from warren.workers.demo.inputs import SPARK
+
+THE_STREAMS = -1
 
 
 @dataclass
@@ -29,7 +32,7 @@ class Kill:
     """One kill of the plan."""
 
     what: str  #: store, queue_worker or consumer
-    index: int
+    index: int  #: THE_STREAMS: the queue worker that serves the stream
     when: str  #: for the reader
     due: Callable[[Progress], bool]
 
@@ -51,7 +54,7 @@ def _plan() -> list[Kill]:
         Kill("store", 0, "a quarter published", lambda p: p.published >= p.publish_total / 4),
         Kill("consumer", 0, "a third received", lambda p: p.received >= p.receive_total / 3),
         Kill("queue_worker", 0, "half published", lambda p: p.published >= p.publish_total / 2),
-        Kill("queue_worker", 1, "Spark's first batch done", lambda p: p.batches >= 1),
+        Kill("queue_worker", THE_STREAMS, "Spark's first batch done", lambda p: p.batches >= 1),
         Kill("store", 0, "half streamed", lambda p: p.streamed >= p.stream_total / 2),
     ]
 
@@ -71,33 +74,34 @@ class Chaos:
         killed = []
         for kill in due:
             if kill.what == "consumer":
-                pid = consumer(kill.index)
-                done = pid > 0
-                if done:
+                index, pid = kill.index, consumer(kill.index)
+                if pid:
                     os.kill(pid, signal.SIGKILL)
             else:
-                pid = _kill_server(kill, status())
+                index, pid = _kill_server(kill, status())
             if pid:
                 self.plan.remove(kill)
-                killed.append(Killed(kill.what, kill.index, pid, kill.when, progress.published, progress.streamed))
+                killed.append(Killed(kill.what, index, pid, kill.when, progress.published, progress.streamed))
         self.done += killed
         return killed
 
 
-def _kill_server(kill: Kill, status: dict[str, Any]) -> int:
-    """Kill a server by a pidfd that was checked against its start time; 0 when there is none right now."""
-    found = [process for process in status["processes"] if process["role"] == kill.what and process["pid"]]
+def _kill_server(kill: Kill, status: dict[str, Any]) -> tuple[int, int]:
+    """Kill a server, by a pidfd that was checked against its start time; its index and pid, 0 when it is not there now."""
+    index = kill.index
+    if index == THE_STREAMS:
+        index = next(queue["worker"] for queue in status["queues"] if queue["name"] == SPARK)
+    found = [p for p in status["processes"] if p["role"] == kill.what and p["index"] == index and p["pid"]]
     if not found:
-        return 0
-    process = found[min(kill.index, len(found) - 1)]
-    identity = Identity(process["pid"], process["start_time"], pid_namespace())
+        return index, 0
+    identity = Identity(found[0]["pid"], found[0]["start_time"], pid_namespace())
     descriptor = identity.open_pidfd()
     if descriptor is None:
-        return 0
+        return index, 0
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     except ProcessLookupError:
-        return 0
+        return index, 0
     finally:
         os.close(descriptor)
-    return identity.pid
+    return index, identity.pid
