@@ -106,6 +106,9 @@ EVENT_SWEPT: int
 EVENT_KICK: int
 
 @final
+def populate(buffer: Any, /) -> None:
+    """Touch every page of a writable buffer now, without the GIL."""
+
 class StoreServer:
     """The store server's loop over both stores (engine/core/store.h). `number`: 0 persistent, 1 transient."""
 
@@ -365,9 +368,7 @@ class Client:
 class QueueHandle:
     """One queue as one attachment uses it. See binding_consumer.c."""
 
-    def __new__(
-        cls, client: Client, server: int, queue: int, owner: object, messages: type[Delivery], /
-    ) -> Self: ...
+    def __new__(cls, client: Client, server: int, queue: int, owner: object, messages: type[Delivery], /) -> Self: ...
     @property
     def server(self) -> int: ...
     @property

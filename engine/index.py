@@ -1,8 +1,8 @@
 """The store's index as policy sees it: how large its region is, when it grows, and how readers learn of a new one.
 
 The table is C's (`engine/core/index.c`). Order of a growth, so that a reader always has a table that is true:
-new region made, filled (the server answers from it), its generation published, the old header marked retired, the
-old name unlinked. A reader that still maps the old one sees the mark and opens the new one.
+new region made (on a helper thread: first touches of pages take long), filled (the server answers from it), its
+generation published, the old header marked retired, the old name unlinked. A reader that still maps the old one sees the mark and opens the new one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from warren.ipc import _core as shared
 from warren.ipc.layout import INDEX_HEADER, INDEX_ROW, PAGE_BYTES
 
 #: a table whose live rows are fewer than this share of it is only cleaned of tombstones, not enlarged
-CLEAN = 0.35
+CLEAN = 0.25
 ROWS_MAX = 1 << 31
 
 
@@ -20,9 +20,9 @@ def region_bytes(rows: int) -> int:
     return PAGE_BYTES + rows * INDEX_ROW.size
 
 
-def full(used: int, rows: int) -> bool:
-    """More than 70 % of the rows are used: when the server asks for a new table (engine/core/storeloop.c)."""
-    return used > rows // 10 * 7
+def tight(used: int, rows: int) -> bool:
+    """Half of the rows are used: when the server asks for a new table (engine/core/index.h, wr_index_tight)."""
+    return used > rows // 2
 
 
 def rows_for(messages: int, least: int) -> int:

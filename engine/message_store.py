@@ -76,7 +76,7 @@ class MessageStore:
         self.index_rows = 0
         self.file_wanted = False  #: the log asks for its next file
         self.file_coming = False  #: a helper thread makes it
-        self.index_wanted = False
+        self.index_wanted = self.index_coming = False
         self.disk_full = False
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
 
@@ -145,22 +145,30 @@ class MessageStore:
         alarms = self.superblock.server_get(self.number, "alarms")
         self.superblock.server_set(self.number, "alarms", alarms | bit if on else alarms & ~bit)
 
-    def grow_index(self) -> None:
-        """Go over to a new index, larger or cleaned. Raises RegionError, LimitError."""
-        look = self.core.look(self.number)
-        rows = index.rows_after(look["index_rows"], look["index_live"])
-        if rows == look["index_rows"] and index.full(look["index_live"], rows):
+    def make_index(self, rows_now: int, live: int) -> tuple[Region, int]:
+        """A region for a larger or cleaned table, its pages touched; any thread. Raises RegionError, LimitError."""
+        rows = index.rows_after(rows_now, live)
+        if rows == rows_now and live > rows // 10 * 7:
             raise LimitError(f"the index of the store has reached its limit of {index.ROWS_MAX} rows")
-        generation = self.index_generation + 1
-        region = posix_create(self._name("index", generation), index.region_bytes(rows))
+        region = posix_create(self._name("index", self.index_generation + 1), index.region_bytes(rows))
+        _core.populate(region.buffer)
+        return region, rows
+
+    def take_index(self, region: Region, rows: int) -> None:
+        """Go over to the index that was made."""
         self.core.replace_index(self.number, region.buffer)
         old, self.regions["index"] = self.regions["index"], region
-        self.index_generation, self.index_rows = generation, rows
+        self.index_generation, self.index_rows = self.index_generation + 1, rows
         if self.superblock.server_get(self.number, "generation") == self.generation:
-            self.superblock.server_set(self.number, "index_generation", generation)
+            self.superblock.server_set(self.number, "index_generation", self.index_generation)
         index.retire(old.buffer)
         posix_unlink(old.name)
         old.close()
+
+    def grow_index(self) -> None:
+        """Make a new index and go over to it at once (recovery). Raises RegionError, LimitError."""
+        look = self.core.look(self.number)
+        self.take_index(*self.make_index(look["index_rows"], look["index_live"]))
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -249,6 +257,7 @@ class StoreHost:
         self.stopping = False  #: set by a signal handler
         self._committers: list[threading.Thread] = []
         self._makers = ThreadPoolExecutor(1, thread_name_prefix="make-file")
+        self._growers = ThreadPoolExecutor(1, thread_name_prefix="make-index")
         self._removers = ThreadPoolExecutor(1, thread_name_prefix="delete-file")
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._epochs = [superblock.server_get(n, "epoch") + 1 for n in FOLDERS]
@@ -307,8 +316,7 @@ class StoreHost:
                 store.file_wanted = not self.core.look(store.number)["has_next"]
         if events & _core.EVENT_INDEX:
             for store in self.stores:
-                look = self.core.look(store.number)
-                store.index_wanted = index.full(look["index_used"], look["index_rows"])
+                self._want_index(store)
         if events & _core.EVENT_EMPTY:
             for store in self.stores:
                 files = self.core.take_gone(store.number)
@@ -319,8 +327,8 @@ class StoreHost:
         while not self._done.empty():
             self._done.get()()
         for store in self.stores:
-            if store.index_wanted:
-                self._grow(store)
+            if store.index_wanted and events & _core.EVENT_TIMER:
+                self._want_index(store)
             if store.file_wanted and not store.file_coming and (not store.disk_full or events & _core.EVENT_TIMER):
                 store.file_wanted, store.file_coming = False, True
                 self._makers.submit(self._make, store)
@@ -390,17 +398,34 @@ class StoreHost:
 
         self._hand_over(tell)
 
-    def _grow(self, store: MessageStore) -> None:
+    def _want_index(self, store: MessageStore) -> None:
+        """Have a new index made when this one is tight; the old one goes on meanwhile."""
+        look = self.core.look(store.number)
+        store.index_wanted = index.tight(look["index_used"], look["index_rows"])
+        if store.index_wanted and not store.index_coming:
+            store.index_coming = True
+            self._growers.submit(self._make_index, store, look["index_rows"], look["index_live"])
+
+    def _make_index(self, store: MessageStore, rows_now: int, live: int) -> None:
+        """Helper thread: make a table, then go over to it in the loop."""
         try:
-            store.grow_index()
+            region, rows = store.make_index(rows_now, live)
         except (RegionError, LimitError) as error:
-            # The old table goes on to its last row; then writes wait. Tried again with the next event.
-            store.alarm(ALARM_MEMORY, True)
-            say(f"the index of the {FOLDERS[store.number]} store cannot grow: {error}")
-            store.index_wanted = False
+            failure = error
+            self._hand_over(lambda: self._no_index(store, failure))
             return
+        self._hand_over(lambda: self._take_index(store, region, rows))
+
+    def _take_index(self, store: MessageStore, region: Region, rows: int) -> None:
+        store.index_coming = store.index_wanted = False
         store.alarm(ALARM_MEMORY, False)
-        store.index_wanted = False
+        store.take_index(region, rows)
+
+    def _no_index(self, store: MessageStore, error: RegionError | LimitError) -> None:
+        """The old table goes on to its last row; then writes wait. Tried again with the next timer."""
+        store.index_coming = False
+        store.alarm(ALARM_MEMORY, True)
+        say(f"the index of the {FOLDERS[store.number]} store cannot grow: {error}")
 
     def _failed(self) -> None:
         for store in self.stores:
@@ -494,6 +519,7 @@ class StoreHost:
             settled = self.core.settle()
         self._handle(self.core.run(0))  # publishes the last horizons
         self._makers.shutdown(wait=True)
+        self._growers.shutdown(wait=True)
         self._removers.shutdown(wait=True)
         while not self._done.empty():
             self._done.get()()
@@ -516,6 +542,7 @@ class StoreHost:
     def close(self, unlink: bool = False) -> None:
         """Let go of everything. After stop(), or after a start that failed."""
         self._makers.shutdown(wait=True)
+        self._growers.shutdown(wait=True)
         self._removers.shutdown(wait=True)
         self._end_committers()
         del self.core

@@ -248,7 +248,9 @@ class Attachment:
                 if images is not None:
                     images.close()
                 if time.monotonic() > deadline:
-                    raise PeerLost(f"the memory of {names.role_of(server)} is not there ({error}): try again") from error
+                    raise PeerLost(
+                        f"the memory of {names.role_of(server)} is not there ({error}): try again"
+                    ) from error
                 time.sleep(0.002)
         old = self.workers.get(server)
         folders = [_folder(base / name) for name in ("journal", "transient", "segments")]

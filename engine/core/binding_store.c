@@ -8,6 +8,7 @@
 #include "store.h"
 #include "storeclient.h"
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static int count_ok(const char *name, Py_ssize_t given, Py_ssize_t wanted) {
     if (given == wanted) return 1;
@@ -399,6 +400,21 @@ static PyObject *server_look(PyObject *op, PyObject *number) {
                          (unsigned long long)store->index.live, "messages", (unsigned long long)store->messages, "lost",
                          (unsigned long long)store->lost_n, "valid_bytes", (unsigned long long)store->valid_bytes, "resynced",
                          (unsigned long long)store->server->workers_resynced);
+}
+
+/* populate(buffer): touch every page now, without the GIL; a first touch costs up to 14 us. */
+static PyObject *populate(PyObject *module, PyObject *buffer) {
+    (void)module;
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+#ifdef MADV_POPULATE_WRITE
+    /* Where the kernel cannot, the pages are touched later, one by one. */
+    madvise(view.buf, (size_t)view.len & ~(size_t)(WR_PAGE_BYTES - 1), MADV_POPULATE_WRITE);
+#endif
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
 }
 
 #define FAST(name, function, doc) {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, doc}
@@ -833,5 +849,6 @@ int wr_bind_store(PyObject *module) {
                   {"EVENT_TIMER", WR_EVENT_TIMER}, {"EVENT_SWEPT", WR_EVENT_SWEPT},   {"EVENT_KICK", WR_EVENT_KICK}};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (PyModule_AddIntConstant(module, events[i].name, events[i].value)) return -1;
-    return 0;
+    static PyMethodDef functions[] = {{"populate", populate, METH_O, "populate(buffer): touch every page"}, {NULL, NULL, 0, NULL}};
+    return PyModule_AddFunctions(module, functions);
 }

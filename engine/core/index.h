@@ -32,6 +32,10 @@ static inline void wr_index_prefetch(const wr_index *index, uint64_t hash) {
     __builtin_prefetch(&index->rows[hash & (index->rows_n - 1)], 1);
 }
 
+/* Server: half of the rows are used. A larger table takes long to make (its pages are touched for the first time), so it is
+ * asked for this early, and made while the loop goes on. The same rule as engine/index.py: tight(). */
+static inline bool wr_index_tight(const wr_index *index) { return index->used > index->rows_n / 2; }
+
 /* Server: the live row of an id, WR_NO_ROW if there is none. */
 uint32_t wr_index_find(const wr_index *index, uint64_t hash, const uint8_t id[16]);
 /* Server: a row for a new id (which must be absent); WR_NO_ROW when the table is full. The caller fills it between begin

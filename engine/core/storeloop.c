@@ -412,7 +412,7 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
             store->file_asked = true;
             server->events |= WR_EVENT_FILE;
         }
-        if (store->index.used > store->index.rows_n / 10 * 7 && !store->index_asked) {
+        if (wr_index_tight(&store->index) && !store->index_asked) {
             store->index_asked = true;
             server->events |= WR_EVENT_INDEX;
         }

@@ -49,7 +49,6 @@ bool wr_store_note_water(wr_store *store, uint64_t client_epoch, uint64_t water)
     return true;
 }
 
-static bool index_tight(const wr_store *store) { return store->index.used > store->index.rows_n / 10 * 7; }
 
 /* SCAN_ROWS frames at most are applied between two looks at the table's room, so it must hold that many more. */
 static bool apply_message(wr_store *store, uint64_t file, const wr_frame_row *frame) {
@@ -96,7 +95,7 @@ int wr_store_scan_file(wr_store *store, uint64_t file, const uint8_t *bytes, uin
     int error = 0;
     *reason = NULL;
     while (!*reason && !error) {
-        if (index_tight(store)) {
+        if (wr_index_tight(&store->index)) {
             *reason = "index";
             break;
         }
@@ -175,9 +174,7 @@ int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_ind
     wr_index next;
     int error = wr_index_init(&next, region, bytes);
     if (error) return error;
-    if (next.rows_n / 10 * 7 <= store->index.live) {
-        return EINVAL;
-    }
+    if (next.rows_n / 10 * 7 <= store->index.live) return EINVAL;
     wr_index_copy(&next, &store->index);
     *old = store->index.header;
     store->index = next;

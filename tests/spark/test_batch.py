@@ -1,6 +1,7 @@
 """Batch reads and writes through a real session: rows, columns, order, errors, and who is attached meanwhile."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,25 @@ def test_workers_of_spark_are_clients(spark: Any, node: warren.Node, queue: warr
     parents = psutil.Process(client["pid"]).parents()
     assert os.getpid() in [parent.pid for parent in parents], "it is not a process of our Spark"
     assert any("java" in parent.name() for parent in parents)
+
+
+def test_a_killed_worker_is_swept_and_replaced(
+    spark: Any, node: warren.Node, queue: warren.Queue, reading: Options
+) -> None:
+    queue.put_many([b"x"] * 10)
+    frame = spark.read.format("warren").options(**reading()).load()
+    assert frame.count() == 10
+
+    def executors() -> set[int]:
+        clients = node.status()["clients"]
+        return {client["pid"] for client in clients if client["name"].startswith("spark-tests-executor-")}
+
+    killed = wait_until(executors, what="an executor among the clients")
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not killed & executors(), what="the sweep")
+    assert frame.count() == 10
+    assert executors()
 
 
 def test_write_to_a_queue(spark: Any, node: warren.Node, queue: warren.Queue, taking: Taking) -> None:

@@ -381,4 +381,6 @@ def test_full_disk_lets_writes_wait_and_goes_on_by_itself(tmp_path: Path, monkey
         full.unlink()
         client.wait(horizon)
         assert missing(node, range(1000, 1800)) == []
-        wait_until(lambda: not node.superblock.server_get(0, "alarms") & CONSTANTS["ALARM_DISK"], what="the end of the alarm")
+        wait_until(
+            lambda: not node.superblock.server_get(0, "alarms") & CONSTANTS["ALARM_DISK"], what="the end of the alarm"
+        )

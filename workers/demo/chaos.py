@@ -87,7 +87,7 @@ class Chaos:
 
 
 def _kill_server(kill: Kill, status: dict[str, Any]) -> tuple[int, int]:
-    """Kill a server, by a pidfd that was checked against its start time; its index and pid, 0 when it is not there now."""
+    """Kill a server by a pidfd checked against its start time; its index and pid, 0 when it is not there now."""
     index = kill.index
     if index == THE_STREAMS:
         index = next(queue["worker"] for queue in status["queues"] if queue["name"] == SPARK)

@@ -38,6 +38,8 @@ IDLE_EXIT_S = 20.0
 STATUS_EVERY_S = 0.25
 LISTEN_S = 0.05
 STALLED_S = 240.0
+#: how long queues must look empty when less was received than published: a worker that starts anew shows nothing yet
+DRAINED_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,7 @@ class _Job:
         self.publishing_since = time.monotonic()
         next_status = 0.0
         moved = time.monotonic()
+        drained_since = moved
         finished = draining = False
         while True:
             for child, lines in children.listen(LISTEN_S):
@@ -260,7 +263,10 @@ class _Job:
                 next_status = now + STATUS_EVERY_S
                 status = self._status()
                 self._note_clients(status)
-                if finished and not draining and self._drained(status):
+                if not (finished and self._drained(status)):
+                    drained_since = now
+                enough = self.progress.received >= self.progress.receive_total
+                if finished and not draining and (enough or now - drained_since > DRAINED_S) and self._drained(status):
                     draining = True
                     self.seconds["receive"] = now - self.publishing_since
                     for child in self.consumers:
