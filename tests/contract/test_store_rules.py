@@ -460,7 +460,7 @@ def test_end_of_a_resync_that_began_before_a_restart_counts_for_nothing(tmp_path
         worker.write([(message_id(1), BODY)])
         worker.call("OP_STORE_RESYNC_BEGIN")
         worker.barrier()  # so that `head` passes the BEGIN, which is not executed again then
-        wait_until(lambda: worker.head() > 1, what="the head behind the BEGIN")
+        wait_until(lambda: worker.core.horizon("head") > 1, what="the head behind the BEGIN")
         node.kill()
         node.start()
         assert worker.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_NO"]
