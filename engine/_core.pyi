@@ -105,10 +105,10 @@ EVENT_TIMER: int
 EVENT_SWEPT: int
 EVENT_KICK: int
 
-@final
 def populate(buffer: Any, /) -> None:
     """Touch every page of a writable buffer now, without the GIL."""
 
+@final
 class StoreServer:
     """The store server's loop over both stores (engine/core/store.h). `number`: 0 persistent, 1 transient."""
 

@@ -2,7 +2,8 @@
 
 The table is C's (`engine/core/index.c`). Order of a growth, so that a reader always has a table that is true:
 new region made (on a helper thread: first touches of pages take long), filled (the server answers from it), its
-generation published, the old header marked retired, the old name unlinked. A reader that still maps the old one sees the mark and opens the new one.
+generation published, the old header marked retired, the old name unlinked. A reader that still maps
+the old one sees the mark and opens the new one.
 """
 
 from __future__ import annotations

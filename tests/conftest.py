@@ -8,6 +8,7 @@ fails the test, and is removed.
 
 import os
 import random
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -16,6 +17,13 @@ import pytest
 from support.leaks import Census, clean_up, leaks_since
 
 FAILED = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A temporary directory of this run's own: nothing of another run is ever taken for a leak, or removed."""
+    own = tempfile.TemporaryDirectory(prefix="wtest-", ignore_cleanup_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = own.name
+    config.add_cleanup(own.cleanup)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -474,7 +474,8 @@ class Client:
         elif code == _core.HOOK_FROZEN:
             number = attachment.superblock.server_get(server, "error")
             raise SyncFailed(
-                f"the {names.role_of(server)} could not make data durable ({os.strerror(number)}); it refuses writes until "
+                f"the {names.role_of(server)} could not make data durable ({os.strerror(number)}); "
+                "it refuses writes until "
                 "the node is reopened: look at the disk, then stop and start the node"
             )
         elif code == _core.HOOK_FAILED:

@@ -119,7 +119,7 @@ class ClientsWatch:
                 self._free(view)
 
     def _look_claimed(self, view: SlotView) -> None:
-        """A client between claim and activation. Its identity may not be written yet, so its death must be seen twice."""
+        """A client between claim and activation; its identity may not be written yet, so its death is seen twice."""
         ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _CLOCK_TICKS
         claim, since = self._claimed.setdefault(view.slot, (view.claim, ticks))
         if claim != view.claim:

@@ -343,7 +343,7 @@ def test_reading_goes_on_while_files_move(tmp_path: Path) -> None:
         first = next(iterator)
         wait_until(lambda: queue._handle.pending >= 150 or queue.stats()["unacked"] == 200)
         for _ in range(10):
-            filler.put_many([bytes(3000)] * 300)
+            filler.put_many([bytes(3000)] * 300, timeout=30)
         assert first.body == bodies[0]
         assert [next(iterator).body for _ in range(199)] == bodies[1:]
         with contextlib.suppress(StopIteration):

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.real_node import RealNode
-from support.waiting import wait_until
 
 import warren
 from warren.engine._core import crc32c
 from warren.engine.errors import EXIT_DO_NOT_RESTART
+
+from support.real_node import RealNode
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -50,10 +51,15 @@ def test_a_full_disk_refuses_loses_nothing_and_goes_on(small_disk: Path) -> None
         ballast = small_disk / "ballast"
         ballast.write_bytes(bytes(9 << 20))
         confirmed = 0
-        with pytest.raises(warren.DiskFull, match="disk_free_bytes_min"):
-            for _ in range(1000):
+
+        def put_until_refused() -> None:
+            nonlocal confirmed
+            while confirmed < 1000:
                 queue.put(confirmed.to_bytes(4, "big") + body, timeout=4.0)
                 confirmed += 1
+
+        with pytest.raises(warren.DiskFull, match="disk_free_bytes_min"):
+            put_until_refused()
         assert confirmed > 10
         wait_until(lambda: any("disk" in alarm for alarm in node.status()["alarms"]), what="the alarm")
         # consumers are served meanwhile

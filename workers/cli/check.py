@@ -205,7 +205,7 @@ def _last_begun(files: list[tuple[int, Path]]) -> int:
 
 
 def _goes_on(found: segment.FileScan) -> bool:
-    """Whether a valid record starts a later page, as each group commit does: then what lies before it is no torn tail."""
+    """Whether a valid record starts a later page, as each group commit does: then before it is no torn tail."""
     start = (found.frames.end // PAGE_BYTES + 1) * PAGE_BYTES
     salt = found.header.salt
     return any(

@@ -48,7 +48,7 @@ def exit_code(error: Error) -> int:
 
 
 def run(command: Callable[[], Any]) -> int:
-    """Run a command; every error becomes one line on standard error and an exit code. WARREN_DEBUG=1 shows tracebacks."""
+    """Run a command; an error becomes one line on standard error and an exit code. WARREN_DEBUG=1: tracebacks."""
     debug = os.environ.get("WARREN_DEBUG") == "1"
     try:
         result = command()
