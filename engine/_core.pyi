@@ -445,6 +445,9 @@ class QueueEngine:
     def request_stop(self) -> None: ...
     def kick(self) -> None: ...
     def offer(self, transient: bool, fd: int, file: int, salt: int, header: Buffer, /) -> None: ...
+    def begin_journal(self) -> None:
+        """Have the current file begun and synced, so that older files may go even if nothing is published."""
+
     def pending(self, events: int, on: bool, /) -> None:
         """These events are being handled: do not return for them until they are turned on again."""
 

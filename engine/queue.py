@@ -187,6 +187,8 @@ class QueueService:
         self._next = {False: self.recovered.next_file, True: o.next_transient}
         for transient in (False, True):
             self.engine.offer(transient, *self._make_next(transient))
+        if self.engine.files(False):
+            self.engine.begin_journal()
         for thread in (
             threading.Thread(target=self.engine.commit_run, args=(False,), name="warren-commit", daemon=True),
             threading.Thread(target=self.engine.commit_run, args=(True,), name="warren-tcommit", daemon=True),

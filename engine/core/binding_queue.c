@@ -194,6 +194,15 @@ static PyObject *engine_offer(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *engine_begin_journal(PyObject *self, PyObject *nothing) {
+    (void)nothing;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    int error = wr_journal_begin(e);
+    if (error) return os_error(error);
+    Py_RETURN_NONE;
+}
+
 static PyObject *engine_pending(PyObject *self, PyObject *args) {
     unsigned int bits;
     int on;
@@ -803,7 +812,7 @@ static PyObject *engine_replayed_claim(PyObject *self, PyObject *args) {
 #define M(name, flags) {#name, (PyCFunction)engine_##name, flags, NULL}
 static PyMethodDef engine_methods[] = {
     M(close, METH_NOARGS), M(run, METH_VARARGS), M(commit_run, METH_VARARGS), M(stop_logs, METH_NOARGS),
-    M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(offer, METH_VARARGS), M(pending, METH_VARARGS), M(declare, METH_VARARGS), M(drop, METH_O),
+    M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(offer, METH_VARARGS), M(begin_journal, METH_NOARGS), M(pending, METH_VARARGS), M(declare, METH_VARARGS), M(drop, METH_O),
     M(queues, METH_NOARGS), M(ghosts, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),

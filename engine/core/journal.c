@@ -109,6 +109,16 @@ uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, 
     return wr_log_reserve(log, bytes, offset, NULL);
 }
 
+int wr_journal_begin(wr_queue_engine *e) {
+    uint64_t offset, bytes = wr_frame_bytes(0);
+    uint8_t *at = wr_journal_reserve(e, false, bytes, &offset);
+    if (!at) return errno;
+    wr_frame_head head = {.kind = WR_KIND_ACK};
+    wr_frame_seal(at, &head, 0, wr_log_look(e->log)->salt);
+    wr_journal_append(e, false, bytes, true);
+    return 0;
+}
+
 void wr_journal_append(wr_queue_engine *e, bool transient, uint64_t bytes, bool sync) {
     wr_log_append(transient ? e->transient_log : e->log, bytes, sync && !transient);
     if (transient) return;

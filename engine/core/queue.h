@@ -306,6 +306,9 @@ uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool un
 /* ---- journal (journal.c) ---- */
 uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset);
 void wr_journal_append(wr_queue_engine *e, bool transient, uint64_t bytes, bool sync);
+/* Begin the current file with what sequences were used, and have it synced, so that older files without live entries may
+ * go even if nothing is ever published. 0 or an errno. */
+int wr_journal_begin(wr_queue_engine *e);
 int wr_journal_acks(wr_queue_engine *e); /* write the pending ranges; 0, EAGAIN, or the log's errno (then they are dropped) */
 void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence);
 int wr_journal_move(wr_queue_engine *e, wr_queue *from, wr_queue *to, uint64_t max_messages, uint64_t max_bytes, bool all,

@@ -13,7 +13,7 @@ import pytest
 
 import warren
 from warren.workers.control import ControlClient
-from warren.workers.spark.session import SETTINGS
+from warren.workers.spark.session import session
 
 HERE = Path(__file__).parent
 
@@ -31,25 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session that repeats failed tasks, with format("warren"). Its JVM ends with this process."""
-    from pyspark.sql import SparkSession
-
-    import warren.spark
-
+    """A session that repeats failed tasks, with format("warren")."""
     scratch = tmp_path_factory.mktemp("spark")
-    builder = SparkSession.builder.master("local[2,3]").appName("tests")
-    settings = SETTINGS | {
-        "spark.driver.memory": "512m",
+    settings = {
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.log.level": "OFF",
     }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    warren.spark.register(session)
-    yield session
-    session.stop()
+    with session("tests", settings=settings) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
