@@ -10,6 +10,9 @@
 `warren.attach` only attaches. Errors derive from `warren.Error` and say what to do: see `warren.engine.errors`.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 from warren.engine.errors import (
     ClosedError,
     CorruptRecord,
@@ -40,6 +43,15 @@ from warren.workers.queues import Confirm, Message, Queue, Subscription
 from warren.workers.store import Store
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`warren.spark` comes when it is asked for: it needs PySpark, which is an extra."""
+    if name == "spark":
+        return import_module("warren.spark")
+    raise AttributeError(f"module 'warren' has no attribute {name!r}")
+
+
 __all__ = [
     "open",
     "attach",

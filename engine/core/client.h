@@ -182,8 +182,8 @@ static inline wr_condition wr_attachment_delivery(const wr_attachment *a, uint32
     return (wr_condition){&wr_attachment_link(a, server)->delivery_tail, a->workers[server].popped, server};
 }
 
-/* Sleep until the condition is met, at most limit_ns, spinning first. No GIL needed, no state of the port is touched.
- * Returns true when it is met. */
+/* Sleep until the condition is met, something wakes this client, or limit_ns have passed; spinning first. No GIL needed, no
+ * state of the port is touched. Returns whether it is met. */
 bool wr_attachment_sleep(wr_client *client, const wr_condition *condition, uint64_t limit_ns, uint64_t spin_ns);
 /* Wake every thread of this process that sleeps in wr_attachment_sleep. */
 void wr_attachment_wake(wr_client *client);

@@ -213,11 +213,12 @@ class Peer:
             word = lambda name, at=base: DELIVERY.unpack(self.buffer, name, at)  # noqa: E731
             if word("state") == CONSTANTS["DELIVERY_HELD"] and word("pushed_at") == head:
                 try:
-                    worker.body(self.buffer, base)
+                    body = worker.body(self.buffer, base)
                 except FileNotFoundError:  # flushed since: as a client does, ask where it is now
                     located = self.command("OP_LOCATE", queue=word("queue"), tag=word("sequence"))
                     worker.until(lambda sequence=located: self.get("processed") > sequence)
                     assert self.result(located) == OK
+                    body = worker.body(self.buffer, base)
                 found.append(
                     Delivery(
                         slot,
@@ -225,7 +226,7 @@ class Peer:
                         word("sequence"),
                         bool(word("flags") & 1),
                         word("delivery_count"),
-                        worker.body(self.buffer, base),
+                        body,
                         word("location"),
                     )
                 )

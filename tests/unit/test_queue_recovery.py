@@ -7,6 +7,7 @@ kill drops the engine and keeps images, files and regions as they are (support.q
 loss of the images.
 """
 
+import contextlib
 import os
 import random
 from collections.abc import Callable
@@ -368,6 +369,16 @@ def test_flushed_messages_are_read_from_segments_by_holders_and_after_restarts(s
     worker.kill()
 
 
+def snapshot(folder: Path) -> dict[Path, bytes]:
+    """Every file and its bytes; the serving thread may delete one meanwhile."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                found[path] = path.read_bytes()
+    return found
+
+
 POINTS = ("flush.dat", "flush.dat-synced", "flush.idx", "flush.idx-synced", "flush.forgotten")
 
 
@@ -380,7 +391,7 @@ def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, p
 
     def reached(name: str) -> None:
         if name == point and not image:
-            image.update({path: path.read_bytes() for path in small.folder.path.rglob("*") if path.is_file()})
+            image.update(snapshot(small.folder.path))
             image[Path("here")] = b""
 
     worker.service.options.reached = reached
@@ -443,7 +454,7 @@ def test_a_kill_while_acks_are_applied(small: Node, point: str) -> None:
 
     def reached(name: str) -> None:
         if name == point and not image:
-            image.update({path: path.read_bytes() for path in small.folder.path.rglob("*") if path.is_file()})
+            image.update(snapshot(small.folder.path))
 
     worker.service.options.reached = reached
     publish(worker, producer, 2, 700, size=1500)
