@@ -154,21 +154,26 @@ class MessageStore:
         _core.populate(region.buffer)
         return region, rows
 
-    def take_index(self, region: Region, rows: int) -> None:
-        """Go over to the index that was made."""
+    def take_index(self, region: Region, rows: int) -> Region:
+        """Go over to the index that was made; returns the old one, for drop_index."""
         self.core.replace_index(self.number, region.buffer)
         old, self.regions["index"] = self.regions["index"], region
         self.index_generation, self.index_rows = self.index_generation + 1, rows
         if self.superblock.server_get(self.number, "generation") == self.generation:
             self.superblock.server_set(self.number, "index_generation", self.index_generation)
         index.retire(old.buffer)
-        posix_unlink(old.name)
-        old.close()
+        return old
 
     def grow_index(self) -> None:
         """Make a new index and go over to it at once (recovery). Raises RegionError, LimitError."""
         look = self.core.look(self.number)
-        self.take_index(*self.make_index(look["index_rows"], look["index_live"]))
+        self.drop_index(self.take_index(*self.make_index(look["index_rows"], look["index_live"])))
+
+    @staticmethod
+    def drop_index(old: Region) -> None:
+        """Unlink and unmap an index that was replaced. On any thread: freeing its pages takes long."""
+        posix_unlink(old.name)
+        old.close()
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -419,7 +424,7 @@ class StoreHost:
     def _take_index(self, store: MessageStore, region: Region, rows: int) -> None:
         store.index_coming = store.index_wanted = False
         store.alarm(ALARM_MEMORY, False)
-        store.take_index(region, rows)
+        self._growers.submit(store.drop_index, store.take_index(region, rows))
 
     def _no_index(self, store: MessageStore, error: RegionError | LimitError) -> None:
         """The old table goes on to its last row; then writes wait. Tried again with the next timer."""

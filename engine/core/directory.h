@@ -25,7 +25,7 @@
 /* Hash of an id: murmur3's finalizer over both halves. The low bits of the id's last byte only change the low bits of the hash:
  * counted ids (client epoch, counter) come in groups of neighbours, which share pages and their translations; all other
  * bits of the id change all bits of the hash. */
-#define WR_HASH_GROUP 3u
+#define WR_HASH_GROUP 15u
 static inline uint64_t wr_id_hash(const uint8_t id[16]) {
     uint64_t a, b;
     memcpy(&a, id, 8);

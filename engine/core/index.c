@@ -74,17 +74,14 @@ void wr_index_remove(wr_index *index, uint32_t at) {
     atomic_store_explicit(&index->header->live, index->live, memory_order_relaxed);
 }
 
-void wr_index_copy(wr_index *to, const wr_index *from) {
-    for (uint64_t i = 0; i < from->rows_n; i++) {
-        const wr_index_row *row = &from->rows[i];
-        if (is_free(row) || row->state != WR_ROW_LIVE) continue;
-        uint32_t at = wr_index_insert(to, wr_id_hash(row->id));
-        assert(at != WR_NO_ROW);
-        wr_index_row *copy = &to->rows[at];
-        memcpy((uint8_t *)copy + 4, (const uint8_t *)row + 4, sizeof *copy - 4);
-        wr_row_end(copy);
-        wr_row_end(copy);
-    }
+uint32_t wr_index_take(wr_index *to, const wr_index_row *row) {
+    uint32_t at = wr_index_insert(to, wr_id_hash(row->id));
+    if (at == WR_NO_ROW) return at;
+    wr_index_row *copy = &to->rows[at];
+    memcpy((uint8_t *)copy + 4, (const uint8_t *)row + 4, sizeof *copy - 4);
+    wr_row_end(copy);
+    wr_row_end(copy);
+    return at;
 }
 
 /* Copies that may run while the server changes the row; the version tells. ThreadSanitizer is told so here. */

@@ -43,8 +43,8 @@ uint32_t wr_index_find(const wr_index *index, uint64_t hash, const uint8_t id[16
 uint32_t wr_index_insert(wr_index *index, uint64_t hash);
 /* Server: remove a live row. */
 void wr_index_remove(wr_index *index, uint32_t row);
-/* Server: fill an empty table with the live rows of another one. */
-void wr_index_copy(wr_index *to, const wr_index *from);
+/* Server: a copy of another table's live row; returns where, WR_NO_ROW when the table is full. */
+uint32_t wr_index_take(wr_index *to, const wr_index_row *row);
 
 /* Around every change of a row that readers look at. */
 static inline void wr_row_begin(wr_index_row *row) {

@@ -8,6 +8,7 @@
  * A MESSAGE of a place that is superseded counts no bytes: sums are made at the end, from the rows.
  */
 #include "store.h"
+#include <assert.h>
 #include <stdlib.h>
 
 #define SCAN_ROWS 1024
@@ -175,11 +176,18 @@ int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_ind
     int error = wr_index_init(&next, region, bytes);
     if (error) return error;
     if (next.rows_n / 10 * 7 <= store->index.live) return EINVAL;
-    wr_index_copy(&next, &store->index);
-    *old = store->index.header;
+    const wr_index from = store->index;
     store->index = next;
+    memset(store->first_row, 0, store->summary_rows * sizeof *store->first_row);
+    for (uint64_t i = 0; i < from.rows_n; i++) {
+        const wr_index_row *row = &from.rows[i];
+        if (!atomic_load_explicit(&row->version, memory_order_relaxed) || row->state != WR_ROW_LIVE) continue;
+        uint32_t at = wr_index_take(&store->index, row);
+        assert(at != WR_NO_ROW);
+        wr_store_link_row(store, at);
+    }
+    *old = from.header;
     store->index_asked = false;
-    wr_store_relist(store);
     for (uint32_t i = 0; i < WR_CLIENT_SLOTS; i++) store->links[i].stalled = false;
     return 0;
 }
