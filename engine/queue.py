@@ -394,7 +394,8 @@ class QueueService:
                 self._apply(acks)
                 return
             engine.drop_first(False)
-            self._unlink(o.folder.journal_file(file), sync=True)
+            if file not in self.recovered.foreign:
+                self._unlink(o.folder.journal_file(file), sync=True)
 
     def _apply(self, acks: bytes) -> None:
         o = self.options

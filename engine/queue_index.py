@@ -155,6 +155,7 @@ class Recovered:
     torn_bytes: int = 0
     salvaged_bytes: int = 0
     damaged: list[str] = field(default_factory=list)  #: what could not be read, for people
+    foreign: set[int] = field(default_factory=set)  #: numbers of journal files that are not ours: never deleted
     seconds: float = 0.0
     segment_live: dict[tuple[int, int], int] = field(default_factory=dict)  #: (queue, segment) → entries on disk
 
@@ -272,7 +273,8 @@ def _replay(
             path, data[:FILE_HEADER_BYTES], kind=FILE_JOURNAL, node_id=node_id, owner=server, file=number
         )
     except CorruptRecord as error:
-        found.damaged.append(str(error))
+        found.damaged.append(f"{error}; left alone")
+        found.foreign.add(number)
         return 0
     except OSError as error:
         raise atomic_file.explain(error, f"cannot read {path}") from error

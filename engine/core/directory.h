@@ -51,9 +51,11 @@ static inline uint64_t wr_directory_word(uint64_t hash, uint32_t slot, uint64_t 
 
 static inline uint32_t wr_directory_slot(uint64_t word) { return (uint32_t)(word >> WR_SEQUENCE_BITS) & 0xff; }
 
-/* First row of the bucket of a hash. `rows` is a power of two, at least WR_DIRECTORY_WAYS. */
+/* First row of the bucket of a hash. `rows` is a power of two, at least WR_DIRECTORY_WAYS. Neighbours, which are under way
+ * together, are spread over buckets here: one bucket would soon be full of them. */
 static inline uint32_t wr_directory_bucket(uint64_t hash, uint32_t rows) {
-    return (uint32_t)hash & (rows - 1) & ~(uint32_t)(WR_DIRECTORY_WAYS - 1);
+    uint64_t spread = (hash >> 8) + (hash & WR_HASH_GROUP) * 0x9e3779b1u;
+    return (uint32_t)spread & (rows - 1) & ~(uint32_t)(WR_DIRECTORY_WAYS - 1);
 }
 
 /* Insert a row; returns its number, WR_NO_ROW when the bucket is full (wait, as for a full ring). */
