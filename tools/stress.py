@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import os
 import random
+import select
 import shutil
 import signal
 import struct
@@ -413,6 +414,16 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def _stop(directory: Path) -> None:
+    """Stop the node of a directory and wait for its end; nothing when none runs."""
+    from warren.workers.control import ControlClient
+
+    with contextlib.suppress(NodeNotRunning, ClosedError), ControlClient(directory) as client:
+        pidfd = os.pidfd_open(client.call("stop")["pid"])
+        with os.fdopen(pidfd, "rb", closefd=True):
+            select.select([pidfd], [], [], CALL_TIMEOUT_S)
+
+
 @contextlib.contextmanager
 def _node(options: argparse.Namespace) -> Iterator[Path]:
     """The node to fire at: the one that was named, or a temporary one."""
@@ -420,20 +431,14 @@ def _node(options: argparse.Namespace) -> Iterator[Path]:
         yield Path(options.dir)
         return
     import warren
-    from warren.workers.control import ControlClient
 
     folder = Path(tempfile.mkdtemp(prefix="warren-stress-"))
     directory = folder / "node"
     try:
         with warren.open(directory, idle_exit=300.0, name="stress"):
             yield directory
-        with ControlClient(directory) as client, contextlib.suppress(NodeNotRunning, ClosedError):
-            pidfd = os.pidfd_open(client.call("stop")["pid"])
-            with os.fdopen(pidfd, "rb", closefd=True):
-                import select
-
-                select.select([pidfd], [], [], CALL_TIMEOUT_S)
     finally:
+        _stop(directory)
         if options.keep:
             print(f"kept: {folder}", file=sys.stderr)
         else:
@@ -447,6 +452,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _producer(options)
     if options.role == "consumer":
         return _consumer(options)
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the temporary node goes with us
     with _node(options) as directory, tempfile.TemporaryDirectory(prefix="warren-stress-logs-") as logs:
         if options.json or not sys.stderr.isatty():
             verdict = campaign(options, directory, Path(logs))
