@@ -1,5 +1,6 @@
 /* The store's index. What it is and its invariants: index.h. */
 #include "index.h"
+#include "racy.h"
 #include <assert.h>
 #include <errno.h>
 #include <sched.h>
@@ -84,15 +85,6 @@ uint32_t wr_index_take(wr_index *to, const wr_index_row *row) {
     return at;
 }
 
-/* Copies that may run while the server changes the row; the version tells. ThreadSanitizer is told so here. */
-#if defined(__SANITIZE_THREAD__)
-static void __attribute__((no_sanitize("thread"), noinline)) copy_row(wr_index_row *to, const wr_index_row *from) {
-    for (size_t i = 0; i < sizeof *to; i++) ((uint8_t *)to)[i] = ((const volatile uint8_t *)from)[i];
-}
-#else
-static inline void copy_row(wr_index_row *to, const wr_index_row *from) { memcpy((void *)to, (const void *)from, sizeof *to); }
-#endif
-
 int wr_index_lookup(const uint8_t *region, uint64_t region_bytes, uint64_t hash, const uint8_t id[16], wr_index_row *copy) {
     const wr_index_header *header = (const wr_index_header *)region;
     uint64_t rows_n = header->rows;
@@ -117,7 +109,7 @@ int wr_index_lookup(const uint8_t *region, uint64_t region_bytes, uint64_t hash,
                 else sched_yield();
                 continue;
             }
-            copy_row(copy, &rows[i]);
+            wr_copy_racy((void *)copy, (const void *)&rows[i], sizeof *copy);
             atomic_thread_fence(memory_order_acquire);
             if (atomic_load_explicit(&rows[i].version, memory_order_relaxed) == version) break;
         }

@@ -17,6 +17,7 @@
  * Images are taken round robin. Batches finish in order, so if the next image is not free, none is.
  */
 #include "log.h"
+#include "racy.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -441,15 +442,6 @@ void wr_horizon_publish(const wr_horizon *h, bool written, bool synced, bool hea
 
 /* ---- readers in any process ---- */
 
-/* The copy may overlap the reuse of the image; its result is then thrown away. ThreadSanitizer is told so here. */
-#if defined(__SANITIZE_THREAD__)
-static void __attribute__((no_sanitize("thread"), noinline)) copy_racy(uint8_t *to, const uint8_t *from, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) to[i] = ((const volatile uint8_t *)from)[i];
-}
-#else
-static inline void copy_racy(uint8_t *to, const uint8_t *from, uint64_t n) { memcpy(to, from, n); }
-#endif
-
 bool wr_image_read(const uint8_t *region, uint32_t images_n, uint64_t file_bytes, uint64_t file, uint64_t offset,
                    void *to, uint64_t bytes) {
     const wr_image *headers = (const wr_image *)region;
@@ -460,7 +452,7 @@ bool wr_image_read(const uint8_t *region, uint32_t images_n, uint64_t file_bytes
         /* SYNC image-appended */
         uint64_t appended = atomic_load_explicit(&header->appended, memory_order_acquire);
         if (appended > file_bytes || offset > appended || bytes > appended - offset) return false;
-        copy_racy(to, region + WR_PAGE_BYTES + i * file_bytes + offset, bytes);
+        wr_copy_racy(to, region + WR_PAGE_BYTES + i * file_bytes + offset, bytes);
         /* SYNC image-reuse */
         atomic_thread_fence(memory_order_acquire);
         return atomic_load_explicit(&header->file, memory_order_relaxed) == file + 1 &&

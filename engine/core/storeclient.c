@@ -12,6 +12,7 @@
 #include "storeclient.h"
 #include "directory.h"
 #include "index.h"
+#include "racy.h"
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -117,15 +118,6 @@ int wr_store_client_remove(wr_store_client *s, const uint8_t (*ids)[16], uint32_
 
 /* ---- reading ---- */
 
-/* Copies that may run while another process changes the bytes; the caller re-checks. ThreadSanitizer is told so here. */
-#if defined(__SANITIZE_THREAD__)
-static void __attribute__((no_sanitize("thread"), noinline)) copy_racy(void *to, const void *from, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = ((const volatile uint8_t *)from)[i];
-}
-#else
-static inline void copy_racy(void *to, const void *from, uint64_t n) { memcpy(to, from, n); }
-#endif
-
 /* The region of whoever has this slot now; NULL: free, or not attached here yet (*missing). */
 static const wr_view *view_of_slot(wr_store_client *s, uint32_t slot, bool *missing) {
     if (slot == s->port->slot) return &s->port->view;
@@ -141,7 +133,7 @@ static const wr_view *view_of_slot(wr_store_client *s, uint32_t slot, bool *miss
 static int read_record(wr_store_client *s, const uint8_t id[16], const wr_view *view, const wr_command *record,
                        bool *missing, uint8_t **to, uint32_t *length, uint16_t *meta_length) {
     wr_command command;
-    copy_racy(&command, record, sizeof command);
+    wr_copy_racy(&command, record, sizeof command);
     uint32_t flying = atomic_load_explicit(&command.flying, memory_order_relaxed);
     if (command.op != WR_OP_STORE_WRITE || memcmp(command.id, id, 16) != 0 || command.meta_length > command.length ||
         (flying != WR_FLYING_WRITTEN && flying != WR_FLYING_TAKEN))
@@ -162,7 +154,7 @@ static int read_record(wr_store_client *s, const uint8_t id[16], const wr_view *
     if (!blob) return ENOENT;
     uint8_t *copy = malloc(command.length ? command.length : 1);
     if (!copy) return ENOMEM;
-    copy_racy(copy, blob, command.length);
+    wr_copy_racy(copy, blob, command.length);
     *to = copy;
     *length = command.length;
     *meta_length = command.meta_length;

@@ -75,7 +75,7 @@ void wr_store_server_free(wr_store_server *server) {
     for (uint32_t number = 0; number < 2; number++) {
         wr_store *store = &server->stores[number];
         wr_log_free(store->log);
-            free(store->first_row);
+        free(store->first_row);
         free(store->empty);
         free(store->gone);
         free(store->waters);
