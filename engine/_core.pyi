@@ -1,7 +1,9 @@
 """Stub of the C extension warren.engine._core. Each part of the core has its own section."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, final
+from concurrent.futures import Future
+from os import PathLike
+from typing import Any, Literal, Self, final
 
 from typing_extensions import Buffer
 
@@ -28,19 +30,74 @@ def frame_encode(
     salt: int,
     /,
 ) -> bytes: ...
-def frame_pad(size: int, salt: int, /) -> bytes: ...
+def frame_pad(size: int, salt: int, last: bool = False, /) -> bytes: ...
 def frame_check(buffer: Buffer, at: int, salt: int, /) -> tuple[int, int, int, bytes, int, int, int, int] | str:
     """(total, kind, flags, id, client_epoch, sequence, extra, meta_length), or the reason why there is no frame."""
 
 def frame_scan(buffer: Buffer, salt: int, start: int, /) -> tuple[bytes, int, str]:
     """(packed wr_frame_row array, end, reason): see engine/frame.py."""
 
-def file_header_pack(kind: int, node_id: int, owner: int, file: int, salt: int, created_ns: int, /) -> bytes: ...
+def file_header_pack(
+    kind: int, node_id: int, owner: int, file: int, salt: int, created_ns: int, low: int = ..., high: int = ..., /
+) -> bytes:
+    """The header page; with `low` and `high` that of a collected file, which stands for these positions."""
+
 def file_header_check(page: Buffer, kind: int, node_id: int, owner: int, file: int, /) -> tuple[str | None, int]:
     """(None, salt) when good, else (reason, 0)."""
 
 def image_read(region: Buffer, images_n: int, file_bytes: int, file: int, offset: int, size: int, /) -> bytes | None:
     """Bytes of a file that some image holds, or None."""
+
+# ==== lists of the store's files: binding_list.c ======================================================================
+
+@final
+class FileList:
+    """What a file of the store holds, without the bodies (filelist.h). It does not change once Python has it."""
+
+    @property
+    def file(self) -> int: ...
+    @property
+    def salt(self) -> int: ...
+    @property
+    def used(self) -> int:
+        """End of the last frame."""
+    @property
+    def messages(self) -> int: ...
+    @property
+    def message_bytes(self) -> int: ...
+    @property
+    def controls(self) -> int: ...
+    @property
+    def runs(self) -> int: ...
+    @property
+    def vouched(self) -> int:
+        """Bytes of the file of which a frame says that they were synced; 0 in a list that no scan made."""
+    @property
+    def damaged(self) -> int:
+        """Damaged parts that the scan which made the list skipped, also when it was read from a list file since."""
+    @property
+    def damage(self) -> list[tuple[int, int, str]]:
+        """Damaged parts that a scan skipped: (from, to, reason). Empty in a list from a list file."""
+    @property
+    def waters(self) -> dict[int, int]:
+        """High water of each client epoch."""
+    def encode(self, node_id: int, owner: int, /) -> bytes:
+        """The bytes of its list file."""
+    def items(self) -> list[tuple[bytes, int, int, int, int, int]]:
+        """All ids in the order of the file: (id, offset, total, extra, meta_length, kind)."""
+    def verify(self, buffer: Buffer, /) -> tuple[list[tuple[bytes, int, int, int, str]], int]:
+        """Ids whose frames are not in a file's bytes: ([(id, offset, total, kind, reason)] of 4096, how many)."""
+
+def decode_list(buffer: Buffer, node_id: int, owner: int, file: int, salt: int, file_bytes: int, /) -> FileList | str:
+    """The list in a list file, or the reason why it is none of this file."""
+
+def rewrite_list(list: FileList, buffer: Buffer, to: Buffer, salt: int, /) -> int:
+    """Copy the frames that a list names from a file's bytes to another file's, with its salt; returns the end there."""
+
+def scan_list(file: int, salt: int, buffer: Buffer, /) -> tuple[FileList, str]:
+    """The list of a file's bytes, and why the scan ended at its `used`: "end", "zeros", or what is wrong there."""
+
+# ==== kernel: the log ================================================================================================
 
 @final
 class Log:
@@ -104,38 +161,122 @@ EVENT_STOP: int
 EVENT_TIMER: int
 EVENT_SWEPT: int
 EVENT_KICK: int
+EVENT_LIST: int
+EVENT_EXTENT: int
 
 def populate(buffer: Any, /) -> None:
     """Touch every page of a writable buffer now, without the GIL."""
+
+@final
+class Collection:
+    """Copies what is needed of neighbouring files into a new one (engine/core/collect.h)."""
+
+    def __new__(
+        cls,
+        superblock: Buffer,
+        summary: Buffer,
+        server: int,
+        sources: Sequence[tuple[int, FileList, int, bool]],
+        fd: int,
+        file_bytes: int,
+        node_id: int,
+        file: int,
+        salt: int,
+        low: int,
+        high: int,
+        created_ns: int,
+    ) -> Self:
+        """`sources`: (descriptor, list, last position, keep every control frame), by position. fd -1: only check."""
+
+    def step(self, bytes: int, /) -> bool:
+        """Go on for about so many bytes; True when all is written. OSError: E2BIG (see fits), ESTALE (try again), …"""
+
+    def fits(self) -> int:
+        """After E2BIG: so many of the sources fit."""
+
+    def counts(self) -> dict[str, int]: ...
+    def damage(self) -> list[tuple[bytes, int, int, int, str, int]]:
+        """(id, file, offset, total, reason, kind) of each needed record that is damaged."""
+
+    def take_list(self) -> FileList:
+        """The list of the output; nothing can be done with this collection after it."""
+
+    def close(self) -> None:
+        """Let go of all memory."""
 
 @final
 class StoreServer:
     """The store server's loop over both stores (engine/core/store.h). `number`: 0 persistent, 1 transient."""
 
     def __new__(cls, superblock: Buffer, commit_bytes: int, tick_ns: int, spin_ns: int) -> Self: ...
-    def open(self, number: int, images: Buffer, directory: Buffer, summary: Buffer, index: Buffer, /) -> None:
+    def open(
+        self, number: int, images: Buffer, directory: Buffer, summary: Buffer, index: Buffer, dense: Buffer, /
+    ) -> None:
         """Take new, zeroed regions."""
+
+    def set_folder(self, number: int, fd: int, /) -> None:
+        """Where the store's files are, for comparing bodies (S12); `fd` stays the caller's."""
+
+    def add_extent(self, number: int, region: Buffer, /) -> None:
+        """The next extent of the index, zeroed, its pages touched."""
 
     def inject(self, number: int, pwrite_errno: int, fdatasync_errno: int, /) -> None:
         """For tests: the committer's next system calls fail with these; 0 is the real system."""
 
-    def add_file(self, number: int, file: int, bytes: int, /) -> None:
-        """A file that exists, at start. OSError(EBUSY): its row of the summary is taken."""
+    def add_file(self, number: int, file: int, bytes: int, low: int, high: int, /) -> None:
+        """A file that exists, at start, and its positions. OSError(EBUSY): its row of the summary is taken."""
 
-    def scan_file(self, number: int, file: int, data: Buffer, salt: int, at: int, /) -> tuple[int, int, str]:
-        """Apply frames from `at` on: (end, frames, reason); reason `index`: grow the index and go on."""
+    def apply_list(
+        self, number: int, file_list: FileList, cursor: int = 0, /
+    ) -> tuple[int, Literal["index", "extent"] | None]:
+        """Replay a file from `cursor` on. None: done; else grow the hash part, or add an extent, and call again."""
 
-    def load_rows(self, number: int, rows: Buffer, /) -> None: ...
-    def load_pins(self, number: int, file: int, pin_low: int, pin_high: int, /) -> None: ...
+    def take_list(self, number: int, /) -> FileList | None:
+        """The list of a file that was rolled and is durable."""
+
+    def current_list(self, number: int, /) -> FileList | None:
+        """The list of the current file, once, after the committer has ended."""
+
+    def log_mark(self, number: int, /) -> int:
+        """What has been appended until now, for log_durable."""
+
+    def log_durable(self, number: int, mark: int, /) -> bool:
+        """What had been appended at `mark` is durable; else a sync is on its way. Ask again in a later round."""
+
+    def lock_files(self, number: int, files: Sequence[int], /) -> bool:
+        """All or none; False: one is unknown, current, locked or unsettled, or a worker has not resynced."""
+
+    def unlock_files(self, number: int, files: Sequence[int], ghosts: bool, /) -> None: ...
+    def collected(self, number: int, file: int, used: int, low: int, high: int, /) -> None:
+        """The output of a collection takes its place. OSError(EBUSY) as for add_file."""
+
+    def swing(self, number: int, file_list: FileList, sources: Sequence[int], cursor: int, /) -> int:
+        """Entries of the output's list that lie in a source lie in the output; returns where to go on, -1: done."""
+
+    def retire(self, number: int, file: int, file_list: FileList, cursor: int, /) -> int:
+        """Drop the entries of a locked file; returns where to go on, -1: done. RuntimeError: one is held."""
+
+    def drop_lost(self, number: int, ids: Sequence[bytes], /) -> int:
+        """Records found damaged: their entries go; returns how many were held."""
+
+    def client_dying(self, store: int, slot: int, generation: int, until: int, /) -> None:
+        """The client is about to remove what it wrote to this store (both): its death point is now.
+
+        Commands below `until` are masked (up to the next OP_STORE_TERMINATE): a message that comes late does nothing.
+        """
+
+    def note_lost(self, number: int, messages: int, /) -> None:
+        """Messages that a start found to be lost."""
+
     def finish(self, number: int, /) -> int:
-        """Make lists and sums from rows and files; returns how many rows had no file and were dropped."""
+        """Make sums from entries and files; returns how many entries had no file and were dropped."""
 
     def offer(self, number: int, fd: int, file: int, salt: int, header: Buffer, /) -> None:
         """The next file; the store owns `fd` unless OSError is raised."""
 
     def replace_index(self, number: int, region: Buffer, /) -> None: ...
     def take_gone(self, number: int, /) -> list[int]:
-        """Files to unlink."""
+        """Empty files that go: they are locked. Retire them, remove them, then file_gone."""
 
     def file_gone(self, number: int, file: int, /) -> None: ...
     def attach(
@@ -155,6 +296,9 @@ class StoreServer:
         """True when the region may go; False: try again later."""
 
     def slots_seen(self, version: int, /) -> None: ...
+    def freeze(self) -> None:
+        """Execute nothing any more but what was submitted until now: the rest is the next server's."""
+
     def set_draining(self, on: bool, /) -> None: ...
     def run(self, max_ns: int, /) -> int:
         """Serve until something needs Python (EVENT_… bits), a signal, or max_ns. Without the GIL."""
@@ -171,7 +315,6 @@ class StoreServer:
     def stop(self, number: int, /) -> None:
         """Let commit_run end."""
 
-    def live_rows(self, number: int, /) -> bytes: ...
     def water(self, number: int, client_epoch: int, /) -> int: ...
     def look(self, number: int, /) -> dict[str, int]: ...
 
@@ -182,12 +325,13 @@ class StoreClient:
     def __new__(
         cls, superblock: Buffer, region: Buffer, slot: int, generation: int, client_epoch: int, server: int
     ) -> Self: ...
-    def set_regions(
-        self, images: Buffer, directory: Buffer, summary: Buffer, index: Buffer, directory_fd: int, /
-    ) -> None: ...
+    def set_regions(self, images: Buffer, directory: Buffer, summary: Buffer, directory_fd: int, /) -> None: ...
     def set_other(self, slot: int, generation: int, region: Buffer, /) -> None: ...
     def write_many(self, messages: list[tuple[bytes, bytes]], flags: int, submit: bool, /) -> int:
         """Returns the horizon that covers them. OSError(EAGAIN): ring, arena or directory bucket full."""
+
+    def write_batch(self, first: bytes, bodies: Sequence[bytes], flags: int, submit: bool, /) -> int:
+        """One OP_STORE_WRITE_MANY of ids that count up from `first`; as write_many."""
 
     def write_owned(self, id: bytes, position: int, length: int, owner_tag: int, flags: int, /) -> int: ...
     def remove(self, ids: list[bytes], /) -> tuple[int, int]:
@@ -205,7 +349,7 @@ class StoreClient:
     def load(self, first: int, body: Buffer, flags: int, batch: int, seconds_ns: int, /) -> int:
         """Write counted ids as fast as it goes; returns how many."""
 
-# ==== client: binding_client.c, binding_consumer.c, binding_storeface.c ==============================================
+# ==== client: binding_client.c, binding_confirm.c, binding_consumer.c, binding_storetype.c ============================
 
 LEVEL_NONE: int
 LEVEL_WRITTEN: int
@@ -219,6 +363,33 @@ HOOK_FAILED: int
 HOOK_TIMED_OUT: int
 HOOK_CATALOG: int
 HOOK_HOT: int
+WANT_PROCESSED: int
+WANT_HEAD: int
+WANT_DELIVERY: int
+POLL_EMPTY: int
+POLL_SLOW: int
+POLL_STALE: int
+POLL_UNBORN: int
+POLL_NO_ROOM: int
+FOR_ROOM: int
+FOR_CONFIRM: int
+FOR_REPLY: int
+FOR_DELIVERY: int
+
+def wait_any(clients: list[Client], seen: int, seconds: float, waitv: bool, /) -> list[Client]:
+    """Sleep until wants of these clients are met, they have ended, or are in a new kind of trouble; returns those.
+
+    Returns early when waiter_kicks() is not `seen` any more. `waitv`: use futex_waitv if the kernel has it.
+    """
+
+def waiter_kicks() -> int: ...
+def waiter_kick() -> None: ...
+def waiter_forked() -> None: ...
+def set_confirm_face(
+    add_done_callback: Callable[[Confirm, Callable[[Confirm], object]], None],
+    future: Callable[[Confirm], Future[None]],
+    /,
+) -> None: ...
 
 class SessionLost(Exception):
     """This attachment is over: make another one and call again. Nothing was submitted."""
@@ -228,7 +399,10 @@ class Confirm:
     """The promise of one or several writes, like a concurrent.futures.Future whose result is None."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when it is confirmed at its durability. Raises TimedOut, PeerLost, SyncFailed, ClosedError."""
+        """Return when it is confirmed at its durability.
+
+        Raises TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull, QueueNotFound.
+        """
 
     def result(self, timeout: float | None = None) -> None:
         """The same as wait."""
@@ -237,7 +411,28 @@ class Confirm:
         """Wait, and return the error, None when it was confirmed. Raises TimedOut."""
 
     def done(self) -> bool:
-        """Whether it is confirmed. Never waits."""
+        """Whether result() would answer at once: confirmed, or failed for good. Never waits."""
+
+    def cancel(self) -> bool:
+        """False: what was handed over cannot be called back."""
+
+    def cancelled(self) -> bool:
+        """False."""
+
+    def add_done_callback(self, fn: Callable[[Confirm], object], /) -> None:
+        """fn(confirm) is called when it is done, by a thread of Warren's; at once when it is done already."""
+
+    def future(self) -> Future[None]:
+        """A concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."""
+
+    def waits_for(self) -> tuple[int, int, int] | None:
+        """(server, level, sequence) that must be passed first; None: confirmed."""
+
+    @property
+    def core(self) -> Client: ...
+    @property
+    def duplicate(self) -> bool:
+        """It is confirmed, and a message of it was dropped because its id was seen within the deduplication window."""
 
 @final
 class Route:
@@ -258,6 +453,13 @@ class Delivery:
     def delivery_count(self) -> int: ...
     @property
     def redelivered(self) -> bool: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def reason(self) -> int:
+        """REASON_…: why it died, in a queue of dead letters; else 0."""
+    @property
+    def persistent(self) -> bool: ...
     @property
     def settled(self) -> bool: ...
     @property
@@ -294,7 +496,15 @@ class Client:
         """Threads that wait or read inside; the memory is theirs until they are out."""
 
     def publish(
-        self, route: Route, body: Buffer, level: int, meta: bytes | None, timeout: float | None, wait: bool, /
+        self,
+        route: Route,
+        body: Buffer,
+        level: int,
+        meta: bytes | None,
+        timeout: float | None,
+        wait: bool,
+        options: tuple[int, int, bytes | None, bool] | None = None,
+        /,
     ) -> Confirm | None: ...
     def publish_many(
         self,
@@ -304,10 +514,14 @@ class Client:
         metas: bytes | Sequence[bytes | None] | None,
         timeout: float | None,
         wait: bool,
+        options: tuple[int, int, bytes | None, bool] | list[tuple[int, int, bytes | None, bool] | None] | None = None,
         /,
     ) -> Confirm | None: ...
     def control(self, server: int, request: bytes, timeout: float | None, /) -> tuple[int, bytes]: ...
     def barrier(self, server: int, level: int, timeout: float | None, /) -> None: ...
+    def wait_delivery(self, server: int, timeout: float | None, /) -> bool:
+        """True when messages of the worker lie here or were pushed, or it was restarted; False when time was up."""
+
     def settle(self, timeout: float | None, /) -> bool:
         """Wait until all that was submitted is as durable as was asked for; False when time was up."""
 
@@ -329,6 +543,17 @@ class Client:
     def link_epoch(self, server: int, /) -> int: ...
     def evicted(self, server: int, /) -> int: ...
     def next_id(self) -> bytes: ...
+    def watch(self, server: int, kind: int, above: int, /) -> bool:
+        """A want for wait_any: that horizon (a level, WANT_HEAD, WANT_DELIVERY) above this. True: met already."""
+
+    def room(self, server: int, commands: int, bytes: int, largest: int, /) -> tuple[int, int] | None:
+        """None: so many commands and bytes of blobs can be prepared at once; else (server, head) to watch."""
+
+    def lying(self, server: int, /) -> list[int]:
+        """Take in what was pushed; ids of the queues of which something lies here."""
+
+    def trouble(self, server: int, purpose: int, /) -> int:
+        """What ends a wait for this purpose: a code for the hook, or 0."""
     def deliveries(self, handle: QueueHandle, rows: Buffer, /) -> list[Delivery | None]: ...
     def columns(
         self, handle: QueueHandle, rows: Buffer, /
@@ -339,30 +564,67 @@ class Client:
         self,
         store: int,
         directory: Buffer,
-        index: Buffer,
         summary: Buffer,
         images: Buffer,
         folder: int,
         epoch: int,
-        index_generation: int,
         /,
     ) -> None: ...
-    def store_write(
+    def store_dying(self, store: int, /) -> tuple[int, int]: ...
+    def store_terminate(self, store: int, since: int, timeout: float | None, /) -> int: ...
+
+class StoreFace:
+    """The base of `warren.Store`: what is called for each message. See binding_storetype.c."""
+
+    @property
+    def transient(self) -> bool: ...
+    def __init__(self, client: object, transient: bool) -> None: ...
+    def write(
         self,
-        store: int,
-        ids: Sequence[bytes],
-        bodies: Sequence[Buffer],
-        level: int,
-        timeout: float | None,
-        wait: bool,
-        /,
-    ) -> Confirm | None: ...
-    def store_write_one(
-        self, store: int, id: bytes, body: Buffer, level: int, timeout: float | None, wait: bool, /
-    ) -> Confirm | None: ...
-    def store_remove(self, store: int, ids: Sequence[bytes], timeout: float | None, /) -> int: ...
-    def store_contains(self, store: int, id: bytes, timeout: float | None, /) -> bool: ...
-    def store_read(self, store: int, id: bytes, /) -> bytes | None: ...
+        id: bytes,
+        body: Buffer,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> Confirm | None:
+        """Write a message. Returns when it is as durable as asked for (default: 'synced', transient 'none').
+
+        With wait=False: a Confirm, at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed.
+        """
+
+    def write_many(
+        self,
+        ids: Iterable[bytes] | Buffer,
+        bodies: Iterable[Buffer],
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> Confirm | None:
+        """Write many messages in order; one Confirm for all of them. `ids`: a sequence, or one buffer of 16 bytes each.
+
+        Ids that count up (new_ids) go as batches, which cost a fraction.
+        """
+
+    def read(self, id: bytes, /) -> bytes | None:
+        """The body of a message, None when there is none. Raises StoreError for a damaged one."""
+
+    def read_many(self, ids: Iterable[bytes] | Buffer, /) -> list[bytes | None]:
+        """The bodies of many messages, None for each that is not there. Raises StoreError for a damaged one."""
+
+    def remove(self, ids: Iterable[bytes] | Buffer, timeout: float | None = None) -> int:
+        """Take one reference of each id away; returns how many of the writes were eliminated before they were stored.
+
+        An id that is not there is no error. It is done in order; `barrier()` waits for it.
+        """
+
+    def contains(self, id: bytes, timeout: float | None = None) -> bool:
+        """Whether the store holds the message, after everything this client did before."""
+
+    def new_id(self) -> bytes:
+        """A message id that no other client makes: client epoch, counter."""
+
+    def new_ids(self, count: int, /) -> list[bytes]:
+        """So many new ids, which count up: the ones to write batches with."""
 
 @final
 class QueueHandle:
@@ -382,8 +644,17 @@ class QueueHandle:
     @property
     def usable(self) -> bool: ...
     def put(
-        self, body: Buffer, level: int, meta: bytes | None, timeout: float | None, wait: bool, /
-    ) -> Confirm | None: ...
+        self,
+        body: Buffer,
+        level: int,
+        meta: bytes | None,
+        timeout: float | None,
+        wait: bool,
+        options: tuple[int, int, bytes | None, bool] | None = None,
+        /,
+    ) -> Confirm | None:
+        """`options`: expires | priority << 56, due, key of deduplication, persistent."""
+
     def put_many(
         self,
         bodies: Iterable[Buffer],
@@ -391,6 +662,7 @@ class QueueHandle:
         metas: bytes | Sequence[bytes | None] | None,
         timeout: float | None,
         wait: bool,
+        options: tuple[int, int, bytes | None, bool] | list[tuple[int, int, bytes | None, bool] | None] | None = None,
         /,
     ) -> Confirm | None: ...
     def get(self, timeout: float | None, /) -> Delivery | None: ...
@@ -400,7 +672,16 @@ class QueueHandle:
     def hoard(self) -> int:
         """Messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none."""
 
-    def settle_many(self, messages: Sequence[Delivery], ack: bool, requeue: bool, /) -> None: ...
+    def poll(self, max: int, wanted: int, memory: bool, /) -> list[Delivery] | int:
+        """Up to `max` messages that lie here, else a POLL_ code; asks the worker for `wanted`. Never waits."""
+
+    def stop(self) -> int | bool | None:
+        """Ask for no more: sequence of the CANCEL, None (nothing was asked for), False (no room for it now)."""
+
+    def give_back(self) -> bool:
+        """What was not handed out returns to the queue; False: no room for saying so."""
+
+    def settle_many(self, messages: Sequence[Delivery], ack: bool, requeue: bool, unseen: bool = False, /) -> None: ...
     def kill(self, reason: str, /) -> None: ...
 
 # ==== end of client ==================================================================================================
@@ -445,6 +726,15 @@ class QueueEngine:
     def request_stop(self) -> None: ...
     def kick(self) -> None: ...
     def offer(self, transient: bool, fd: int, file: int, salt: int, header: Buffer, /) -> None: ...
+    def open_pages(self, segments: str | PathLike[str], node_id: int, memory_bytes: int, /) -> None:
+        """Page rows out beyond memory_bytes; they come back from this folder. Raises OSError."""
+
+    def page_out(self, queue: int, chunk: int, /) -> bool:
+        """Page out 1024 rows (tests); false when they have to stay, or are out already."""
+
+    def check(self) -> None:
+        """Assert the invariants of every queue (tests): the process ends where one does not hold."""
+
     def begin_journal(self) -> None:
         """Have the current file begun and synced, so that older files may go even if nothing is published."""
 
@@ -452,6 +742,25 @@ class QueueEngine:
         """These events are being handled: do not return for them until they are turned on again."""
 
     def declare(self, id: int, durable: bool, ghost: bool = False, /) -> None: ...
+    def set_policy(
+        self,
+        queue: int,
+        *,
+        message_ttl_ms: int = 0,
+        max_length: int = 0,
+        max_length_bytes: int = 0,
+        deduplication_ms: int = 0,
+        delivery_limit: int = 0,
+        dead_letters: int = 0,
+        max_priority: int = 0,
+        reject_publish: bool = False,
+        single_active: bool = False,
+    ) -> None:
+        """What the queue is declared to do; once, while it is empty. 0: none. `dead_letters`: id of their queue."""
+
+    def policy_counts(self, queue: int, /) -> tuple[int, int, int, int, int, int]:
+        """(delayed, expired, dropped, dead_lettered, refused, duplicates); all but the first since the start."""
+
     def drop(self, id: int, /) -> None: ...
     def queues(self) -> list[int]: ...
     def ghosts(self) -> list[tuple[int, int, int]]: ...
@@ -507,6 +816,7 @@ class QueueEngine:
     def export_file(self, file: int, /) -> bytes: ...
     def flushed(self, file: int, rows: Buffer, /) -> int: ...
     def segment_acks(self, file: int, /) -> bytes: ...
+    def early_acks(self) -> bytes: ...
     def data_files(self) -> dict[int, int]: ...
     def forget_data_file(self, file: int, /) -> None: ...
     @staticmethod

@@ -53,6 +53,23 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_directories(path: Path) -> None:
+    """Make a directory and what is missing above it, mode 0700, each durable in its parent before anything is put into
+    it. What exists is synced in its parent, too: it may be of a start that was cut short. Raises OSError.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for made in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(made, 0o700)
+        sync_directory(made.parent)
+    if not missing:
+        with contextlib.suppress(PermissionError):  # not ours to read; whoever made it there could
+            sync_directory(path.parent)
+
+
 def explain(error: OSError, doing: str, *, syncing: bool = False) -> StoreError:
     """The Warren error for what the operating system said while `doing`."""
     reason = error.strerror or str(error)

@@ -8,7 +8,11 @@ Invariants
   A queue id is never used again (`next_queue_id` only rises), because journals of the past name it.
   A binding's exchange and queue exist. It is as durable as the less durable of them.
   A queue stays with its worker as long as it exists. A subscription lives with the worker of its queue.
-  Transient queues and exchanges vanish when a node starts cold (`drop_transient`), not when a supervisor is replaced.
+  A queue with a dead_letter_exchange has a companion, a hidden queue of the same worker and durability that holds its
+  dead letters until they are forwarded; both are declared and deleted in one change.
+  Transient and exclusive queues and transient exchanges vanish when a node starts cold (`drop_transient`), not when a
+  supervisor is replaced.
+  A file of an older version loads: what it does not name has its default.
 """
 
 from __future__ import annotations
@@ -28,22 +32,26 @@ from warren.engine.errors import (
     FormatVersionError,
     LimitError,
     QueueNotFound,
+    ResourceLocked,
     UsageError,
 )
 from warren.engine.formats import FORMAT_VERSION
-from warren.engine.names import check_name, check_routing_key, subscription_name
+from warren.engine.names import check_name, check_routing_key, dead_letters_name, subscription_name
+from warren.engine.placement import place
+from warren.engine.queue_arguments import QueueArguments
 
 FILE_NAME = "catalog.json"
-EXCHANGE_TYPES = ("direct", "fanout", "topic")
+EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
 #: rows of a worker's statistics region
 QUEUES_PER_WORKER_MAX = 4096
-#: arguments that a queue may be declared with; none in this version
-QUEUE_ARGUMENTS: frozenset[str] = frozenset()
 
 
 class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One queue. `subscription_of`: id of the queue whose claims it holds, 0 for a queue of its own."""
+    """One queue. `subscription_of`, `dead_letters_of`: id of the queue whose claims or dead letters it holds, 0 for a
+    queue of its own. `owner`: client epoch of the client that an exclusive queue belongs to, else 0.
+    """
 
     id: int
     name: str
@@ -52,22 +60,47 @@ class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hidden: bool = False
     arguments: dict[str, Any] = {}
     subscription_of: int = 0
+    dead_letters_of: int = 0
+    owner: int = 0
+
+    @property
+    def policy(self) -> QueueArguments:
+        """Its arguments, each in its type."""
+        return msgspec.convert(self.arguments, QueueArguments)
+
+    @property
+    def outlives_node(self) -> bool:
+        """False when it vanishes with the node."""
+        return self.durable and not self.owner
 
 
 class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One exchange; `type` is direct, fanout or topic."""
+    """One exchange; `type` is direct, fanout, topic or headers. `alternate`: the exchange that gets what no binding of
+    this one matches, None: it is dropped.
+    """
 
     name: str
     type: str
     durable: bool
+    alternate: str | None = None
 
 
-class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """Messages of an exchange whose routing key matches go to the queue."""
+class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Messages of an exchange whose routing key (headers exchange: whose headers) match go to the queue.
+
+    `conditions`: the arguments as JSON with sorted keys, '' for none, so that a binding can be compared and hashed.
+    """
 
     exchange: str
     queue: str
     routing_key: str
+    conditions: str = ""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a headers exchange compares with the headers of a message, and `x-match`."""
+        found: dict[str, Any] = msgspec.json.decode(self.conditions) if self.conditions else {}
+        return found
 
 
 #: exchanges that are always there; "" routes to the queue that is named by the routing key
@@ -75,6 +108,7 @@ DEFAULT_EXCHANGES = (
     ExchangeDeclaration("", "direct", True),
     ExchangeDeclaration("amq.direct", "direct", True),
     ExchangeDeclaration("amq.fanout", "fanout", True),
+    ExchangeDeclaration("amq.headers", "headers", True),
     ExchangeDeclaration("amq.topic", "topic", True),
 )
 
@@ -207,6 +241,11 @@ class Catalog:
         """The hidden queues that hold claims of a queue."""
         return [item for item in self.queues.values() if item.subscription_of == queue.id]
 
+    def dead_letters(self, queue: QueueDeclaration) -> QueueDeclaration | None:
+        """The hidden queue that holds the dead letters of a queue, None when it has no dead_letter_exchange."""
+        found = self.queues.get(dead_letters_name(queue.name))
+        return found if found is not None and found.dead_letters_of == queue.id else None
+
     def of_worker(self, worker: int) -> list[QueueDeclaration]:
         """The queues that a worker owns, the hidden ones too, by id."""
         return sorted((item for item in self.queues.values() if item.worker == worker), key=lambda item: item.id)
@@ -214,41 +253,66 @@ class Catalog:
     # -- changing -----------------------------------------------------------------------------------------------
 
     def declare_queue(
-        self, name: str, *, workers_n: int, durable: bool = True, arguments: dict[str, Any] | None = None
+        self,
+        name: str,
+        *,
+        workers_n: int,
+        durable: bool = True,
+        arguments: dict[str, Any] | None = None,
+        client: int = 0,
     ) -> QueueDeclaration:
-        """Declare a queue, or find the same one. A new one goes to the worker with the fewest queues.
+        """Declare a queue, or find the same one. A new one gets a worker by its name (placement.py).
 
-        Raises InvalidName, DeclarationMismatch, UsageError (unknown argument), LimitError.
+        `client`: epoch of the client that declares, which becomes the owner of an exclusive queue.
+        Raises InvalidName, DeclarationMismatch, UsageError (unknown or wrong argument), ResourceLocked, LimitError.
         """
         check_name(name)
-        arguments = dict(arguments or {})
-        for key in arguments:
-            if key not in QUEUE_ARGUMENTS:
-                raise UsageError(
-                    f"queue {name!r}: unknown argument {key!r}: this version knows {sorted(QUEUE_ARGUMENTS) or 'none'}"
-                )
+        policy = QueueArguments.of(name, arguments or {})
+        given = policy.given()
         found = self.queues.get(name)
         if found is not None:
-            if (found.durable, found.arguments) != (durable, arguments):
+            self.check_owner(found, client)
+            if (found.durable, found.arguments) != (durable, given):
                 raise DeclarationMismatch(
                     f"queue {name!r} exists as {_describe(found.durable, found.arguments)}, "
-                    f"not as {_describe(durable, arguments)}: open it as it is, or delete it first"
+                    f"not as {_describe(durable, given)}: open it as it is, or delete it first"
                 )
             return found
-        return self._add_queue(name, durable, self._place(workers_n), arguments=arguments)
+        if policy.exclusive and not client:
+            raise UsageError(f"queue {name!r}: an exclusive queue belongs to a client: declare it with node.queue()")
+        worker = self._place(name, workers_n, 2 if policy.dead_letters else 1)
+        owner = client if policy.exclusive else 0
+        made = self._add_queue(name, durable, worker, arguments=given, owner=owner)
+        if policy.dead_letters:
+            self._add_queue(dead_letters_name(name), durable, worker, hidden=True, dead_letters_of=made.id, owner=owner)
+        return made
 
-    def declare_subscription(self, queue: str, name: str) -> QueueDeclaration:
+    def check_owner(self, queue: QueueDeclaration, client: int) -> None:
+        """Raises ResourceLocked when the queue is exclusive and belongs to another client."""
+        if queue.owner and queue.owner != client:
+            raise ResourceLocked(
+                f"queue {queue.name!r} is exclusive and belongs to another client: "
+                "use another name, or wait until that client is gone"
+            )
+
+    def declare_subscription(self, queue: str, name: str, *, client: int = 0) -> QueueDeclaration:
         """Declare a subscription of a queue, or find the one of that name: a hidden queue on the same worker, as
         durable as it.
         """
         check_name(name, "subscription")
         source = self.queue(queue)
+        self.check_owner(source, client)
         found = self.subscription(queue, name)
         if found is not None:
             return found
         self._check_worker(source.worker)
         return self._add_queue(
-            subscription_name(queue, name), source.durable, source.worker, hidden=True, subscription_of=source.id
+            subscription_name(queue, name),
+            source.durable,
+            source.worker,
+            hidden=True,
+            subscription_of=source.id,
+            owner=source.owner,
         )
 
     def delete_subscription(self, queue: str, name: str) -> QueueDeclaration:
@@ -259,33 +323,44 @@ class Catalog:
         self._remove_queue(found)
         return found
 
-    def delete_queue(self, name: str) -> QueueDeclaration:
-        """Delete a queue with its subscriptions and bindings. Raises QueueNotFound."""
+    def delete_queue(self, name: str, *, client: int = 0) -> QueueDeclaration:
+        """Delete a queue with its subscriptions, dead letters and bindings. Raises QueueNotFound, ResourceLocked."""
         found = self.queue(name)
+        self.check_owner(found, client)
         for item in self.subscriptions(found):
             self._remove_queue(item)
+        companion = self.dead_letters(found)
+        if companion is not None:
+            self._remove_queue(companion)
         self._remove_queue(found)
         return found
 
-    def declare_exchange(self, name: str, *, type: str = "direct", durable: bool = True) -> ExchangeDeclaration:
-        """Declare an exchange, or find the same one. Raises InvalidName, UsageError (type), DeclarationMismatch."""
+    def declare_exchange(
+        self, name: str, *, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> ExchangeDeclaration:
+        """Declare an exchange, or find the same one. `alternate`: where what it cannot route goes; it need not exist.
+
+        Raises InvalidName, UsageError (type), DeclarationMismatch.
+        """
         found = self.exchanges.get(name)
         if found is None or found.name:
             check_name(name, "exchange")
         if type not in EXCHANGE_TYPES:
             raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
+        if alternate is not None:
+            check_name(alternate, "exchange")
+        declaration = ExchangeDeclaration(name, type, durable, alternate)
         if found is not None:
-            if (found.type, found.durable) != (type, durable):
+            if found != declaration:
                 raise DeclarationMismatch(
-                    f"exchange {name!r} exists as {found.type}, {_describe(found.durable, {})}, "
-                    f"not as {type}, {_describe(durable, {})}: use it as it is, or delete it first"
+                    f"exchange {name!r} exists as {_describe_exchange(found)}, not as "
+                    f"{_describe_exchange(declaration)}: use it as it is, or delete it first"
                 )
             return found
         if name.startswith(RESERVED_PREFIX):
             raise UsageError(
                 f"exchange {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
             )
-        declaration = ExchangeDeclaration(name, type, durable)
         self.exchanges[name] = declaration
         self.version += 1
         return declaration
@@ -300,17 +375,36 @@ class Catalog:
         self.version += 1
         return found
 
-    def bind(self, queue: str, exchange: str, routing_key: str = "") -> Binding:
-        """Bind a queue to an exchange, or find the same binding. Raises QueueNotFound, ExchangeNotFound, UsageError."""
-        binding = self._binding(queue, exchange, routing_key)
+    def bind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        *,
+        client: int = 0,
+    ) -> Binding:
+        """Bind a queue to an exchange, or find the same binding. `arguments` are for a headers exchange.
+
+        Raises QueueNotFound, ExchangeNotFound, ResourceLocked, UsageError.
+        """
+        binding = self._binding(queue, exchange, routing_key, arguments, client)
         if binding not in self.bindings:
             self.bindings.add(binding)
             self.version += 1
         return binding
 
-    def unbind(self, queue: str, exchange: str, routing_key: str = "") -> bool:
-        """Remove a binding; False when there was none. Raises QueueNotFound, ExchangeNotFound, UsageError."""
-        binding = self._binding(queue, exchange, routing_key)
+    def unbind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        *,
+        client: int = 0,
+    ) -> bool:
+        """Remove a binding; False when there was none. Raises what `bind` raises."""
+        binding = self._binding(queue, exchange, routing_key, arguments, client)
         if binding not in self.bindings:
             return False
         self.bindings.remove(binding)
@@ -318,10 +412,10 @@ class Catalog:
         return True
 
     def drop_transient(self) -> list[QueueDeclaration]:
-        """Forget what does not outlive the node: transient queues and exchanges, and their bindings. Returns the
-        queues.
+        """Forget what does not outlive the node: transient and exclusive queues, transient exchanges, and their
+        bindings. Returns the queues.
         """
-        queues = [item for item in self.queues.values() if not item.durable]
+        queues = [item for item in self.queues.values() if not item.outlives_node]
         exchanges = [item for item in self.exchanges.values() if not item.durable]
         if not queues and not exchanges:
             return []
@@ -346,11 +440,21 @@ class Catalog:
         hidden: bool = False,
         arguments: dict[str, Any] | None = None,
         subscription_of: int = 0,
+        dead_letters_of: int = 0,
+        owner: int = 0,
     ) -> QueueDeclaration:
         if self.next_queue_id > 0xFFFF_FFFF:
             raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
         declaration = QueueDeclaration(
-            self.next_queue_id, name, durable, worker, hidden, arguments or {}, subscription_of
+            self.next_queue_id,
+            name,
+            durable,
+            worker,
+            hidden,
+            arguments or {},
+            subscription_of,
+            dead_letters_of,
+            owner,
         )
         self.next_queue_id += 1
         self.queues[name] = self.by_id[declaration.id] = declaration
@@ -369,28 +473,56 @@ class Catalog:
                 counts[item.worker] += 1
         return counts
 
-    def _place(self, workers_n: int) -> int:
-        """The worker with the fewest queues."""
-        counts = self._counts(range(workers_n))
-        worker = min(counts, key=lambda item: (counts[item], item))
-        self._check_worker(worker)
+    def _place(self, name: str, workers_n: int, queues_n: int = 1) -> int:
+        """The worker for a queue of this name and those that belong to it (engine/placement.py)."""
+        worker = place(name, self._counts(range(workers_n)), queues_n)
+        self._check_worker(worker, queues_n)
         return worker
 
-    def _check_worker(self, worker: int) -> None:
-        if self._counts([worker])[worker] >= QUEUES_PER_WORKER_MAX:
+    def _check_worker(self, worker: int, queues_n: int = 1) -> None:
+        if self._counts([worker])[worker] + queues_n > QUEUES_PER_WORKER_MAX:
             raise LimitError(
                 f"queue worker {worker} has {QUEUES_PER_WORKER_MAX} queues, which is the most: "
                 "delete some, or start the node with more workers (setting workers)"
             )
 
-    def _binding(self, queue: str, exchange: str, routing_key: str) -> Binding:
-        self.queue(queue)
-        self.exchange(exchange)
+    def _binding(
+        self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any] | None, client: int
+    ) -> Binding:
+        self.check_owner(self.queue(queue), client)
+        found = self.exchange(exchange)
         check_routing_key(routing_key)
         if not exchange:
             raise UsageError("the default exchange '' reaches every queue by its name, and takes no bindings")
-        return Binding(exchange, queue, routing_key)
+        if arguments and found.type != "headers":
+            raise UsageError(f"exchange {exchange!r} is {found.type}: only a headers exchange takes binding arguments")
+        return Binding(exchange, queue, routing_key, _conditions(arguments or {}))
+
+
+def _conditions(arguments: dict[str, Any]) -> str:
+    """Binding arguments as canonical text. Raises UsageError for what cannot be compared with a header."""
+    if not arguments:
+        return ""
+    match = arguments.get("x-match", "all")
+    if match not in X_MATCH:
+        raise UsageError(f"binding argument x-match={match!r}: choose one of {', '.join(X_MATCH)}")
+    for key, value in arguments.items():
+        if not isinstance(key, str):
+            raise UsageError("binding arguments have str names")
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise UsageError(
+                f"binding argument {key!r} is {type(value).__name__}: give None (any value), bool, int, float or str"
+            )
+    try:
+        return msgspec.json.encode(arguments, order="sorted").decode()
+    except (msgspec.MsgspecError, OverflowError, UnicodeError) as error:
+        raise UsageError(f"binding arguments cannot be stored: {error}") from error
 
 
 def _describe(durable: bool, arguments: dict[str, Any]) -> str:
     return ("durable" if durable else "transient") + (f" with {arguments}" if arguments else "")
+
+
+def _describe_exchange(exchange: ExchangeDeclaration) -> str:
+    alternate = f" with alternate {exchange.alternate!r}" if exchange.alternate is not None else ""
+    return f"{exchange.type}, {_describe(exchange.durable, {})}{alternate}"

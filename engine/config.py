@@ -23,19 +23,38 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reply_bytes: int = 65536  #: reply area of one link
     message_bytes_max: int = 4 * MIB - 4096  #: largest metadata + payload of one message
     embed_bytes_max: int = 4096  #: bodies below this live in the queue index (queue_index_embed_msgs_below)
+    dense_blocks: int = (
+        65536  #: blocks of 1024 entries that each store's index may have for counted ids (32 KiB each, made as needed)
+    )
+    spare_files: int = 4  #: files of a store that are kept for reuse
+    garbage_fraction: float = 0.5  #: share of garbage in a store's files above which they are collected
     directory_rows: int = 131072  #: rows of cur_file_cache's directory
     summary_rows: int = 16384  #: segment files one store can have
     index_rows: int = 65536  #: first size of the store's index; it grows
     journal_files_max: int = 8  #: journal files a worker keeps before it flushes the oldest into segments
+    queue_memory_bytes: int = (
+        256 * MIB  #: memory of messages in queues, all workers together; half of it for rows, the others come from disk
+    )
     sync_tick_ms: int = 25  #: longest time that accepted writes stay out of the operating system under load
     commit_bytes: int = 1 * MIB  #: write buffer: a commit begins at the latest when so much waits
     spin_us: int = 50  #: longest spin of a server before it sleeps
     disk_free_bytes_min: int = 64 * MIB  #: below it the disk alarm blocks publishers
-    memory_used_max: float = 0.9  #: share of the machine's memory above which the memory alarm blocks publishers
+    memory_used_max: float = (
+        0.9  #: share of the machine's (or control group's) memory above which the memory alarm blocks publishers
+    )
+    memory_own_max: float = 0.4  #: share of it that the node itself may use before the memory alarm blocks publishers
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
-        powers = ("ring_records", "delivery_slots", "arena_bytes", "directory_rows", "summary_rows", "index_rows")
+        powers = (
+            "ring_records",
+            "delivery_slots",
+            "arena_bytes",
+            "directory_rows",
+            "dense_blocks",
+            "summary_rows",
+            "index_rows",
+        )
         for name in powers:
             value = getattr(self, name)
             if value < 64 or value & (value - 1):
@@ -50,6 +69,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "reply_bytes": (4096, 16 * MIB),
             "embed_bytes_max": (0, 65536),
             "journal_files_max": (2, 4096),
+            "queue_memory_bytes": (128 * 1024, 1024 * 1024 * MIB),
+            "spare_files": (0, 1024),
+            "garbage_fraction": (0.1, 0.9),
             "sync_tick_ms": (1, 10000),
             "commit_bytes": (4096, 64 * MIB),
             "spin_us": (0, 10000),

@@ -5,6 +5,7 @@ Error
 ├── UsageError (ValueError)        the call is wrong; nothing was done
 │   ├── QueueNotFound, ExchangeNotFound
 │   ├── DeclarationMismatch        exists with other properties
+│   ├── ResourceLocked             an exclusive queue of another client
 │   ├── InvalidName
 │   └── MessageTooLarge
 ├── Unroutable                     mandatory publish without a queue
@@ -51,6 +52,10 @@ class DeclarationMismatch(UsageError):
     """A queue or exchange of that name exists with other properties."""
 
 
+class ResourceLocked(UsageError):
+    """The queue is exclusive and belongs to another client."""
+
+
 class InvalidName(UsageError):
     """The name is empty, too long, or has a character that is not allowed."""
 
@@ -68,7 +73,9 @@ class QueueEmpty(Error, queue.Empty):
 
 
 class QueueFull(Error, queue.Full):
-    """The queue takes no more messages."""
+    """The queue takes no more messages (overflow reject-publish). `refused`: which messages of a batch."""
+
+    refused: tuple[int, ...] = ()
 
 
 class TimedOut(Error, TimeoutError):

@@ -1,7 +1,7 @@
 """The file summary: what every segment file of a store holds, as the server keeps it in shared memory.
 
-Rows are at file number modulo rows; `left` and `right` link the files by age. The server alone writes
-(`engine/core/store.c`); whoever else looks sees each number whole, and a file just deleted for at most a moment more.
+Rows are at file number modulo rows; `left` and `right` link the files by position. The server alone writes
+(`engine/core/storecollect.c`); whoever else looks sees each number whole, and a file just deleted for a moment more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from warren.ipc.layout import SUMMARY_ROW
 
 
 class FileRow(NamedTuple):
-    """One file. `left`, `right`: neighbours by age; `pin_low`, `pin_high`: file number + 1, 0 if none."""
+    """One file. `left`, `right`: neighbours by position; `pin_low`, `pin_high`: position + 1, 0 if none."""
 
     file: int
     valid_total_size: int
@@ -25,6 +25,11 @@ class FileRow(NamedTuple):
     image: int | None
     pin_low: int
     pin_high: int
+    position_low: int
+    position_high: int
+    settled: bool
+    ghosts: bool
+    messages: int
 
 
 def region_bytes(rows: int) -> int:
@@ -58,4 +63,9 @@ def files(buffer: memoryview) -> Iterator[FileRow]:
             neighbour("image"),
             field("pin_low"),
             field("pin_high"),
+            field("position_low"),
+            field("position_high"),
+            bool(field("settled")),
+            bool(field("ghosts")),
+            field("messages"),
         )

@@ -27,6 +27,7 @@ KIND_PUBLISH = 8  # journal: a message enters queues
 KIND_ACK = 9  # journal: ranges of sequences leave a queue
 KIND_DELIVER = 10  # journal: ranges of sequences were delivered
 KIND_MOVE = 11  # journal: ranges of one queue go to the end of another (claims of a subscription)
+KIND_KEYS = 12  # journal: keys for deduplication that were seen before this file
 KIND_PADDING = 15
 
 #: kinds of files
@@ -36,9 +37,18 @@ FILE_SEGMENT = 3  # queue index segment `<n>.idx`: header page, then SEGMENT_ENT
 
 SEGMENT_ENTRY_COUNT = 16384
 
+#: lists `<n>.lst`: what a store's file holds, without the bodies
+LIST_MAGIC = b"WRNLST01"
+LIST_VERSION = 1
+
 #: flags of a frame
 FRAME_STORED = 1  # PUBLISH: the body is in the message store under the frame's id, not in this frame
 FRAME_TRANSIENT = 2  # the message does not survive a restart
+FRAME_LAST = 4  # PADDING: nothing follows in this file
+FRAME_TIMED = 8  # PUBLISH: times follow the routes (and the body's length)
+FRAME_KEYED = 16  # PUBLISH: a key for deduplication follows the times; only together with FRAME_TIMED
+FRAME_PRIORITY_SHIFT = 8  # PUBLISH: bits 8 to 11 are the message's priority
+FRAME_PRIORITY_MASK = 15
 
 CONSTANTS: dict[str, int] = {
     "FORMAT_VERSION": FORMAT_VERSION,
@@ -51,6 +61,7 @@ CONSTANTS: dict[str, int] = {
     "KIND_ACK": KIND_ACK,
     "KIND_DELIVER": KIND_DELIVER,
     "KIND_MOVE": KIND_MOVE,
+    "KIND_KEYS": KIND_KEYS,
     "KIND_PADDING": KIND_PADDING,
     "FILE_STORE": FILE_STORE,
     "FILE_JOURNAL": FILE_JOURNAL,
@@ -58,6 +69,12 @@ CONSTANTS: dict[str, int] = {
     "SEGMENT_ENTRY_COUNT": SEGMENT_ENTRY_COUNT,
     "FRAME_STORED": FRAME_STORED,
     "FRAME_TRANSIENT": FRAME_TRANSIENT,
+    "FRAME_LAST": FRAME_LAST,
+    "FRAME_TIMED": FRAME_TIMED,
+    "FRAME_KEYED": FRAME_KEYED,
+    "FRAME_PRIORITY_SHIFT": FRAME_PRIORITY_SHIFT,
+    "FRAME_PRIORITY_MASK": FRAME_PRIORITY_MASK,
+    "LIST_VERSION": LIST_VERSION,
 }
 
 # fmt: off
@@ -74,6 +91,8 @@ FILE_HEADER = Struct(
         Field("file", 32, "u64", "file number: protects against renamed files"),
         Field("salt", 40, "u64", "random; seeds every CRC in the file: an old record in a recycled block never validates"),
         Field("created_ns", 48, "u64", "wall clock at creation, nanoseconds since 1970"),
+        Field("position_low", 56, "u64", "collected file: first position it stands for, plus 1; 0: its own number"),
+        Field("position_high", 64, "u64", "collected file: last position it stands for, plus 1; 0: its own number"),
         Field("crc", 4092, "u32", "CRC32C of the first 4092 bytes"),
     ),
     ">",
@@ -91,10 +110,10 @@ FRAME = Struct(
         Field("flags", 26, "u16", "FRAME_…"),
         Field("crc", 28, "u32", "CRC32C seeded with the file's salt"),
         Field("client_epoch", 32, "u64", "publisher; with `sequence` makes replay after a kill exactly once"),
-        Field("sequence", 40, "u64", "number of the command in the publisher's ring to this server, plus 1"),
-        Field("extra", 48, "u32", "MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges"),
+        Field("sequence", 40, "u64", "number of the command in the publisher's ring to this server, plus 1; PADDING: bytes of the file that were synced before"),
+        Field("extra", 48, "u32", "MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges; KEYS: keys"),
         Field("meta_length", 52, "u16", "bytes of metadata"),
-        Field("reserved", 54, "u16", "zero"),
+        Field("part", 54, "u16", "store: place in a batch of writes (OP_STORE_WRITE_MANY) plus 1; 0: the command is no batch"),
     ),
     ">",
 )
@@ -102,10 +121,35 @@ FRAME = Struct(
 ROUTE = Struct(
     "route",
     12,
-    "PUBLISH: one queue of a message. The routes follow the frame head; then (FRAME_STORED) body_length:4; then metadata and payload.",
+    "PUBLISH: one queue of a message. The routes follow the frame head; then (FRAME_STORED) body_length:4; then (FRAME_TIMED) times; "
+    "then (FRAME_KEYED) key:16; then metadata and payload.",
     (
         Field("queue", 0, "u32", "queue id"),
         Field("sequence", 4, "u64", "position in the queue"),
+    ),
+    ">",
+)
+
+TIMES = Struct(
+    "times",
+    24,
+    "PUBLISH with FRAME_TIMED. Milliseconds since 1970, 48 bits, 0: none.",
+    (
+        Field("published", 0, "u64", "when the worker took it: the ttl of a queue and the window of deduplication count from it"),
+        Field("expires", 8, "u64", "the message's own end"),
+        Field("due", 16, "u64", "not to be delivered before"),
+    ),
+    ">",
+)
+
+SEEN_KEY = Struct(
+    "seen_key",
+    28,
+    "KEYS: one key that a queue has seen; a file begins with those within their window, because the older files may go.",
+    (
+        Field("queue", 0, "u32", "queue id"),
+        Field("published", 4, "u64", "milliseconds since 1970"),
+        Field("key", 12, "bytes", "as the publisher gave it", 16),
     ),
     ">",
 )
@@ -118,7 +162,7 @@ RANGE = Struct(
         Field("queue", 0, "u32", "queue id"),
         Field("count", 4, "u32", "sequences"),
         Field("first", 8, "u64", "first sequence"),
-        Field("to", 16, "u64", "MOVE: first sequence in the target queue; else zero"),
+        Field("to", 16, "u64", "MOVE, source: first sequence in the target queue; target: REASON_… why the messages died, 0: a claim; else zero"),
     ),
     ">",
 )
@@ -128,26 +172,79 @@ QUEUE_SEGMENT_ENTRY = Struct(
     64,
     "One message of a queue in its segment `<n>.idx`, at 4096 + 64 × (sequence mod 16384). All zero: no message (never, or no more).",
     (
-        Field("crc", 0, "u32", "CRC32C, seeded with the salt of the file's header, of bytes 4 … 63: a torn or foreign entry is none"),
+        Field("crc", 0, "u32", "CRC32C of salt:8 (of the file's header), queue:4, sequence:8 and bytes 4 … 63: a torn, moved or foreign entry is none"),
         Field("state", 4, "u8", "1: live"),
         Field("location", 5, "u8", "LOCATION_SEGMENT or LOCATION_STORE"),
         Field("delivery_count", 6, "u16", "deliveries before it was written here"),
         Field("id", 8, "bytes", "message id", 16),
-        Field("sequence", 24, "u64", "position in the queue: protects against entries at a wrong place"),
+        Field("expires", 24, "u64", "milliseconds since 1970, 0: never (the message's own end or the queue's, the earlier one)"),
         Field("file", 32, "u32", "segment data file `<file>.dat`"),
         Field("offset", 36, "u32", "byte offset of the frame in it"),
         Field("frame_length", 40, "u32", "bytes of the frame"),
         Field("body_length", 44, "u32", "bytes of metadata + payload"),
         Field("blob_offset", 48, "u16", "start of metadata in the frame"),
         Field("meta_length", 50, "u16", "bytes of metadata"),
-        Field("queue", 52, "u32", "queue id: protects against moved files"),
-        Field("reserved", 56, "u64", "zero"),
+        Field("priority", 52, "u8", "0 … 9"),
+        Field("reason", 53, "u8", "REASON_…: why it lies in a queue of dead letters, else 0"),
+        Field("reserved", 54, "u16", "zero"),
+        Field("due", 56, "u64", "milliseconds since 1970 before which it is not delivered, 0: none"),
+    ),
+    ">",
+)
+
+LIST_HEADER = Struct(
+    "list_header",
+    128,
+    "Head of a list `<n>.lst`. The runs follow, then the totals of runs that are not uniform (u32 each, in order), then the waters.",
+    (
+        Field("magic", 0, "bytes", "`WRNLST01`", 8),
+        Field("version", 8, "u32", "LIST_VERSION"),
+        Field("crc", 12, "u32", "CRC32C of everything from byte 16 to the end of the list"),
+        Field("node_id", 16, "u64", "as in the file's header"),
+        Field("owner", 24, "u32", "as in the file's header"),
+        Field("file", 32, "u64", "number of the file"),
+        Field("salt", 40, "u64", "salt of the file: binds the list to this very file"),
+        Field("used", 48, "u64", "bytes of the file up to the end of its last frame"),
+        Field("runs", 56, "u64", "list_run records"),
+        Field("totals", 64, "u64", "u32 totals"),
+        Field("waters", 72, "u64", "list_water records"),
+        Field("messages", 80, "u64", "MESSAGE frames"),
+        Field("message_bytes", 88, "u64", "their bytes"),
+        Field("controls", 96, "u64", "ids in ADD_REFERENCE and REMOVE frames"),
+        Field("damaged", 104, "u64", "damaged parts that the scan which made this list skipped"),
+    ),
+    ">",
+)
+
+LIST_RUN = Struct(
+    "list_run",
+    40,
+    "Consecutive ids of one kind. MESSAGE, ADD_REFERENCE: frames one behind the other from `offset` on; REMOVE: ids of the one frame at `offset`.",
+    (
+        Field("id", 0, "bytes", "first id; the others count up its last 8 bytes", 16),
+        Field("count", 16, "u32", "ids"),
+        Field("offset", 20, "u32", "byte offset of the first frame"),
+        Field("total", 24, "u32", "bytes of each frame; 0: they differ, and stand in the totals"),
+        Field("extra", 28, "u32", "MESSAGE: worker index + 1 of the holder or 0"),
+        Field("meta_length", 32, "u16", "bytes of metadata of each"),
+        Field("kind", 34, "u8", "KIND_MESSAGE, KIND_ADD_REFERENCE or KIND_REMOVE"),
+    ),
+    ">",
+)
+
+LIST_WATER = Struct(
+    "list_water",
+    16,
+    "High water of one client epoch in this file.",
+    (
+        Field("client_epoch", 0, "u64", "publisher"),
+        Field("water", 8, "u64", "(sequence + 1) << 16 | part, part PART_WHOLE for a whole command"),
     ),
     ">",
 )
 
 # fmt: on
-STRUCTS = (FILE_HEADER, FRAME, ROUTE, RANGE, QUEUE_SEGMENT_ENTRY)
+STRUCTS = (FILE_HEADER, FRAME, ROUTE, TIMES, SEEN_KEY, RANGE, QUEUE_SEGMENT_ENTRY, LIST_HEADER, LIST_RUN, LIST_WATER)
 
 #: prefix of a padding frame's id
 PADDING_ID = b"warren padding\0\0"

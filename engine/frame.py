@@ -52,8 +52,9 @@ class Frame(NamedTuple):
 class Scan:
     """What a scan found, without the padding.
 
-    `end` is the position behind the last valid frame, `reason` why the scan ended there: `end` (of the bytes), `zeros`
-    (nothing but zeros follows: the unused rest of a preallocated file), or what is wrong with the bytes at `end`:
+    `end` is the position behind the last valid frame, `reason` why the scan ended there: `end` (of the bytes, or a
+    padding frame that says that it is the last), `zeros` (nothing but zeros follows: the unused rest of a preallocated
+    file), or what is wrong with the bytes at `end`:
     `short`, `size`, `marker`, `version`, `kind`, `crc`.
     """
 
@@ -97,9 +98,9 @@ def encode(
     return _core.frame_encode(kind, id, flags, client_epoch, sequence, extra, meta_length, body, salt)
 
 
-def pad(size: int, *, salt: int) -> bytes:
-    """A padding frame of `size` bytes. Raises ValueError below FRAME_BYTES_MIN."""
-    return _core.frame_pad(size, salt)
+def pad(size: int, *, salt: int, last: bool = False) -> bytes:
+    """A padding frame of `size` bytes; `last`: nothing follows in its file. Raises ValueError below FRAME_BYTES_MIN."""
+    return _core.frame_pad(size, salt, last)
 
 
 def check(buffer: Buffer, at: int, salt: int) -> Frame | None:

@@ -1,7 +1,8 @@
 """What may be a name of a queue, exchange or subscription, and what may be a routing key.
 
 A name is 1–255 bytes of UTF-8, without `/` and NUL, and does not start with `.`: it could be a file name, and never
-climbs out of a directory. Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`.
+climbs out of a directory. Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`,
+and `<queue>/.dead-letters`, which is no subscription's, because of its dot.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ def check_routing_key(key: object) -> str:
 def subscription_name(queue: str, subscription: str) -> str:
     """Name of the hidden queue that holds a subscription's claims; no user's queue can have it."""
     return f"{queue}/{subscription}"
+
+
+def dead_letters_name(queue: str) -> str:
+    """Name of the hidden queue that holds a queue's dead letters."""
+    return f"{queue}/.dead-letters"
 
 
 def _encoded(text: str, what: str) -> bytes:

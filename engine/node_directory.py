@@ -58,7 +58,7 @@ _OURS.add(LAUNCH + atomic_file.NEW_SUFFIX)
 #: settings that stay as they are once files were written with them
 _FIXED = ("file_bytes",)
 #: settings that only grow, because what they bound is there already
-_GROWING = ("workers", "summary_rows")
+_GROWING = ("summary_rows",)
 
 
 class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,7 +117,7 @@ class NodeDirectory:
         """
         try:
             with contextlib.suppress(FileExistsError):
-                os.makedirs(self.path, 0o700)
+                atomic_file.make_directories(self.path)
         except NotADirectoryError as error:
             raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
         except OSError as error:

@@ -29,11 +29,13 @@ import msgspec
 from warren.engine import _core, queue_index, segment
 from warren.engine.errors import QueueNotFound, StoreError, UsageError
 from warren.engine.formats import FILE_JOURNAL
+from warren.engine.queue_arguments import QueueArguments
 from warren.engine.queue_index import Folder, Recovered
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
+WORKER_NAME = "queue-worker-"  #: and its number: the name of a worker's slot
 EVENT_NEED_FILE = 1
 EVENT_NEED_TRANSIENT_FILE = 2
 EVENT_SLOTS_CHANGED = 4
@@ -50,6 +52,8 @@ EVENT_KICK = 4096
 
 TURN_NS = 250_000_000
 RETRY_S = 0.2  #: after the disk refused a file
+#: names of what the engine's policy_counts answers
+POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
 #: what the reply of a browse needs beside its rows
 REPLY_MARGIN = 128
 
@@ -65,6 +69,10 @@ class Declaration(Protocol):
     def durable(self) -> bool: ...
     @property
     def subscription_of(self) -> int: ...
+    @property
+    def dead_letters_of(self) -> int: ...
+    @property
+    def policy(self) -> QueueArguments: ...
 
 
 class _Files(threading.Thread):
@@ -142,6 +150,7 @@ class Options:
     load_catalog: Callable[[], list[Declaration]]
     open_store: Callable[[int], None]  #: attach the regions of a store and tell the engine; RegionError: later
     own_slot: int = -1
+    memory_bytes: int = 0  #: rows of messages beyond this leave memory; 0: never
     next_transient: int = 0  #: first file number of the transient journal
     timer: Callable[[], None] = lambda: None  #: called some times a second
     say: Say = lambda line: None
@@ -166,6 +175,8 @@ class QueueService:
     _flush_failed_at: float = 0.0
     _timer_at: float = 0.0
     _lost_said: int = 0
+    _damaged_said: int = 0
+    _memory_short: bool = False
     _acks_waiting: bytes = b""
 
     def __post_init__(self) -> None:
@@ -181,6 +192,8 @@ class QueueService:
         o = self.options
         self._subscriptions = queue_index.read_subscriptions(o.folder)
         self._declare(o.load_catalog())
+        if o.memory_bytes:
+            self.engine.open_pages(o.folder.segments, o.node_id, o.memory_bytes)
         self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached)
         for line in self.recovered.damaged:
             o.say(f"damaged: {line}")
@@ -224,6 +237,7 @@ class QueueService:
                 self._reload_catalog()
             if events & EVENT_SLOTS_CHANGED:
                 self._scan_slots()
+                self.engine.pending(EVENT_FINISHED, False)
             if events & EVENT_FINISHED:
                 self._let_go()
         if events & EVENT_CONTROL:
@@ -290,7 +304,7 @@ class QueueService:
         self._regions.clear()
 
     def _timer(self) -> None:
-        self.engine.pending(EVENT_STORE_EPOCH | EVENT_CONTROL, False)
+        self.engine.pending(EVENT_STORE_EPOCH | EVENT_CONTROL | EVENT_FINISHED, False)
         now = time.monotonic()
         for transient, when in list(self._retry.items()):
             if now >= when:
@@ -303,10 +317,23 @@ class QueueService:
             acks, self._acks_waiting = self._acks_waiting, b""
             self._apply(acks)
         self._remove_data_files()
-        lost = self.engine.counters()["lost"]
+        counters = self.engine.counters()
+        if counters["no_memory"] != self._memory_short:
+            self._memory_short = bool(counters["no_memory"])
+            self._alarm("ALARM_MEMORY", self._memory_short)
+            if self._memory_short:
+                self.options.say("there is no memory for the images of the journals: what publishes waits for it")
+        lost = counters["lost"]
         if lost != self._lost_said:
             self.options.say(f"{lost - self._lost_said} messages dropped: the store does not have their bodies")
             self._lost_said = lost
+        damaged = counters["damaged"]
+        if damaged != self._damaged_said:
+            self.options.say(
+                f"{damaged - self._damaged_said} messages dropped: their entries in {self.options.folder.segments} are "
+                "damaged; check the disk"
+            )
+            self._damaged_said = damaged
         self.options.timer()
 
     # ---- journal files ----
@@ -334,10 +361,13 @@ class QueueService:
         (self._no_space.add if short else self._no_space.discard)(transient)
         if bool(self._no_space) == before:
             return
+        self._alarm("ALARM_DISK", bool(self._no_space))
+
+    def _alarm(self, name: str, on: bool) -> None:
         superblock = self.options.superblock
         alarms = superblock.server_get(self.server, "alarms")
-        bit = CONSTANTS["ALARM_DISK"]
-        superblock.server_set(self.server, "alarms", alarms | bit if self._no_space else alarms & ~bit)
+        bit = CONSTANTS[name]
+        superblock.server_set(self.server, "alarms", alarms | bit if on else alarms & ~bit)
 
     def _take_results(self) -> None:
         for crash in (self._files.crash, self._index.crash):
@@ -367,7 +397,7 @@ class QueueService:
         rows = self.engine.export_file(file)
         self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
 
-        def then(result: bytes | StoreError) -> None:
+        def then(result: bytearray | StoreError) -> None:
             if isinstance(result, StoreError):
                 o.say(f"journal file {file} stays: {result}")
                 self._flush_failed_at = time.monotonic()
@@ -376,8 +406,12 @@ class QueueService:
             o.reached("flush.forgotten")
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
 
-        live = self.recovered.segment_live
-        self._index.ask(lambda: queue_index.flush(o.folder, o.node_id, self.server, file, rows, live, o.reached), then)
+        live, named = self.recovered.segment_live, self.recovered.named
+
+        def job() -> bytearray:
+            return queue_index.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
+
+        self._index.ask(job, then)
 
     def _delete_files(self) -> None:
         """Remove journal files that nothing needs, oldest first, after their acks of segment entries are applied."""
@@ -396,6 +430,9 @@ class QueueService:
             engine.drop_first(False)
             if file not in self.recovered.foreign:
                 self._unlink(o.folder.journal_file(file), sync=True)
+        if acks := engine.early_acks():
+            engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
+            self._apply(acks)
 
     def _apply(self, acks: bytes) -> None:
         o = self.options
@@ -442,9 +479,29 @@ class QueueService:
         if not subscriptions.items() <= self._subscriptions.items():
             self._subscriptions |= subscriptions
             queue_index.write_subscriptions(self.options.folder, self._subscriptions)
+        companions = {item.dead_letters_of: item.id for item in wanted if item.dead_letters_of}
         for item in wanted:
             self.engine.declare(item.id, item.durable)
+            if item.id not in self._declared:
+                self._give_policy(item, companions.get(item.id, 0))
         self._declared = {item.id: item for item in wanted}
+
+    def _give_policy(self, item: Declaration, companion: int) -> None:
+        """What its arguments ask of the engine; a queue without any stays a plain one."""
+        policy = item.policy
+        wanted: dict[str, Any] = {
+            "message_ttl_ms": policy.message_ttl_ms,
+            "max_length": policy.max_length or 0,
+            "max_length_bytes": policy.max_length_bytes or 0,
+            "deduplication_ms": policy.deduplication_window_ms,
+            "delivery_limit": policy.delivery_limit or 0,
+            "dead_letters": companion,
+            "max_priority": policy.max_priority,
+            "reject_publish": policy.rejects_publish,
+            "single_active": policy.single_active_consumer,
+        }
+        if any(wanted.values()):
+            self.engine.set_policy(item.id, **wanted)
 
     def _reload_catalog(self) -> None:
         o = self.options
@@ -541,12 +598,27 @@ class QueueService:
         self._regions[slot] = (generation, region)
 
     def _let_go(self) -> None:
-        """Clients that have ended and of whom nothing is left."""
+        """Clients that have ended and of whom nothing is left.
+
+        A publisher's arena holds the bodies that a dead incarnation of this worker wrote to the stores, until these are
+        done with it: a store that is killed meanwhile executes those writes again. Until then no publisher may go.
+        """
+        predecessors, workers = self._workers_there()
         for slot, generation, _closing, finished, _evicted in self.engine.attached():
+            if predecessors and slot not in workers:
+                self.engine.pending(EVENT_FINISHED, True)  # until the slots change, or the next timer
+                continue
             if finished and self.engine.detach(slot):
                 self._regions.pop(slot)[1].close()
                 self.options.superblock.set_server_done(slot, self.server, generation)
                 self.options.superblock.ring_all()
+
+    def _workers_there(self) -> tuple[bool, set[int]]:
+        """Whether a slot of a dead incarnation of this worker is still there; the slots of all queue workers."""
+        o = self.options
+        workers = {view.slot: view for view in o.superblock.slots() if view.name.startswith(WORKER_NAME)}
+        own = f"{WORKER_NAME}{o.worker}"
+        return any(view.name == own and slot != o.own_slot for slot, view in workers.items()), set(workers)
 
     def _open_stores(self) -> None:
         self.engine.pending(EVENT_STORE_EPOCH, True)  # until the next timer, if this does not work
@@ -575,7 +647,7 @@ class QueueService:
                 answer, durable = found
             except (UsageError, StoreError) as error:
                 ok, answer = False, {"error": type(error).__name__, "message": str(error)}
-            except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError) as error:
+            except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError, OverflowError) as error:
                 ok, answer = False, {"error": "UsageError", "message": f"not a control request: {error!r}"}
             except OSError as error:
                 ok, answer = False, {"error": "SyncFailed", "message": f"the journal failed: {error.strerror}"}
@@ -598,8 +670,10 @@ class QueueService:
         request = msgspec.msgpack.decode(content, type=dict[str, Any])
         op = request["op"]
         if op == "stats":
-            ready, unacked, alpha, beta, gamma, delta, size, base, next = engine.stats(self._known(request))
+            id = self._known(request)
+            ready, unacked, alpha, beta, gamma, delta, size, base, next = engine.stats(id)
             counts = {"alpha": alpha, "beta": beta, "gamma": gamma, "delta": delta}
+            counts |= dict(zip(POLICY_COUNTS, engine.policy_counts(id), strict=True))
             return {"ready": ready, "unacked": unacked, **counts, "bytes": size, "base": base, "next": next}, False
         if op == "ranges":
             found = engine.stats(self._known(request))

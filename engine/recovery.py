@@ -1,62 +1,60 @@
-"""How a store starts and stops: a snapshot and a clean mark after a clean stop, else a scan of all files.
+"""How a store starts and stops: by the lists of its files; files without one are read, several at a time.
 
-    <folder>/<n>.rdq          segment files
-    <folder>/index.snapshot   magic:8 | crc32c:4 (of all that follows) | header_bytes:4 | header (msgpack) | rows
-    <folder>/clean            the mark (JSON): node id, size and CRC of the snapshot; it goes before work begins
+    <folder>/<n>.rdq      segment files
+    <folder>/<n>.lst      what a file holds, without the bodies (LIST_… in engine/formats.py)
+    <folder>/<n>.free     spares (engine/segment.py)
+    <folder>/clean        the mark (JSON) of a stop in good order: files and next number; it goes before work begins
+    <folder>/quarantine/  what could not be served (engine/quarantine.py)
 
-The snapshot is a cache of what the files say. Its rows are `index_row`s in the order of this machine, so it also names
-the layout that wrote it; what does not fit (another layout, a file more or less, a wrong checksum) leads to a scan.
+A list is bound to its file by number and salt, and checksummed: one that is missing or wrong costs a scan of its file
+and nothing else. Files are applied in the order of their positions. A collected file stands for the files whose
+positions it covers; those that are still there are removed, unless it is damaged and they hold all that it holds.
 
-Order of a stop: everything synced; snapshot written, synced and renamed; the same for the mark; directory synced.
-Order of a start: mark checked, mark removed and the directory synced, then the snapshot is used. So work never goes on
-beside a mark, and a stop or kill during recovery leaves a directory without one.
-Crash points: between snapshot and mark: the next start scans. During a scan: nothing was changed but torn tails cut.
+Damage never stops a start. What is lost is reported with its name, place and cost (Report.damaged and
+quarantine/report.jsonl); files that are not what their name says are moved to the quarantine. Only a newer format and
+the files of another node stop it: then nothing is touched.
+
+Order of a start: headers checked; mark read and removed, the directory synced; files set aside and removed; lists and
+scans applied; torn tail of the youngest file ended, everything that may only be in the page cache synced. Each step
+leaves a folder from which the same state is reached again, so a kill or stop anywhere, any number of times, changes
+nothing.
+Order of a stop: everything synced; the last lists written; the mark; the directory synced.
+Crash points: start_…
 """
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import errno
 import mmap
 import os
+import queue
+import re
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from warren.engine import _core, atomic_file, segment
-from warren.engine.errors import CorruptRecord, FormatVersionError, LimitError, StoreError
-from warren.engine.file_summary import FileRow
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE
-from warren.ipc.layout import INDEX_ROW, LAYOUT_HASH, PAGE_BYTES
+from warren.engine import _core, atomic_file, quarantine, segment
+from warren.engine.errors import CorruptRecord, LimitError, StoreError
+from warren.engine.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
-SUFFIX = ".rdq"
-SNAPSHOT = "index.snapshot"
+SUFFIX = segment.STORE
+LIST_SUFFIX = segment.LIST
 CLEAN = "clean"
-MAGIC = b"WRNSNP01"
-SNAPSHOT_VERSION = 1
-
-
-class SnapshotFile(msgspec.Struct, array_like=True):
-    """What a snapshot remembers of a file."""
-
-    file: int
-    used: int
-    pin_low: int
-    pin_high: int
-
-
-class SnapshotHeader(msgspec.Struct):
-    """Header of a snapshot."""
-
-    version: int
-    node_id: int
-    owner: int
-    layout_hash: int
-    next_file: int
-    rows: int
-    files: list[SnapshotFile]
+MARK_VERSION = 2
+FILE_BYTES_MAX = 1 << 30  #: no more of a file is read, whatever its length (the largest file_bytes)
+PROGRESS_S = 1.0
+SAID_MAX = 20  #: damaged parts of one file that are said one by one
+Found = TypeVar("Found")
+#: of versions before the lists; a cache, so it may go
+_STALE = ("index.snapshot", "index.snapshot.new")
 
 
 class CleanMark(msgspec.Struct):
@@ -64,8 +62,16 @@ class CleanMark(msgspec.Struct):
 
     version: int
     node_id: int
-    snapshot_bytes: int
-    snapshot_crc: int
+    owner: int
+    next_file: int
+    files: list[int]
+    crc: int = 0
+
+
+class CrashPoints(Protocol):
+    """What a recovery wants of the superblock."""
+
+    def crash_point(self, point: int) -> None: ...
 
 
 @dataclass
@@ -74,73 +80,112 @@ class Report:
 
     clean: bool = False
     files: int = 0
+    scanned: int = 0  #: files that were read because they had no list
     frames: int = 0
     next_file: int = 0
-    dropped: int = 0  #: rows whose file is not there
+    dropped: int = 0  #: entries whose file is not there
     torn_bytes: int = 0
-    damaged: list[str] = field(default_factory=list)  #: what was found damaged and skipped, for people
+    lost: int = 0  #: messages that are known to be lost
+    damaged: list[str] = field(default_factory=list)  #: what was found damaged, for people
     foreign: list[Path] = field(default_factory=list)
+    lists: list[_core.FileList] = field(default_factory=list)  #: of the files that were read: the caller writes them
 
 
-class Snapshot(NamedTuple):
-    """A checked snapshot."""
+@dataclass
+class StoreFile:
+    """A file whose first page is in order."""
 
-    header: SnapshotHeader
-    rows: memoryview
+    number: int
+    path: Path
+    salt: int
+    low: int
+    high: int
+    size: int
+
+    @property
+    def collected(self) -> bool:
+        return (self.low, self.high) != (self.number, self.number)
 
 
-# -- stop -------------------------------------------------------------------------------------------------------------
+@dataclass
+class Scanned:
+    """A file that was read."""
+
+    found: _core.FileList
+    reason: str  #: why the reading ended at found.used
+    unreadable: list[tuple[int, int]]  #: what the disk could not read, it counts as zeros
+    head: bytes  #: the bytes where the reading ended
+
+    @property
+    def whole(self) -> bool:
+        return self.reason in ("end", "zeros") and not self.found.damage and not self.unreadable
 
 
-def save(folder: Path, node_id: int, owner: int, next_file: int, rows: bytes, files: Iterable[FileRow]) -> None:
-    """Write the snapshot, and the clean mark last. Everything must be synced before. Raises StoreError."""
-    header = msgspec.msgpack.encode(
-        SnapshotHeader(
-            SNAPSHOT_VERSION,
-            node_id,
-            owner,
-            LAYOUT_HASH,
-            next_file,
-            len(rows) // INDEX_ROW.size,
-            [SnapshotFile(row.file, row.file_size, row.pin_low, row.pin_high) for row in files],
-        )
-    )
-    body = len(header).to_bytes(4, "big") + header
-    crc = _core.crc32c(rows, _core.crc32c(body))
-    content = b"".join((MAGIC, crc.to_bytes(4, "big"), body, rows))
-    atomic_file.replace(folder / SNAPSHOT, content)
-    mark = CleanMark(SNAPSHOT_VERSION, node_id, len(content), crc)
+# -- lists and the mark -----------------------------------------------------------------------------------------------
+
+
+def list_path(folder: Path, file: int) -> Path:
+    """Where the list of a file lies."""
+    return folder / f"{file}{LIST_SUFFIX}"
+
+
+def write_list(folder: Path, node_id: int, owner: int, file_list: _core.FileList) -> None:
+    """Write the list of a file, atomically, if the file is still there. Raises StoreError."""
+    data = folder / f"{file_list.file}{SUFFIX}"
+    path = list_path(folder, file_list.file)
+    if data.exists():
+        atomic_file.replace(path, file_list.encode(node_id, owner))
+        if not data.exists():  # a list without a file means that the file is lost
+            path.unlink(missing_ok=True)
+
+
+def read_list(folder: Path, node_id: int, owner: int, file: int, salt: int, file_bytes: int) -> _core.FileList | None:
+    """The list of a file; None: it has none that is good."""
+    try:
+        found = _core.decode_list(list_path(folder, file).read_bytes(), node_id, owner, file, salt, file_bytes)
+    except OSError:
+        return None
+    return None if isinstance(found, str) else found
+
+
+def list_alone(path: Path, node_id: int, owner: int, file: int) -> _core.FileList | None:
+    """A list by itself, whatever its file is: to say what was lost, or to mend it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < LIST_HEADER.size:
+        return None
+    found = _core.decode_list(data, node_id, owner, file, LIST_HEADER.unpack(data, "salt"), 1 << 40)
+    return None if isinstance(found, str) else found
+
+
+def same_items(one: _core.FileList, other: _core.FileList) -> bool:
+    """Do two lists of a file name the same records?"""
+    if (one.messages, one.controls, one.message_bytes) != (other.messages, other.controls, other.message_bytes):
+        return False
+    # As a rule they are the same byte for byte, but for the head; else the one may have been made in another way.
+    same = one.encode(0, 0)[LIST_HEADER.size :] == other.encode(0, 0)[LIST_HEADER.size :]
+    return same or one.items() == other.items()
+
+
+def save_clean(folder: Path, node_id: int, owner: int, next_file: int, files: Iterable[int]) -> None:
+    """Write the clean mark, last of all. Raises StoreError."""
+    mark = CleanMark(MARK_VERSION, node_id, owner, next_file, sorted(files))
+    mark.crc = _core.crc32c(msgspec.json.encode(mark))
     atomic_file.replace(folder / CLEAN, msgspec.json.encode(mark))
 
 
-# -- start ------------------------------------------------------------------------------------------------------------
-
-
-def _read_snapshot(folder: Path, node_id: int, owner: int, present: list[int]) -> Snapshot | None:
-    """The snapshot if the clean mark vouches for it and it fits the files; None: scan."""
+def read_clean(folder: Path, node_id: int, owner: int) -> CleanMark | None:
+    """The clean mark, if it is whole and of this store."""
     try:
         mark = msgspec.json.decode((folder / CLEAN).read_bytes(), type=CleanMark)
-        content = memoryview((folder / SNAPSHOT).read_bytes())
-        if (mark.version, mark.node_id, mark.snapshot_bytes) != (SNAPSHOT_VERSION, node_id, len(content)):
-            return None
-        header_end = 16 + int.from_bytes(content[12:16], "big")
-        if bytes(content[:8]) != MAGIC or int.from_bytes(content[8:12], "big") != mark.snapshot_crc:
-            return None
-        if _core.crc32c(content[12:]) != mark.snapshot_crc:
-            return None
-        header = msgspec.msgpack.decode(content[16:header_end], type=SnapshotHeader)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    rows = content[header_end:]
-    fits = (header.version, header.node_id, header.owner, header.layout_hash) == (
-        SNAPSHOT_VERSION,
-        node_id,
-        owner,
-        LAYOUT_HASH,
-    )
-    if not fits or len(rows) != header.rows * INDEX_ROW.size or [item.file for item in header.files] != present:
+    crc, mark.crc = mark.crc, 0
+    if crc != _core.crc32c(msgspec.json.encode(mark)):
         return None
-    return Snapshot(header, rows)
+    return mark if (mark.version, mark.node_id, mark.owner) == (MARK_VERSION, node_id, owner) else None
 
 
 def _forget_clean(folder: Path) -> None:
@@ -154,8 +199,143 @@ def _forget_clean(folder: Path) -> None:
     segment.sync_directory(folder)
 
 
+# -- reading files ----------------------------------------------------------------------------------------------------
+
+
+def _data_end(fd: int, size: int) -> int:
+    """Where the last bytes lie that are not a hole: behind it there is nothing to read."""
+    end = at = 0
+    try:
+        for _ in range(4096):
+            start = os.lseek(fd, at, os.SEEK_DATA)
+            end = at = os.lseek(fd, start, os.SEEK_HOLE)
+            if at >= size:
+                return size
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # no more data
+            return end
+    return size  # too many pieces, or a file system that does not tell
+
+
+def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]]]:
+    """Read a file into a buffer: bytes, and the parts that the disk could not read. Raises StoreError."""
+    unreadable: list[tuple[int, int]] = []
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from error
+    try:
+        size = min(os.fstat(fd).st_size, len(buffer))
+        end = _data_end(fd, size)
+        got = 0
+        while got < end:
+            try:
+                n = os.preadv(fd, [buffer[got:end]], got)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise StoreError(f"cannot read {path}: {error.strerror}") from error
+                n = _read_page(fd, buffer, got, end, unreadable)
+            if n == 0:
+                break
+            got += n
+    finally:
+        os.close(fd)
+    return got, unreadable
+
+
+def _read_page(fd: int, buffer: memoryview, at: int, end: int, unreadable: list[tuple[int, int]]) -> int:
+    """Read up to the next page end; what the disk refuses is zeros, and noted."""
+    to = min((at // PAGE_BYTES + 1) * PAGE_BYTES, end)
+    try:
+        return os.preadv(fd, [buffer[at:to]], at)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    buffer[at:to] = bytes(to - at)
+    if unreadable and unreadable[-1][1] == at:
+        unreadable[-1] = (unreadable[-1][0], to)
+    else:
+        unreadable.append((at, to))
+    return to - at
+
+
+def scan_into(path: Path, number: int, salt: int, buffer: memoryview) -> Scanned:
+    """The list of a file by reading all of it into a buffer, for the most part without the GIL. Raises StoreError."""
+    length, unreadable = read_file(path, buffer)
+    found, reason = _core.scan_list(number, salt, buffer[:length])
+    return Scanned(found, reason, unreadable, bytes(buffer[found.used : min(found.used + 64, length)]))
+
+
+def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
+    """The list of a file by reading all of it, and why the reading ended. Raises StoreError."""
+    with _buffer(path) as memory, memoryview(memory) as view:
+        scanned = scan_into(path, file, salt, view)
+    return scanned.found, scanned.reason
+
+
+def _buffer(*paths: Path) -> mmap.mmap:
+    """Memory for the largest of some files."""
+    sizes = [PAGE_BYTES]
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(min(path.stat().st_size, FILE_BYTES_MAX))
+    memory = mmap.mmap(-1, max(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+class Places:
+    """Where the messages of a file lie, by its list."""
+
+    def __init__(self, listed: _core.FileList) -> None:
+        self._messages = [item[:3] for item in listed.items() if item[5] == KIND_MESSAGE]
+        self._starts = [offset for _id, offset, _total in self._messages]
+
+    def within(self, start: int, end: int) -> list[bytes]:
+        """Ids of the messages that lie in a part of the file, if only partly."""
+        first = max(bisect.bisect_right(self._starts, start) - 1, 0)
+        last = bisect.bisect_left(self._starts, end)
+        return [id for id, offset, total in self._messages[first:last] if offset + total > start]
+
+
+class Readers(Generic[Found]):
+    """Files looked at by threads, as many at a time as there are processors, each with one buffer for all its files."""
+
+    def __init__(self, files: list[StoreFile], look: Callable[[StoreFile, memoryview], Found]) -> None:
+        self._look = look
+        self._pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(files))), thread_name_prefix="read")
+        self._paths = [file.path for file in files]
+        self._free: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
+        self._all: list[mmap.mmap] = []
+        self._found: dict[int, Future[Found]] = {file.number: self._pool.submit(self._read, file) for file in files}
+
+    def _read(self, file: StoreFile) -> Found:
+        try:
+            memory = self._free.get_nowait()
+        except queue.Empty:
+            memory = _buffer(*self._paths)
+            self._all.append(memory)
+        with memoryview(memory) as view:
+            found = self._look(file, view)
+        self._free.put(memory)
+        return found
+
+    def take(self, number: int) -> Found:
+        """What was found in a file; waits for it. Raises StoreError."""
+        return self._found.pop(number).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for memory in self._all:
+            memory.close()
+
+
+# -- start ------------------------------------------------------------------------------------------------------------
+
+
 class Recovery:
-    """One start of one store. `grow` makes a larger index when the present one is full."""
+    """One start of one store. `grow` makes a larger hash part of the index, `extent` gives it one more extent."""
 
     def __init__(
         self,
@@ -163,140 +343,382 @@ class Recovery:
         owner: int,
         folder: Path,
         node_id: int,
-        begin: Callable[[int], None],
+        begin: Callable[[int, int], None],
         grow: Callable[[], None],
+        extent: Callable[[], None],
+        superblock: CrashPoints,
+        say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.core = core
         self.owner = owner
         self.folder = folder
         self.node_id = node_id
-        self.begin = begin  #: called once with the number of messages to expect; makes the regions
+        #: called once, makes the regions: messages to expect in the hash part of the index, extents in the dense one
+        self.begin = begin
         self.grow = grow
+        self.extent = extent
+        self.superblock = superblock
+        self.say = say
         self.report = Report()
+        self._lists: dict[int, _core.FileList] = {}
+        self._scanned: dict[int, Scanned] = {}
+        self._mark: CleanMark | None = None
+        self._absent: list[int] = []  #: files that are set aside or missing
+        self._told = time.monotonic()
 
     def run(self) -> Report:
         """Fill the store. Raises FormatVersionError, LimitError, StoreError; damage is reported, not raised."""
         listing = segment.list_files(self.folder, SUFFIX)
-        ours = {SNAPSHOT, CLEAN, SNAPSHOT + atomic_file.NEW_SUFFIX, CLEAN + atomic_file.NEW_SUFFIX}
+        ours = {CLEAN, CLEAN + atomic_file.NEW_SUFFIX, *_STALE}
         self.report.foreign = [path for path in listing.foreign if path.name not in ours]
-        numbers = [number for number, _path in listing.files]
-        self.report.next_file = max(numbers, default=-1) + 1
-        good = self._check_headers(listing.files)
-        snapshot = _read_snapshot(self.folder, self.node_id, self.owner, [number for number, _path, _salt in good])
+        good, bad, mended = self._check_headers(listing.files)
+        # Up to here nothing was changed.
+        self._mark = read_clean(self.folder, self.node_id, self.owner)
+        self.report.next_file = self._next_file(listing)
         _forget_clean(self.folder)
-        for path in [*listing.unfinished, self.folder / (SNAPSHOT + atomic_file.NEW_SUFFIX)]:
-            path.unlink(missing_ok=True)
-        if snapshot is not None:
-            self._load(snapshot)
-        else:
-            self.begin(sum(path.stat().st_size for _number, path, _salt in good) // 1024)
-            self._scan(good)
-        self.report.files = len(good)
+        self._crash("START_MARK_GONE")
+        self._tidy(listing)
+        for path, page in mended:
+            said = f"{path} had a flipped bit in its first page"
+            try:
+                segment.rewrite_header(path, page)
+            except StoreError as error:  # its records are served all the same; the next start tries again
+                self.report.damaged.append(f"{said}, which cannot be mended: {error}")
+                continue
+            self.report.damaged.append(f"{said}: it was mended, nothing is lost")
+            quarantine.note(self.folder, quarantine.Entry(path.name, 0, len(page), "a flipped bit, mended", 0))
+        for number, path, reason in bad:
+            self._set_aside(number, path, reason)
+        self._miss(listing)
+        files = self._supersede(sorted(good, key=lambda file: (file.low, file.number)))
+        self._read_lists(files)
+        unlisted = [file for file in files if file.number not in self._lists and file.number not in self._scanned]
+        scans = Readers(unlisted, lambda file, view: scan_into(file.path, file.number, file.salt, view))
+        try:
+            self.begin(0, self._extents())
+            self._apply_all(files, scans)
+        finally:
+            scans.close()
+        self._judge(files)
+        self.report.files = len(files)
+        self.report.clean = (
+            self._mark is not None and not self._scanned and self._mark.files == sorted(file.number for file in files)
+        )
+        self.core.note_lost(self.owner, self.report.lost)
         self.report.dropped = self.core.finish(self.owner)
+        self._crash("START_APPLIED")
         return self.report
 
-    def _check_headers(self, files: list[tuple[int, Path]]) -> list[tuple[int, Path, int]]:
-        """The files whose first page is in order, with their salts; the others are reported and left alone."""
-        good = []
-        for number, path in files:
-            try:
-                header = segment.read_header(path, kind=FILE_STORE, node_id=self.node_id, owner=self.owner, file=number)
-            except FormatVersionError:
-                raise
-            except CorruptRecord as error:
-                self.report.damaged.append(f"{error}; the file is left alone, and none of it is served")
-            else:
-                good.append((number, path, header.salt))
-        return good
+    def _crash(self, name: str) -> None:
+        self.superblock.crash_point(CONSTANTS[f"CRASH_{name}"])
 
-    def _add_file(self, number: int, used: int) -> None:
+    def _progress(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_S:
+            self._told = now
+            self.say(text)
+
+    def _damage(self, path: Path, parts: list[tuple[int, int, str]], places: Places | None) -> None:
+        """Report damaged parts (from, to, reason) of a file that stays where it is."""
+        entries = []
+        for start, end, reason in parts:
+            messages = len(places.within(start, end)) if places is not None else None
+            entries.append(quarantine.Entry(path.name, start, end, reason, messages, end - start))
+            self.report.lost += messages or 0
+            cost = "" if messages is None else f"; {messages} messages are lost"
+            if len(entries) <= SAID_MAX:
+                self.report.damaged.append(
+                    f"{path} has damaged bytes {start} to {end} ({reason}){cost}: the rest is served"
+                )
+        if len(entries) > SAID_MAX:
+            place = self.folder / segment.QUARANTINE / quarantine.REPORT
+            self.report.damaged.append(f"{path} has {len(entries) - SAID_MAX} more damaged parts: see {place}")
+        if entries:
+            quarantine.note(self.folder, *entries)
+
+    def _next_file(self, listing: segment.Listing) -> int:
+        """Numbers are never used twice, not even those of files that were set aside or half made."""
+        numbers = [number for number, _path in (*listing.files, *listing.spares)] + list(listing.lists)
+        names = [path.name for path in listing.unfinished]
+        with contextlib.suppress(OSError):
+            names += os.listdir(self.folder / segment.QUARANTINE)
+        numbers += [int(name.split(".")[0]) for name in names if re.match(r"[0-9]{1,18}\.", name, re.ASCII)]
+        found = max((number for number in numbers if number < 1 << 62), default=-1) + 1
+        return max(found, self._mark.next_file) if self._mark is not None else found
+
+    # -- what does not belong there -----------------------------------------------------------------------------
+
+    def _check_headers(
+        self, files: list[tuple[int, Path]]
+    ) -> tuple[list[StoreFile], list[tuple[int, Path, str]], list[tuple[Path, bytes]]]:
+        """Files whose first page is in order, the others with the reason, and pages in which one bit is wrong.
+
+        Raises FormatVersionError, StoreError.
+        """
+        good: list[StoreFile] = []
+        bad: list[tuple[int, Path, str]] = []
+        mended: list[tuple[Path, bytes]] = []
+        strangers = 0
+        for number, path in files:
+            place = {"kind": FILE_STORE, "node_id": self.node_id, "owner": self.owner, "file": number}
+            try:
+                page = segment.read_page(path)
+                header, right = segment.check_or_mend(path, page, **place)
+                if right is not None:
+                    mended.append((path, right))
+                size = min(path.stat().st_size, FILE_BYTES_MAX)
+            except CorruptRecord as error:
+                strangers += error.expected.startswith("node_id")
+                bad.append((number, path, f"expected {error.expected} at byte {error.position}, found {error.found}"))
+            except StoreError as error:
+                if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EIO:
+                    raise
+                bad.append((number, path, "its first page cannot be read"))
+            else:
+                good.append(StoreFile(number, path, header.salt, header.position_low, header.position_high, size))
+        if strangers and not good:
+            raise StoreError(
+                f"the files in {self.folder} belong to another data directory ({bad[0][2]}): give each node its own"
+            )
+        return good, bad, mended
+
+    def _tidy(self, listing: segment.Listing) -> None:
+        """Remove what killed processes left half made."""
+        for path in [*listing.unfinished, *(self.folder / name for name in _STALE)]:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def _set_aside(self, number: int, path: Path, reason: str) -> None:
+        """A file that is not what its name says goes to the quarantine, and its list with it."""
+        self._absent.append(number)
+        beside = list_path(self.folder, number)
+        listed = list_alone(beside, self.node_id, self.owner, number)
+        messages = listed.messages if listed is not None else None
+        target = quarantine.move(self.folder, path, reason, messages)
+        where = f"it was moved to {target}" if target else "it cannot be moved to the quarantine, and stays"
+        cost = "" if messages is None else f"; it held {messages} messages"
+        self.report.damaged.append(f"{path} is not served: {reason}{cost}; {where}")
+        self.report.lost += messages or 0
+        if target is not None and beside.exists():
+            with contextlib.suppress(OSError):
+                beside.rename(target.with_name(target.name + LIST_SUFFIX))
+        self._crash("START_QUARANTINED")
+
+    def _miss(self, listing: segment.Listing) -> None:
+        """Files that should be there: a list goes before its file, and the mark names all of them."""
+        there = {number for number, _path in listing.files}
+        coming = {path.name for path in listing.unfinished}
+        for number, path in sorted(listing.lists.items()):
+            if number in there:
+                continue
+            listed = list_alone(path, self.node_id, self.owner, number)
+            # A collection that was killed between the names of its list and of its file lost nothing.
+            if listed is not None and f"{number}{SUFFIX}{segment.UNFINISHED}" not in coming:
+                self._missing(number, listed.messages)
+            path.unlink(missing_ok=True)
+        for number in self._mark.files if self._mark is not None else ():
+            if number not in there and number not in listing.lists:
+                self._missing(number, None)
+
+    def _missing(self, number: int, messages: int | None) -> None:
+        self._absent.append(number)
+        name = f"{number}{SUFFIX}"
+        cost = "" if messages is None else f"; it held up to {messages} messages"
+        self.report.damaged.append(f"{self.folder / name} is missing{cost}")
+        quarantine.note(self.folder, quarantine.Entry(name, 0, 0, "the file is missing", messages))
+
+    # -- collected files ----------------------------------------------------------------------------------------
+
+    def _supersede(self, files: list[StoreFile]) -> list[StoreFile]:
+        """Without the files that a collected one stands for: they are removed. Or without the collected one, if it is
+        damaged and they hold all that it holds: then it is set aside.
+        """
+        kept = list(files)
+        for output in sorted((file for file in files if file.collected), key=lambda file: -file.number):
+            if output not in kept:
+                continue
+            sources = [
+                file
+                for file in kept
+                if file is not output
+                and output.low <= file.low
+                and file.high <= output.high
+                and file.number < output.number
+            ]
+            if not sources:
+                continue
+            damage = self._damage_of(output)
+            if damage is None:
+                self._remove(sources)
+                gone = sources
+            elif self._sources_suffice(output, sources):
+                self._set_aside(output.number, output.path, "a collected file that is damaged; its sources are served")
+                self._scanned.pop(output.number, None)
+                gone = [output]
+            else:  # it had taken their place; they may still hold what it lost
+                for file in sources:
+                    self._set_aside(file.number, file.path, f"collected into {output.path.name}, which is damaged")
+                if output.number not in self._scanned:
+                    self._damage(output.path, damage, None)
+                gone = sources
+            kept = [file for file in kept if file not in gone]
+        return kept
+
+    def _damage_of(self, output: StoreFile) -> list[tuple[int, int, str]] | None:
+        """What of a collected file is damaged; None: it is whole. It was synced whole before it got its name."""
+        with _buffer(output.path) as memory, memoryview(memory) as view:
+            scanned = scan_into(output.path, output.number, output.salt, view)
+        listed = read_list(self.folder, self.node_id, self.owner, output.number, output.salt, output.size)
+        if scanned.whole and (listed is None or same_items(listed, scanned.found)):
+            return None
+        if listed is None:
+            self._scanned[output.number] = scanned
+        return scanned.found.damage
+
+    def _sources_suffice(self, output: StoreFile, sources: list[StoreFile]) -> bool:
+        """Do the sources that are there hold all that the collected file should hold?"""
+        listed = read_list(self.folder, self.node_id, self.owner, output.number, output.salt, output.size)
+        wanted = listed if listed is not None else self._scanned[output.number].found
+        held: set[tuple[bytes, int]] = set()
+        for file in sources:
+            found = read_list(self.folder, self.node_id, self.owner, file.number, file.salt, file.size)
+            if found is None:
+                found, _reason = scan(file.path, file.number, file.salt)
+            held |= {(item[0], item[5]) for item in found.items()}
+        return all((item[0], item[5]) in held for item in wanted.items())
+
+    def _remove(self, files: list[StoreFile]) -> None:
+        """Superseded files go, each after its list."""
+        if not files:
+            return
         try:
-            self.core.add_file(self.owner, number, used)
+            for file in files:
+                list_path(self.folder, file.number).unlink(missing_ok=True)
+            segment.sync_directory(self.folder)  # a list without its file would say that the file is missing
+            for file in files:
+                file.path.unlink(missing_ok=True)
+                self._crash("START_SUPERSEDED")
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot remove files of {self.folder} that were collected") from error
+        segment.sync_directory(self.folder)
+
+    # -- what the files say -------------------------------------------------------------------------------------
+
+    def _read_lists(self, files: list[StoreFile]) -> None:
+        for file in files:
+            found = read_list(self.folder, self.node_id, self.owner, file.number, file.salt, file.size)
+            if found is not None:
+                self._lists[file.number] = found
+                self._scanned.pop(file.number, None)
+
+    def _extents(self) -> int:
+        """Extents of the index that the lists will want: their messages, as far as they have consecutive ids."""
+        counted = sum(found.messages for found in self._lists.values() if found.messages >= 4 * found.runs)
+        extent = CONSTANTS["DENSE_EXTENT_BLOCKS"] * CONSTANTS["DENSE_BLOCK_ENTRIES"]
+        return counted * 9 // 8 // extent + 1 if counted else 0  # the next one is wanted before the last is full
+
+    def _apply_all(self, files: list[StoreFile], scans: Readers[Scanned]) -> None:
+        for done, file in enumerate(files):
+            found = self._lists.get(file.number)
+            if found is None:
+                if file.number not in self._scanned:
+                    self._scanned[file.number] = scans.take(file.number)
+                self._end_torn_batch(files, done, scans)
+                found = self._scanned[file.number].found
+            if done == len(files) // 2:
+                self._crash("START_HALF")
+            self._apply(file, found)
+            self.report.frames += found.messages + found.controls
+            self._progress(
+                f"{self.folder}: {done + 1} of {len(files)} files, {self.report.frames:,} records taken up so far"
+            )
+        self.report.scanned = len(self._scanned)
+
+    def _end_torn_batch(self, files: list[StoreFile], at: int, scans: Readers[Scanned]) -> None:
+        """Frames behind a hole in the youngest file do not count when no padding frame says that the hole was synced:
+        then the power failed while the pages of a batch were written in any order, and nothing from there on was
+        confirmed. In any other place a hole is damage.
+        """
+        file = files[at]
+        scanned = self._scanned[file.number]
+        hole = next((part for part in scanned.found.damage if part[0] >= scanned.found.vouched), None)
+        if hole is None or file.collected or scanned.unreadable:
+            return
+        if any(number > file.number for number in self._absent):
+            return  # what followed it cannot be asked; its own first page was synced before the file had its name
+        if self._mark is not None and file.number in self._mark.files:
+            return
+        for later in files[at + 1 :]:
+            found = self._lists.get(later.number)
+            if found is None:
+                if later.number not in self._scanned:
+                    self._scanned[later.number] = scans.take(later.number)
+                found = self._scanned[later.number].found
+            if not later.collected and (found.messages or found.controls):
+                return
+        with _buffer(file.path) as memory, memoryview(memory) as view:
+            read_file(file.path, view)
+            found, _reason = _core.scan_list(file.number, file.salt, view[: hole[0]])
+            self._scanned[file.number] = Scanned(found, hole[2], [], bytes(view[hole[0] : hole[0] + 64]))
+
+    def _apply(self, file: StoreFile, found: _core.FileList) -> None:
+        try:
+            self.core.add_file(self.owner, file.number, found.used, file.low, file.high)
         except OSError as error:
             raise LimitError(
                 f"{self.folder} has more files than the file summary has rows: raise the setting summary_rows"
             ) from error
+        cursor, wants = self.core.apply_list(self.owner, found)
+        while wants is not None:
+            (self.extent if wants == "extent" else self.grow)()
+            cursor, wants = self.core.apply_list(self.owner, found, cursor)
 
-    def _load(self, snapshot: Snapshot) -> None:
-        header = snapshot.header
-        self.begin(header.rows)
-        for item in header.files:
-            self._add_file(item.file, item.used)
-        self.core.load_rows(self.owner, snapshot.rows)
-        for item in header.files:
-            self.core.load_pins(self.owner, item.file, item.pin_low, item.pin_high)
-        self.report.clean = True
-        self.report.next_file = max(self.report.next_file, header.next_file)
+    def _judge(self, files: list[StoreFile]) -> None:
+        """Report damage, end the torn tail, and make durable what may only be in the page cache."""
+        youngest = -1
+        for file in files:
+            found = self._lists.get(file.number) or self._scanned[file.number].found
+            if not file.collected and (found.messages or found.controls):
+                youngest = max(youngest, file.number)
+        for file in files:
+            scanned = self._scanned.get(file.number)
+            if scanned is None:
+                continue
+            self._judge_file(file, scanned, youngest)
+            self._sync(file.path)
+            self.report.lists.append(scanned.found)
 
-    def _scan(self, files: list[tuple[int, Path, int]]) -> None:
-        ends: list[tuple[int, Path, int, int, str]] = []  # file, path, end, frames, reason
-        with mmap.mmap(-1, max((path.stat().st_size for _n, path, _s in files), default=PAGE_BYTES)) as memory:
-            buffer = memoryview(memory)
-            try:
-                for number, path, salt in files:
-                    length = self._read(path, buffer)
-                    self._add_file(number, FILE_HEADER_BYTES)
-                    end, frames, reason = self._apply(number, buffer[:length], salt)
-                    if reason not in ("end", "zeros") and self._goes_on(buffer[:length], end, salt):
-                        reason = "damage"
-                    ends.append((number, path, end, frames, reason))
-                    self.report.frames += frames
-            finally:
-                buffer.release()
-        self._judge(ends)
+    def _judge_file(self, file: StoreFile, scanned: Scanned, youngest: int) -> None:
+        found = scanned.found
+        # Its list names what is there no more, if the file was cut off behind it.
+        listed = list_alone(list_path(self.folder, file.number), self.node_id, self.owner, file.number)
+        if listed is not None and listed.salt != file.salt:
+            listed = None
+        places = Places(listed) if listed is not None else None
+        parts = [(start, end, "the disk cannot read them") for start, end in scanned.unreadable] + found.damage
+        if listed is not None and listed.used > file.size:
+            parts.append((file.size, listed.used, "cut off"))
+        elif scanned.reason in ("end", "zeros"):
+            pass
+        elif file.collected or file.number < youngest or (self._mark is not None and file.number in self._mark.files):
+            parts.append((found.used, file.size, scanned.reason))
+        else:
+            if _begins(scanned.head):
+                self.report.torn_bytes += file.size - found.used
+            segment.end_file(file.path, found.used, file.salt)
+            self._crash("START_TORN")
+        self._damage(file.path, parts, places)
 
-    def _read(self, path: Path, buffer: memoryview) -> int:
-        """Read a file; what the disk cannot read counts as zeros from there on, and is reported."""
-        got = 0
+    def _sync(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            while got < len(buffer):
-                n = os.preadv(fd, [buffer[got:]], got)
-                if n == 0:
-                    break
-                got += n
+            os.fsync(fd)
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise StoreError(f"cannot read {path}: {error}") from error
-            self.report.damaged.append(f"{path} cannot be read from byte {got} on: {error.strerror}")
+            raise atomic_file.explain(error, f"cannot sync {path}", syncing=True) from error
         finally:
             os.close(fd)
-        return got
 
-    def _apply(self, number: int, data: memoryview, salt: int) -> tuple[int, int, str]:
-        at, frames = FILE_HEADER_BYTES, 0
-        while True:
-            at, more, reason = self.core.scan_file(self.owner, number, data, salt, at)
-            frames += more
-            if reason != "index":
-                return at, frames, reason
-            self.grow()
 
-    def _goes_on(self, data: memoryview, end: int, salt: int) -> bool:
-        """Is there a valid frame at the start of a later page, as after a group commit? Then it is no torn tail."""
-        start = (end // PAGE_BYTES + 1) * PAGE_BYTES
-        return any(
-            not isinstance(_core.frame_check(data, at, salt), str) for at in range(start, len(data) - 64, PAGE_BYTES)
-        )
-
-    def _judge(self, ends: list[tuple[int, Path, int, int, str]]) -> None:
-        """Cut the torn tail, report damage, and make durable what may only be in the page cache."""
-        last = max((i for i, (_n, _p, _e, frames, _r) in enumerate(ends) if frames), default=-1)
-        for i, (_number, path, end, _frames, reason) in enumerate(ends):
-            if reason in ("end", "zeros"):
-                continue
-            if reason == "damage" or i < last:
-                self.report.damaged.append(
-                    f"{path} has bytes at {end} that are no record ({reason}): what follows in this file is not served"
-                )
-            else:
-                self.report.torn_bytes += segment.truncate_torn_tail(path, end)
-        # Files before the last two were synced at their roll, before anything was written to the next.
-        for _number, path, _end, _frames, _reason in ends[max(0, last - 1) :]:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            except OSError as error:
-                raise atomic_file.explain(error, f"cannot sync {path}", syncing=True) from error
-            finally:
-                os.close(fd)
+def _begins(head: bytes) -> bool:
+    """Do the bytes look like the beginning of a record? Else they are what a spare held before."""
+    return len(head) == 64 and head[FRAME.offset("version")] == FORMAT_VERSION and 0 < head[FRAME.offset("kind")] < 16

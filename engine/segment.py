@@ -6,19 +6,32 @@ Invariants
 - File numbers are never reused within a directory, and one process writes to it; so the rename replaces nothing.
 - A file once found torn is cut in place and never appended to again.
 
-Crash points of `create`: before the rename a `.new` file is left; after it an empty file of the right form.
+- A spare `<number>.free` is a file of the store that went, kept for its space. Its contents mean nothing, whatever they
+  are. The next file takes it: a header page with a new salt is written to it and synced, then it is renamed. So the
+  records it held never validate again, and its name says what it is at each moment.
+- A list `<number>.lst` lies beside its file, and goes before it.
+
+Crash points of `create`: before the rename a `.new` file or a spare is left; after it an empty file of the right form.
+"Empty" means that no record in it validates: behind its first page a spare has whatever it had.
+`recycle` renames or unlinks; only a sync of the directory makes that durable, and only then may the header of the spare
+change: `create` syncs the directory first, since after a power loss the old name would stand on the new contents.
 Files are read with `pread` and not through a mapping: a sector that cannot be read is then an error of one file, where
 a mapping would kill the process by SIGBUS.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import re
 import secrets
+import stat
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -32,10 +45,15 @@ from warren.engine.errors import (
     StoreError,
     SyncFailed,
 )
-from warren.engine.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION
-from warren.engine.frame import Scan, scan
+from warren.engine.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION, FRAME_BYTES_MIN
+from warren.engine.frame import Scan, pad, scan
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
 UNFINISHED = ".new"
+SPARE = ".free"
+LIST = ".lst"
+QUARANTINE = "quarantine"  #: folder of what does not belong among the files, see engine/quarantine.py
+STORE = ".rdq"  #: suffix of a store's files: they alone have spares, lists and a quarantine
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -61,6 +79,8 @@ class Header(NamedTuple):
     file: int
     salt: int
     created_ns: int
+    position_low: int  #: a collected file stands for the positions low … high; any other for its own number
+    position_high: int
 
 
 class Listing(NamedTuple):
@@ -68,7 +88,9 @@ class Listing(NamedTuple):
 
     files: list[tuple[int, Path]]  #: by rising number
     foreign: list[Path]  #: not ours: never touched, to be reported
-    unfinished: list[Path]  #: left by a `create` that was killed: to be removed
+    unfinished: list[Path]  #: left by a `create` or a collection that was killed: to be removed
+    lists: dict[int, Path]  #: list files of a store, with or without their file
+    spares: list[tuple[int, Path]]  #: files of a store that went, for reuse
 
 
 @dataclass(frozen=True)
@@ -139,40 +161,127 @@ def _open_direct(path: Path, page: mmap.mmap) -> int | None:
     return fd
 
 
+def _write_first(fd: int, path: Path, header: bytes) -> tuple[int, bool]:
+    """Write the header page and sync it; returns the descriptor to go on with, and whether it is direct."""
+    with mmap.mmap(-1, FILE_HEADER_BYTES) as page:  # memory that O_DIRECT takes: aligned to the page
+        page[:] = header
+        direct = _open_direct(path, page)
+        if direct is None:
+            _write_header(fd, page)
+            _sync(fd, path)
+            return fd, False
+    try:
+        _sync(direct, path)
+    except BaseException:
+        os.close(direct)
+        raise
+    os.close(fd)
+    return direct, True
+
+
 def _make(path: Path, header: bytes, size: int) -> tuple[int, bool]:
     """Make the unfinished file: all its space, its header, synced. Returns (descriptor, direct)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)
-        with mmap.mmap(-1, FILE_HEADER_BYTES) as page:  # memory that O_DIRECT takes: aligned to the page
-            page[:] = header
-            direct = _open_direct(path, page)
-            if direct is None:
-                _write_header(fd, page)
-            else:
-                os.close(fd)
-                fd = direct
-        _sync(fd, path)
+        return _write_first(fd, path, header)
     except BaseException:
         os.close(fd)
         raise
-    return fd, direct is not None
 
 
-def create(path: Path, kind: int, node_id: int, owner: int, file: int, size: int) -> Created:
+def _nothing_passed(_point: int) -> None:
+    pass
+
+
+def _take_spare(spare: Path, size: int, header: bytes) -> tuple[int, bool] | None:
+    """Give a spare its new header, synced. None: it was not of the right kind, or the disk refused; it is gone."""
+    try:
+        found = spare.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size or found.st_nlink != 1:
+            raise OSError(errno.EINVAL, "no file of the right size")
+        fd = os.open(spare, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return _write_first(fd, spare, header)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError:
+        with contextlib.suppress(OSError):
+            spare.unlink(missing_ok=True)
+        return None
+
+
+class Spares:
+    """The spares of one folder, for the one process that writes to it; any thread.
+
+    The folder is read once, at the first use: it may hold thousands of files, and new ones are wanted all the time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._paths: deque[Path] | None = None
+
+    def _known(self) -> deque[Path]:
+        if self._paths is None:
+            self._paths = deque(path for _number, path in list_files(self.folder, STORE).spares)
+        return self._paths
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._known())
+
+    def take(self) -> Path | None:
+        """One that is the caller's from now on; None: there is none."""
+        with self._lock:
+            return self._known().popleft() if self._known() else None
+
+    def keep(self, path: Path, most: int) -> bool:
+        """Make a file a spare when there are fewer than `most`. Raises OSError."""
+        with self._lock:
+            if len(self._known()) >= most:
+                return False
+            spare = path.with_suffix(SPARE)
+            path.rename(spare)
+            self._known().append(spare)
+            return True
+
+
+def create(
+    path: Path,
+    kind: int,
+    node_id: int,
+    owner: int,
+    file: int,
+    size: int,
+    *,
+    spares: Spares | None = None,
+    positions: tuple[int, int] | None = None,
+    passed: Callable[[int], None] = _nothing_passed,
+) -> Created:
     """Make a segment file of `size` bytes (a multiple of the page) with a new salt, durable in its directory.
 
+    `spares`: out of one of these, if there is one. `passed` is told the crash points on the way.
     Raises DiskFull, PermissionRefused, SyncFailed, StoreError (exists already, or as the system says); no file is left.
     """
     salt = secrets.randbits(64)
-    header = _core.file_header_pack(kind, node_id, owner, file, salt, time.time_ns())
+    header = _core.file_header_pack(kind, node_id, owner, file, salt, time.time_ns(), *(positions or ()))
     unfinished = path.with_name(path.name + UNFINISHED)
     fd = -1
     try:
         if path.exists():
             raise StoreError(f"{path} exists already: file numbers are never reused")
         unfinished.unlink(missing_ok=True)
-        fd, direct = _make(unfinished, header, size)
+        made = None
+        if spares:
+            sync_directory(path.parent)
+        while spares is not None and made is None and (spare := spares.take()) is not None:
+            made = _take_spare(spare, size, header)
+            if made is not None:
+                unfinished = spare
+                passed(CONSTANTS["CRASH_FILE_RECYCLED"])
+        fd, direct = made if made is not None else _make(unfinished, header, size)
         unfinished.rename(path)
         sync_directory(path.parent)
     except BaseException as error:
@@ -184,6 +293,28 @@ def create(path: Path, kind: int, node_id: int, owner: int, file: int, size: int
             _raise(error, "make", path)
         raise
     return Created(fd, file, salt, header, direct)
+
+
+def recycle(path: Path, size: int, spares: Spares, most: int) -> bool:
+    """A store's file goes: it becomes one of the spares when there are fewer than `most`, else it is unlinked.
+
+    Returns False when it was gone. Its list must be gone before. Durable with the next sync of the directory.
+    Raises StoreError, PermissionRefused.
+    """
+    try:
+        # Files of another size (a changed setting) are of no use.
+        if path.stat().st_size != size or not spares.keep(path, most):
+            path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        _raise(error, "recycle", path)
+    return True
+
+
+def list_path(path: Path) -> Path:
+    """The list beside a store's file."""
+    return path.with_suffix(LIST)
 
 
 def _open(path: Path, flags: int) -> int:
@@ -222,17 +353,20 @@ def check_header(path: Path, page: bytes | bytearray, *, kind: int, node_id: int
         return FILE_HEADER.unpack(page, name)
 
     if reason is None:
-        return Header(FORMAT_VERSION, kind, node_id, owner, file, salt, found("created_ns"))
+        low, high = (found(name) - 1 if found(name) else file for name in ("position_low", "position_high"))
+        if not low <= high <= file:
+            raise CorruptRecord(
+                path, FILE_HEADER.offset("position_low"), f"positions up to {file}", f"positions {low} to {high}"
+            )
+        return Header(FORMAT_VERSION, kind, node_id, owner, file, salt, found("created_ns"), low, high)
     if reason == "magic":
         raise CorruptRecord(
             path, 0, f"{FILE_MAGIC!r} (a segment file of Warren)", f"{bytes(page[:8])!r} (a foreign file)"
         )
     if reason == "version":
-        # A flipped bit in the number is damage; only a page that is not ours but for the number is a newer format.
-        restored = bytearray(page[:FILE_HEADER_BYTES])
-        FILE_HEADER.pack_into(restored, "version", FORMAT_VERSION)
+        # Magic, version and checksum of the page stay where they are in every version: a wrong checksum is damage.
         version = found("version")
-        if version < FORMAT_VERSION or found("crc") == _core.crc32c(restored[: FILE_HEADER.offset("crc")]):
+        if version < FORMAT_VERSION or found("crc") != _core.crc32c(page[: FILE_HEADER.offset("crc")]):
             raise CorruptRecord(path, FILE_HEADER.offset("version"), f"format version {FORMAT_VERSION}", str(version))
         raise FormatVersionError(
             f"{path} has format version {version}, this Warren reads up to {FORMAT_VERSION}: "
@@ -250,17 +384,73 @@ def check_header(path: Path, page: bytes | bytearray, *, kind: int, node_id: int
     raise CorruptRecord(path, FILE_HEADER.offset(name), f"{name} {expected[name]}", f"{name} {found(name)}")
 
 
+def mended_header(page: bytes | bytearray) -> bytes | None:
+    """The header page with the one bit put right that is wrong in it; None: it is right, or more is wrong.
+
+    Pages that differ in a bit or two never have the same CRC, so what is found is what was written.
+    """
+    at = FILE_HEADER.offset("crc")
+    if len(page) < FILE_HEADER_BYTES:
+        return None
+    wrong = int.from_bytes(page[at : at + 4], "big") ^ _core.crc32c(page[:at])
+    if wrong == 0:
+        return None
+    mended = bytearray(page[:FILE_HEADER_BYTES])
+    if wrong.bit_count() == 1:  # in the checksum itself
+        mended[at : at + 4] = _core.crc32c(page[:at]).to_bytes(4, "big")
+        return bytes(mended)
+    stored = int.from_bytes(page[at : at + 4], "big")
+    body = memoryview(mended)[:at]
+    for place in range(at):
+        for bit in range(8):
+            mended[place] ^= 1 << bit
+            if _core.crc32c(body) == stored:
+                return bytes(mended)
+            mended[place] ^= 1 << bit
+    return None
+
+
+def check_or_mend(
+    path: Path, page: bytes | bytearray, *, kind: int, node_id: int, owner: int, file: int
+) -> tuple[Header, bytes | None]:
+    """As check_header, but a page with one flipped bit is taken for what it was: then that page is returned, too."""
+    try:
+        return check_header(path, page, kind=kind, node_id=node_id, owner=owner, file=file), None
+    except CorruptRecord:
+        right = mended_header(page)
+        if right is None:
+            raise
+        return check_header(path, right, kind=kind, node_id=node_id, owner=owner, file=file), right
+
+
+def rewrite_header(path: Path, page: bytes) -> None:
+    """Put a mended header page into its file, durably. Raises StoreError, SyncFailed."""
+    fd = _open(path, os.O_WRONLY)
+    try:
+        if os.pwrite(fd, page, 0) != len(page):
+            raise OSError(errno.EIO, "a short write")
+        _sync(fd, path)
+    except OSError as error:
+        _raise(error, "mend the header of", path)
+    finally:
+        os.close(fd)
+
+
+def read_page(path: Path) -> bytearray:
+    """The first page of a file, less if it is shorter. Raises StoreError."""
+    fd = _open(path, os.O_RDONLY)
+    try:
+        return _read(fd, path, FILE_HEADER_BYTES)
+    finally:
+        os.close(fd)
+
+
 def read_header(path: Path, *, kind: int, node_id: int, owner: int, file: int) -> Header:
     """Read and check a file's header page.
 
     Raises CorruptRecord (foreign, damaged, or of another directory, writer or number), FormatVersionError, StoreError.
     """
-    fd = _open(path, os.O_RDONLY)
-    try:
-        page = _read(fd, path, FILE_HEADER_BYTES)
-    finally:
-        os.close(fd)
-    return check_header(path, page, kind=kind, node_id=node_id, owner=owner, file=file)
+    return check_header(path, read_page(path), kind=kind, node_id=node_id, owner=owner, file=file)
 
 
 def scan_file(path: Path, *, kind: int, node_id: int, owner: int, file: int) -> FileScan:
@@ -295,22 +485,65 @@ def truncate_torn_tail(path: Path, at: int) -> int:
     return size - at
 
 
+def end_file(path: Path, at: int, salt: int) -> None:
+    """Say in a file that nothing follows byte `at`, durably: a last padding frame, or the file is cut there.
+
+    What stood there (a torn tail, remains of a spare) is never looked at again. Repeating it does the same.
+    Raises StoreError, SyncFailed.
+    """
+    fd = _open(path, os.O_RDWR)
+    try:
+        size = os.fstat(fd).st_size
+        if not FILE_HEADER_BYTES <= at <= size:
+            raise ValueError(f"{path} of {size} bytes cannot end at {at}")
+        room = -at % PAGE_BYTES or PAGE_BYTES
+        room += PAGE_BYTES if room < FRAME_BYTES_MIN else 0
+        try:
+            if at + room > size:
+                os.ftruncate(fd, at)
+            elif os.pwrite(fd, pad(room, salt=salt, last=True), at) != room:
+                raise OSError(errno.EIO, "a short write")
+        except OSError as error:
+            _raise(error, "end", path)
+        _sync(fd, path)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Make durable what was written to a file by whomever. Raises StoreError, SyncFailed."""
+    fd = _open(path, os.O_RDONLY)
+    try:
+        _sync(fd, path)
+    finally:
+        os.close(fd)
+
+
 def list_files(directory: Path, suffix: str) -> Listing:
     """The files `<number><suffix>` of a directory. Raises StoreError when it cannot be read."""
-    pattern = re.compile(rf"(0|[1-9][0-9]{{0,18}}){re.escape(suffix)}({re.escape(UNFINISHED)})?", re.ASCII)
-    listing = Listing([], [], [])
+    beside = (LIST, SPARE) if suffix == STORE else ()
+    suffixes = "|".join(re.escape(each) for each in (suffix, *beside))
+    pattern = re.compile(rf"(0|[1-9][0-9]{{0,18}})({suffixes})({re.escape(UNFINISHED)})?", re.ASCII)
+    listing = Listing([], [], [], {}, [])
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         for entry in entries:
             path = Path(entry.path)
             match = pattern.fullmatch(entry.name)
+            if beside and entry.name == QUARANTINE and entry.is_dir(follow_symlinks=False):
+                continue
             if match is None or not entry.is_file(follow_symlinks=False):
                 listing.foreign.append(path)
-            elif match[2]:
+            elif match[3]:
                 listing.unfinished.append(path)
-            else:
+            elif match[2] == suffix:
                 listing.files.append((int(match[1]), path))
+            elif match[2] == LIST:
+                listing.lists[int(match[1])] = path
+            else:
+                listing.spares.append((int(match[1]), path))
     except OSError as error:
         _raise(error, "list", directory)
     listing.files.sort()
+    listing.spares.sort()
     return listing

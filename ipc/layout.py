@@ -26,7 +26,45 @@ SERVER_WORKER_FIRST = 2
 SUPERBLOCK_MAGIC = 0x4253_4E45_5252_4157  # "WARRENSB" read as bytes
 CLIENT_MAGIC = 0x4C43_4E45_5252_4157  # "WARRENCL"
 
+#: where a process kills itself when a test asks for it (superblock.crash_point = index + 1); cold paths only
+CRASH_POINTS = (
+    "roll",  # store loop: a file was rolled, nothing of the next one is written
+    "batch_written",  # committer: bytes are handed over, not synced
+    "batch_synced",  # committer: synced, no horizon published
+    "batch_done",  # committer: horizons published
+    "file_made",  # helper: the next file has its name, the log does not know it
+    "file_recycled",  # helper: a spare has its new header and not yet its new name
+    "list_written",  # helper: a list has its name
+    "retire_begun",  # some entries of a file that goes are dropped
+    "retire_unlinked",  # helper: its list is gone, the file is there
+    "retired",  # helper: the file is gone, the loop does not know it
+    "collect_locked",  # sources are locked, the job is not posted
+    "collect_copying",  # collector: some records are copied
+    "collect_copied",  # collector: copied, not synced
+    "collect_synced",  # collector: output and list are synced, not answered
+    "collect_list_renamed",  # helper: the output's list has its name, the output not
+    "collect_committed",  # helper: the output has its name
+    "swing_begun",  # some entries have their new place
+    "swung",  # all entries have their new place
+    "dying",  # the death point is recorded
+    "index_extent",  # helper: a dense extent is made, not taken
+    "index_growing",  # helper: a larger hash table is made, not taken
+    "start_mark_gone",  # the clean mark is removed
+    "start_superseded",  # one superseded file is removed
+    "start_half",  # half of the files are applied
+    "start_torn",  # a torn tail is cut
+    "start_quarantined",  # a file was moved to quarantine
+    "start_applied",  # everything is applied, nothing announced
+    "start_attached",  # clients are attached, nothing announced
+    "stop_lists",  # clean stop: lists are written, no mark
+    "stop_marked",  # clean stop: the mark is written
+    "worker_flush_data",  # queue worker: the .dat of a flushed journal file is synced
+    "worker_flush_index",  # queue worker: the .idx entries are synced, the journal file is there
+    "worker_resync",  # queue worker: some of its ids are answered, the end is not sent
+)
+
 CONSTANTS: dict[str, int] = {
+    **{f"CRASH_{name.upper()}": at + 1 for at, name in enumerate(CRASH_POINTS)},
     "PAGE_BYTES": PAGE_BYTES,
     "CLIENT_SLOTS": CLIENT_SLOTS,
     "SERVERS_MAX": SERVERS_MAX,
@@ -53,6 +91,11 @@ CONSTANTS: dict[str, int] = {
     "ALARM_DISK": 2,
     "ALARM_SYNC_FAILED": 4,
     "ALARM_SERVER_FAILED": 8,
+    # what the machine is short of (superblock.shortages), bits
+    "SHORT_MEMORY": 1,
+    "SHORT_DISK": 2,
+    "SHORT_OWN_MEMORY": 4,
+    "PRESSURE_PAGE": 500,
     # client slot state, low 8 bits of the claim word
     "SLOT_FREE": 0,
     "SLOT_CLAIMED": 1,
@@ -64,6 +107,7 @@ CONSTANTS: dict[str, int] = {
     "FLYING_WRITTEN": 1,
     "FLYING_TAKEN": 2,
     "FLYING_ELIMINATED": 3,
+    "FLYING_DONE": 4,  # a message of a batch: look into the index
     # operations
     "OP_STORE_WRITE": 1,
     "OP_STORE_REMOVE": 2,
@@ -72,6 +116,8 @@ CONSTANTS: dict[str, int] = {
     "OP_STORE_RESYNC_BEGIN": 5,
     "OP_STORE_RESYNC_IDS": 6,
     "OP_STORE_RESYNC_END": 7,
+    "OP_STORE_WRITE_MANY": 8,
+    "OP_STORE_TERMINATE": 9,
     "OP_PUBLISH": 16,
     "OP_ACK": 17,
     "OP_NACK": 18,
@@ -87,11 +133,16 @@ CONSTANTS: dict[str, int] = {
     "FLAG_MULTIPLE": 8,
     "FLAG_REQUEUE": 16,
     "FLAG_ROUTES": 32,
+    "FLAG_DEDUPLICATE": 64,
+    "FLAG_UNSEEN": 128,  # of a NACK with FLAG_REQUEUE: nobody was handed it, so its delivery does not count
     # result word of a command record; the server writes it before it publishes `processed`
     "RESULT_NONE": 0,
     "RESULT_OK": 1,
     "RESULT_NO": 2,
     "RESULT_ERROR": 3,
+    "RESULT_MASKED": 4,
+    "RESULT_REFUSED": 5,  # PUBLISH: a queue was full and refused it (overflow reject-publish); the others have it
+    "RESULT_DUPLICATE": 6,  # PUBLISH: every queue has seen its key within its window; nothing was stored
     # delivery slot state
     "DELIVERY_FREE": 0,
     "DELIVERY_HELD": 1,
@@ -101,13 +152,39 @@ CONSTANTS: dict[str, int] = {
     "LOCATION_SEGMENT": 3,
     "LOCATION_STORE": 4,
     "LOCATION_STORE_TRANSIENT": 5,
+    # flags of a delivery
     "DELIVERY_REDELIVERED": 1,
+    "DELIVERY_REASON_SHIFT": 1,  # bits 1 to 3: REASON_…, why a message lies in a queue of dead letters
+    "DELIVERY_REASON_MASK": 7,
+    "DELIVERY_PRIORITY_SHIFT": 4,  # bits 4 to 7: the priority of the message
+    # why a message died; also in the target range of a MOVE frame
+    "REASON_NONE": 0,
+    "REASON_REJECTED": 1,
+    "REASON_EXPIRED": 2,
+    "REASON_MAXLEN": 3,
+    "REASON_DELIVERY_LIMIT": 4,
+    # PUBLISH: `count` is expires | priority << 56, `tag` is due; times in milliseconds of CLOCK_REALTIME, 0: none
+    "TIME_BITS": 48,
+    "PRIORITY_SHIFT": 56,
+    "PRIORITY_MAX": 9,
+    "KEY_BYTES": 16,  # of FLAG_DEDUPLICATE
     "DIRECTORY_WAYS": 32,
+    # batches of writes (OP_STORE_WRITE_MANY)
+    "BATCH_COUNT_MAX": 4096,
+    "DIRECTORY_GROUP": 64,
+    "PART_WHOLE": 0xFFFF,
+    # dense part of the index
+    "DENSE_BLOCK_ENTRIES": 1024,
+    "DENSE_EXTENT_BLOCKS": 512,
+    "DENSE_TABLE_FREE": 0,
+    "DENSE_TABLE_LIVE": 1,
+    "DENSE_TABLE_TOMBSTONE": 2,
     # why a server closed a link (link.evicted)
     "EVICTED_OPERATION": 1,
     "EVICTED_BLOB": 2,
     "EVICTED_OWNER": 3,
     "EVICTED_TAIL": 4,
+    "EVICTED_DYING": 5,
 }
 
 # fmt: off
@@ -141,6 +218,25 @@ SUPERBLOCK = Struct(
         Field("directory_rows", 140, "u32", "words in the cur_file_cache directory; power of two"),
         Field("summary_rows", 144, "u32", "rows of the file summary; power of two"),
         Field("client_region_bytes", 152, "u64", "size of every client region"),
+        Field("crash_point", 160, "a32", "CRASH_… at which a process kills itself, 0: none (tests)"),
+        Field("crash_after", 164, "a32", "times that the point is passed before (tests)"),
+        Field("dense_blocks", 168, "u32", "rows of the dense table of each store's index; power of two"),
+        Field("collector_pid", 172, "u32", "process id of the collector, 0: none (supervisor)"),
+        Field("collector_start", 176, "u64", "its start time"),
+        Field("collector_restarts", 184, "u32", "restarts of it counted by the supervisor"),
+        Field("collector_state", 188, "a32", "SERVER_… of the collector (itself; DOWN by the supervisor)"),
+        Field("pressure", 256, "a32", "share of the memory alarm's limits in use, in 1/1000 (supervisor); workers page from PRESSURE_PAGE on"),
+        Field("shortages", 260, "a32", "SHORT_… bits: what the machine is short of since it passed a limit and until it is well below (supervisor)"),
+        Field("memory_since", 264, "a64", "when the memory alarm was raised, ms since 1970, 0: it is off (supervisor; so are the words below)"),
+        Field("disk_since", 272, "a64", "the same of the disk alarm"),
+        Field("sync_failed_since", 280, "a64", "the same of the alarm of a log that failed"),
+        Field("server_failed_since", 288, "a64", "the same of the alarm of a server that was given up"),
+        Field("memory_used", 296, "a64", "bytes in use of the machine's or the control group's memory, without what is only cached"),
+        Field("memory_limit", 304, "a64", "above these the memory alarm is raised"),
+        Field("memory_own", 312, "a64", "bytes that the node itself uses: private memory of its servers, shared memory"),
+        Field("memory_own_limit", 320, "a64", "above these the memory alarm is raised, too"),
+        Field("disk_free", 328, "a64", "bytes that are free on the disk of the directory"),
+        Field("disk_limit", 336, "a64", "below these the disk alarm is raised"),
     ),
 )
 
@@ -174,7 +270,13 @@ SERVER = Struct(
         Field("acked_n", 224, "a64", "messages acknowledged"),
         Field("published_n", 232, "a64", "messages published into queues"),
         Field("evicted_n", 240, "a64", "links closed because their memory held nonsense"),
+        Field("lost_n", 248, "a64", "messages lost to damage since the node was started"),
         Field("queue_stats_generation", 256, "a64", "generation of the worker's queue statistics region, 0 if none"),
+        Field("collected_n", 264, "a64", "files made by collections"),
+        Field("retired_n", 272, "a64", "files that went"),
+        Field("copied_bytes", 280, "a64", "bytes copied by collections"),
+        Field("dense_extents", 288, "a64", "extents of the dense part of the index"),
+        Field("begun", 296, "a64", "epoch of the incarnation that began last, before it touched a file of its folder (store)"),
     ),
 )
 
@@ -190,6 +292,7 @@ SLOT = Struct(
         Field("pid_namespace", 32, "u64", "inode of the pid namespace; a foreign one is never judged by pid"),
         Field("name", 40, "bytes", "name for people, UTF-8, zero-padded", 48),
         Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling", 32),
+        Field("reading", 192, "a64", "hint: server << 56 | file number + 1 that this client reads now, 0: none (client)"),
     ),
 )
 
@@ -207,6 +310,8 @@ CLIENT = Struct(
         Field("client_epoch", 16, "u64", "as in its slot"),
         Field("servers_n", 24, "u32", "links in this region"),
         Field("waiting", 64, "a32", "1: a thread of the client sleeps on this word (futex); the server that flips it to 0 wakes it"),
+        Field("blocked_alarm", 128, "a32", "threads whose publish waits for the end of an alarm (client); for people"),
+        Field("blocked_credit", 132, "a32", "threads that wait for room in a ring or in the arena (client); for people"),
     ),
 )
 
@@ -217,14 +322,19 @@ LINK = Struct(
     (
         Field("tail", 0, "a64", "commands submitted (client). SYNC command-visible: release store, pairs with the server's acquire"),
         Field("delivery_head", 8, "a64", "deliveries taken (client)"),
+        Field("dying_until", 16, "a64", "store: below it this client's commands may be masked, 0: it never said so (client)"),
         Field("processed", 64, "a64", "commands processed (server); results and `none` durability hold below it"),
         Field("written", 72, "a64", "commands whose effects were handed to the operating system (server)"),
         Field("synced", 80, "a64", "commands whose effects are on stable storage (server)"),
         Field("head", 88, "a64", "commands that need no replay: their records and bodies may be reused (server)"),
+        Field("unusual_until", 96, "a64", "no publish from here on has another result than OK (queue worker, before `processed`)"),
         Field("delivery_tail", 128, "a64", "deliveries pushed (server)"),
         Field("server_epoch", 136, "a64", "epoch of the server that serves this link now (server)"),
         Field("evicted", 144, "a32", "reason why the server closed this link, 0 if none (server)"),
         Field("reply_length", 148, "u32", "bytes in the reply area (server, before `processed`)"),
+        Field("death_until", 152, "a64", "store: commands below it are those of a dying client, 0: none (server); for its successor"),
+        Field("death_position", 160, "u64", "its death point: position of the file that was current (server)"),
+        Field("death_offset", 168, "u64", "and the offset in it (server)"),
     ),
 )
 
@@ -239,10 +349,10 @@ COMMAND = Struct(
         Field("flying", 4, "a32", "FLYING_…"),
         Field("id", 8, "bytes", "message id", 16),
         Field("body", 24, "u64", "arena position of the blob (monotone; modulo arena_bytes)"),
-        Field("length", 32, "u32", "bytes of the blob: routes, metadata, payload"),
+        Field("length", 32, "u32", "bytes of the blob: routes, key (16 bytes, with FLAG_DEDUPLICATE), metadata, payload"),
         Field("queue", 36, "u32", "queue id; with FLAG_ROUTES the number of queue ids (u32 each) at the start of the blob"),
-        Field("tag", 40, "u64", "delivery tag, credit, or (STORE_WRITE) 0 / owner of the blob: generation << 16 | slot + 1"),
-        Field("count", 48, "u64", "ids in the blob, or the end of a range, as the operation says"),
+        Field("tag", 40, "u64", "delivery tag, credit, (PUBLISH) time due, or (STORE_WRITE) 0 / owner of the blob: generation << 16 | slot + 1"),
+        Field("count", 48, "u64", "ids in the blob, the end of a range, or (PUBLISH) time of expiry | priority << PRIORITY_SHIFT"),
         Field("row", 56, "u32", "row of the directory + 1, 0 if none"),
         Field("result", 60, "a32", "RESULT_…"),
     ),
@@ -263,7 +373,7 @@ DELIVERY = Struct(
         Field("blob_offset", 44, "u16", "start of metadata in the frame"),
         Field("meta_length", 46, "u16", "bytes of metadata"),
         Field("location", 48, "u8", "LOCATION_…"),
-        Field("flags", 49, "u8", "DELIVERY_REDELIVERED"),
+        Field("flags", 49, "u8", "DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | priority << DELIVERY_PRIORITY_SHIFT"),
         Field("delivery_count", 50, "u16", "deliveries before this one"),
         Field("body_length", 52, "u32", "bytes of metadata + payload"),
         Field("pushed_at", 56, "u64", "delivery_tail at which this slot was pushed; not below the tail means: never pushed"),
@@ -294,29 +404,58 @@ INDEX_HEADER = Struct(
     ),
 )
 
+INDEX_ENTRY = Struct(
+    "index_entry",
+    32,
+    "References and place of one message. Writer: the store server; readers copy and re-check `version` (odd: changing).",
+    (
+        Field("version", 0, "a32", "0: never used; odd: being changed"),
+        Field("file", 4, "u32", "file number"),
+        Field("offset", 8, "u32", "byte offset of the frame"),
+        Field("total_size", 12, "u32", "bytes of the frame"),
+        Field("ref_count", 16, "u32", "references by clients of the store API"),
+        Field("holders", 20, "u32", "bit w: queue worker w holds the message"),
+        Field("marks", 24, "u32", "bit w: seen in worker w's running resync"),
+        Field("meta_length", 28, "u16", "bytes of metadata"),
+        Field("state", 30, "u8", "0 unused (hash: tombstone), 1 live, 2 hash: free again (ends a probe as version 0 does)"),
+    ),
+)
+
+DENSE_TABLE_ROW = Struct(
+    "dense_table_row",
+    32,
+    "Where the block of a group of counted ids lies (open addressing by hash, linear probing). Writer: the store server; readers copy and re-check `version`.",
+    (
+        Field("version", 0, "a32", "0: never used; odd: being changed"),
+        Field("state", 4, "u32", "DENSE_TABLE_…"),
+        Field("epoch", 8, "u64", "client epoch: the first half of the ids"),
+        Field("group", 16, "u64", "counter of the ids / DENSE_BLOCK_ENTRIES"),
+        Field("block", 24, "u32", "number of the block: extent block / DENSE_EXTENT_BLOCKS, place in it the rest"),
+        Field("used", 28, "u32", "entries of the block in use (for the server alone)"),
+    ),
+)
+
 INDEX_ROW = Struct(
     "index_row",
     64,
-    "One row of the store's index: id → location. Writer: the store server; readers copy and re-check `version` (odd: changing).",
+    "One row of the index's hash table: an index_entry, and the id. Writer: the store server; readers copy and re-check `version` (odd: changing).",
     (
         Field("version", 0, "a32", "0: never used; odd: being changed"),
-        Field("state", 4, "u32", "0 tombstone, 1 live, 2 free again (ends a probe as version 0 does)"),
-        Field("id", 8, "bytes", "message id", 16),
-        Field("ref_count", 24, "u32", "references by clients of the store API"),
-        Field("holders", 28, "u32", "bit w: queue worker w holds the message"),
-        Field("marks", 32, "u32", "bit w: seen in worker w's running resync"),
-        Field("file", 36, "u32", "file number"),
-        Field("offset", 40, "u32", "byte offset of the frame"),
-        Field("total_size", 44, "u32", "bytes of the frame"),
-        Field("meta_length", 48, "u16", "bytes of metadata"),
-        Field("pending", 50, "u16", "1: not yet durable"),
-        Field("next", 52, "u32", "next row of the same file + 1 (for the server alone; outside the version's protection)"),
+        Field("file", 4, "u32", "file number"),
+        Field("offset", 8, "u32", "byte offset of the frame"),
+        Field("total_size", 12, "u32", "bytes of the frame"),
+        Field("ref_count", 16, "u32", "references by clients of the store API"),
+        Field("holders", 20, "u32", "bit w: queue worker w holds the message"),
+        Field("marks", 24, "u32", "bit w: seen in worker w's running resync"),
+        Field("meta_length", 28, "u16", "bytes of metadata"),
+        Field("state", 30, "u8", "0 tombstone, 1 live, 2 free again (ends a probe as version 0 does)"),
+        Field("id", 32, "bytes", "message id", 16),
     ),
 )
 
 SUMMARY_ROW = Struct(
     "summary_row",
-    64,
+    128,
     "One row of the file summary, at file number modulo rows. Writer: the server that owns the files.",
     (
         Field("file", 0, "a64", "file number + 1, 0 if the row is free"),
@@ -328,12 +467,17 @@ SUMMARY_ROW = Struct(
         Field("image", 44, "a32", "image index + 1 that holds the file, 0 if none"),
         Field("pin_low", 48, "u64", "lowest file number + 1 that this file's removals refer to, 0 if none"),
         Field("pin_high", 56, "u64", "highest file number + 1 that this file's removals refer to, 0 if none"),
+        Field("position_low", 64, "u64", "first position that the file stands for (its own number, if it was not collected)"),
+        Field("position_high", 72, "u64", "last position"),
+        Field("settled", 80, "a32", "1: no ring will replay a command whose frame lies in it; it may be collected"),
+        Field("ghosts", 84, "a32", "1: it may hold dead records whose ids have no entry (a collection of it failed)"),
+        Field("messages", 88, "a64", "records of messages in it, live or dead"),
     ),
 )
 
 QUEUE_STATS = Struct(
     "queue_stats",
-    128,
+    192,
     "Counters of one queue, in the worker's statistics region. Writer: the queue worker.",
     (
         Field("queue", 0, "a64", "queue id, 0 if the row is free"),
@@ -347,6 +491,19 @@ QUEUE_STATS = Struct(
         Field("consumers", 64, "a64", "consumers with credit registered"),
         Field("base", 72, "a64", "lowest sequence not yet acked"),
         Field("next", 80, "a64", "next sequence to be published"),
+        Field("alpha", 88, "a64", "messages whose body and row are in memory"),
+        Field("beta", 96, "a64", "messages whose body is on disk or in the store, the row in memory alone"),
+        Field("gamma", 104, "a64", "messages whose row is in memory and in a segment"),
+        Field("delta", 112, "a64", "messages whose row is in a segment alone"),
+        Field("delayed", 120, "a64", "messages whose time has not come; neither ready nor unacked"),
+        Field("expired", 128, "a64", "messages whose time was over"),
+        Field("dropped", 136, "a64", "messages dropped from the head because the queue was full"),
+        Field("dead_lettered", 144, "a64", "messages moved to the queue of dead letters"),
+        Field("refused", 152, "a64", "messages refused because the queue was full"),
+        Field("duplicates", 160, "a64", "messages dropped because their key was seen before"),
+        Field("consuming", 168, "a64", "consumers with a prefetch (consume, not get)"),
+        Field("consumed", 176, "a64", "such consumers that came since the worker's start"),
+        Field("asked", 184, "a64", "times that a consumer announced itself since the worker's start, each get that waits too"),
     ),
 )
 
@@ -361,6 +518,8 @@ STRUCTS = (
     DELIVERY,
     IMAGE,
     INDEX_HEADER,
+    INDEX_ENTRY,
+    DENSE_TABLE_ROW,
     INDEX_ROW,
     SUMMARY_ROW,
     QUEUE_STATS,

@@ -23,15 +23,20 @@ MESSAGES_MAX = 10
 
 
 class Mailbox:
-    """One role's mailbox. The receiver creates it; senders open it by name."""
+    """One role's mailbox. The receiver creates it; senders open it by name.
 
-    def __init__(self, name: str, create: bool = False) -> None:
+    The system limits the bytes of all mailboxes of a user (RLIMIT_MSGQUEUE): who needs little room says so.
+    """
+
+    def __init__(
+        self, name: str, create: bool = False, *, messages: int = MESSAGES_MAX, bytes_max: int = MESSAGE_BYTES_MAX
+    ) -> None:
         self.name = name
         if create:
             with contextlib.suppress(posix_ipc.ExistentialError):
                 posix_ipc.unlink_message_queue(name)
             self._queue = posix_ipc.MessageQueue(
-                name, posix_ipc.O_CREX, mode=0o600, max_messages=MESSAGES_MAX, max_message_size=MESSAGE_BYTES_MAX
+                name, posix_ipc.O_CREX, mode=0o600, max_messages=messages, max_message_size=bytes_max
             )
         else:
             self._queue = posix_ipc.MessageQueue(name)
@@ -58,7 +63,7 @@ class Mailbox:
                 payload, _priority = self._queue.receive(timeout=0)
             except posix_ipc.BusyError:
                 return None
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
                 message = msgspec.msgpack.decode(payload)
                 if isinstance(message, dict) and isinstance(message.get("kind"), str):
                     return message

@@ -26,5 +26,5 @@ def region(node_id: int, what: str, server: int, generation: int) -> str:
 
 
 def mailbox(node_id: int, role: str) -> str:
-    """The control mailbox of a process role: supervisor, store, worker-<i>."""
+    """The control mailbox of a process role: supervisor, store (a thread of its process), collector."""
     return f"{node_prefix(node_id)}mail-{role}"

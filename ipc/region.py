@@ -8,6 +8,7 @@ IPC_RMID, whoever dies when; their attach count is true even after kill -9.
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
 import os
 import stat
@@ -48,8 +49,25 @@ class Region:
             raise
 
 
-def posix_create(name: str, size: int) -> Region:
-    """Make and reserve a POSIX region, mode 0600. Raises RegionError (exists, no space in shared memory)."""
+MADV_POPULATE_WRITE = 23
+
+
+@functools.cache
+def _can_populate() -> bool:
+    """Whether the kernel gives memory ahead of the first touch, and says when there is none (Linux 5.14)."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(MADV_POPULATE_WRITE)
+        except OSError:
+            return False
+    return True
+
+
+def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
+    """Make and reserve a POSIX region, mode 0600. Raises RegionError (exists, no space in shared memory).
+
+    `reserve`: so many bytes only. Whoever uses the rest must populate it first, and live with being refused.
+    """
     try:
         memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
     except posix_ipc.ExistentialError as error:
@@ -59,7 +77,8 @@ def posix_create(name: str, size: int) -> Region:
             getattr(error, "errno", None) or errno.EIO, f"cannot make shared memory {name}: {error}"
         ) from error
     try:
-        os.posix_fallocate(memory.fd, 0, size)
+        os.ftruncate(memory.fd, size)
+        os.posix_fallocate(memory.fd, 0, size if reserve is None or not _can_populate() else reserve)
         mapped = mmap.mmap(memory.fd, size)
     except OSError as error:
         memory.close_fd()

@@ -11,6 +11,8 @@ Crash points
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ GEOMETRY = (
     "file_bytes",
     "images_n",
     "directory_rows",
+    "dense_blocks",
     "summary_rows",
 )
 
@@ -173,6 +176,45 @@ class Superblock:
     def set_supervisor(self, identity: Identity) -> None:
         self.set("supervisor_pid", identity.pid)
         self.set("supervisor_start", identity.start_time)
+
+    @property
+    def collector(self) -> Identity:
+        """Identity of the collector that the supervisor started last; pid 0 when there never was one."""
+        return Identity(self.get("collector_pid"), self.get("collector_start"), pid_namespace())
+
+    def set_collector(self, pid: int, start_time: int) -> None:
+        """The start time first: a pid without its start time is nobody."""
+        self.set("collector_pid", 0)
+        self.set("collector_start", start_time)
+        self.set("collector_pid", pid)
+
+    # -- crash points -------------------------------------------------------------------------------------------
+
+    def crash_point(self, point: int) -> None:
+        """A named place (layout.CRASH_…): when a test armed it, this process dies here. Twin of ipc/core/crash.h."""
+        at = SUPERBLOCK.offset("crash_point")
+        while (seen := _core.load64(self.buffer, at)) & 0xFFFFFFFF == point:  # `crash_after` is the upper half
+            after = seen >> 32
+            if after:
+                if _core.cas64(self.buffer, at, seen, after - 1 << 32 | point):
+                    return
+            elif _core.cas64(self.buffer, at, seen, 0):  # of several processes at the same point one dies
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def arm_crash(self, name: str, after: int = 0) -> None:
+        """Whoever reaches the point of this name (layout.CRASH_POINTS) after so many passes kills itself. For tests."""
+        point = CONSTANTS[f"CRASH_{name.upper()}"]
+        _core.store64(self.buffer, SUPERBLOCK.offset("crash_point"), after << 32 | point)
+
+    def disarm_crash(self) -> None:
+        """No point is armed any more."""
+        _core.store64(self.buffer, SUPERBLOCK.offset("crash_point"), 0)
+
+    @property
+    def armed_crash(self) -> str | None:
+        """Name of the point that is armed and was not reached yet."""
+        point = _core.load32(self.buffer, SUPERBLOCK.offset("crash_point"))
+        return layout.CRASH_POINTS[point - 1] if point else None
 
     # -- servers ------------------------------------------------------------------------------------------------
 

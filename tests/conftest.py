@@ -8,6 +8,7 @@ fails the test, and is removed.
 
 import os
 import random
+import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -77,3 +78,19 @@ def seed() -> int:
     value = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
     print(f"WARREN_TEST_SEED={value}")
     return value
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 24 MiB, mounted below tmp_path."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m,mode=0700", "none", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system needs the right to mount: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

@@ -67,6 +67,7 @@ def formats_header() -> str:
     lines += [_constant(name, value) for name, value in formats.CONSTANTS.items()]
     lines += [
         f'#define WR_FILE_MAGIC "{formats.FILE_MAGIC.decode()}"',
+        f'#define WR_LIST_MAGIC "{formats.LIST_MAGIC.decode()}"',
         f'#define WR_PADDING_ID "{formats.PADDING_ID[:14].decode()}\\0\\0"',
         "",
     ]

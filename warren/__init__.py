@@ -39,6 +39,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.workers.node import Node, attach, open
+from warren.workers.queue_face import WorkQueue
 from warren.workers.queues import Confirm, Message, Queue, Subscription
 from warren.workers.store import Store
 
@@ -60,6 +61,7 @@ __all__ = [
     "Message",
     "Confirm",
     "Subscription",
+    "WorkQueue",
     "Store",
     "Error",
     "UsageError",

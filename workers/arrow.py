@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from warren.engine import metadata
 from warren.engine._core import SessionLost
 from warren.ipc.layout import DELIVERY, SERVER_WORKER_FIRST
 from warren.workers.queues import BROWSE_ROWS, Message
@@ -37,7 +38,6 @@ SCHEMA = pa.schema(
 )
 #: bodies of one batch must stay below what 32-bit offsets reach
 BYTES_MAX = 1 << 30
-_META = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any] | None])
 _ROW = np.dtype(
     {
         "names": ["sequence", "meta_length", "body_length"],
@@ -94,8 +94,9 @@ class _Columns:
     def _decode(self, packed: bytes) -> _Meta:
         if not packed:
             return self._plain
-        exchange, routing_key, headers = _META.decode(packed)
-        return _Meta(exchange, routing_key, [(key, _header_value(value)) for key, value in (headers or {}).items()])
+        found = metadata.decode(packed)
+        headers = [(key, _header_value(value)) for key, value in (found.headers or {}).items()]
+        return _Meta(found.exchange, found.routing_key, headers)
 
     def batch(self) -> pa.RecordBatch:
         """The Arrow batch."""

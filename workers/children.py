@@ -6,7 +6,8 @@ Invariants
   there, or children that leave at once (the gate closes with its death). Never two servers for one role.
   A child holds nothing of the supervisor: no lock, socket, mailbox or pidfd of another process.
   A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
-Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed.
+Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for the
+collector's, without which the node runs: it is tried again every 5 s).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from warren.ipc.superblock import Superblock
 
 DEATHS_MAX = 10
 DEATHS_WINDOW_S = 60.0
+#: so many deaths of incarnations that served are no reason to wait before the next start
+DEATHS_AT_ONCE = 4
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 LOG_BYTES_MAX = 1 << 20
@@ -44,32 +47,68 @@ Main = Callable[[int], int]
 
 @dataclass
 class Role:
-    """One server process that there has to be, its present incarnation, and how often it died lately."""
+    """One process that there has to be, its present incarnation, and how often it died lately."""
 
-    name: str  #: store, worker-<i>
-    kind: str  #: role in `status`: store, queue_worker
+    name: str  #: store, worker-<i>, collector
+    kind: str  #: role in `status`: store, queue_worker, collector
     index: int
-    servers: tuple[int, ...]  #: rows of the superblock it serves
+    servers: tuple[int, ...]  #: rows of the superblock it serves; none: the collector, which nobody waits for
     main: Main
     log: Path
     identity: Identity | None = None
     pidfd: int = -1
     adopted: bool = False
-    deaths: list[float] = field(default_factory=list)
+    deaths: list[tuple[float, bool]] = field(default_factory=list)  #: when, and whether it had served
     restart_at: float | None = None
     failed: bool = False
+    finishing: bool = False  #: started while the node ends, to do what is still submitted; once
 
     @property
     def running(self) -> bool:
         return self.pidfd >= 0
 
+    @property
+    def vital(self) -> bool:
+        """False: the node runs without it, so it is started again for ever."""
+        return bool(self.servers)
 
-def make_roles(store: Main, worker: Callable[[int], Main], workers_n: int, log: Callable[[str], Path]) -> list[Role]:
-    """The roles of a node: the store server, and `workers_n` queue workers."""
+    def served(self, superblock: Superblock) -> bool:
+        """The present incarnation, dead or alive, has come up."""
+        state = superblock.server_get(self.servers[0], "state") if self.servers else superblock.get("collector_state")
+        return state in (CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_STOPPING"])
+
+    def set_state(self, superblock: Superblock, state: int) -> None:
+        """SERVER_… where the superblock has it."""
+        for server in self.servers:
+            superblock.server_set(server, "state", state)
+        if not self.servers:
+            superblock.set("collector_state", state)
+
+    def count_restart(self, superblock: Superblock) -> None:
+        """One restart more."""
+        for server in self.servers:
+            superblock.server_set(server, "restarts", superblock.server_get(server, "restarts") + 1)
+        if not self.servers:
+            superblock.set("collector_restarts", superblock.get("collector_restarts") + 1)
+
+    def record(self, superblock: Superblock, pid: int, start_time: int) -> None:
+        """Who has the role now; before it may do anything."""
+        for server in self.servers:
+            superblock.server_set(server, "start_time", start_time)
+            superblock.server_set(server, "pid", pid)
+        if not self.servers:
+            superblock.set_collector(pid, start_time)
+
+
+def make_roles(
+    store: Main, worker: Callable[[int], Main], collector: Main, workers_n: int, log: Callable[[str], Path]
+) -> list[Role]:
+    """The roles of a node: the store server, `workers_n` queue workers, and the collector."""
     roles = [Role("store", "store", 0, (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT), store, log("store"))]
     for index in range(workers_n):
         name = f"worker-{index}"
         roles.append(Role(name, "queue_worker", index, (SERVER_WORKER_FIRST + index,), worker(index), log(name)))
+    roles.append(Role("collector", "collector", 0, (), collector, log("collector")))
     return roles
 
 
@@ -100,10 +139,8 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
         role.identity = Identity.of(pid)
         role.adopted = False
         role.restart_at = None
-        for server in role.servers:
-            superblock.server_set(server, "state", CONSTANTS["SERVER_RECOVERING"])
-            superblock.server_set(server, "start_time", role.identity.start_time if role.identity else 0)
-            superblock.server_set(server, "pid", pid)
+        role.set_state(superblock, CONSTANTS["SERVER_RECOVERING"])
+        role.record(superblock, pid, role.identity.start_time if role.identity else 0)
         with contextlib.suppress(BrokenPipeError):
             os.write(gate_write, b"g")
     finally:
@@ -112,7 +149,7 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
 
 def adopt(role: Role, superblock: Superblock) -> bool:
     """Take over a server that a dead supervisor left, if it is alive."""
-    identity = superblock.server_identity(role.servers[0])
+    identity = superblock.server_identity(role.servers[0]) if role.servers else superblock.collector
     pidfd = identity.open_pidfd() if identity.pid else None
     if pidfd is None:
         return False
@@ -139,12 +176,17 @@ def reap(role: Role) -> str:
     return "ended"
 
 
-def record_death(role: Role, now: float) -> None:
-    """Count a death: sets when to start the role again, or `failed` when it died too often."""
-    role.deaths = [when for when in role.deaths if now - when < DEATHS_WINDOW_S] + [now]
-    if len(role.deaths) >= DEATHS_MAX:
+def record_death(role: Role, now: float, served: bool) -> None:
+    """Count a death: sets when to start the role again, or `failed` when it died too often.
+
+    At once after the first death, and after some more when the role had come up each time: then something outside of it
+    killed it, and its clients wait. Else later and later.
+    """
+    role.deaths = [(when, up) for when, up in role.deaths if now - when < DEATHS_WINDOW_S] + [(now, served)]
+    if len(role.deaths) >= DEATHS_MAX and role.vital:
         role.failed = True
-    steps = len(role.deaths) - 1
+    up_n = sum(up for _when, up in role.deaths)
+    steps = len(role.deaths) - max(1, min(up_n, DEATHS_AT_ONCE))
     delay = 0.0 if steps == 0 else min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (steps - 1))
     role.restart_at = None if role.failed else now + delay
 

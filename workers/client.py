@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 import sysv_ipc
 
-from warren.engine import _core, errors
+from warren.engine import _core, errors, metadata
 from warren.engine._core import SessionLost
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import (
@@ -57,23 +57,23 @@ from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
     CONSTANTS,
+    QUEUE_STATS,
     SERVER_STORE_PERSISTENT,
     SERVER_STORE_TRANSIENT,
     SERVER_WORKER_FIRST,
 )
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
+from warren.workers import alarms
 from warren.workers.control import ControlClient
 
 LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
 SERVER_READY = CONSTANTS["SERVER_READY"]
-ALARMS = {
-    CONSTANTS["ALARM_MEMORY"]: "the memory alarm is on (setting memory_used_max)",
-    CONSTANTS["ALARM_DISK"]: "the disk alarm is on: free some space (setting disk_free_bytes_min)",
-}
 #: how long close() waits for what was submitted
 CLOSE_WAIT_S = 10.0
+#: how long close() waits for the worker's last word on what was delivered ahead
+GIVE_BACK_S = 1.0
 #: how long close() waits for threads that were waiting inside; they are woken before
 UNMAP_WAIT_S = 2.0
 #: how long every process of a node may be dead before a waiting call gives it up
@@ -85,7 +85,7 @@ HOARD_S = 0.1
 ROUTES_MAX = 65536
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Route:
     """Where messages of one exchange and routing key go: for the core, and what of it lasts."""
 
@@ -124,10 +124,15 @@ def level_of(durability: object, durable: bool, what: str) -> int:
 
 
 class Attachment:
-    """One registration of this process with a node."""
+    """One registration of this process with a node; `counted`: among the live clients of the node's semaphore."""
 
     def __init__(
-        self, superblock: Superblock, directory: NodeDirectory, name: str, hook: Callable[[int, int, str], None]
+        self,
+        superblock: Superblock,
+        directory: NodeDirectory,
+        name: str,
+        hook: Callable[[int, int, str], None],
+        counted: bool = True,
     ) -> None:
         self.superblock = superblock
         self.directory = directory
@@ -149,7 +154,8 @@ class Attachment:
             self.core = _core.Client(
                 superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
             )
-            self._raise_live_count()
+            if counted:
+                self._raise_live_count()
             self.slot: SlotView = superblock.activate(slot)
         except BaseException as error:
             core = getattr(self, "core", None)
@@ -268,14 +274,12 @@ class Attachment:
         while True:
             epoch = self.superblock.server_get(server, "epoch")
             generation = self.superblock.server_get(server, "generation")
-            index_generation = self.superblock.server_get(server, "index_generation")
             if not epoch:
                 return
             regions: list[Region] = []
             try:
-                for what, writable in (("directory", True), ("index", False), ("summary", False), ("images", False)):
-                    number = index_generation if what == "index" else generation
-                    regions.append(posix_open(names.region(node_id, what, server, number), writable=writable))
+                for what, writable in (("directory", True), ("summary", False), ("images", False)):
+                    regions.append(posix_open(names.region(node_id, what, server, generation), writable=writable))
             except RegionError as error:
                 for region in regions:
                     region.close()
@@ -286,9 +290,9 @@ class Attachment:
             folder = (
                 self.directory.path / "store" / ("persistent" if server == SERVER_STORE_PERSISTENT else "transient")
             )
-            directory, index, summary, images = (region.buffer for region in regions)
+            directory, summary, images = (region.buffer for region in regions)
             descriptor = _folder(folder)
-            self.core.set_store(server, directory, index, summary, images, descriptor, epoch, index_generation)
+            self.core.set_store(server, directory, summary, images, descriptor, epoch)
             old, self.stores[server] = self.stores.get(server, []), regions
             for region in old:
                 close_region(region)
@@ -308,7 +312,7 @@ class Attachment:
             except RegionError:
                 return None
             found = self.statistics[server] = _Statistics(generation, region)
-        size = 128
+        size = QUEUE_STATS.size
         row = found.rows.get(queue)
         if row is None or int.from_bytes(found.region.buffer[row * size : row * size + 8], sys.byteorder) != queue:
             ids = found.region.buffer[: found.region.size // size * size].cast("Q")[:: size // 8]
@@ -336,7 +340,8 @@ def close_region(region: Region) -> None:
 class Client:
     """This process at one node, from attach to close; safe for threads and for fork."""
 
-    def __init__(self, directory: Path | str, name: str | None, timeout: float) -> None:
+    def __init__(self, directory: Path | str, name: str | None, timeout: float, *, counted: bool = True) -> None:
+        self._counted = counted
         self.directory = NodeDirectory(directory)
         self.name = name or _default_name()
         self.closed = False
@@ -346,7 +351,7 @@ class Client:
         self._control = ControlClient(self.directory.path)
         self._attachment: Attachment | None = None
         self._router: Router | None = None
-        self._routes: dict[tuple[str, str], Route] = {}
+        self._routes: dict[tuple[Any, ...], Route] = {}
         self._handles: weakref.WeakValueDictionary[int, _core.QueueHandle] = weakref.WeakValueDictionary()
         self._hot: dict[int, _core.QueueHandle] = {}
         self._tidier: threading.Thread | None = None
@@ -383,6 +388,11 @@ class Client:
             return self._attachment
 
     @property
+    def epoch(self) -> int:
+        """The client epoch of the attachment in use; exclusive queues belong to one."""
+        return self.attachment().slot.client_epoch
+
+    @property
     def core(self) -> _core.Client:
         """The core of the attachment in use."""
         return self.attachment().core
@@ -393,7 +403,7 @@ class Client:
             node = self.directory.read()
             superblock = find_superblock(self.directory, node, deadline)
             try:
-                attachment = Attachment(superblock, self.directory, self.name, self._hook_weakly())
+                attachment = Attachment(superblock, self.directory, self.name, self._hook_weakly(), self._counted)
             except BaseException:
                 with contextlib.suppress(BufferError):
                     superblock.close()
@@ -422,8 +432,10 @@ class Client:
         if attachment is not None:
             attachment.core.end(error)
 
-    def close(self) -> None:
-        """Wait for what was submitted, deregister, detach. What was delivered and not acked returns to its queues."""
+    def close(self, wait_s: float = CLOSE_WAIT_S) -> None:
+        """Wait for what was submitted (at most `wait_s`), deregister, detach. What was delivered and not acked returns
+        to its queues.
+        """
         with self._lock:
             if self.closed:
                 return
@@ -432,9 +444,21 @@ class Client:
             self._hot.clear()
         if attachment is not None:
             error = ClosedError(f"this client of {self.directory.path} was closed")
-            attachment.leave(error, CLOSE_WAIT_S if attachment.pid == os.getpid() else 0.0)
+            if attachment.pid == os.getpid():
+                with contextlib.suppress(Error, SessionLost):  # the servers return it all the same
+                    self._give_back(attachment, min(wait_s, GIVE_BACK_S))
+            attachment.leave(error, wait_s if attachment.pid == os.getpid() else 0.0)
         self._control.close()
         _clients.discard(self)
+
+    def _give_back(self, attachment: Attachment, wait_s: float) -> None:
+        """What was delivered ahead and handed to nobody returns as such: its delivery does not count."""
+        handles = [handle for handle in list(self._handles.values()) if handle.usable]
+        asked = [handle for handle in handles if handle.stop() is not None or handle.pending]
+        if asked and attachment.superblock.state < NODE_DRAINING:
+            attachment.core.settle(wait_s)  # behind the CANCEL nothing comes any more
+            for handle in asked:
+                handle.give_back()
 
     def _after_fork(self) -> None:
         """In a child: locks are new, the parent's memory is let go."""
@@ -523,13 +547,14 @@ class Client:
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
         superblock = attachment.superblock
         on = superblock.get("alarms")
-        kept = "publishing is blocked" if what == "publish" else f"{what}: not done within the timeout"
-        if on & CONSTANTS["ALARM_DISK"]:
-            raise DiskFull(
-                f"{kept}: {ALARMS[CONSTANTS['ALARM_DISK']]}; consumers go on, and so do publishers when there is space"
+        publishing = what == "publish"
+        kept = "publishing is blocked" if publishing else f"{what}: not done within the timeout"
+        if on & alarms.DISK:
+            raise DiskFull(f"{kept}: {alarms.cause(superblock, alarms.DISK)}; {alarms.advice(superblock, alarms.DISK)}")
+        if on & alarms.MEMORY and (publishing or what == "room for the message"):
+            raise TimedOut(
+                f"{kept}: {alarms.cause(superblock, alarms.MEMORY)}; {alarms.advice(superblock, alarms.MEMORY)}"
             )
-        if what == "publish" and on & CONSTANTS["ALARM_MEMORY"]:
-            raise TimedOut(f"{kept}: {ALARMS[CONSTANTS['ALARM_MEMORY']]}; consumers go on")
         state = superblock.server_get(server, "state")
         if state != SERVER_READY or not superblock.server_identity(server).alive():
             raise PeerLost(
@@ -569,30 +594,39 @@ class Client:
                     self._handles.pop(id, None)
             attachment.core.catalog_seen = version
 
-    def route(self, exchange: str, routing_key: str) -> Route:
-        """The route of an exchange and a routing key. Raises ExchangeNotFound, UsageError."""
+    def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Route:
+        """The route of an exchange, a routing key and (headers exchange) headers.
+
+        Raises ExchangeNotFound, UsageError.
+        """
         router = self.router()
         found = self._routes.get((exchange, routing_key))
         if found is None:
             check_routing_key(routing_key)
-            queues = router.route(exchange, routing_key)
-            by_worker: dict[int, list[int]] = {}
-            for queue in queues:
-                by_worker.setdefault(SERVER_WORKER_FIRST + queue.worker, []).append(queue.id)
-            found = Route(
-                _core.Route(list(by_worker.items())),
-                queues,
-                any(queue.durable for queue in queues),
-                msgspec.msgpack.encode((exchange, routing_key, None)),
-            )
+            queues = router.route(exchange, routing_key, headers)
+            key: tuple[Any, ...] = (exchange, routing_key)
+            if exchange in router.by_headers:
+                key = (exchange, routing_key, tuple(queue.id for queue in queues))
+                found = self._routes.get(key)
+                if found is not None:
+                    return found
+            found = self.route_to(queues, metadata.encode(exchange, routing_key))
             if len(self._routes) >= ROUTES_MAX:
                 self._routes = {}
-            self._routes[exchange, routing_key] = found
+            self._routes[key] = found
         return found
 
-    def mandatory_route(self, exchange: str, routing_key: str) -> Route:
+    def route_to(self, queues: Iterable[QueueDeclaration], meta: bytes) -> Route:
+        """The route to just these queues."""
+        targets = tuple(queues)
+        by_worker: dict[int, list[int]] = {}
+        for queue in targets:
+            by_worker.setdefault(SERVER_WORKER_FIRST + queue.worker, []).append(queue.id)
+        return Route(_core.Route(list(by_worker.items())), targets, any(queue.durable for queue in targets), meta)
+
+    def mandatory_route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Route:
         """The same; raises Unroutable when it leads nowhere."""
-        route = self.route(exchange, routing_key)
+        route = self.route(exchange, routing_key, headers)
         if not route.queues:
             raise Unroutable(
                 f"exchange {exchange!r} has no queue for routing key {routing_key!r}: "
@@ -619,6 +653,10 @@ class Client:
             raise ClosedError(f"this client of {self.directory.path} is closed")
         with self._control_lock:
             return self._control.call(op, timeout=timeout, **fields)
+
+    def declare(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Ask the supervisor as this client, to whom exclusive queues may belong."""
+        return self.control(op, client=self.epoch, **fields)
 
     def ask_worker(self, server: int, op: str, *, timeout: float | None = 30.0, **fields: Any) -> dict[str, Any]:
         """Ask a queue worker (OP_CONTROL). Raises what it refused it with, PeerLost, TimedOut."""

@@ -14,6 +14,7 @@ Crash points (of the supervisor): after each step its successor finds the slot i
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import time
@@ -30,6 +31,13 @@ SCAN_S = 0.25
 #: while somebody is leaving, servers are asked more often
 SCAN_ENDING_FIRST_S = 0.002
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _began(identity: Identity | None) -> float:
+    """When a process began, in seconds since 1970; never, when there is none."""
+    if identity is None:
+        return math.inf
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + identity.start_time / _CLOCK_TICKS
 
 
 @dataclass
@@ -56,7 +64,6 @@ class ClientsWatch:
         self._namespace = pid_namespace()
         self._watched: dict[int, _Watched] = {}
         self._claimed: dict[int, tuple[int, float]] = {}  # slot → (claim word, ticks since boot when first seen)
-        self._orphans: set[int] = set()  # pids whose death may have left a segment without a slot
         self._pause = SCAN_S
         self.swept_n = 0
         self.next_scan = 0.0
@@ -81,8 +88,6 @@ class ClientsWatch:
             ending = ending or view.state in (LEAVING, DEAD)
         for slot in [slot for slot, watched in self._watched.items() if not self._is_current(watched.view)]:
             self._forget(slot)
-        if self._orphans:
-            self._remove_orphans()
         self._pause = min(SCAN_S, max(SCAN_ENDING_FIRST_S, self._pause * 2)) if ending else SCAN_S
         self.next_scan = time.monotonic() + self._pause
 
@@ -133,7 +138,8 @@ class ClientsWatch:
         if found is None or found.start_time > since + 1 or (view.namespace and found.start_time != view.start_time):
             self._claimed.pop(view.slot, None)
             if view.shmid < 0:
-                self._orphans.add(view.pid)
+                # Now: when the slot is free, nobody knows of a segment that was made and not recorded.
+                remove_unrecorded(view.pid, self._superblock.get("client_region_bytes"), _began(found))
             self._free(view)
 
     def _watch(self, view: SlotView) -> None:
@@ -193,11 +199,3 @@ class ClientsWatch:
         attached = region.sysv_attached(shmid)
         after = sum(mappings_of_segment(pid, shmid) for pid in pids)
         return before != after or attached > after
-
-    def _remove_orphans(self) -> None:
-        """Remove segments that a client made and did not live to record: its size, nobody attached, creator dead."""
-        size = self._superblock.get("client_region_bytes")
-        for pid in list(self._orphans):
-            if Identity.of(pid) is None:
-                remove_unrecorded(pid, size)
-                self._orphans.discard(pid)

@@ -9,14 +9,20 @@ another.
     settings                                          {settings, node_id, node_epoch}
     stop {timeout?, force?}                           {pid}, at once; the node has stopped when that process ends
     queues                                            {version, queues, exchanges, bindings}: the catalog
-    declare_queue {name, durable?, arguments?}        {queue: declaration, created, version}
-    delete_queue {name}                               {queue, version}
-    declare_exchange {name, type?, durable?}          {exchange, created, version}
+    declare_queue {name, durable?, arguments?, client?}
+                                                      {queue: declaration, created, version}
+    delete_queue {name, client?}                      {queue, version}
+    declare_exchange {name, type?, durable?, alternate?}
+                                                      {exchange, created, version}
     delete_exchange {name}                            {exchange, version}
-    bind {queue, exchange, routing_key?}              {version}
-    unbind {queue, exchange, routing_key?}            {removed, version}
-    subscription {queue, name, delete?}               {queue: declaration of the hidden queue, created, version}
+    bind {queue, exchange, routing_key?, arguments?, client?}
+                                                      {version}
+    unbind {queue, exchange, routing_key?, arguments?, client?}
+                                                      {removed, version}
+    subscription {queue, name, delete?, client?}      {queue: declaration of the hidden queue, created, version}
+    note {text}                                       {}: a line for the log and for `status`
 
+`client` is the client epoch of who asks: exclusive queues belong to one.
 Declarations are the maps of warren.engine.catalog. A change is durable, and visible in `superblock.catalog_version`,
 before its answer. Only processes of the same user (or root) are served. A connection that sends nonsense is closed;
 it harms nobody else.
@@ -50,7 +56,18 @@ CONNECTIONS_MAX = 512
 _HEAD = struct.Struct(">I")
 _PEER = struct.Struct("3i")
 #: operations that may be sent again when the answer was lost
-REPEATABLE = {"ping", "status", "settings", "queues", "declare_queue", "declare_exchange", "bind", "unbind", "stop"}
+REPEATABLE = {
+    "ping",
+    "status",
+    "settings",
+    "queues",
+    "declare_queue",
+    "declare_exchange",
+    "bind",
+    "unbind",
+    "stop",
+    "note",
+}
 
 
 @contextlib.contextmanager
@@ -181,7 +198,7 @@ class ControlServer:
         try:
             for request in connection.requests():
                 connection.outgoing += encode(self._one(request))
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             connection.outgoing += encode(_refusal(UsageError(f"the control socket cannot read this: {error}")))
             self._send(connection)
             self._drop(connection)

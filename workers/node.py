@@ -7,23 +7,27 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
+from warren.engine import metadata
 from warren.engine._core import Confirm, SessionLost
-from warren.engine.catalog import EXCHANGE_TYPES
+from warren.engine.catalog import EXCHANGE_TYPES, QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
     ClosedError,
-    DeclarationMismatch,
     NodeNotRunning,
     QueueNotFound,
+    Unroutable,
     UsageError,
 )
 from warren.engine.names import check_name, check_routing_key
 from warren.engine.node_directory import NodeDirectory, changed_settings
+from warren.engine.queue_arguments import QueueArguments
+from warren.workers import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client import Client, Route, level_of
 from warren.workers.launch import launch
-from warren.workers.queues import Queue, encode_meta
+from warren.workers.queue_face import WorkQueue
+from warren.workers.queues import Queue
 from warren.workers.store import Store
 from warren.workers.topics import topic
 
@@ -74,18 +78,21 @@ class Node:
     # -- queues -------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
-        """Open a queue, declaring it when it is not there.
+        """Open a queue, declaring it when it is not there. Arguments: docs/operations.md.
 
-        Raises DeclarationMismatch when it exists with other properties, InvalidName, UsageError (unknown argument).
-        With create=False it is opened as it is, and QueueNotFound is raised when it is not there.
+        Raises DeclarationMismatch when it exists with other properties, ResourceLocked when it is exclusive and belongs
+        to another client, InvalidName, UsageError (unknown or wrong argument). With create=False it is opened as it is,
+        and QueueNotFound is raised when it is not there.
         """
         check_name(name)
-        declaration = self._client.router().catalog.queues.get(name)
+        catalog = self._client.router().catalog
+        declaration = catalog.queues.get(name)
         if not create:
             if declaration is None:
                 raise QueueNotFound(f"there is no queue {name!r}: declare it with node.queue({name!r}) first")
-        elif declaration is None or declaration.durable != durable or declaration.arguments != arguments:
-            self._client.control("declare_queue", name=name, durable=bool(durable), arguments=arguments)
+            catalog.check_owner(declaration, self._client.epoch)
+        elif declaration is None or not _is_declared(declaration, durable, arguments, self._client.epoch):
+            self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=arguments)
             declaration = self._client.router().catalog.queue(name)
         with self._lock:
             found = self._queues.get(name)
@@ -95,10 +102,31 @@ class Node:
             found._renew()
         return found
 
+    @overload
+    def work_queue(
+        self, name: str, maxsize: int = 0, *, serializer: None = None, durable: bool = True, **arguments: Any
+    ) -> WorkQueue[bytes]: ...
+    @overload
+    def work_queue(
+        self, name: str, maxsize: int = 0, *, serializer: object, durable: bool = True, **arguments: Any
+    ) -> WorkQueue[Any]: ...
+    def work_queue(
+        self, name: str, maxsize: int = 0, *, serializer: object = None, durable: bool = True, **arguments: Any
+    ) -> WorkQueue[Any]:
+        """A queue in the shape of queue.Queue (put, get, task_done, join, ...), declared as by queue().
+
+        `maxsize` items at most that nobody has got yet (0: any number); `serializer` packs items: 'pickle', 'json',
+        'msgpack', or an object with dumps and loads or encode and decode (None: items are bytes). What unpickles trusts
+        whoever may put.
+        """
+        if maxsize > 0:
+            arguments |= {"max_length": maxsize, "overflow": "reject-publish"}
+        return WorkQueue(self.queue(name, durable, **arguments), max(maxsize, 0), serializer)
+
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound."""
+        """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
         check_name(name)
-        self._client.control("delete_queue", name=name)
+        self._client.declare("delete_queue", name=name)
         self._client.router()
 
     def queues(self) -> list[str]:
@@ -107,32 +135,53 @@ class Node:
 
     # -- exchanges ----------------------------------------------------------------------------------------------
 
-    def declare_exchange(self, name: str, type: str = "direct", durable: bool = True) -> None:
-        """Declare an exchange (direct, fanout or topic). Raises DeclarationMismatch, InvalidName, UsageError."""
+    def declare_exchange(
+        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> None:
+        """Declare an exchange (direct, fanout, topic or headers). What no binding of it matches goes to the exchange
+        `alternate`, if one is named and there. Raises DeclarationMismatch, InvalidName, UsageError.
+        """
         if type not in EXCHANGE_TYPES:
             raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
         found = self._client.router().catalog.exchanges.get(name)
-        if found is not None and (found.type, found.durable) != (type, durable):
-            raise DeclarationMismatch(
-                f"exchange {name!r} exists as {'durable' if found.durable else 'transient'} {found.type}: "
-                "use it as it is, or delete it first"
-            )
-        if found is None:
-            check_name(name, "exchange")
-            self._client.control("declare_exchange", name=name, type=type, durable=bool(durable))
+        if found is None or (found.type, found.durable, found.alternate) != (type, durable, alternate):
+            if found is None:
+                check_name(name, "exchange")
+            self._client.control("declare_exchange", name=name, type=type, durable=bool(durable), alternate=alternate)
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange and its bindings. Raises ExchangeNotFound."""
         self._client.control("delete_exchange", name=name)
 
-    def bind(self, queue: str | Queue, exchange: str, routing_key: str = "") -> None:
-        """Let messages of an exchange with this routing key go to the queue. Raises QueueNotFound, ExchangeNotFound."""
-        check_routing_key(routing_key)
-        self._client.control("bind", queue=_name(queue), exchange=exchange, routing_key=routing_key)
+    def bind(
+        self,
+        queue: str | Queue,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let messages of an exchange with this routing key go to the queue. Raises QueueNotFound, ExchangeNotFound,
+        ResourceLocked, UsageError.
 
-    def unbind(self, queue: str | Queue, exchange: str, routing_key: str = "") -> bool:
-        """Remove a binding; False when there was none."""
-        answer = self._client.control("unbind", queue=_name(queue), exchange=exchange, routing_key=routing_key)
+        `arguments` are for a headers exchange: what the headers of a message must have (None: whatever value), and
+        `x-match`: "all" (default), "any", "all-with-x", "any-with-x".
+        """
+        check_routing_key(routing_key)
+        self._client.declare(
+            "bind", queue=_name(queue), exchange=exchange, routing_key=routing_key, arguments=_mapping(arguments)
+        )
+
+    def unbind(
+        self,
+        queue: str | Queue,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Remove the binding with this routing key and these arguments; False when there was none."""
+        answer = self._client.declare(
+            "unbind", queue=_name(queue), exchange=exchange, routing_key=routing_key, arguments=_mapping(arguments)
+        )
         return bool(answer["removed"])
 
     def publish(
@@ -145,21 +194,36 @@ class Node:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        ttl: float | None = None,
+        delay: float | None = None,
+        message_id: str | bytes | None = None,
+        properties: Mapping[str, Any] | None = None,
+        persistent: bool = True,
     ) -> Confirm | None:
         """Publish a message to an exchange; it is stored once, however many queues it goes to.
 
         Returns when it is as durable as asked for (default: 'synced' if any of its queues is durable); with
-        wait=False a Confirm. A message without a queue is dropped, or with `mandatory` refused with Unroutable.
+        wait=False a Confirm. A message without a queue is dropped, or with `mandatory` refused with Unroutable, before
+        anything is sent. `priority` and what follows: see Queue.put. QueueFull: a queue refused it, the others have it.
         """
         client = self._client
+        find = client.mandatory_route if mandatory else client.route
+        options = metadata.options(priority, ttl, delay, message_id, persistent)
+        plain = headers is None and properties is None and message_id is None
         while True:
-            route = client.mandatory_route(exchange, routing_key) if mandatory else client.route(exchange, routing_key)
-            level = _level(durability, [route])
-            meta = route.meta if headers is None else encode_meta(exchange, routing_key, headers)
+            route = find(exchange, routing_key, headers)
+            level = _level(durability, [route], persistent)
+            meta = route.meta if plain else metadata.encode(exchange, routing_key, headers, properties, message_id)
             try:
-                return client.core.publish(route.core, body, level, meta, timeout, wait)
+                return client.core.publish(route.core, body, level, meta, timeout, wait, options)
             except SessionLost:
                 continue
+            except QueueNotFound as error:
+                if mandatory:
+                    raise Unroutable(f"the queue was deleted just now, the message was dropped: {error}") from error
+                raise
 
     def publish_many(
         self,
@@ -173,32 +237,52 @@ class Node:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        priority: int | Sequence[int] = 0,
+        ttl: float | Sequence[float | None] | None = None,
+        delay: float | Sequence[float | None] | None = None,
+        message_id: Sequence[str | bytes | None] | None = None,
+        properties: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        persistent: bool | Sequence[bool] = True,
     ) -> Confirm | None:
-        """Publish many messages in order; with `routing_keys` each has its own. One Confirm for all of them."""
+        """Publish many messages in order; with `routing_keys` each has its own. One Confirm for all of them.
+
+        Other values: one for all, or a list or tuple with one for each. QueueFull: `refused` says which were refused.
+        """
         client = self._client
         listed = bodies if isinstance(bodies, (list, tuple)) else list(bodies)
-        each = None if headers is None or isinstance(headers, Mapping) else list(headers)
-        for what, given in (("routing_keys", routing_keys), ("headers", each)):
-            if given is not None and len(given) != len(listed):
-                raise UsageError(f"{what}: {len(given)} for {len(listed)} bodies")
+        count = len(listed)
+        keys = [routing_key] * count if routing_keys is None else routing_keys
+        if len(keys) != count:
+            raise UsageError(f"routing_keys: {len(keys)} for {count} bodies")
+        options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
+        kept = persistent if isinstance(persistent, bool) else any(persistent)
+        each = metadata.each(headers, count, "headers")
+        same = routing_keys is None and (headers is None or isinstance(headers, Mapping))
+        plain = properties is None and message_id is None
+        rows = zip(
+            keys,
+            each,
+            metadata.each(properties, count, "properties"),
+            metadata.each(message_id, count, "message_id"),
+            strict=True,
+        )
+        others = None if same and plain else list(rows)
         find = client.mandatory_route if mandatory else client.route
         while True:
-            keys = routing_keys if routing_keys is not None else [routing_key]
-            known = {key: find(exchange, key) for key in set(keys)} if listed else {}
-            level = _level(durability, known.values())
-            if routing_keys is None and each is None:
-                meta: Any = encode_meta(exchange, routing_key, headers)
+            if same or exchange not in client.router().by_headers:
+                known = {key: find(exchange, key, each[0]) for key in set(keys)} if listed else {}
+                routes = [known[key] for key in (keys[:1] if same else keys)]
             else:
-                pairs = zip(
-                    keys if routing_keys is not None else [routing_key] * len(listed),
-                    each if each is not None else [headers] * len(listed),
-                    strict=True,
-                )
-                meta = [known[key].meta if not item else encode_meta(exchange, key, item) for key, item in pairs]
-            routes = [known[key].core for key in keys] if routing_keys is not None else known.get(routing_key)
+                routes = [find(exchange, key, own) for key, own in zip(keys, each, strict=True)]
+            level = _level(durability, set(routes), kept)
+            meta: Any
+            if others is None:
+                meta = routes[0].meta if routes and headers is None else metadata.encode(exchange, routing_key, headers)
+            else:
+                meta = [metadata.encode(exchange, *row) for row in others]
+            core = (routes[0].core if routes else []) if same else [route.core for route in routes]
             try:
-                core = routes.core if isinstance(routes, Route) else (routes or [])
-                return client.core.publish_many(core, listed, level, meta, timeout, wait)
+                return client.core.publish_many(core, listed, level, meta, timeout, wait, options)
             except SessionLost:
                 continue
 
@@ -225,12 +309,33 @@ def _name(queue: str | Queue) -> str:
     return queue.name if isinstance(queue, Queue) else check_name(queue)
 
 
-def _level(durability: str | None, routes: Iterable[Route]) -> int:
+def _is_declared(declaration: QueueDeclaration, durable: bool, arguments: dict[str, Any], client: int) -> bool:
+    """True when declaring it again would change nothing. A queue with a lease is declared again all the same: that
+    counts as a use of it.
+    """
+    wanted = QueueArguments.of(declaration.name, arguments)
+    if wanted.expires is not None or wanted.auto_delete:
+        return False
+    return (declaration.durable, declaration.arguments, declaration.owner or client) == (
+        durable,
+        wanted.given(),
+        client,
+    )
+
+
+def _mapping(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise UsageError(f"binding arguments must be a mapping, not {type(arguments).__name__}")
+    return dict(arguments or {})
+
+
+def _level(durability: str | None, routes: Iterable[Route], persistent: bool) -> int:
     known = list(routes)
-    durable = any(route.durable for route in known)
+    durable = persistent and any(route.durable for route in known)
     if not any(route.queues for route in known):
         return level_of(durability, True, "nothing") if durability is not None else 0
-    return level_of(durability, durable, "every queue that this goes to")
+    what = "every queue that this goes to" if persistent else "a message that is not persistent"
+    return level_of(durability, durable, what)
 
 
 def attach(directory: str | Path, timeout: float = ATTACH_TIMEOUT_S, *, name: str | None = None) -> Node:

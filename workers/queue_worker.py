@@ -30,10 +30,17 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import SlotView, Superblock
+from warren.workers.deadletter import Forwarder
 
 STATS_ROWS = 4096
 ADOPT_EVERY_S = 1.0
+DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
 WHATS = ("images", "timages", "qstats")
+#: places of the service that are named crash points of the node
+CRASH_POINTS = {
+    "flush.dat-synced": CONSTANTS["CRASH_WORKER_FLUSH_DATA"],
+    "flush.idx-synced": CONSTANTS["CRASH_WORKER_FLUSH_INDEX"],
+}
 
 
 def say(line: str) -> None:
@@ -60,6 +67,9 @@ class Worker:
         self._stores: dict[int, tuple[int, regions.Region]] = {}
         self._slot: SlotView | None = None
         self._adopt_at = 0.0
+        self._dead_letters: Forwarder | None = None
+        self._serving = False
+        self._has_companions = False
         self.service: QueueService | None = None
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -95,7 +105,8 @@ class Worker:
 
     def _region(self, what: str, generation: int, size: int) -> regions.Region:
         name = names.region(self.node_id, what, self.server, generation)
-        region = regions.posix_create(name, size)
+        # A journal asks for the memory of its images itself, as it needs it.
+        region = regions.posix_create(name, size, None if what == "qstats" else PAGE_BYTES)
         self._stack.callback(region.close)
         return region
 
@@ -172,8 +183,11 @@ class Worker:
                 load_catalog=self._load_catalog,
                 open_store=self._open_store,
                 own_slot=self._slot.slot,
+                # The other half: what a flush has in hand, and what the allocator keeps.
+                memory_bytes=settings.queue_memory_bytes // (2 * (superblock.servers_n - SERVER_WORKER_FIRST)),
                 next_transient=next_transient,
                 timer=self._timer,
+                reached=self._reached,
                 say=say,
             ),
         )
@@ -196,8 +210,11 @@ class Worker:
                     f"{engine.counters()['messages']} messages, {recovered.frames} frames, "
                     f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
                 )
+                self._serving = True
+                self._forward_dead_letters()
                 service.serve()
                 superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
+                self._stop_dead_letters(service)
                 clean = service.stop()
             except BaseException:
                 service.release()
@@ -240,10 +257,38 @@ class Worker:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _reached(self, point: str) -> None:
+        named = CRASH_POINTS.get(point)
+        if named is not None:
+            self.superblock.crash_point(named)
+
+    # -- dead letters -------------------------------------------------------------------------------------------
+
+    def _forward_dead_letters(self) -> None:
+        """Start the forwarder when there is something to forward; it stays until the worker ends."""
+        if self._serving and self._has_companions and self._dead_letters is None:
+            self._dead_letters = Forwarder(self.directory, self.worker, say)
+            self._dead_letters.start()
+
+    def _stop_dead_letters(self, service: QueueService) -> None:
+        """End the forwarder. It is a client of this worker, so the worker goes on serving until it is gone."""
+        forwarder = self._dead_letters
+        if forwarder is None:
+            return
+        self._serving = False
+        forwarder.stop()
+        deadline = time.monotonic() + DEAD_LETTERS_STOP_S
+        while forwarder.is_alive() and time.monotonic() < deadline:
+            service.turn(5_000_000, False)
+        if forwarder.is_alive():
+            say("the forwarder of dead letters is left behind: what it had in hand is forwarded after the next start")
+
     # -- what the service asks for --------------------------------------------------------------------------------
 
     def _load_catalog(self) -> list[Declaration]:
         wanted: list[QueueDeclaration] = Catalog.load(self.directory).of_worker(self.worker)
+        self._has_companions = any(item.dead_letters_of for item in wanted)
+        self._forward_dead_letters()
         return list(wanted)
 
     def _open_store(self, store: int) -> None:
@@ -271,13 +316,13 @@ class Worker:
         now = time.monotonic()
         if now < self._adopt_at or self.superblock.supervisor.alive():
             return
-        self._adopt_at = now + ADOPT_EVERY_S
         if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
             return
         if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
             return  # its task: it was there first
         if NodeDirectory(self.directory).locked():
             return
+        self._adopt_at = now + ADOPT_EVERY_S  # it needs a moment; whoever looked in vain looks at the next turn again
         say("the supervisor and the store server are gone: starting a new supervisor")
         subprocess.Popen(
             [sys.executable, "-m", "warren", "up", str(self.directory), "--adopt"],

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from warren.engine import _core
+from warren.engine import _core, metadata
 from warren.engine._core import Confirm, SessionLost
 from warren.engine.catalog import QueueDeclaration
-from warren.engine.errors import QueueEmpty, QueueNotFound, UsageError
+from warren.engine.errors import QueueEmpty, QueueFull, QueueNotFound, UsageError
 from warren.engine.names import check_name
 from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
 from warren.workers.client import level_of
@@ -41,23 +42,6 @@ UNLIMITED = (1 << 62) - 1
 _ROW_BYTES = DELIVERY.size
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
 
-_encode = msgspec.msgpack.encode
-_decode_meta = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any] | None]).decode
-
-
-def encode_meta(exchange: str, routing_key: str, headers: object) -> bytes:
-    """Metadata of a message: exchange, routing key, headers. Raises UsageError for headers that cannot travel."""
-    if headers is not None and not isinstance(headers, Mapping):
-        raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
-    if headers and not all(isinstance(key, str) for key in headers):
-        raise UsageError("header names must be str")
-    try:
-        return _encode((exchange, routing_key, dict(headers) if headers else None))
-    except (TypeError, OverflowError, msgspec.MsgspecError) as error:
-        raise UsageError(
-            f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}"
-        ) from error
-
 
 class Message(_core.Delivery):
     """One message in hand: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`; to be acked."""
@@ -67,17 +51,58 @@ class Message(_core.Delivery):
     @property
     def exchange(self) -> str:
         """The exchange that it was published to; '' is the default exchange."""
-        return _decode_meta(self.meta)[0] if self.meta is not None else ""
+        return metadata.decode(self.meta).exchange if self.meta is not None else ""
 
     @property
     def routing_key(self) -> str:
         """The routing key that it was published with."""
-        return _decode_meta(self.meta)[1] if self.meta is not None else str(self.queue.name)
+        return metadata.decode(self.meta).routing_key if self.meta is not None else str(self.queue.name)
 
     @property
     def headers(self) -> dict[str, Any]:
         """The headers that it was published with; empty when there were none."""
-        return (_decode_meta(self.meta)[2] or {}) if self.meta is not None else {}
+        return (metadata.decode(self.meta).headers or {}) if self.meta is not None else {}
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties that it was published with (content_type, correlation_id, message_id, …); those that were
+        given.
+        """
+        return (metadata.decode(self.meta).properties or {}) if self.meta is not None else {}
+
+    @property
+    def content_type(self) -> str | None:
+        """Property content_type."""
+        return self.properties.get("content_type")
+
+    @property
+    def correlation_id(self) -> str | bytes | None:
+        """Property correlation_id."""
+        return self.properties.get("correlation_id")
+
+    @property
+    def reply_to(self) -> str | None:
+        """Property reply_to."""
+        return self.properties.get("reply_to")
+
+    @property
+    def timestamp(self) -> float | None:
+        """Property timestamp, seconds since 1970."""
+        return self.properties.get("timestamp")
+
+    @property
+    def app_id(self) -> str | None:
+        """Property app_id."""
+        return self.properties.get("app_id")
+
+    @property
+    def type(self) -> str | None:
+        """Property type."""
+        return self.properties.get("type")
+
+    def reject(self) -> None:
+        """Drop it, or (queue with a dead_letter_exchange) dead-letter it: nack(requeue=False)."""
+        self.nack(requeue=False)
 
     def __repr__(self) -> str:
         again = ", redelivered" if self.redelivered else ""
@@ -87,6 +112,8 @@ class Message(_core.Delivery):
 class Queue:
     """A queue of the node. Made by `node.queue(name)`; safe for threads."""
 
+    _messages: type[Message] = Message  #: what its messages are made of
+
     def __init__(self, client: Client, declaration: QueueDeclaration) -> None:
         self.name = declaration.name
         self.durable = declaration.durable
@@ -94,7 +121,7 @@ class Queue:
         self._consuming = 0
         self._lock = threading.Lock()
         self._declaration = declaration
-        self._handle = client.handle(declaration, self, Message)
+        self._handle = client.handle(declaration, self, self._messages)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
@@ -106,7 +133,7 @@ class Queue:
             raise QueueNotFound(f"queue {self.name!r} was deleted: declare it again")
         self._declaration = declaration
         self.durable = declaration.durable
-        self._handle = self._client.handle(declaration, self, Message)
+        self._handle = self._client.handle(declaration, self, self._messages)
         return self._handle
 
     @property
@@ -122,21 +149,41 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        ttl: float | None = None,
+        delay: float | None = None,
+        message_id: str | bytes | None = None,
+        properties: Mapping[str, Any] | None = None,
+        persistent: bool = True,
     ) -> Confirm | None:
         """Publish one message. Returns when it is as durable as asked for; with wait=False a Confirm, at once.
 
         `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage, the default
         of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the
-        confirm the message may still be stored. Raises MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost,
-        SyncFailed.
+        confirm the message may still be stored.
+
+        `priority` 0 to 9 (queue argument max_priority); `ttl`: s after which it expires, counted from the end of the
+        delay; `delay`: s before which nobody gets it; `message_id`: dropped when a message with this id was seen within
+        the queue's deduplication_window (Confirm.duplicate); `properties`: content_type, correlation_id, reply_to, …;
+        `persistent=False`: it is kept in memory only, also by a durable queue.
+        Raises QueueFull, MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
-        level = level_of(durability, self.durable, f"queue {self.name!r}")
-        meta = None if headers is None else encode_meta("", self.name, headers)
+        durable = self.durable and persistent
+        level = level_of(durability, durable, self._transient(persistent))
+        options = metadata.options(priority, ttl, delay, message_id, persistent)
+        meta = None
+        if headers is not None or properties is not None or message_id is not None:
+            meta = metadata.encode("", self.name, headers, properties, message_id)
         while True:
             try:
-                return self._handle.put(body, level, meta, timeout, wait)
+                if options is None:
+                    return self._handle.put(body, level, meta, timeout, wait)
+                return self._handle.put(body, level, meta, timeout, wait, options)
             except SessionLost:
                 self._renew()
+            except QueueFull as error:
+                raise self._full(error) from None
 
     def put_many(
         self,
@@ -145,25 +192,60 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        *,
+        priority: int | Sequence[int] = 0,
+        ttl: float | Sequence[float | None] | None = None,
+        delay: float | Sequence[float | None] | None = None,
+        message_id: Sequence[str | bytes | None] | None = None,
+        properties: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        persistent: bool | Sequence[bool] = True,
     ) -> Confirm | None:
         """Publish many messages in order. Returns when all are as durable as asked for.
 
-        With wait=False one Confirm for all. `headers`: one mapping for all, or a sequence with one (or None) for each.
-        A body that is too large or of a wrong type refuses the whole call before anything is sent.
+        With wait=False one Confirm for all. `headers` and the other values as for `put`: one for all, or a list or
+        tuple with one for each. A body that is too large or of a wrong type refuses the whole call before anything is
+        sent. QueueFull: `refused` says which were refused (by number, from 0); the others are stored.
         """
-        level = level_of(durability, self.durable, f"queue {self.name!r}")
-        meta: bytes | list[bytes | None] | None = None
-        if isinstance(headers, Mapping):
-            meta = encode_meta("", self.name, headers)
-        elif headers is not None:
-            meta = [None if item is None else encode_meta("", self.name, item) for item in headers]
         if not isinstance(bodies, (list, tuple)):
             bodies = _listed(bodies)
+        kept = persistent if isinstance(persistent, bool) else any(persistent)
+        level = level_of(durability, self.durable and kept, self._transient(kept))
+        count = len(bodies)
+        options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
+        meta: bytes | list[bytes | None] | None = None
+        if properties is None and message_id is None and (headers is None or isinstance(headers, Mapping)):
+            if headers is not None:
+                meta = metadata.encode("", self.name, headers)
+        else:
+            columns = zip(
+                metadata.each(headers, count, "headers"),
+                metadata.each(properties, count, "properties"),
+                metadata.each(message_id, count, "message_id"),
+                strict=True,
+            )
+            meta = [None if row == (None, None, None) else metadata.encode("", self.name, *row) for row in columns]
         while True:
             try:
-                return self._handle.put_many(bodies, level, meta, timeout, wait)
+                return self._handle.put_many(bodies, level, meta, timeout, wait, options)
             except SessionLost:
                 self._renew()
+            except QueueFull as error:
+                raise self._full(error) from None
+
+    def _transient(self, persistent: bool) -> str:
+        """What it is that would be transient, for an error."""
+        return f"queue {self.name!r}" if persistent else "a message that is not persistent"
+
+    def _full(self, error: QueueFull) -> QueueFull:
+        """The same error, with the name and the limits of this queue."""
+        limits = ", ".join(
+            f"{name}={self._declaration.arguments[name]}"
+            for name in ("max_length", "max_length_bytes")
+            if name in self._declaration.arguments
+        )
+        told = QueueFull(f"queue {self.name!r} ({limits}): {error}")
+        told.refused = error.refused
+        return told
 
     # -- consuming ----------------------------------------------------------------------------------------------
 
@@ -218,6 +300,15 @@ class Queue:
                 last = not self._consuming
             if last:
                 self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Leave off using it: what was delivered ahead and not handed out returns. It can be used again."""
+        self.release()
 
     def release(self) -> None:
         """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew."""
@@ -299,8 +390,8 @@ class Queue:
         return int(self._client.ask_worker(self._server, "purge", queue=self._declaration.id, timeout=timeout)["count"])
 
     def delete(self) -> None:
-        """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound."""
-        self._client.control("delete_queue", name=self.name)
+        """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
+        self._client.declare("delete_queue", name=self.name)
         self._client.router()
 
     def subscription(self, name: str) -> Subscription:
@@ -310,19 +401,22 @@ class Queue:
             self._renew()
         declared = self._client.router().catalog.subscription(self.name, name)
         if declared is None:
-            answer = self._client.control("subscription", queue=self.name, name=name)
+            answer = self._client.declare("subscription", queue=self.name, name=name)
             declared = msgspec.convert(answer["queue"], QueueDeclaration)
         return Subscription(self._client, self, name, declared)
 
-    def bind(self, exchange: str, routing_key: str = "") -> None:
-        """Let messages of an exchange with this routing key (pattern) come here. Raises ExchangeNotFound."""
-        self._client.control("bind", queue=self.name, exchange=exchange, routing_key=routing_key)
+    def bind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> None:
+        """Let messages of an exchange with this routing key (pattern) come here; `arguments`: see Node.bind.
 
-    def unbind(self, exchange: str, routing_key: str = "") -> bool:
-        """Remove a binding; False when there was none."""
-        return bool(
-            self._client.control("unbind", queue=self.name, exchange=exchange, routing_key=routing_key)["removed"]
-        )
+        Raises ExchangeNotFound, UsageError.
+        """
+        fields = {"exchange": exchange, "routing_key": routing_key, "arguments": dict(arguments or {})}
+        self._client.declare("bind", queue=self.name, **fields)
+
+    def unbind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> bool:
+        """Remove the binding with this routing key and these arguments; False when there was none."""
+        fields = {"exchange": exchange, "routing_key": routing_key, "arguments": dict(arguments or {})}
+        return bool(self._client.declare("unbind", queue=self.name, **fields)["removed"])
 
 
 class Subscription:

@@ -7,6 +7,10 @@ names the rest.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+
 from warren.engine.node_directory import NodeFile
 from warren.ipc import mailbox, names, region
 from warren.ipc.layout import WORKERS_MAX
@@ -22,6 +26,7 @@ def remove(node: NodeFile, superblock: Superblock | None) -> None:
     A client's segment is marked for removal: the kernel frees it at its last detach.
     """
     if superblock is not None:
+        _end_collector(superblock)
         size = superblock.get("client_region_bytes")
         for view in superblock.slots():
             if view.shmid >= 0 and belongs(view, size):
@@ -38,3 +43,12 @@ def remove(node: NodeFile, superblock: Superblock | None) -> None:
         if name != last:
             region.posix_unlink(name)
     region.posix_unlink(last)
+
+
+def _end_collector(superblock: Superblock) -> None:
+    """One that outlived everybody else would notice within a second that its node is gone; it has nothing to finish."""
+    pidfd = superblock.collector.open_pidfd() if superblock.get("collector_pid") else None
+    if pidfd is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)

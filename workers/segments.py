@@ -6,6 +6,7 @@ It is asked before anything is removed, because a slot is memory that a broken c
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Segment:
     creator: int
     attached: int
     uid: int
+    changed: int  #: when it was made, or its owner or mode changed; seconds since 1970
 
 
 def segments() -> list[Segment]:
@@ -34,7 +36,7 @@ def segments() -> list[Segment]:
             header, *rows = (line.split() for line in file)
     except FileNotFoundError:
         return []
-    at = [header.index(name) for name in ("shmid", "size", "cpid", "nattch", "uid")]
+    at = [header.index(name) for name in ("shmid", "size", "cpid", "nattch", "uid", "ctime")]
     return [Segment(*(int(row[column]) for column in at)) for row in rows]
 
 
@@ -58,11 +60,15 @@ def belongs(view: SlotView, size: int) -> bool:
         found.close()
 
 
-def remove_unrecorded(pid: int, size: int) -> int:
-    """Remove segments of `size` bytes made by a dead process and attached by nobody; returns how many."""
+def remove_unrecorded(pid: int, size: int, before: float = math.inf) -> int:
+    """Remove segments of `size` bytes made by a dead process and attached by nobody; returns how many.
+
+    `before`: when another process began that has the pid now (seconds since 1970); what may be its own stays.
+    """
     removed = 0
     for item in segments():
-        if (item.creator, item.size, item.attached, item.uid) == (pid, size, 0, os.geteuid()):
+        unrecorded = (item.creator, item.size, item.attached, item.uid) == (pid, size, 0, os.geteuid())
+        if unrecorded and item.changed + 1 < before:
             removed += region.sysv_remove(item.id)
     return removed
 

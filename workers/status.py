@@ -18,13 +18,17 @@ from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
+    CLIENT,
     CONSTANTS,
+    LINK,
+    PAGE_BYTES,
     QUEUE_STATS,
     SERVER_STORE_PERSISTENT,
     SERVER_STORE_TRANSIENT,
     SERVER_WORKER_FIRST,
 )
-from warren.ipc.superblock import Superblock
+from warren.ipc.superblock import SlotView, Superblock
+from warren.workers import alarms
 from warren.workers.children import Role
 from warren.workers.segments import semaphore_value
 
@@ -36,14 +40,6 @@ SERVER_STATES = {
     CONSTANTS[f"SERVER_{name}"]: name.lower() for name in ("DOWN", "RECOVERING", "READY", "STOPPING", "FAILED")
 }
 SLOT_STATES = {CONSTANTS[f"SLOT_{name}"]: name.lower() for name in ("FREE", "CLAIMED", "ACTIVE", "LEAVING", "DEAD")}
-ALARMS = {
-    CONSTANTS["ALARM_MEMORY"]: "memory: publishers are blocked until memory is free again (setting memory_used_max)",
-    CONSTANTS["ALARM_DISK"]: "disk: publishers are blocked until there is space again (setting disk_free_bytes_min)",
-    CONSTANTS[
-        "ALARM_SYNC_FAILED"
-    ]: "sync failed: the disk refused to make data durable; look at the disk, then stop and start the node",
-    CONSTANTS["ALARM_SERVER_FAILED"]: "server failed: a process died again and again; see DIR/log",
-}
 #: counters of a server whose rates are shown: name in the layout → name of the rate
 _SERVER_RATES = {
     "processed_n": "commands_per_s",
@@ -55,6 +51,11 @@ _SERVER_RATES = {
     "acked_n": "acked_per_s",
 }
 _QUEUE_RATES = ("published", "delivered", "acked")
+#: counters of a queue; all but `delayed` since its worker was started
+_QUEUE_COUNTS = (
+    *("published", "delivered", "acked", "requeued"),
+    *("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates"),
+)
 assert all(item.size == 8 for item in QUEUE_STATS.fields)
 
 
@@ -78,7 +79,7 @@ class Statistics:
         self._before, self._last = self._last, self._take()
 
     def _take(self) -> _Sample:
-        return _Sample(time.monotonic(), self._servers(), self._queues())
+        return _Sample(time.monotonic(), self._servers(), self.queues())
 
     def _servers(self) -> dict[int, dict[str, int]]:
         return {
@@ -86,7 +87,7 @@ class Statistics:
             for server in range(self._superblock.servers_n)
         }
 
-    def _queues(self) -> dict[int, dict[str, int]]:
+    def queues(self) -> dict[int, dict[str, int]]:
         """Rows of all workers' statistics regions, by queue id."""
         found: dict[int, dict[str, int]] = {}
         for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
@@ -116,7 +117,8 @@ class Statistics:
         now = self._take()
         base = self._last if now.at - self._last.at > 0.2 or not self._before.at else self._before
         seconds = now.at - base.at if base.at else 0.0
-        alarms = self._superblock.get("alarms")
+        alarmed = alarms.described(self._superblock)
+        clients = [self._client(view, alarmed) for view in self._superblock.slots()]
         roles = list(roles)
         workers = {role.identity.pid for role in roles if role.identity is not None}
         return {
@@ -124,21 +126,21 @@ class Statistics:
             "node_id": f"{node.node_id:012x}",
             "epoch": node.node_epoch,
             "state": NODE_STATES.get(self._superblock.state, "unknown"),
-            "processes": [self._supervisor(), *(self._process(role, now, base, seconds) for role in roles)],
-            "clients": [
-                {
-                    "slot": view.slot,
-                    "pid": view.pid,
-                    "name": view.name,
-                    "state": SLOT_STATES.get(view.state, "unknown"),
-                    "client_epoch": view.client_epoch,
-                    "kind": "queue_worker" if view.pid in workers else "client",
-                }
-                for view in self._superblock.slots()
+            "processes": [
+                self._supervisor(),
+                *(self._process(role, now, base, seconds, node.settings.workers) for role in roles),
             ],
+            "clients": [
+                {**client, "kind": "queue_worker" if client["pid"] in workers else "client"} for client in clients
+            ],
+            "blocked_publishers": {
+                why: sum(client["blocked"] == why for client in clients if client["pid"] not in workers)
+                for why in ("alarm", "credit")
+            },
             "live_clients": semaphore_value(self._superblock.get("live_semaphore_key")),
             "queues": [
                 self._queue(item.name, item.id, item.durable, item.worker, now, base, seconds)
+                | {"arguments": item.arguments, "exclusive_to": item.owner or None}
                 for item in sorted(catalog.queues.values(), key=lambda item: item.name)
                 if not item.hidden
             ],
@@ -147,11 +149,19 @@ class Statistics:
                 for item in sorted(catalog.queues.values(), key=lambda item: item.name)
                 if item.hidden and (source := catalog.by_id.get(item.subscription_of)) is not None
             ],
+            "dead_letters": [
+                {"queue": source.name, **self._queue(item.name, item.id, item.durable, item.worker, now, base, seconds)}
+                for item in sorted(catalog.queues.values(), key=lambda item: item.name)
+                if item.hidden and (source := catalog.by_id.get(item.dead_letters_of)) is not None
+            ],
             "topics": [],
             "store": self._store(SERVER_STORE_PERSISTENT),
             "store_transient": self._store(SERVER_STORE_TRANSIENT),
             "catalog_version": catalog.version,
-            "alarms": [text for bit, text in ALARMS.items() if alarms & bit],
+            "alarms": [row["text"] for row in alarmed],
+            "alarm_details": alarmed,
+            "memory": {name: self._superblock.get(f"memory_{name}") for name in ("used", "limit", "own", "own_limit")},
+            "pressure": self._superblock.get("pressure") / 1000,
             "messages": list(messages),
         }
 
@@ -168,8 +178,75 @@ class Statistics:
             "rates": {},
         }
 
-    def _process(self, role: Role, now: _Sample, base: _Sample, seconds: float) -> dict[str, Any]:
+    def _client(self, view: SlotView, alarmed: list[dict[str, Any]]) -> dict[str, Any]:
+        """One client: what it has under way to each server that it ever used, and why it is blocked, if it is."""
+        row: dict[str, Any] = {
+            "slot": view.slot,
+            "pid": view.pid,
+            "name": view.name,
+            "state": SLOT_STATES.get(view.state, "unknown"),
+            "client_epoch": view.client_epoch,
+            "blocked": None,
+            "blocked_threads": 0,
+            "blocked_because": "",
+            "under_way": [],
+        }
+        size, servers_n = self._superblock.get("client_region_bytes"), self._superblock.servers_n
+        try:
+            memory = region.sysv_attach(view.shmid, read_only=True)
+        except region.RegionError:  # it is just coming or going
+            return row
+        try:
+            if memory.size < size:
+                return row
+            on_alarm, on_credit = (CLIENT.unpack(memory.buffer, name) for name in ("blocked_alarm", "blocked_credit"))
+            for server in range(servers_n):
+                base = PAGE_BYTES + server * LINK.size
+                head = LINK.unpack(memory.buffer, "head", base)  # first: it is the one that follows
+                processed, tail = (LINK.unpack(memory.buffer, name, base) for name in ("processed", "tail"))
+                if tail:
+                    row["under_way"].append(
+                        {
+                            "server": "store-transient" if server == SERVER_STORE_TRANSIENT else names.role_of(server),
+                            "commands": max(0, tail - head),
+                            "unprocessed": max(0, tail - processed),
+                            "room": max(0, self._superblock.get("ring_records") - max(0, tail - head)),
+                        }
+                    )
+        finally:
+            memory.close()
+        if on_alarm and any(item["blocks_publishers"] for item in alarmed):
+            causes = "; ".join(item["text"] for item in alarmed if item["blocks_publishers"])
+            row |= {"blocked": "alarm", "blocked_threads": on_alarm, "blocked_because": causes}
+        elif on_credit:
+            fullest = max(row["under_way"], key=lambda item: int(item["commands"]), default={"server": "a server"})
+            row |= {
+                "blocked": "credit",
+                "blocked_threads": on_credit,
+                "blocked_because": f"its ring or arena is full: it waits for the {fullest['server']} "
+                "(settings ring_records, arena_bytes)",
+            }
+        return row
+
+    def _collector(self, role: Role) -> dict[str, Any]:
+        """The collector serves no client, so it has no row of counters; what it did stands in the stores' rows."""
         superblock = self._superblock
+        return {
+            "role": role.kind,
+            "index": role.index,
+            "pid": role.identity.pid if role.identity else 0,
+            "start_time": role.identity.start_time if role.identity else 0,
+            "rss_bytes": rss_bytes(role.identity),
+            "state": SERVER_STATES.get(superblock.get("collector_state"), "unknown"),
+            "restarts": superblock.get("collector_restarts"),
+            "rates": {},
+        }
+
+    def _process(self, role: Role, now: _Sample, base: _Sample, seconds: float, workers_n: int) -> dict[str, Any]:
+        if not role.servers:
+            return self._collector(role)
+        superblock = self._superblock
+        retiring = role.kind == "queue_worker" and role.index >= workers_n
         rates: dict[str, float] = {}
         for server in role.servers:
             for name, rate in _SERVER_RATES.items():
@@ -190,6 +267,7 @@ class Statistics:
             "error": max(superblock.server_get(server, "error") for server in role.servers),
             "evicted": sum(superblock.server_get(server, "evicted_n") for server in role.servers),
             "eliminated": sum(superblock.server_get(server, "eliminated_n") for server in role.servers),
+            "retiring": retiring,
             "commits": commits,
             "commit_ms_mean": round(spent / commits / 1e6, 3) if commits else 0.0,
             "rates": rates,
@@ -202,6 +280,10 @@ class Statistics:
             "valid_bytes": self._superblock.server_get(server, "valid_bytes"),
             "file_bytes": self._superblock.server_get(server, "file_bytes_sum"),
             "eliminated": self._superblock.server_get(server, "eliminated_n"),
+            "collected": self._superblock.server_get(server, "collected_n"),
+            "retired": self._superblock.server_get(server, "retired_n"),
+            "copied_bytes": self._superblock.server_get(server, "copied_bytes"),
+            "lost": self._superblock.server_get(server, "lost_n"),
         }
 
     def _queue(
@@ -224,7 +306,7 @@ class Statistics:
             "delta": delta,
             "bytes": row.get("bytes", 0),
             "consumers": row.get("consumers", 0),
-            **{key: row.get(key, 0) for key in ("published", "delivered", "acked", "requeued")},
+            **{key: row.get(key, 0) for key in _QUEUE_COUNTS},
             "rates": {f"{key}_per_s": _rate(row.get(key, 0), before.get(key, 0), seconds) for key in _QUEUE_RATES},
         }
 

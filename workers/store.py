@@ -1,15 +1,16 @@
 """The message store itself, for programs that want it without queues: bodies under 16-byte ids, counted references.
 
 A write of an id that is there already adds a reference; a remove takes one away; the body goes with the last. The first
-body of an id wins. A write whose remove overtakes it is eliminated and never reaches the disk.
+body of an id wins while anything holds it. A write whose remove overtakes it is eliminated and never reaches the disk.
+What is called for each message is C (`engine/core/binding_storetype.c`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from warren.engine._core import Confirm, SessionLost
+from warren.engine._core import SessionLost, StoreFace
+from warren.ipc import mailbox, names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.workers.client import level_of
 
@@ -17,91 +18,17 @@ if TYPE_CHECKING:
     from warren.workers.client import Client
 
 
-class Store:
+class Store(StoreFace):
     """The persistent or the transient message store of the node. Made by `node.store()`; safe for threads."""
 
-    def __init__(self, client: Client, transient: bool) -> None:
-        self.transient = transient
-        self._client = client
-        self._server = SERVER_STORE_TRANSIENT if transient else SERVER_STORE_PERSISTENT
+    _client: Client
 
     def __repr__(self) -> str:
         return f"<Store, {'transient' if self.transient else 'persistent'}>"
 
-    def new_id(self) -> bytes:
-        """A message id that no other client makes: client epoch, counter."""
-        while True:
-            try:
-                return self._client.core.next_id()
-            except SessionLost:
-                continue
-
-    def write(
-        self,
-        id: bytes,
-        body: bytes | bytearray | memoryview,
-        durability: str | None = None,
-        wait: bool = True,
-        timeout: float | None = None,
-    ) -> Confirm | None:
-        """Write a message. Returns when it is as durable as asked for (default: 'synced', transient 'none').
-
-        With wait=False: a Confirm, at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed.
-        """
-        level = level_of(durability, not self.transient, "this store")
-        while True:
-            try:
-                return self._client.core.store_write_one(self._server, id, body, level, timeout, wait)
-            except SessionLost:
-                continue
-
-    def write_many(
-        self,
-        ids: Sequence[bytes],
-        bodies: Sequence[bytes | bytearray | memoryview],
-        durability: str | None = None,
-        wait: bool = True,
-        timeout: float | None = None,
-    ) -> Confirm | None:
-        """Write many messages in order; one Confirm for all of them."""
-        level = level_of(durability, not self.transient, "this store")
-        while True:
-            try:
-                return self._client.core.store_write(self._server, ids, bodies, level, timeout, wait)
-            except SessionLost:
-                continue
-
-    def read(self, id: bytes) -> bytes | None:
-        """The body of a message, None when there is none. Raises StoreError for a damaged one."""
-        while True:
-            try:
-                return self._client.core.store_read(self._server, id)
-            except SessionLost:
-                continue
-
-    def read_many(self, ids: Iterable[bytes]) -> list[bytes | None]:
-        """The bodies of many messages, None for each that is not there."""
-        return [self.read(id) for id in ids]
-
-    def remove(self, ids: bytes | Iterable[bytes], timeout: float | None = None) -> int:
-        """Take one reference of each id away; returns how many of the writes were eliminated before they were stored.
-
-        An id that is not there is no error. It is done in order; `barrier()` waits for it.
-        """
-        listed = [ids] if isinstance(ids, bytes) else list(ids)
-        while True:
-            try:
-                return self._client.core.store_remove(self._server, listed, timeout)
-            except SessionLost:
-                continue
-
-    def contains(self, id: bytes, timeout: float | None = None) -> bool:
-        """Whether the store holds the message, after everything this client did before."""
-        while True:
-            try:
-                return self._client.core.store_contains(self._server, id, timeout)
-            except SessionLost:
-                continue
+    @property
+    def _server(self) -> int:
+        return SERVER_STORE_TRANSIENT if self.transient else SERVER_STORE_PERSISTENT
 
     def barrier(self, durability: str = "none", timeout: float | None = None) -> None:
         """Return when everything that this client did before is applied (and as durable as asked for)."""
@@ -109,5 +36,36 @@ class Store:
         while True:
             try:
                 return self._client.core.barrier(self._server, level, timeout)
+            except SessionLost:
+                continue
+
+    def terminate(self, timeout: float | None = None) -> None:
+        """Return when everything that this client did before is applied and, in the persistent store, durable."""
+        self.barrier("none" if self.transient else "synced", timeout)
+
+    def delete_and_terminate(self, timeout: float | None = None) -> int:
+        """Make an end with what is under way: writes that the store has not taken when it hears of this are dropped.
+
+        Returns when all that was submitted before is done with; from then on the store can be used again. What was
+        dropped was not stored: its Confirms raise ClosedError. Returns how many commands were dropped, all or in part.
+        A write that only adds a reference to a message that is there is done, and so are removes.
+        """
+        while True:
+            attachment = self._client.attachment()
+            try:
+                since, until = attachment.core.store_dying(self._server)
+            except SessionLost:
+                continue
+            mailbox.post(
+                names.mailbox(attachment.superblock.node_id, "store"),
+                "client_dying",
+                mailbox.PRIORITY_CLIENT,
+                slot=attachment.slot.slot,
+                generation=attachment.slot.generation,
+                store=self._server,
+                until=until,
+            )  # if it is lost, or late, nothing is dropped
+            try:
+                return attachment.core.store_terminate(self._server, since, timeout)
             except SessionLost:
                 continue

@@ -119,10 +119,10 @@ class _SupervisorWatch:
         """Called in the server's loop."""
         if self._started is not None and self._started.poll() is not None:
             self._started = None
+        if self._pidfd is not None and not self._lost():
+            return  # who tells us when to end: between a worker's death and its last start there may be no worker
         if self._superblock.state == DRAINING and self.host is not None and not self._workers_alive():
             self.host.stopping = True
-            return
-        if self._pidfd is not None and not self._lost():
             return
         if self._pidfd is not None and self._started is None and not self._directory.locked():
             self._started = self._start_supervisor()

@@ -21,7 +21,6 @@ import errno
 import os
 import secrets
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -33,7 +32,6 @@ from typing import Any, Protocol
 
 import msgspec
 import posix_ipc
-import psutil
 
 from warren.engine.catalog import Catalog
 from warren.engine.config import Settings
@@ -48,16 +46,19 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.node_directory import Launch, NodeDirectory, NodeFile
+from warren.engine.placement import workers_needed
 from warren.ipc import names
 from warren.ipc.identity import Identity
-from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
 from warren.workers import children, remains
+from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
 from warren.workers.control import ControlServer
+from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
 from warren.workers.status import NODE_STATES, SAMPLE_S, Statistics
 
@@ -69,13 +70,8 @@ STOP_TIMEOUT_S = 30.0
 START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
 STARTING_POLL_S = 0.002
 LOAD_LATER_S = 0.5
+LIFE_S = 0.25  #: how often it is looked which queues have to go
 MESSAGES_KEPT = 50
-#: alarms that servers raise, and why
-SERVER_ALARMS = {
-    "ALARM_MEMORY": "there is no shared memory to let the index grow",
-    "ALARM_DISK": "there is no space for the next file",
-    "ALARM_SYNC_FAILED": "the disk failed; nothing is confirmed until the node is stopped and started again",
-}
 
 
 class Servers(Protocol):
@@ -87,16 +83,21 @@ class Servers(Protocol):
     def worker(self, directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int) -> int:
         """Serve the queues of one worker; returns an exit code."""
 
+    def collector(self, directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Collect garbage for the stores; returns an exit code."""
+
 
 class RealServers:
-    """The store server and the queue workers. Made before forking, so that a restart has nothing to load."""
+    """Store server, queue workers, collector. Made before forking, so that a restart has nothing to load."""
 
     def __init__(self) -> None:
+        from warren.workers.collector import run_collector
         from warren.workers.queue_worker import run_queue_worker
         from warren.workers.store_server import run_store_server
 
         self.store: Callable[[Path, int, Settings, int], int] = run_store_server
         self.worker: Callable[[Path, int, int, Settings, int], int] = run_queue_worker
+        self.collector: Callable[[Path, int, Settings, int], int] = run_collector
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class Supervisor:
         self._mailbox: Mailbox | None = None
         self._clients: ClientsWatch
         self._statistics: Statistics
+        self._alarms: Alarms
         self._wake_read, self._wake_write = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._signals = 0
@@ -199,6 +201,8 @@ class Supervisor:
         self._created = False
         self._next_sample = 0.0
         self._role_failed = False
+        self._life = QueueLife()
+        self._life_at = 0.0
         self._seen_client = 0.0
 
     # -- the run ------------------------------------------------------------------------------------------------
@@ -250,10 +254,14 @@ class Supervisor:
                     self.directory.path, self._node.node_id, index, self._node.settings, pidfd
                 )
             ),
+            lambda pidfd: self._load_servers().collector(
+                self.directory.path, self._node.node_id, self._node.settings, pidfd
+            ),
             workers_n,
             self.directory.log_file,
         )
         self._statistics = Statistics(superblock)
+        self._alarms = Alarms(superblock, self.directory.path, self._node.settings, self._node_pids)
         self._clients = ClientsWatch(superblock, self._selector, self._servers_that_sweep, self._server_pids)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
         self._open_mailbox()
@@ -303,6 +311,8 @@ class Supervisor:
         due += [role.restart_at for role in self._roles if role.restart_at is not None]
         if self._kill_at is not None:
             due.append(self._kill_at)
+        if self._looks_after_queues():
+            due.append(self._life_at)
         if not self._announced and self._superblock.state in (STARTING, RUNNING):
             due.append(now + STARTING_POLL_S)
         return max(0.0, min(due) - now)
@@ -318,6 +328,9 @@ class Supervisor:
         if now >= self._clients.next_scan:
             self._clients.scan()
             self._check_idle(now)
+        if now >= self._life_at and self._looks_after_queues():
+            self._life_at = now + LIFE_S
+            self._end_queues(now)
         if self._loaded is None and now >= self._load_at:
             self._load_servers()
         if now >= self._next_sample:
@@ -337,7 +350,7 @@ class Supervisor:
         self._announced = True
         self._seen_client = time.monotonic()
         notify_systemd("READY=1")
-        workers_n = len(self._roles) - 1
+        workers_n = self._superblock.servers_n - SERVER_WORKER_FIRST
         self._ready(
             f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
             f"{workers_n} queue worker{'s' if workers_n != 1 else ''}, supervisor pid {os.getpid()}; "
@@ -403,7 +416,7 @@ class Supervisor:
                 if not create_semaphore(key, value):
                     raise StoreError(f"System V semaphore key {key:#x} is taken: start again")
             self._superblock = Superblock.create(
-                node_id, self._node.node_epoch, keys[0], keys[1], geometry(self._node.settings)
+                node_id, self._node.node_epoch, keys[0], keys[1], geometry(self._node.settings, self._workers_needed())
             )
         except RegionError as error:
             remains.remove(self._node, None)
@@ -414,6 +427,17 @@ class Supervisor:
             remains.remove(self._node, None)
             raise
 
+    def _workers_needed(self) -> int:
+        wanted = self._node.settings.workers
+        used = {item.worker for item in self._catalog.queues.values()}
+        needed = workers_needed(self.directory.path, wanted, used, CONSTANTS["WORKERS_MAX"])
+        if needed > wanted:
+            self._say(
+                f"{needed} queue workers are started although the setting workers is {wanted}: those from number "
+                f"{wanted} on still have queues, and get no new ones"
+            )
+        return needed
+
     def _take_launch(self) -> None:
         """Take over from a killed supervisor: keep how it was started, unless this one was told otherwise."""
         if self.options.idle_exit is None and (self.options.adopt or self.options.successor):
@@ -422,7 +446,7 @@ class Supervisor:
 
     def _open_mailbox(self) -> None:
         try:
-            self._mailbox = Mailbox(names.mailbox(self._node.node_id, "supervisor"), create=True)
+            self._mailbox = Mailbox(names.mailbox(self._node.node_id, "supervisor"), create=True, bytes_max=512)
         except (posix_ipc.Error, OSError) as error:
             self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later")
             return
@@ -457,30 +481,46 @@ class Supervisor:
         how = children.reap(role)
         role.identity = None
         self._superblock.slots_changed()
-        self._clients.scan()
         draining = self._superblock.state == DRAINING
+        if draining and how != "ended with exit code 0" and self._owes(role):
+            role.finishing = True
+            self._say(f"{role.name} (process {pid}) {how} while the node was stopping: it is started once more")
+            self._start(role)
+            return
         if draining and not (role.kind == "store" and self._workers_running()):
-            self._set_state(role, DOWN)
-            if how not in ("ended with exit code 0", "ended"):
+            role.set_state(self._superblock, DOWN)
+            # the collector is not waited for at the start: it may be told to end before it can listen
+            if how not in ("ended with exit code 0", "ended") and (role.vital or how != "was killed by SIGTERM"):
                 self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}")
+            self._clients.scan()
             return
         self._say(f"{role.name} (process {pid}) {how}")
         self._died(role)
+        # only now: before it is known that the server comes back, nobody would wait for what it owes to dead clients
+        self._clients.scan()
+
+    def _owes(self, role: Role) -> bool:
+        """A queue worker that did not end by itself: what was submitted to it would go with the node."""
+        if role.kind != "queue_worker" or role.finishing or role.failed or self._killed:
+            return False
+        return self._superblock.server_get(role.servers[0], "state") != DOWN
 
     def _died(self, role: Role) -> None:
         """Decide what follows a death: a start now or later, or the end of the node."""
         now = time.monotonic()
         fatal = role.failed  # it said so itself
         if not fatal:
-            children.record_death(role, now)
+            children.record_death(role, now, role.served(self._superblock))
         if not role.failed:
-            self._set_state(role, DOWN)
-            for server in role.servers:
-                self._superblock.server_set(server, "restarts", self._superblock.server_get(server, "restarts") + 1)
+            role.set_state(self._superblock, DOWN)
+            role.count_restart(self._superblock)
             if role.restart_at is not None and role.restart_at <= now:
                 self._start(role)
             return
-        self._set_state(role, FAILED)
+        role.set_state(self._superblock, FAILED)
+        if not role.vital:
+            self._say(f"{role.name} cannot run: the node goes on without it, and its files only grow; see {role.log}")
+            return
         self._role_failed = True
         self._check_alarms()
         printed = children.last_lines(role.log)
@@ -494,10 +534,6 @@ class Supervisor:
                 1,
             )
 
-    def _set_state(self, role: Role, state: int) -> None:
-        for server in role.servers:
-            self._superblock.server_set(server, "state", state)
-
     def _workers_running(self) -> bool:
         return any(role.running for role in self._roles if role.kind == "queue_worker")
 
@@ -509,6 +545,9 @@ class Supervisor:
 
     def _server_pids(self) -> list[int]:
         return [role.identity.pid for role in self._roles if role.identity is not None]
+
+    def _node_pids(self) -> list[int]:
+        return [os.getpid(), *self._server_pids()]
 
     def _close_in_child(self) -> None:
         """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is
@@ -562,36 +601,13 @@ class Supervisor:
             if message is None:
                 return
             slot = message.get("slot")
-            if isinstance(slot, int):
+            if isinstance(slot, int) and 0 <= slot < CLIENT_SLOTS:
                 self._clients.look(slot)
 
     def _check_alarms(self) -> None:
         """The alarms of the node: what the machine is short of, and what the servers raise themselves."""
-        settings, superblock = self._node.settings, self._superblock
-        because: dict[int, str] = {}
-        used = psutil.virtual_memory().percent / 100
-        if used > settings.memory_used_max:
-            because[CONSTANTS["ALARM_MEMORY"]] = f"{used:.0%} of the memory is in use"
-        with contextlib.suppress(OSError):
-            free = shutil.disk_usage(self.directory.path).free
-            if free < settings.disk_free_bytes_min:
-                because[CONSTANTS["ALARM_DISK"]] = f"{free >> 20} MiB are free on the disk of {self.directory.path}"
-        for server in range(superblock.servers_n):
-            raised = superblock.server_get(server, "alarms")
-            for name, reason in SERVER_ALARMS.items():
-                if raised & CONSTANTS[name]:
-                    because.setdefault(CONSTANTS[name], f"{names.role_of(server)}: {reason}")
-        if self._role_failed:
-            because[CONSTANTS["ALARM_SERVER_FAILED"]] = "a process died again and again"
-        before, now = superblock.get("alarms"), sum(because)
-        if before == now:
-            return
-        superblock.set("alarms", now)
-        for name in ("ALARM_MEMORY", "ALARM_DISK", "ALARM_SYNC_FAILED", "ALARM_SERVER_FAILED"):
-            bit = CONSTANTS[name]
-            if (before ^ now) & bit:
-                said = f"raised: {because[bit]}" if now & bit else "cleared"
-                self._say(f"alarm {name.removeprefix('ALARM_').lower()} {said}")
+        for line in self._alarms.check(self._role_failed):
+            self._say(line)
 
     def _check_idle(self, now: float) -> None:
         own = set(self._server_pids())
@@ -605,6 +621,34 @@ class Supervisor:
             and now - self._seen_client > limit
         ):
             self.stop(f"no client for {limit:g} s", 0)
+
+    def _looks_after_queues(self) -> bool:
+        return self._superblock.state == RUNNING and bool(self._life.leased(self._catalog))
+
+    def _end_queues(self, now: float) -> None:
+        """Delete the queues that go by themselves: exclusive ones, auto_delete, expires."""
+        superblock, own = self._superblock, set(self._server_pids())
+        serving = {
+            server - SERVER_WORKER_FIRST
+            for server in range(SERVER_WORKER_FIRST, superblock.servers_n)
+            if superblock.server_get(server, "state") == READY
+        }
+        clients = {view.client_epoch for view in self._clients.clients() if view.pid not in own}
+        ended = self._life.ended(self._catalog, Sight(now, self._statistics.queues(), serving, clients))
+        if not ended:
+            return
+
+        def delete(catalog: Catalog) -> None:
+            for name in ended:
+                catalog.delete_queue(name, client=catalog.queues[name].owner)
+
+        try:
+            self._change("queues", delete)
+        except Error as error:
+            self._say(f"queues that have to go stay for now: {error}", once=True)
+            return
+        for name, why in ended.items():
+            self._say(f"queue {name!r} is deleted: {why}")
 
     def _say(self, message: str, *, once: bool = False) -> None:
         """A line for people, in the log and in `status`."""
@@ -630,9 +674,13 @@ class Supervisor:
         notify_systemd("STOPPING=1")
         self._kill_at = time.monotonic() + (self.options.stop_timeout if timeout is None else timeout)
         for role in self._roles:
-            if role.kind == "queue_worker":
-                role.restart_at = None
-                children.send(role, signal.SIGTERM)
+            if role.kind != "store":
+                waiting, role.restart_at = role.restart_at is not None, None
+                if waiting and role.kind == "queue_worker":
+                    role.finishing = True
+                    self._start(role)  # it sees that the node ends when it has done what is in the rings
+                else:
+                    children.send(role, signal.SIGTERM)
         self._store_told = False
 
     def _drain(self, now: float) -> None:
@@ -724,41 +772,73 @@ class Supervisor:
             "version": catalog.version,
             "queues": sorted(catalog.queues.values(), key=lambda item: item.id),
             "exchanges": sorted(catalog.exchanges.values(), key=lambda item: item.name),
-            "bindings": sorted(catalog.bindings),
+            "bindings": [
+                {"exchange": item.exchange, "queue": item.queue, "routing_key": item.routing_key}
+                | ({"arguments": item.arguments} if item.conditions else {})
+                for item in sorted(catalog.bindings)
+            ],
         }
 
     def _op_declare_queue(
-        self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None
+        self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None, client: int = 0
     ) -> dict[str, Any]:
-        workers_n = self._superblock.servers_n - SERVER_WORKER_FIRST
-        return self._change(
+        workers_n = self._node.settings.workers  # those beyond only keep what they have
+        answer = self._change(
             "queue",
             lambda catalog: catalog.declare_queue(
-                name, workers_n=workers_n, durable=bool(durable), arguments=arguments or {}
+                name, workers_n=workers_n, durable=bool(durable), arguments=arguments or {}, client=client
             ),
         )
+        self._life.declared(answer["queue"], time.monotonic())
+        return answer
 
-    def _op_delete_queue(self, name: str) -> dict[str, Any]:
-        return self._change("queue", lambda catalog: catalog.delete_queue(name))
+    def _op_delete_queue(self, name: str, client: int = 0) -> dict[str, Any]:
+        return self._change("queue", lambda catalog: catalog.delete_queue(name, client=client))
 
-    def _op_declare_exchange(self, name: str, type: str = "direct", durable: bool = True) -> dict[str, Any]:
+    def _op_declare_exchange(
+        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> dict[str, Any]:
         return self._change(
-            "exchange", lambda catalog: catalog.declare_exchange(name, type=type, durable=bool(durable))
+            "exchange",
+            lambda catalog: catalog.declare_exchange(name, type=type, durable=bool(durable), alternate=alternate),
         )
 
     def _op_delete_exchange(self, name: str) -> dict[str, Any]:
         return self._change("exchange", lambda catalog: catalog.delete_exchange(name))
 
-    def _op_bind(self, queue: str, exchange: str, routing_key: str = "") -> dict[str, Any]:
-        return self._change("binding", lambda catalog: catalog.bind(queue, exchange, routing_key))
+    def _op_bind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        client: int = 0,
+    ) -> dict[str, Any]:
+        return self._change(
+            "binding", lambda catalog: catalog.bind(queue, exchange, routing_key, arguments, client=client)
+        )
 
-    def _op_unbind(self, queue: str, exchange: str, routing_key: str = "") -> dict[str, Any]:
-        return self._change("removed", lambda catalog: catalog.unbind(queue, exchange, routing_key))
+    def _op_unbind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        client: int = 0,
+    ) -> dict[str, Any]:
+        return self._change(
+            "removed", lambda catalog: catalog.unbind(queue, exchange, routing_key, arguments, client=client)
+        )
 
-    def _op_subscription(self, queue: str, name: str, delete: bool = False) -> dict[str, Any]:
+    def _op_subscription(self, queue: str, name: str, delete: bool = False, client: int = 0) -> dict[str, Any]:
         if delete:
             return self._change("queue", lambda catalog: catalog.delete_subscription(queue, name))
-        return self._change("queue", lambda catalog: catalog.declare_subscription(queue, name))
+        return self._change("queue", lambda catalog: catalog.declare_subscription(queue, name, client=client))
+
+    def _op_note(self, text: str) -> dict[str, Any]:
+        """A process of the node has something to say to people."""
+        self._say(str(text)[:500], once=True)
+        return {}
 
     def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
         """Change a copy of the catalog, make it durable, then use it and tell everybody."""
@@ -775,10 +855,10 @@ class Supervisor:
         return {what: result, "created": created, "version": self._catalog.version}
 
 
-def geometry(settings: Settings) -> dict[str, int]:
+def geometry(settings: Settings, workers_n: int) -> dict[str, int]:
     """What the superblock of a node with these settings says about sizes."""
     values = {name: getattr(settings, name) for name in GEOMETRY if name != "servers_n"}
-    return {"servers_n": SERVER_WORKER_FIRST + settings.workers, **values}
+    return {"servers_n": SERVER_WORKER_FIRST + workers_n, **values}
 
 
 def notify_systemd(state: str) -> None:

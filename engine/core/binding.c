@@ -7,7 +7,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (wr_bind_kernel(module) || wr_bind_store(module) || wr_bind_queue(module) || wr_bind_client(module)) {
+    if (wr_bind_kernel(module) || wr_bind_list(module) || wr_bind_collect(module) || wr_bind_store(module) || wr_bind_queue(module) ||
+        wr_bind_client(module)) {
         Py_DECREF(module);
         return NULL;
     }

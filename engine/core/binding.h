@@ -8,4 +8,6 @@ int wr_bind_kernel(PyObject *module); /* binding_kernel.c: crc32c, frames, scan,
 int wr_bind_store(PyObject *module);  /* binding_store.c: StoreServer */
 int wr_bind_queue(PyObject *module);  /* binding_queue.c: QueueEngine */
 int wr_bind_client(PyObject *module); /* binding_client.c: Client, Delivery */
+int wr_bind_list(PyObject *module);   /* binding_list.c: FileList */
+int wr_bind_collect(PyObject *module); /* binding_collect.c: Collection */
 #endif

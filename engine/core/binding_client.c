@@ -1,4 +1,4 @@
-/* The client's binding: Client (one attachment of this process to a node), Confirm, Route; publish, wait, control.
+/* The client's binding: Client (one attachment of this process to a node), Route; publish, wait, control. Confirm: binding_confirm.c.
  *
  * The mechanism is client.c. In here: arguments, the GIL, signals, exceptions, and the life of the memory.
  *
@@ -8,7 +8,7 @@
  *   After a fork the child's calls fail with SessionLost before they touch the parent's region (`wr_forks`).
  *   Trouble (server restarted, link closed, node stopping, disk failed) goes to Python's hook, which mends it or raises.
  */
-#include "binding_client.h"
+#include "binding_store.h"
 #include <stdarg.h>
 #include <sys/shm.h>
 
@@ -89,7 +89,7 @@ void wr_left(ClientObject *c) {
     if (c->ended && !c->busy) release_memory(c);
 }
 
-static int trouble(ClientObject *c, uint32_t server, wr_purpose purpose) {
+int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose) {
     wr_link *link = wr_attachment_link(&c->a, server);
     wr_server *peer = wr_superblock_server(c->a.port.super, server);
     uint32_t state = atomic_load_explicit(&c->a.port.super->state, memory_order_acquire);
@@ -108,7 +108,7 @@ int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, w
     uint64_t started = wr_now_ns(), check_at = started + CHECK_NS, now = started;
     if (wr_condition_met(condition)) return 0;
     for (;;) {
-        int code = trouble(c, condition->server, purpose);
+        int code = wr_trouble(c, condition->server, purpose);
         if (!code && now >= check_at) {
             code = WR_HOOK_CHECK;
             check_at = now + CHECK_NS;
@@ -124,9 +124,11 @@ int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, w
         uint64_t spin = c->a.spin_ns;
         c->busy++;
         bool met;
+        if (purpose == WR_FOR_ROOM) atomic_fetch_add_explicit(&client->blocked_credit, 1, memory_order_relaxed);
         Py_BEGIN_ALLOW_THREADS
         met = wr_attachment_sleep(client, condition, limit, spin);
         Py_END_ALLOW_THREADS
+        if (purpose == WR_FOR_ROOM) atomic_fetch_sub_explicit(&client->blocked_credit, 1, memory_order_relaxed);
         c->busy--;
         wr_left(c);
         if (c->ended) return wr_enter_slow(c);
@@ -162,17 +164,49 @@ int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t
     }
 }
 
-int wr_nap(ClientObject *c, uint64_t ns) {
+/* `blocked`, if any, counts us while we sleep; the region stays mapped as long as somebody is busy. */
+static int nap(ClientObject *c, uint64_t ns, _Atomic uint32_t *blocked) {
     struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
     c->busy++;
+    if (blocked) atomic_fetch_add_explicit(blocked, 1, memory_order_relaxed);
     Py_BEGIN_ALLOW_THREADS
     nanosleep(&t, NULL);
     Py_END_ALLOW_THREADS
+    if (blocked) atomic_fetch_sub_explicit(blocked, 1, memory_order_relaxed);
     c->busy--;
     wr_left(c);
     if (c->ended) return wr_enter_slow(c);
     if (PyErr_CheckSignals()) return -1;
     return c->ended ? wr_enter_slow(c) : 0;
+}
+
+int wr_nap(ClientObject *c, uint64_t ns) { return nap(c, ns, NULL); }
+
+static bool alarmed(const ClientObject *c) {
+    return atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & (WR_ALARM_MEMORY | WR_ALARM_DISK);
+}
+
+int wr_alarm_gate(ClientObject *c, uint64_t deadline) {
+    if (__builtin_expect(!alarmed(c), 1)) return 0;
+    const uint32_t server = WR_SERVER_WORKER_FIRST;
+    uint64_t now = wr_now_ns(), check_at = now + CHECK_NS;
+    do {
+        if (deadline && now >= deadline) {
+            if (wr_hook(c, WR_HOOK_TIMED_OUT, server, "publish")) return -1;
+            return wr_raise("TimedOut", "publishing is blocked by an alarm");
+        }
+        if (nap(c, deadline && deadline - now < SLICE_NS / 2 ? deadline - now : SLICE_NS / 2, &c->a.port.view.client->blocked_alarm))
+            return -1;
+        if (atomic_load_explicit(&c->a.port.super->state, memory_order_relaxed) > WR_NODE_RUNNING &&
+            wr_hook(c, WR_HOOK_STOPPING, server, "publish"))
+            return -1;
+        now = wr_now_ns();
+        if (now >= check_at) { /* is there anybody left who could clear it? */
+            if (wr_hook(c, WR_HOOK_CHECK, server, "publish")) return -1;
+            check_at = now + CHECK_NS;
+        }
+    } while (alarmed(c));
+    return 0;
 }
 
 int wr_gate(ClientObject *c, uint64_t deadline) {
@@ -183,143 +217,8 @@ int wr_gate(ClientObject *c, uint64_t deadline) {
     if (__builtin_expect(atomic_load_explicit(&super->catalog_version, memory_order_acquire) != c->catalog_seen, 0) &&
         wr_hook(c, WR_HOOK_CATALOG, 0, ""))
         return -1;
-    while (__builtin_expect(
-        (atomic_load_explicit(&super->alarms, memory_order_relaxed) & (WR_ALARM_MEMORY | WR_ALARM_DISK)) != 0, 0)) {
-        uint64_t now = wr_now_ns();
-        if (deadline && now >= deadline) {
-            if (wr_hook(c, WR_HOOK_TIMED_OUT, WR_SERVER_WORKER_FIRST, "publish")) return -1;
-            return wr_raise("TimedOut", "publishing is blocked by an alarm");
-        }
-        if (wr_nap(c, deadline && deadline - now < SLICE_NS / 2 ? deadline - now : SLICE_NS / 2)) return -1;
-        if (atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING &&
-            wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
-            return -1;
-    }
-    return 0;
+    return wr_alarm_gate(c, deadline);
 }
-
-/* ---- Confirm ----------------------------------------------------------------------------------------------------- */
-
-static PyObject *confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences) {
-    ConfirmObject *confirm = PyObject_New(ConfirmObject, wr_confirm_type);
-    if (!confirm) return NULL;
-    confirm->client = (ClientObject *)Py_NewRef(c);
-    confirm->level = level;
-    confirm->pairs_n = route->targets_n;
-    confirm->pairs = NULL;
-    if (route->targets_n) confirm->first = (wr_confirm_pair){route->targets[0].server, sequences[0]};
-    if (route->targets_n > 1) {
-        confirm->pairs = PyMem_Malloc(route->targets_n * sizeof *confirm->pairs);
-        if (!confirm->pairs) {
-            Py_DECREF(confirm);
-            return PyErr_NoMemory();
-        }
-        for (uint32_t t = 0; t < route->targets_n; t++)
-            confirm->pairs[t] = (wr_confirm_pair){route->targets[t].server, sequences[t]};
-    }
-    return (PyObject *)confirm;
-}
-
-static void confirm_dealloc(ConfirmObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    Py_XDECREF(self->client);
-    PyMem_Free(self->pairs);
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
-static const wr_confirm_pair *pairs_of(const ConfirmObject *self) { return self->pairs ? self->pairs : &self->first; }
-
-static bool pair_done(const ConfirmObject *self, const wr_confirm_pair *pair) {
-    ClientObject *c = self->client;
-    if (c->ended || !c->open || c->forks != wr_forks) return c->final[pair->server][self->level] > pair->sequence;
-    return atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, pair->server), self->level), memory_order_acquire) >
-           pair->sequence;
-}
-
-static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
-    ClientObject *c = self->client;
-    const wr_confirm_pair *pairs = pairs_of(self);
-    for (uint32_t i = 0; i < self->pairs_n; i++) {
-        if (pair_done(self, &pairs[i])) continue;
-        if (wr_enter(c)) {
-            if (PyErr_ExceptionMatches(wr_session_lost)) {
-                PyErr_Clear();
-                wr_raise("PeerLost", "the attachment ended before this was confirmed: it may or may not have been stored; "
-                                     "publish it again if that does no harm");
-            }
-            return -1;
-        }
-        wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, pairs[i].server), self->level),
-                                  pairs[i].sequence, pairs[i].server};
-        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm")) {
-            if (!pair_done(self, &pairs[i])) return -1;
-            PyErr_Clear(); /* it ended, and this was confirmed before */
-        }
-    }
-    return 0;
-}
-
-static int optional_timeout(PyObject *const *args, Py_ssize_t given, PyObject *names, uint64_t *deadline) {
-    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
-    PyObject *timeout = Py_None;
-    if (given + named > 1) {
-        PyErr_SetString(PyExc_TypeError, "at most one argument: timeout");
-        return -1;
-    }
-    if (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout")) {
-        PyErr_Format(PyExc_TypeError, "unexpected argument %R", PyTuple_GET_ITEM(names, 0));
-        return -1;
-    }
-    if (given + named) timeout = args[0];
-    return wr_deadline(timeout, deadline);
-}
-
-static PyObject *confirm_result(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
-    uint64_t deadline;
-    if (optional_timeout(args, given, names, &deadline) || confirm_wait_until((ConfirmObject *)op, deadline)) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *confirm_exception(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
-    uint64_t deadline;
-    if (optional_timeout(args, given, names, &deadline)) return NULL;
-    if (confirm_wait_until((ConfirmObject *)op, deadline) == 0) Py_RETURN_NONE;
-    if (PyErr_ExceptionMatches(PyExc_TimeoutError) || !PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return value;
-}
-
-static PyObject *confirm_done(PyObject *op, PyObject *unused) {
-    ConfirmObject *self = (ConfirmObject *)op;
-    (void)unused;
-    const wr_confirm_pair *pairs = pairs_of(self);
-    for (uint32_t i = 0; i < self->pairs_n; i++)
-        if (!pair_done(self, &pairs[i])) Py_RETURN_FALSE;
-    Py_RETURN_TRUE;
-}
-
-static PyMethodDef confirm_methods[] = {
-    {"wait", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
-     "wait(timeout=None): return when it is confirmed at its durability; TimedOut, PeerLost, SyncFailed or ClosedError."},
-    {"result", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
-     "result(timeout=None): the same as wait; the result is None."},
-    {"exception", (PyCFunction)(void (*)(void))confirm_exception, METH_FASTCALL | METH_KEYWORDS,
-     "exception(timeout=None): wait, and return the error, None when it was confirmed."},
-    {"done", confirm_done, METH_NOARGS, "Whether it is confirmed. Never waits."},
-    {NULL, NULL, 0, NULL}};
-
-static PyType_Slot confirm_slots[] = {
-    {Py_tp_dealloc, confirm_dealloc},
-    {Py_tp_methods, confirm_methods},
-    {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future whose result is None."},
-    {0, NULL}};
-static PyType_Spec confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, confirm_slots};
 
 /* ---- Route ------------------------------------------------------------------------------------------------------- */
 
@@ -414,27 +313,59 @@ int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_bod
     return 0;
 }
 
-/* Something of this call was handed over before the attachment ended: to do it all again would double that. */
-static void lost_in_the_middle(void) {
+void wr_lost_in_the_middle(void) {
     if (!PyErr_ExceptionMatches(wr_session_lost)) return;
     PyErr_Clear();
     wr_raise("PeerLost", "the attachment ended in the middle: a part of the messages may have been stored; none was confirmed");
 }
 
+/* What one message has besides body and metadata; all zero: a plain one. */
+typedef struct {
+    uint64_t expires, due;
+    const uint8_t *key;
+    bool transient;
+} wr_extras;
+
+/* From (expires | priority << 56, due, key or None, persistent), or None. The key stays in the tuple. */
+static int extras_of(PyObject *options, wr_extras *extras) {
+    *extras = (wr_extras){.key = NULL};
+    if (!options || options == Py_None) return 0;
+    if (!PyTuple_CheckExact(options) || PyTuple_GET_SIZE(options) != 4) {
+        PyErr_SetString(PyExc_TypeError, "options are (expires, due, key, persistent)");
+        return -1;
+    }
+    extras->expires = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(options, 0));
+    extras->due = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(options, 1));
+    if (PyErr_Occurred()) return -1;
+    PyObject *key = PyTuple_GET_ITEM(options, 2);
+    if (key != Py_None) {
+        if (!PyBytes_CheckExact(key) || PyBytes_GET_SIZE(key) != WR_KEY_BYTES) {
+            PyErr_SetString(PyExc_TypeError, "a key is 16 bytes");
+            return -1;
+        }
+        extras->key = (const uint8_t *)PyBytes_AS_STRING(key);
+    }
+    extras->transient = PyTuple_GET_ITEM(options, 3) == Py_False;
+    return 0;
+}
+
 static int publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
-                       int level, uint64_t deadline, uint64_t *sequences) {
-    uint8_t id[16];
+                       int level, uint64_t deadline, const wr_extras *extras, uint64_t *sequences) {
     uint32_t done = 0;
     wr_condition blocked;
     for (uint32_t t = 0; t < route->targets_n; t++)
         if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
-    wr_attachment_id(&c->a, id);
+    uint8_t flags = wr_flags_of(level);
+    if (extras->transient) flags &= (uint8_t)~WR_FLAG_PERSISTENT;
+    if (extras->key) flags |= WR_FLAG_DEDUPLICATE;
+    wr_message message = {.meta = meta, .body = body->bytes, .key = extras->key, .length = (uint64_t)body->length,
+                          .expires = extras->expires, .due = extras->due, .meta_length = meta_length, .flags = flags};
+    wr_attachment_id(&c->a, message.id);
     for (;;) {
-        int error = wr_attachment_publish(&c->a, route, &done, id, meta, meta_length, body->bytes, (uint64_t)body->length,
-                                          wr_flags_of(level), sequences, &blocked);
+        int error = wr_attachment_publish(&c->a, route, &done, &message, sequences, &blocked);
         if (!error) break;
-        if (wr_blocked(c, error, &blocked, deadline, "room for the message")) {
-            if (done) lost_in_the_middle();
+        if (wr_blocked(c, error, &blocked, deadline, "room for the message") || (!done && wr_alarm_gate(c, deadline))) {
+            if (done) wr_lost_in_the_middle();
             return -1;
         }
     }
@@ -462,23 +393,10 @@ static int meta_of(PyObject *meta, const char **bytes, uint16_t *length) {
     return 0;
 }
 
-/* Did a server refuse what was just confirmed? Its result is there as long as the ring has not come round. */
-static int refused(ClientObject *c, const wr_route *route, const uint64_t *sequences) {
-    for (uint32_t t = 0; t < route->targets_n; t++) {
-        uint32_t server = route->targets[t].server;
-        if (c->a.port.prepared[server] - sequences[t] > c->a.port.view.g.ring_records) continue;
-        uint32_t result =
-            atomic_load_explicit(&wr_view_command(&c->a.port.view, server, sequences[t])->result, memory_order_acquire);
-        if (result == WR_RESULT_NO && server >= WR_SERVER_WORKER_FIRST)
-            return wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
-        if (result == WR_RESULT_ERROR) return wr_raise("StoreError", "the worker could not take the message: see warren status");
-    }
-    return 0;
-}
-
 PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline,
-                           bool wait) {
-    if (!wait) return confirm_new(c, level, route, sequences);
+                       bool wait, wr_runs *runs) {
+    if (!wait) return wr_confirm_new(c, level, route, sequences, runs);
+    bool unusual = false;
     for (uint32_t t = 0; t < route->targets_n; t++) {
         uint32_t server = route->targets[t].server;
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequences[t], server};
@@ -490,38 +408,77 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
             }
             return NULL;
         }
+        unusual |= c->a.results[server].n || wr_results_unusual(&c->a, server);
     }
-    if (refused(c, route, sequences)) return NULL;
+    if (__builtin_expect(unusual, 0)) {
+        wr_run one[WR_WORKERS_MAX];
+        for (uint32_t t = 0; t < route->targets_n; t++) one[t] = (wr_run){route->targets[t].server, sequences[t], 1, 0};
+        if (wr_results_check(c, runs ? runs->runs : one, runs ? runs->n : route->targets_n, runs != NULL, NULL)) return NULL;
+    }
     Py_RETURN_NONE;
 }
 
 PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, int level, PyObject *meta, PyObject *timeout,
-                     bool wait) {
+                     bool wait, PyObject *options) {
     uint64_t deadline, sequences[WR_WORKERS_MAX];
     const char *meta_bytes;
     uint16_t meta_length;
     wr_body body;
+    wr_extras extras;
     if (wr_deadline(timeout, &deadline) || wr_gate(c, deadline) || meta_of(meta, &meta_bytes, &meta_length) ||
-        wr_body_take(c, object, meta_length, &body))
+        extras_of(options, &extras) || wr_body_take(c, object, meta_length, &body))
         return NULL;
-    int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, sequences);
+    int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, sequences);
     wr_body_drop(&body);
     if (error) return NULL;
     submit(c, route);
-    return wr_confirmed(c, route, sequences, level, deadline, wait);
+    return wr_confirmed(c, route, sequences, level, deadline, wait, NULL);
 }
 
-/* What one call of wr_publish_many has to do. `routes` and `metas` are lists (fast sequences) or NULL: then the same for all. */
+/* Note where message `index` of a batch went. */
+static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index) {
+    uint32_t last = runs->last[server];
+    if (last) {
+        wr_run *run = &runs->runs[last - 1];
+        if (run->first + run->count == sequence && run->index + run->count == index) {
+            run->count++;
+            return 0;
+        }
+    }
+    if (runs->n == runs->size) {
+        uint32_t size = runs->size ? 2 * runs->size : 4;
+        wr_run *more = PyMem_Realloc(runs->runs, size * sizeof *more);
+        if (!more) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        runs->runs = more;
+        runs->size = size;
+    }
+    runs->runs[runs->n++] = (wr_run){server, sequence, 1, index};
+    runs->last[server] = runs->n;
+    return 0;
+}
+
+/* What one call of wr_publish_many has to do. `routes`, `metas`, `options` are lists (fast sequences) or NULL: then the same for all. */
 typedef struct {
     const wr_route *route;
-    PyObject *routes, *metas;
+    PyObject *routes, *metas, *options;
+    wr_extras extras; /* without `options`: of all */
     const char *meta;
     uint16_t meta_length;
     int level;
     uint64_t deadline;
 } wr_batch_plan;
 
-static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **route, const char **meta, uint16_t *meta_length) {
+static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **route, const char **meta, uint16_t *meta_length,
+                     wr_extras *own, const wr_extras **extras) {
+    *extras = &plan->extras;
+    if (plan->options) {
+        if (i >= PySequence_Fast_GET_SIZE(plan->options)) return wr_raise("UsageError", "the options changed meanwhile");
+        if (extras_of(PySequence_Fast_GET_ITEM(plan->options, i), own)) return -1;
+        *extras = own;
+    }
     *route = plan->route;
     *meta = plan->meta;
     *meta_length = plan->meta_length;
@@ -542,7 +499,8 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
 }
 
 /* One body per element of `list` into the rings. Returns how many were handed over; *error when it ended early. */
-static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObject *list, uint64_t *last, bool *used, int *error) {
+static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObject *list, uint64_t *last, bool *used,
+                               wr_runs *runs, int *error) {
     uint64_t sequences[WR_WORKERS_MAX];
     Py_ssize_t sent = 0;
     /* The list may change under our feet while we wait for room without the GIL: its size is read anew each time. */
@@ -551,12 +509,16 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
         const char *meta;
         uint16_t meta_length;
         wr_body body;
+        wr_extras own;
+        const wr_extras *extras;
         PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, sent));
-        *error = plan_item(plan, sent, &route, &meta, &meta_length) || wr_body_take(c, object, meta_length, &body);
+        *error = plan_item(plan, sent, &route, &meta, &meta_length, &own, &extras) || wr_body_take(c, object, meta_length, &body);
         if (!*error) {
-            *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, sequences);
+            *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, sequences);
             wr_body_drop(&body);
         }
+        for (uint32_t t = 0; !*error && t < route->targets_n; t++)
+            *error = run_note(runs, route->targets[t].server, sequences[t], (uint64_t)sent);
         Py_DECREF(object);
         if (*error) return sent;
         bool now = sent % SUBMIT_EVERY == SUBMIT_EVERY - 1;
@@ -571,23 +533,28 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
     return sent;
 }
 
-/* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body. */
+/* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body; `options` (NULL: plain) like `meta`. */
 PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
-                          PyObject *timeout, bool wait) {
+                          PyObject *timeout, bool wait, PyObject *options) {
     wr_batch_plan plan = {.route = route, .level = level};
     uint64_t last[WR_SERVERS_MAX];
     bool used[WR_SERVERS_MAX] = {false};
+    wr_runs runs = {.runs = NULL};
     PyObject *list = NULL, *answer = NULL;
     if (wr_deadline(timeout, &plan.deadline) || wr_gate(c, plan.deadline)) return NULL;
     bool each = meta != Py_None && !PyBytes_Check(meta);
     if (!each && meta_of(meta, &plan.meta, &plan.meta_length)) return NULL;
+    bool extras_each = options && options != Py_None && !PyTuple_CheckExact(options);
+    if (!extras_each && extras_of(options, &plan.extras)) return NULL;
     list = PySequence_Fast(bodies, "bodies must be a sequence or an iterable");
+    if (list && extras_each) plan.options = PySequence_Fast(options, "options must be one per body");
     if (list && each) plan.metas = PySequence_Fast(meta, "headers must be one per body");
     if (list && !route) plan.routes = PySequence_Fast(routes, "routes must be one per body");
     if (!list || PyErr_Occurred()) goto done;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
-    if ((plan.metas && PySequence_Fast_GET_SIZE(plan.metas) != n) || (plan.routes && PySequence_Fast_GET_SIZE(plan.routes) != n)) {
-        wr_raise("UsageError", "there must be as many headers and routing keys as bodies (%zd)", n);
+    if ((plan.metas && PySequence_Fast_GET_SIZE(plan.metas) != n) || (plan.routes && PySequence_Fast_GET_SIZE(plan.routes) != n) ||
+        (plan.options && PySequence_Fast_GET_SIZE(plan.options) != n)) {
+        wr_raise("UsageError", "there must be as many headers, routing keys and options as bodies (%zd)", n);
         goto done;
     }
     /* All are looked at before the first is sent: a wrong one refuses the whole batch. */
@@ -597,13 +564,15 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         const char *bytes;
         uint16_t length;
         wr_body body;
-        if (plan_item(&plan, i, &to, &bytes, &length)) goto done;
+        wr_extras own;
+        const wr_extras *extras;
+        if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras)) goto done;
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) + length <= c->a.message_bytes_max) continue;
         if (wr_body_take(c, object, length, &body)) goto done;
         wr_body_drop(&body);
     }
     int error = 0;
-    Py_ssize_t sent = publish_list(c, &plan, list, last, used, &error);
+    Py_ssize_t sent = publish_list(c, &plan, list, last, used, &runs, &error);
     wr_route touched = {.targets_n = 0};
     uint64_t sequences[WR_SERVERS_MAX];
     for (uint32_t server = 0; server < c->servers_n && touched.targets_n < WR_WORKERS_MAX; server++) {
@@ -613,11 +582,13 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
     }
     if (error) {
-        if (sent) lost_in_the_middle();
+        if (sent) wr_lost_in_the_middle();
         goto done;
     }
-    answer = wr_confirmed(c, &touched, sequences, level, plan.deadline, wait);
+    answer = wr_confirmed(c, &touched, sequences, level, plan.deadline, wait, &runs);
 done:
+    PyMem_Free(runs.runs);
+    Py_XDECREF(plan.options);
     Py_XDECREF(list);
     Py_XDECREF(plan.metas);
     Py_XDECREF(plan.routes);
@@ -648,20 +619,21 @@ static int routes_hold(ClientObject *c) {
 
 static PyObject *client_publish(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    WANT(6, "route, body, level, meta, timeout, wait");
+    if (given != 7) WANT(6, "route, body, level, meta, timeout, wait, options=None");
     int level;
     if (!PyObject_TypeCheck(args[0], wr_route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
     if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
-    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], args[5] == Py_True);
+    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], args[5] == Py_True,
+                      given == 7 ? args[6] : NULL);
 }
 
 static PyObject *client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    WANT(6, "routes, bodies, level, metas, timeout, wait");
+    if (given != 7) WANT(6, "routes, bodies, level, metas, timeout, wait, options=None");
     int level;
     if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
     const wr_route *one = PyObject_TypeCheck(args[0], wr_route_type) ? &((RouteObject *)args[0])->route : NULL;
-    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], args[5] == Py_True);
+    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], args[5] == Py_True, given == 7 ? args[6] : NULL);
 }
 
 /* ---- control, barrier -------------------------------------------------------------------------------------------- */
@@ -710,6 +682,28 @@ static PyObject *client_barrier(PyObject *op, PyObject *const *args, Py_ssize_t 
     wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequence, server};
     if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the barrier")) return NULL;
     Py_RETURN_NONE;
+}
+
+/* wait_delivery(server, timeout): True when messages of the worker lie here or were pushed, or it was restarted; False: time is up. */
+static PyObject *client_wait_delivery(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    uint64_t deadline;
+    WANT(2, "server, timeout");
+    if (wr_enter(c) || server_of(c, args[0], &server) || wr_deadline(args[1], &deadline)) return NULL;
+    for (;;) {
+        for (uint32_t i = 0; i < c->a.consumers_size; i++) {
+            const wr_taker *taker = c->a.consumers[i];
+            if (taker && taker->server == server && wr_taker_pending(taker)) Py_RETURN_TRUE;
+        }
+        wr_condition condition = wr_attachment_delivery(&c->a, server);
+        if (wr_condition_met(&condition) ||
+            atomic_load_explicit(&wr_attachment_link(&c->a, server)->server_epoch, memory_order_acquire) != c->a.workers[server].epoch)
+            Py_RETURN_TRUE;
+        int answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
+        if (answer < 0 || wr_enter(c)) return NULL;
+        if (answer) Py_RETURN_FALSE;
+    }
 }
 
 /* settle(timeout): wait until everything submitted has reached the level that it asked for; False when time was up. */
@@ -807,10 +801,12 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
         for (int level = 0; level < 3; level++)
             c->final[server][level] =
                 atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, server), level), memory_order_acquire);
+    for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++) wr_results_look(&c->a, server);
     c->ended = true;
     if (args[0] != Py_None) c->end_error = Py_NewRef(args[0]);
     if (child) c->busy = 0; /* those threads do not exist here */
     if (c->open && !child) wr_attachment_wake(c->a.port.view.client);
+    if (c->busy) wr_waiter_kick();
     if (!c->busy) release_memory(c);
     Py_RETURN_NONE;
 }
@@ -859,8 +855,11 @@ static PyObject *client_set_worker(PyObject *op, PyObject *const *args, Py_ssize
     wr_worker_side *side = &c->a.workers[server];
     side->images = fresh[0].obj ? fresh[0].buf : NULL;
     side->transient_images = fresh[1].obj ? fresh[1].buf : NULL;
+    /* Several threads may have seen the new worker at once. The second must not forget what the first has announced to it since:
+     * a credit counted from 0 again would be below what was delivered, and nothing more would ever come. */
+    bool anew = side->epoch != epoch;
     side->epoch = epoch;
-    for (uint32_t i = 0; i < c->a.consumers_size; i++) {
+    for (uint32_t i = 0; anew && i < c->a.consumers_size; i++) {
         wr_taker *consumer = c->a.consumers[i];
         if (!consumer || consumer->server != server) continue;
         wr_taker_recheck(&c->a, consumer);
@@ -942,6 +941,8 @@ static void client_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     if (c->open) release_memory(c);
+    PyMem_RawFree(c->wants);
+    wr_results_free(&c->a);
     Py_XDECREF(c->hook);
     Py_XDECREF(c->end_error);
     type->tp_free(op);
@@ -949,11 +950,12 @@ static void client_dealloc(PyObject *op) {
 }
 
 static PyMethodDef client_methods[] = {
-    {"publish", (PyCFunction)(void (*)(void))client_publish, METH_FASTCALL, "publish(route, body, level, meta, timeout, wait)"},
+    {"publish", (PyCFunction)(void (*)(void))client_publish, METH_FASTCALL, "publish(route, body, level, meta, timeout, wait, options=None)"},
     {"publish_many", (PyCFunction)(void (*)(void))client_publish_many, METH_FASTCALL,
-     "publish_many(route or routes, bodies, level, meta or metas, timeout, wait)"},
+     "publish_many(route or routes, bodies, level, meta or metas, timeout, wait, options=None)"},
     {"control", (PyCFunction)(void (*)(void))client_control, METH_FASTCALL, "control(server, request, timeout) -> (result, reply)"},
     {"barrier", (PyCFunction)(void (*)(void))client_barrier, METH_FASTCALL, "barrier(server, level, timeout)"},
+    {"wait_delivery", (PyCFunction)(void (*)(void))client_wait_delivery, METH_FASTCALL, "wait_delivery(server, timeout) -> bool"},
     {"settle", (PyCFunction)(void (*)(void))client_settle, METH_FASTCALL, "settle(timeout) -> bool"},
     {"horizons", client_horizons, METH_O, "horizons(server) -> dict"},
     {"end", (PyCFunction)(void (*)(void))client_end, METH_FASTCALL, "end(error)"},
@@ -961,17 +963,18 @@ static PyMethodDef client_methods[] = {
      "set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch)"},
     {"link_epoch", client_link_epoch, METH_O, "link_epoch(server): epoch of the server that serves the link"},
     {"evicted", client_evicted, METH_O, "evicted(server): why the server closed the link, 0 if it did not"},
+    {"watch", (PyCFunction)(void (*)(void))wr_client_watch, METH_FASTCALL, "watch(server, kind, above) -> bool: see wait_any; True: met already"},
+    {"room", (PyCFunction)(void (*)(void))wr_client_room, METH_FASTCALL,
+     "room(server, commands, bytes, largest) -> None, or (server, head) to wait for"},
+    {"lying", wr_client_lying, METH_O, "lying(server) -> list: ids of queues with messages that lie here"},
+    {"trouble", (PyCFunction)(void (*)(void))wr_client_trouble, METH_FASTCALL, "trouble(server, purpose) -> code for the hook, or 0"},
     {"next_id", client_next_id, METH_NOARGS, "next_id() -> bytes: a new message id"},
     {"columns", (PyCFunction)(void (*)(void))wr_columns, METH_FASTCALL, "columns(handle, rows): messages of a browse answer for Arrow"},
     {"set_store", (PyCFunction)(void (*)(void))wr_store_set, METH_FASTCALL,
-     "set_store(store, directory, index, summary, images, folder, epoch, index_generation)"},
-    {"store_write", (PyCFunction)(void (*)(void))wr_store_write, METH_FASTCALL,
-     "store_write(store, ids, bodies, level, timeout, wait)"},
-    {"store_write_one", (PyCFunction)(void (*)(void))wr_store_write_one, METH_FASTCALL,
-     "store_write_one(store, id, body, level, timeout, wait)"},
-    {"store_remove", (PyCFunction)(void (*)(void))wr_store_remove, METH_FASTCALL, "store_remove(store, ids, timeout) -> int"},
-    {"store_contains", (PyCFunction)(void (*)(void))wr_store_contains, METH_FASTCALL, "store_contains(store, id, timeout) -> bool"},
-    {"store_read", (PyCFunction)(void (*)(void))wr_store_read, METH_FASTCALL, "store_read(store, id) -> bytes | None"},
+     "set_store(store, directory, summary, images, folder, epoch)"},
+    {"store_dying", wr_face_dying, METH_O, "store_dying(store) -> commands processed: a delete_and_terminate begins"},
+    {"store_terminate", (PyCFunction)(void (*)(void))wr_face_terminate, METH_FASTCALL,
+     "store_terminate(store, since, timeout) -> int: its end; how many commands were masked"},
     {"deliveries", (PyCFunction)(void (*)(void))wr_deliveries, METH_FASTCALL,
      "deliveries(handle, rows) -> list: messages of a browse answer (None for one that is gone)"},
     {NULL, NULL, 0, NULL}};
@@ -1001,7 +1004,7 @@ int wr_bind_client(PyObject *module) {
         PyType_Spec *spec;
         PyTypeObject **type;
         const char *name;
-    } types[] = {{&client_spec, &wr_client_type, "Client"}, {&confirm_spec, &wr_confirm_type, "Confirm"},
+    } types[] = {{&client_spec, &wr_client_type, "Client"}, {&wr_confirm_spec, &wr_confirm_type, "Confirm"},
                  {&route_spec, &wr_route_type, "Route"}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         *types[i].type = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[i].spec, NULL);
@@ -1019,5 +1022,5 @@ int wr_bind_client(PyObject *module) {
                    {"LEVEL_WRITTEN", WR_LEVEL_WRITTEN}, {"LEVEL_SYNCED", WR_LEVEL_SYNCED}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;
-    return wr_bind_consumer(module) ? -1 : 0;
+    return wr_bind_consumer(module) || wr_bind_store_type(module) || wr_bind_wait(module) ? -1 : 0;
 }

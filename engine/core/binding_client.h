@@ -1,4 +1,4 @@
-/* What the two files of the client's binding share: types, and the functions that may wait. */
+/* What the files of the client's binding share: types, and the functions that may wait. */
 #ifndef WR_BINDING_CLIENT_H
 #define WR_BINDING_CLIENT_H
 #include "binding.h"
@@ -36,6 +36,7 @@ typedef struct {
     uint64_t submitted[WR_SERVERS_MAX][3]; /* last sequence + 1 that wants this level */
     uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
     uint32_t servers_n;
+    struct wr_wants *wants;            /* binding_wait.c; NULL until somebody watches */
 } ClientObject;
 
 typedef struct {
@@ -43,13 +44,30 @@ typedef struct {
     uint64_t sequence;
 } wr_confirm_pair;
 
+/* Messages of a batch that follow each other in the batch and in a ring. */
+typedef struct {
+    uint32_t server;
+    uint64_t first; /* sequence */
+    uint64_t count;
+    uint64_t index; /* of the first in the batch */
+} wr_run;
+
+typedef struct {
+    wr_run *runs; /* PyMem, NULL: none */
+    uint32_t n, size;
+    uint32_t last[WR_SERVERS_MAX]; /* number + 1 of the run that grows */
+} wr_runs;
+
 typedef struct {
     PyObject_HEAD
     ClientObject *client;
     int level;
     uint32_t pairs_n;
     wr_confirm_pair first;
+    uint64_t from;          /* store: first of the commands that it is for */
     wr_confirm_pair *pairs; /* when pairs_n > 1 */
+    wr_run *runs;           /* of a batch, NULL: each pair is one message, the same one */
+    uint32_t runs_n;
 } ConfirmObject;
 
 typedef struct {
@@ -77,6 +95,8 @@ int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, w
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
 /* After EAGAIN: submit what is prepared everywhere and wait for room. After ECONNRESET, EMSGSIZE, ENOMEM: the exception. */
 int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what);
+/* What ends, or mends, a wait for this purpose: a code for the hook, or 0. */
+int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose);
 /* Call the hook; -1 when it raised. */
 int wr_hook(ClientObject *c, int code, uint32_t server, const char *what);
 /* Raise a class of warren.engine.errors. Returns -1. */
@@ -84,11 +104,13 @@ int wr_raise(const char *name, const char *format, ...);
 
 /* Publish one or many bodies; steals nothing. New reference: a Confirm, or None when `wait`. */
 PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int level, PyObject *meta, PyObject *timeout,
-                     bool wait);
+                     bool wait, PyObject *options);
 PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
-                          PyObject *timeout, bool wait);
+                          PyObject *timeout, bool wait, PyObject *options);
 /* Before a publish or a write: is the node up, does the catalog hold, is no alarm on? Waits. */
 int wr_gate(ClientObject *c, uint64_t deadline);
+/* The last of these questions alone, for the middle of a batch. */
+int wr_alarm_gate(ClientObject *c, uint64_t deadline);
 /* Let others run for a moment, without the GIL; -1 with an exception (signal, the client ended). */
 int wr_nap(ClientObject *c, uint64_t ns);
 /* After leaving `busy`: the last one out of an ended client releases its memory. */
@@ -107,23 +129,45 @@ int wr_level_of(PyObject *argument, int *level);
 static inline uint8_t wr_flags_of(int level) {
     return WR_FLAG_PERSISTENT | (level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0);
 }
-/* A Confirm of these sequences, or None when `wait` and they are confirmed. */
-PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait);
+/* A Confirm of these sequences, or None when `wait` and they are confirmed. `runs`: of a batch, taken over by a Confirm; or NULL. */
+PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait,
+                       wr_runs *runs);
+/* After these were confirmed: 0, or -1 with the exception of what was refused. *duplicates (may be NULL): how many were dropped. */
+int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates);
+
+/* The same for commands from ... to of a store. */
+PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t to, int level, uint64_t deadline, bool wait);
+/* binding_confirm.c */
+extern PyType_Spec wr_confirm_spec;
+PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs);
+/* A Confirm of nothing: done. */
+PyObject *wr_confirm_none(ClientObject *c, int level);
+/* After SessionLost, when something of the call was handed over before: to do it all again would double that. */
+void wr_lost_in_the_middle(void);
+/* Was one of these commands of a store masked by a delete_and_terminate? */
+bool wr_face_is_masked(ClientObject *c, uint32_t server, uint64_t from, uint64_t to);
 
 /* 0, ENOENT (no such message, or the region is not there any more), EBADMSG, EIO; -1 with an exception. */
 int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], uint8_t **bytes, uint32_t *length, uint16_t *meta_length);
 
 int wr_bind_consumer(PyObject *module); /* binding_consumer.c: QueueHandle, Delivery */
 
+/* binding_wait.c: waiting for many attachments in one thread, and what never waits. */
+int wr_bind_wait(PyObject *module);
+void wr_waiter_kick(void); /* the thread in wait_any looks at its clients anew */
+PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_client_lying(PyObject *op, PyObject *argument);
+PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t given);
+/* Confirm.add_done_callback and future: functions of Python, given with set_confirm_face. */
+extern PyObject *wr_confirm_callback, *wr_confirm_future;
+
 /* binding_storeface.c */
 int wr_store_side_open(ClientObject *c); /* ENOMEM */
 void wr_store_side_close(ClientObject *c);
 PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_store_write(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_store_write_one(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_store_remove(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_store_contains(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_store_read(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_face_dying(PyObject *op, PyObject *argument);
+PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t given);
 
 PyObject *wr_columns(PyObject *client, PyObject *const *args, Py_ssize_t given);    /* Client.columns, the same for Arrow */
 PyObject *wr_deliveries(PyObject *client, PyObject *const *args, Py_ssize_t given); /* Client.deliveries, for browsing */

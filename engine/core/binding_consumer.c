@@ -12,32 +12,14 @@
  *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
  *   Entries taken out of `pending` are in local hands while the GIL is away; they come back there when that fails.
  */
-#include "binding_client.h"
+#include "binding_consumer.h"
 #include <structmember.h>
 
 #define HOT_NS 1000000ull
 #define WINDOW_MAX 256u
 #define TAGS_MAX 4096u
 #define LOCATE_TRIES 6
-
-typedef struct {
-    PyObject_HEAD
-    ClientObject *client;
-    wr_taker consumer;
-    wr_route route;
-    PyObject *owner;        /* the Queue of Python */
-    PyTypeObject *messages; /* class of the messages, derived from Delivery */
-    PyObject *dead;         /* why the queue cannot be used any more (text), or NULL */
-    uint32_t server, queue;
-    bool registered;        /* `consumer` stands in the attachment */
-    uint32_t window;
-    uint32_t prefetch;      /* wanted by consume(); 0: credit */
-    uint64_t cancelled;     /* sequence + 1 of the last CANCEL, 0: none */
-    uint32_t inside;        /* threads that are in a get */
-    bool hot;               /* Python was told */
-    uint64_t last_ns;       /* end of the last get */
-    PyObject *weak;
-} HandleObject;
+#define STORE_TRIES 80 /* about 5 s: store and worker were killed, and the worker, or its publisher, is about to send the body again */
 
 typedef struct {
     PyObject_HEAD
@@ -47,6 +29,9 @@ typedef struct {
     uint64_t tag;
     uint8_t id[16];
     uint16_t delivery_count;
+    uint8_t priority;
+    uint8_t reason; /* WR_REASON_...: why it died, in a queue of dead letters */
+    bool persistent;
     bool redelivered;
     bool settled;
 } DeliveryObject;
@@ -143,6 +128,9 @@ static PyObject *deliver(HandleObject *h, const wr_delivery *d, PyObject *body, 
     memcpy(m->id, d->id, 16);
     m->delivery_count = d->delivery_count;
     m->redelivered = d->flags & WR_DELIVERY_REDELIVERED;
+    m->priority = d->flags >> WR_DELIVERY_PRIORITY_SHIFT;
+    m->reason = d->flags >> WR_DELIVERY_REASON_SHIFT & WR_DELIVERY_REASON_MASK;
+    m->persistent = d->location != WR_LOCATION_JOURNAL_TRANSIENT && d->location != WR_LOCATION_STORE_TRANSIENT;
     return (PyObject *)m;
 }
 
@@ -167,7 +155,7 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
     ClientObject *c = h->client;
     uint32_t server = h->server;
     const char *reason = "place";
-    for (int attempt = 0; attempt < LOCATE_TRIES; attempt++) {
+    for (int attempt = 0; attempt < (d->location >= WR_LOCATION_STORE ? STORE_TRIES : LOCATE_TRIES); attempt++) {
         int error = ENOENT;
         if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
             uint8_t *bytes;
@@ -219,7 +207,7 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
         if (!held) break;
         error = locate(c, server, d, slot);
         if (error) return NULL; /* -1: exception; ENOENT: gone */
-        if (attempt && wr_nap(c, 1000000)) return NULL;
+        if (attempt && wr_nap(c, attempt < 6 ? 1000000ull << attempt : 64000000)) return NULL;
     }
     if (held) corrupt(d, reason);
     return NULL;
@@ -236,7 +224,7 @@ static int push_back(HandleObject *h, const wr_pending *p) {
     wr_condition blocked;
     uint64_t tag = p->delivery.sequence;
     /* No room in front: back to the queue with it. When that cannot be said now, the worker returns it when we go. */
-    if (!wr_attachment_settle(&h->client->a, c, WR_OP_NACK, WR_FLAG_REQUEUE, &tag, 1, &blocked))
+    if (!wr_attachment_settle(&h->client->a, c, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, &tag, 1, &blocked))
         wr_port_submit(&h->client->a.port, h->server);
     return 0;
 }
@@ -542,6 +530,24 @@ failed:
     return NULL;
 }
 
+/* ---- the same without waiting, for binding_wait.c ----------------------------------------------------------------- */
+
+int wr_handle_enter(HandleObject *h) { return enter(h); }
+
+int wr_handle_intake(HandleObject *h) { return register_consumer(h) || intake(h) ? -1 : 0; }
+
+PyObject *wr_handle_hand_out(HandleObject *h) { return hand_out(h); }
+
+bool wr_handle_in_memory(const HandleObject *h) {
+    const wr_taker *c = &h->consumer;
+    uint8_t first;
+    return read_image(h->client, h->server, &c->pending[c->pending_first & (c->pending_size - 1)].delivery, 0, &first, 0);
+}
+
+void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
+    if (!h->prefetch) note_call(h, wanted, wanted < WINDOW_MAX ? WINDOW_MAX : wanted);
+}
+
 /* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. */
 static PyObject *handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
@@ -568,7 +574,7 @@ static int return_pending(HandleObject *h) {
         while (n < 512 && i != consumer->pending_next)
             tags[n++] = consumer->pending[i++ & (consumer->pending_size - 1)].delivery.sequence;
         wr_condition blocked;
-        int error = wr_attachment_settle(&c->a, consumer, WR_OP_NACK, WR_FLAG_REQUEUE, tags, n, &blocked);
+        int error = wr_attachment_settle(&c->a, consumer, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, tags, n, &blocked);
         if (!error) consumer->pending_first = i;
         else if (wr_blocked(c, error, &blocked, 0, "room to return messages")) return -1;
     }
@@ -604,7 +610,7 @@ static PyObject *handle_hoard(PyObject *op, PyObject *unused) {
 static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given, bool many) {
     HandleObject *h = (HandleObject *)op;
     int level;
-    if (given != 5) return PyErr_Format(PyExc_TypeError, "arguments: body, level, meta, timeout, wait");
+    if (given != 5 && given != 6) return PyErr_Format(PyExc_TypeError, "arguments: body, level, meta, timeout, wait, options=None");
     if (wr_level_of(args[1], &level)) return NULL;
     ClientObject *c = h->client;
     if (wr_enter(c)) return NULL;
@@ -614,8 +620,9 @@ static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given,
         return NULL;
     if (enter(h)) return NULL;
     bool wait = args[4] == Py_True;
-    return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait)
-                : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait);
+    PyObject *options = given == 6 ? args[5] : NULL;
+    return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait, options)
+                : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait, options);
 }
 
 static PyObject *handle_put(PyObject *op, PyObject *const *args, Py_ssize_t given) { return put_with(op, args, given, false); }
@@ -712,12 +719,14 @@ static PyObject *delivery_nack(PyObject *self, PyObject *const *args, Py_ssize_t
     return settle_one((DeliveryObject *)self, WR_OP_NACK, values[0] ? WR_FLAG_REQUEUE : 0, values[1]);
 }
 
-/* settle_many(messages, ack, requeue): messages of this queue, in as few commands as possible. */
+/* settle_many(messages, ack, requeue, unseen = False): messages of this queue, in as few commands as possible. `unseen`: they were
+ * handed to nobody, so that their delivery does not count. */
 static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
-    if (given != 3) return PyErr_Format(PyExc_TypeError, "arguments: messages, ack, requeue");
+    if (given != 3 && given != 4) return PyErr_Format(PyExc_TypeError, "arguments: messages, ack, requeue, unseen");
     uint8_t code = args[1] == Py_True ? WR_OP_ACK : WR_OP_NACK;
     uint8_t flags = code == WR_OP_NACK && args[2] == Py_True ? WR_FLAG_REQUEUE : 0;
+    if (flags && given == 4 && args[3] == Py_True) flags |= WR_FLAG_UNSEEN;
     PyObject *list = PySequence_Fast(args[0], "messages must be a sequence");
     if (!list) return NULL;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
@@ -970,16 +979,19 @@ static PyObject *handle_get_usable(PyObject *op, void *closure) {
 }
 
 static PyMethodDef handle_methods[] = {
-    {"put", (PyCFunction)(void (*)(void))handle_put, METH_FASTCALL, "put(body, level, meta, timeout, wait) -> Confirm | None"},
+    {"put", (PyCFunction)(void (*)(void))handle_put, METH_FASTCALL, "put(body, level, meta, timeout, wait, options=None) -> Confirm | None"},
     {"put_many", (PyCFunction)(void (*)(void))handle_put_many, METH_FASTCALL,
-     "put_many(bodies, level, meta, timeout, wait) -> Confirm | None"},
+     "put_many(bodies, level, meta, timeout, wait, options=None) -> Confirm | None"},
     {"get", (PyCFunction)(void (*)(void))handle_get, METH_FASTCALL, "get(timeout) -> Delivery | None"},
     {"get_many", (PyCFunction)(void (*)(void))handle_get_many, METH_FASTCALL, "get_many(max, timeout) -> list"},
     {"begin", handle_begin, METH_O, "begin(prefetch): deliver ahead from now on"},
     {"release", handle_release, METH_NOARGS, "release(): end consuming; what was not handed out returns to the queue"},
     {"hoard", handle_hoard, METH_NOARGS,
      "hoard(): messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none"},
-    {"settle_many", (PyCFunction)(void (*)(void))handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue)"},
+    {"poll", (PyCFunction)(void (*)(void))wr_handle_poll, METH_FASTCALL, "poll(max, wanted, memory) -> list or code: get_many that never waits"},
+    {"stop", wr_handle_stop, METH_NOARGS, "stop(): ask for no more; the sequence of the CANCEL, None: nothing asked for, False: no room"},
+    {"give_back", wr_handle_give_back, METH_NOARGS, "give_back() -> bool: what was not handed out returns to the queue; False: no room"},
+    {"settle_many", (PyCFunction)(void (*)(void))handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue, unseen=False)"},
     {"kill", handle_kill, METH_O, "kill(reason): calls fail with SessionLost from now on"},
     {NULL, NULL, 0, NULL}};
 
@@ -1039,6 +1051,9 @@ static PyMemberDef delivery_members[] = {
     {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue"},
     {"delivery_count", T_USHORT, offsetof(DeliveryObject, delivery_count), READONLY, "deliveries before this one"},
     {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been handed to somebody before"},
+    {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 9"},
+    {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "REASON_...: why it died, in a queue of dead letters; else 0"},
+    {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives the node"},
     {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked"},
     {NULL, 0, 0, 0, NULL}};
 

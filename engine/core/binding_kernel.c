@@ -4,7 +4,7 @@
  * the committer, waiting) runs without the GIL; the buffer is pinned meanwhile. The servers use log.h directly from their
  * own loops; the Log type here drives the same code with one Python thread as loop and one as committer.
  */
-#include "binding.h"
+#include "binding_args.h"
 #include "log.h"
 #include <stdlib.h>
 
@@ -12,21 +12,9 @@
 
 /* ---- arguments ---- */
 
-static int count_ok(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most) {
+static int count_between(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most) {
     if (given >= least && given <= most) return 1;
     PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd arguments, %zd given", name, least, most, given);
-    return 0;
-}
-
-/* An unsigned number of at most `bits` bits; -1 with an exception set. */
-static int number_of(PyObject *object, int bits, const char *name, uint64_t *to) {
-    unsigned long long value = PyLong_AsUnsignedLongLong(object);
-    if (value == (unsigned long long)-1 && PyErr_Occurred()) return -1;
-    if (bits < 64 && value >> bits) {
-        PyErr_Format(PyExc_OverflowError, "%s does not fit into %d bits", name, bits);
-        return -1;
-    }
-    *to = value;
     return 0;
 }
 
@@ -36,7 +24,7 @@ static PyObject *crc32c(PyObject *module, PyObject *const *args, Py_ssize_t give
     (void)module;
     Py_buffer from;
     uint64_t seed = 0;
-    if (!count_ok("crc32c", given, 1, 2) || (given > 1 && number_of(args[1], 32, "seed", &seed))) return NULL;
+    if (!count_between("crc32c", given, 1, 2) || (given > 1 && number_of(args[1], 32, "seed", &seed))) return NULL;
     if (PyObject_GetBuffer(args[0], &from, PyBUF_SIMPLE) < 0) return NULL;
     uint32_t crc;
     if (from.len > LONG_BYTES) {
@@ -54,7 +42,7 @@ static PyObject *crc32c(PyObject *module, PyObject *const *args, Py_ssize_t give
 static PyObject *copy_crc(const char *name, PyObject *const *args, Py_ssize_t given, bool table) {
     Py_buffer to, from;
     uint64_t seed = 0;
-    if (!count_ok(name, given, 2, 3) || (given > 2 && number_of(args[2], 32, "seed", &seed))) return NULL;
+    if (!count_between(name, given, 2, 3) || (given > 2 && number_of(args[2], 32, "seed", &seed))) return NULL;
     if (PyObject_GetBuffer(args[0], &to, PyBUF_WRITABLE) < 0) return NULL;
     if (PyObject_GetBuffer(args[1], &from, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&to);
@@ -119,7 +107,7 @@ static PyObject *frame_encode(PyObject *module, PyObject *const *args, Py_ssize_
     wr_frame_head head;
     uint64_t salt;
     Py_buffer body;
-    if (!count_ok("frame_encode", given, HEAD_ARGS + 2, HEAD_ARGS + 2) || head_of(args, &head) ||
+    if (!count_between("frame_encode", given, HEAD_ARGS + 2, HEAD_ARGS + 2) || head_of(args, &head) ||
         number_of(args[HEAD_ARGS + 1], 64, "salt", &salt))
         return NULL;
     if (PyObject_GetBuffer(args[HEAD_ARGS], &body, PyBUF_SIMPLE) < 0) return NULL;
@@ -133,15 +121,17 @@ static PyObject *frame_encode(PyObject *module, PyObject *const *args, Py_ssize_
 static PyObject *frame_pad(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     uint64_t bytes, salt;
-    if (!count_ok("frame_pad", given, 2, 2) || number_of(args[0], 31, "bytes", &bytes) ||
+    if (!count_between("frame_pad", given, 2, 3) || number_of(args[0], 31, "bytes", &bytes) ||
         number_of(args[1], 64, "salt", &salt))
         return NULL;
+    int last = given > 2 ? PyObject_IsTrue(args[2]) : 0;
+    if (last < 0) return NULL;
     if (bytes < WR_FRAME_BYTES_MIN) {
         PyErr_Format(PyExc_ValueError, "a frame has %d bytes at least", WR_FRAME_BYTES_MIN);
         return NULL;
     }
     PyObject *frame = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-    if (frame) wr_frame_pad((uint8_t *)PyBytes_AS_STRING(frame), bytes, salt);
+    if (frame) wr_frame_pad((uint8_t *)PyBytes_AS_STRING(frame), bytes, salt, last != 0);
     return frame;
 }
 
@@ -149,7 +139,7 @@ static PyObject *frame_check(PyObject *module, PyObject *const *args, Py_ssize_t
     (void)module;
     Py_buffer file;
     uint64_t at, salt;
-    if (!count_ok("frame_check", given, 3, 3) || number_of(args[1], 64, "at", &at) ||
+    if (!count_between("frame_check", given, 3, 3) || number_of(args[1], 64, "at", &at) ||
         number_of(args[2], 64, "salt", &salt))
         return NULL;
     if (PyObject_GetBuffer(args[0], &file, PyBUF_SIMPLE) < 0) return NULL;
@@ -167,7 +157,7 @@ static PyObject *frame_scan(PyObject *module, PyObject *const *args, Py_ssize_t 
     (void)module;
     Py_buffer file;
     uint64_t salt, at;
-    if (!count_ok("frame_scan", given, 3, 3) || number_of(args[1], 64, "salt", &salt) ||
+    if (!count_between("frame_scan", given, 3, 3) || number_of(args[1], 64, "salt", &salt) ||
         number_of(args[2], 64, "start", &at))
         return NULL;
     if (PyObject_GetBuffer(args[0], &file, PyBUF_SIMPLE) < 0) return NULL;
@@ -201,16 +191,19 @@ static PyObject *frame_scan(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 static PyObject *file_header_pack(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    uint64_t kind, node_id, owner, file, salt, created_ns;
-    if (!count_ok("file_header_pack", given, 6, 6) || number_of(args[0], 32, "kind", &kind) ||
+    uint64_t kind, node_id, owner, file, salt, created_ns, low = 0, high = 0;
+    if (!count_between("file_header_pack", given, 6, 8) || number_of(args[0], 32, "kind", &kind) ||
         number_of(args[1], 64, "node_id", &node_id) || number_of(args[2], 32, "owner", &owner) ||
         number_of(args[3], 64, "file", &file) || number_of(args[4], 64, "salt", &salt) ||
-        number_of(args[5], 64, "created_ns", &created_ns))
+        number_of(args[5], 64, "created_ns", &created_ns) || (given > 6 && number_of(args[6], 63, "low", &low)) ||
+        (given > 7 && number_of(args[7], 63, "high", &high)))
         return NULL;
     PyObject *page = PyBytes_FromStringAndSize(NULL, WR_FILE_HEADER_BYTES);
-    if (page)
-        wr_file_header_write((uint8_t *)PyBytes_AS_STRING(page), (uint32_t)kind, node_id, (uint32_t)owner, file, salt,
-                             created_ns);
+    if (page) {
+        uint8_t *to = (uint8_t *)PyBytes_AS_STRING(page);
+        wr_file_header_write(to, (uint32_t)kind, node_id, (uint32_t)owner, file, salt, created_ns);
+        if (given > 7) wr_file_header_stand_for(to, low, high);
+    }
     return page;
 }
 
@@ -218,7 +211,7 @@ static PyObject *file_header_check(PyObject *module, PyObject *const *args, Py_s
     (void)module;
     uint64_t kind, node_id, owner, file, salt = 0;
     Py_buffer page;
-    if (!count_ok("file_header_check", given, 5, 5) || number_of(args[1], 32, "kind", &kind) ||
+    if (!count_between("file_header_check", given, 5, 5) || number_of(args[1], 32, "kind", &kind) ||
         number_of(args[2], 64, "node_id", &node_id) || number_of(args[3], 32, "owner", &owner) ||
         number_of(args[4], 64, "file", &file))
         return NULL;
@@ -234,7 +227,7 @@ static PyObject *image_read(PyObject *module, PyObject *const *args, Py_ssize_t 
     (void)module;
     Py_buffer region;
     uint64_t images_n, file_bytes, file, offset, bytes;
-    if (!count_ok("image_read", given, 6, 6) || number_of(args[1], 16, "images_n", &images_n) ||
+    if (!count_between("image_read", given, 6, 6) || number_of(args[1], 16, "images_n", &images_n) ||
         number_of(args[2], 40, "file_bytes", &file_bytes) || number_of(args[3], 64, "file", &file) ||
         number_of(args[4], 40, "offset", &offset) || number_of(args[5], 31, "bytes", &bytes))
         return NULL;
@@ -317,7 +310,7 @@ static PyObject *log_close(LogObject *self, PyObject *ignored) {
 
 static PyObject *log_offer(LogObject *self, PyObject *const *args, Py_ssize_t given) {
     uint64_t file, salt;
-    if (!open_log(self) || !count_ok("offer", given, 4, 4) || number_of(args[1], 63, "file", &file) ||
+    if (!open_log(self) || !count_between("offer", given, 4, 4) || number_of(args[1], 63, "file", &file) ||
         number_of(args[2], 64, "salt", &salt))
         return NULL;
     int fd = PyObject_AsFileDescriptor(args[0]);
@@ -356,7 +349,7 @@ static PyObject *append_call(LogObject *self, const char *name, PyObject *const 
     wr_frame_head head;
     uint64_t count = 1, file = 0, offset = 0;
     Py_buffer body;
-    if (!open_log(self) || !count_ok(name, given, HEAD_ARGS + 2 + run, HEAD_ARGS + 2 + run) || head_of(args, &head) ||
+    if (!open_log(self) || !count_between(name, given, HEAD_ARGS + 2 + run, HEAD_ARGS + 2 + run) || head_of(args, &head) ||
         (run && number_of(args[HEAD_ARGS + 2], 32, "count", &count)))
         return NULL;
     int wants_sync = PyObject_IsTrue(args[HEAD_ARGS + 1]);
@@ -473,11 +466,11 @@ static PyMethodDef functions[] = {
     FAST(copy_crc32c, "copy_crc32c(to, data, seed=0): copy and CRC32C in one pass."),
     FAST(copy_crc32c_table, "The same without the processor's instruction."),
     FAST(frame_encode, "frame_encode(kind, id, flags, client_epoch, sequence, extra, meta_length, body, salt): one frame."),
-    FAST(frame_pad, "frame_pad(bytes, salt): one padding frame."),
+    FAST(frame_pad, "frame_pad(bytes, salt, last=False): one padding frame."),
     FAST(frame_check, "frame_check(buffer, at, salt): (total, kind, flags, id, client_epoch, sequence, extra, "
                       "meta_length), or the reason why there is no frame."),
     FAST(frame_scan, "frame_scan(buffer, salt, start): (rows, end, reason)."),
-    FAST(file_header_pack, "file_header_pack(kind, node_id, owner, file, salt, created_ns): the header page."),
+    FAST(file_header_pack, "file_header_pack(kind, node_id, owner, file, salt, created_ns[, low, high]): the header page."),
     FAST(file_header_check, "file_header_check(page, kind, node_id, owner, file): (reason or None, salt)."),
     FAST(image_read, "image_read(region, images_n, file_bytes, file, offset, bytes): the bytes, or None."),
     {NULL, NULL, 0, NULL},

@@ -1,7 +1,7 @@
 /* QueueEngine for Python: policy stays there (engine/queue.py), the loop is wr_queue_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run are called by the thread that calls run. */
 #include "binding.h"
-#include "queue.h"
+#include "queuepolicy.h"
 #include "segment_entry.h"
 #include <structmember.h>
 
@@ -194,6 +194,45 @@ static PyObject *engine_offer(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Rows beyond `memory_bytes` leave memory and come back from this folder of segments. */
+static PyObject *engine_open_pages(PyObject *self, PyObject *args) {
+    const char *segments;
+    unsigned long long node_id, memory_bytes;
+    PyObject *path;
+    if (!PyArg_ParseTuple(args, "O&KK", PyUnicode_FSConverter, &path, &node_id, &memory_bytes)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    segments = PyBytes_AS_STRING(path);
+    int error = e ? wr_pages_open(e, segments, node_id, memory_bytes) : 0;
+    if (error) {
+        errno = error;
+        PyErr_SetFromErrnoWithFilename(PyExc_OSError, segments);
+    }
+    Py_DECREF(path);
+    if (!e || error) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Page a chunk out, wherever it is (tests). False: its rows have to stay. */
+static PyObject *engine_page_out(PyObject *self, PyObject *args) {
+    unsigned int id;
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "IK", &id, &number)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    return PyBool_FromLong(wr_page_out(e, q, number));
+}
+
+/* Asserts the invariants of every queue: a process that violates them ends. */
+static PyObject *engine_check(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    for (uint64_t i = 0; i < e->queues.size; i++)
+        if (e->queues.rows[i].used) wr_queue_check(e, (const wr_queue *)(uintptr_t)e->queues.rows[i].value);
+    Py_RETURN_NONE;
+}
+
 static PyObject *engine_begin_journal(PyObject *self, PyObject *nothing) {
     (void)nothing;
     wr_queue_engine *e = engine_of(self);
@@ -225,6 +264,44 @@ static PyObject *engine_declare(PyObject *self, PyObject *args) {
     if (!q) return PyErr_NoMemory();
     q->ghost = ghost;
     Py_RETURN_NONE;
+}
+
+/* Once, before anything is in the queue. */
+static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"queue", "message_ttl_ms", "max_length", "max_length_bytes", "deduplication_ms", "delivery_limit",
+                            "dead_letters", "max_priority", "reject_publish", "single_active", NULL};
+    unsigned int id, delivery_limit = 0, dead_letters = 0, max_priority = 0;
+    unsigned long long message_ttl_ms = 0, max_length = 0, max_length_bytes = 0, deduplication_ms = 0;
+    int reject_publish = 0, single_active = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$KKKKIIIpp", names, &id, &message_ttl_ms, &max_length, &max_length_bytes,
+                                     &deduplication_ms, &delivery_limit, &dead_letters, &max_priority, &reject_publish, &single_active))
+        return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    uint64_t times = message_ttl_ms | deduplication_ms;
+    if (times >> WR_TIME_BITS || max_priority > WR_PRIORITY_MAX || dead_letters == id)
+        return PyErr_Format(PyExc_ValueError, "queue %u: no policy has such a time, priority or companion", id);
+    wr_policy_options options = {.message_ttl_ms = message_ttl_ms, .max_length = max_length, .max_length_bytes = max_length_bytes,
+                                 .deduplication_ms = deduplication_ms, .delivery_limit = delivery_limit, .dead_letters = dead_letters,
+                                 .max_priority = max_priority, .reject_publish = reject_publish, .single_active = single_active};
+    if (q->next && q->ready_n + q->unacked_n)
+        return PyErr_Format(PyExc_ValueError, "queue %u is in use: its policy is given when it is declared", id);
+    wr_policy_set(q, &options);
+    Py_RETURN_NONE;
+}
+
+/* (delayed, expired, dropped, dead_lettered, refused, duplicates): the counts since the start but the first. */
+static PyObject *engine_policy_counts(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (!e || PyErr_Occurred()) return NULL;
+    wr_queue *q = queue_of(e, (unsigned int)id);
+    if (!q) return NULL;
+    wr_policy none = {0};
+    const wr_policy *p = q->policy ? q->policy : &none;
+    return Py_BuildValue("KKKKKK", (unsigned long long)p->delayed_n, (unsigned long long)p->expired_n, (unsigned long long)p->dropped_n,
+                         (unsigned long long)p->dead_lettered_n, (unsigned long long)p->refused_n, (unsigned long long)p->duplicates_n);
 }
 
 static PyObject *engine_drop(PyObject *self, PyObject *arg) {
@@ -439,22 +516,10 @@ static PyObject *engine_stats(PyObject *self, PyObject *arg) {
     if (!e || PyErr_Occurred()) return NULL;
     wr_queue *q = queue_of(e, (unsigned int)id);
     if (!q) return NULL;
-    uint64_t alpha = 0, beta = 0, gamma = 0;
-    uint64_t current = wr_log_look(e->log)->file, transient = wr_log_look(e->transient_log)->file;
-    for (uint64_t i = 0; i < q->chunks_n; i++) {
-        const wr_chunk *chunk = q->chunks[q->chunks_at + i];
-        for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS; r++) {
-            const wr_entry *entry = &chunk->rows[r];
-            if (entry->state == WR_ENTRY_GONE) continue;
-            if ((entry->location == WR_LOCATION_JOURNAL && entry->file + e->o.images_n > current) ||
-                (entry->location == WR_LOCATION_JOURNAL_TRANSIENT && entry->file + e->o.images_n > transient))
-                alpha++;
-            else if (entry->index_file == WR_IN_SEGMENT && entry->flags & WR_ENTRY_PERSISTENT) gamma++;
-            else beta++;
-        }
-    }
+    uint64_t alpha, beta, gamma, delta;
+    wr_queue_states(q, &alpha, &beta, &gamma, &delta);
     return Py_BuildValue("KKKKKKKKK", (unsigned long long)q->ready_n, (unsigned long long)q->unacked_n, (unsigned long long)alpha,
-                         (unsigned long long)beta, (unsigned long long)gamma, 0ull, (unsigned long long)q->bytes,
+                         (unsigned long long)beta, (unsigned long long)gamma, (unsigned long long)delta, (unsigned long long)q->bytes,
                          (unsigned long long)wr_queue_base(q), (unsigned long long)q->next);
 }
 
@@ -486,7 +551,7 @@ static PyObject *engine_browse(PyObject *self, PyObject *args) {
     if (at < low) at = low;
     while (n < count && at < q->next) {
         const wr_chunk *chunk = wr_queue_chunk(q, at / WR_CHUNK_ROWS);
-        if (!chunk || !chunk->live_n) {
+        if (!chunk || !(ready_only ? chunk->ready_n : chunk->live_n)) {
             at = (at / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS;
             continue;
         }
@@ -552,7 +617,11 @@ static PyObject *engine_load_segment(PyObject *self, PyObject *args) {
     wr_queue *q = e ? queue_of(e, id) : NULL;
     uint64_t live = 0, bad = 0;
     int error = 0;
-    if (q) error = wr_segment_load(e, q, segment, bytes.buf, (uint64_t)bytes.len, salt, &live, &bad);
+    if (q) {
+        Py_BEGIN_ALLOW_THREADS
+        error = wr_segment_load(e, q, segment, bytes.buf, (uint64_t)bytes.len, salt, &live, &bad);
+        Py_END_ALLOW_THREADS
+    }
     PyBuffer_Release(&bytes);
     if (!q) return NULL;
     if (error) return os_error(error);
@@ -567,11 +636,35 @@ static PyObject *engine_recovered(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-/* What a clean stop remembers of a queue: sequence:8 | delivery_count:4 | redelivered:4 of each entry that was ever delivered. */
+/* What a clean stop remembers of a queue: rows that were delivered. Sequence:8 | delivery_count:4 | n:4 each: n neighbours that are marked
+ * redelivered, or 0: this one, not marked. Sequences without a message are no matter in a run of marks. */
 typedef struct {
     uint64_t sequence;
-    uint32_t delivery_count, redelivered;
+    uint32_t delivery_count, redelivered_n;
 } term;
+
+typedef struct {
+    term *terms;
+    uint64_t n, size;
+} term_list;
+
+static bool add_term(term_list *list, uint64_t sequence, uint32_t delivery_count, bool redelivered) {
+    term *last = list->n ? &list->terms[list->n - 1] : NULL;
+    if (last && redelivered && last->redelivered_n && last->redelivered_n < UINT32_MAX && last->delivery_count == delivery_count &&
+        last->sequence + last->redelivered_n == sequence) {
+        last->redelivered_n++;
+        return true;
+    }
+    if (list->n == list->size) {
+        uint64_t size = list->size ? 2 * list->size : 64;
+        term *more = realloc(list->terms, size * sizeof *more);
+        if (!more) return false;
+        list->terms = more;
+        list->size = size;
+    }
+    list->terms[list->n++] = (term){sequence, delivery_count, redelivered};
+    return true;
+}
 
 static PyObject *engine_terms(PyObject *self, PyObject *arg) {
     wr_queue_engine *e = engine_of(self);
@@ -579,25 +672,47 @@ static PyObject *engine_terms(PyObject *self, PyObject *arg) {
     if (!e || PyErr_Occurred()) return NULL;
     wr_queue *q = queue_of(e, (unsigned int)id);
     if (!q) return NULL;
-    PyObject *bytes = NULL;
-    for (int pass = 0;; pass++) {
-        uint64_t n = 0;
-        for (uint64_t i = 0; i < q->chunks_n; i++) {
-            const wr_chunk *chunk = q->chunks[q->chunks_at + i];
-            for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS; r++) {
+    term_list list = {0};
+    bool room = true;
+    for (uint64_t i = 0; i < q->chunks_n && room; i++) {
+        const wr_chunk *chunk = q->chunks[q->chunks_at + i];
+        for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS && room; r++) {
+            bool redelivered;
+            uint32_t count;
+            if (chunk->rows) {
                 const wr_entry *entry = &chunk->rows[r];
-                bool redelivered = entry->state == WR_ENTRY_UNACKED || entry->flags & WR_ENTRY_REDELIVERED;
-                if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT) || !(redelivered || entry->delivery_count))
-                    continue;
-                if (pass)
-                    ((term *)PyBytes_AS_STRING(bytes))[n] = (term){(q->chunk_base + i) * WR_CHUNK_ROWS + r, entry->delivery_count, redelivered};
-                n++;
+                if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT)) continue;
+                redelivered = entry->state == WR_ENTRY_UNACKED || entry->flags & WR_ENTRY_REDELIVERED;
+                count = entry->delivery_count;
+            } else {
+                if (!(chunk->page->live[r / 64] >> r % 64 & 1)) continue;
+                redelivered = chunk->page->redelivered[r / 64] >> r % 64 & 1;
+                count = chunk->counted ? chunk->page->delivery_counts[r] : 0;
             }
+            if (redelivered || count) room = add_term(&list, (q->chunk_base + i) * WR_CHUNK_ROWS + r, count, redelivered);
         }
-        if (pass) return bytes;
-        bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(n * sizeof(term)));
-        if (!bytes) return NULL;
     }
+    PyObject *bytes = room ? PyBytes_FromStringAndSize((const char *)list.terms, (Py_ssize_t)(list.n * sizeof(term))) : PyErr_NoMemory();
+    free(list.terms);
+    return bytes;
+}
+
+/* A chunk without counts stays paged: a run may be all of a long queue. */
+static void set_term(wr_queue *q, uint64_t sequence, uint16_t delivery_count, bool redelivered) {
+    wr_chunk *chunk = wr_queue_chunk_peek(q, sequence / WR_CHUNK_ROWS);
+    uint32_t r = sequence % WR_CHUNK_ROWS;
+    if (!chunk) return;
+    if (!chunk->rows && (!delivery_count || chunk->counted)) {
+        uint64_t bit = 1ull << r % 64;
+        if (!(chunk->page->live[r / 64] & bit)) return;
+        if (redelivered) chunk->page->redelivered[r / 64] |= bit;
+        if (chunk->counted) chunk->page->delivery_counts[r] = delivery_count;
+        return;
+    }
+    wr_entry *entry = wr_queue_entry(q, sequence);
+    if (!entry) return;
+    entry->delivery_count = delivery_count;
+    if (redelivered) entry->flags |= WR_ENTRY_REDELIVERED;
 }
 
 static PyObject *engine_set_terms(PyObject *self, PyObject *args) {
@@ -610,10 +725,12 @@ static PyObject *engine_set_terms(PyObject *self, PyObject *args) {
     for (Py_ssize_t i = 0; q && i + (Py_ssize_t)sizeof(term) <= bytes.len; i += (Py_ssize_t)sizeof(term)) {
         term t;
         memcpy(&t, (const uint8_t *)bytes.buf + i, sizeof t);
-        wr_entry *entry = wr_queue_entry(q, t.sequence);
-        if (!entry) continue;
-        entry->delivery_count = (uint16_t)(t.delivery_count < UINT16_MAX ? t.delivery_count : UINT16_MAX);
-        if (t.redelivered) entry->flags |= WR_ENTRY_REDELIVERED;
+        uint16_t count = (uint16_t)(t.delivery_count < UINT16_MAX ? t.delivery_count : UINT16_MAX);
+        uint64_t end = t.sequence + (t.redelivered_n ? t.redelivered_n : 1);
+        for (uint64_t s = t.sequence; s < end && s < q->next; s++) {
+            if (s % WR_CHUNK_ROWS == 0) wr_pages_trim(e, 0);
+            set_term(q, s, count, t.redelivered_n != 0);
+        }
     }
     if (q && next > q->next) q->next = next;
     PyBuffer_Release(&bytes);
@@ -681,18 +798,42 @@ static PyObject *engine_flushed(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(n);
 }
 
-/* The acks of segment entries whose ACK frames lie in files up to `file`: queue:4 | file:4 | sequence:8 each. They are taken out. */
+/* Take ranges of segment entries whose messages have gone out of the list (wr_segment_ack). */
+static PyObject *take_acks(wr_queue_engine *e, bool by_file, uint64_t limit) {
+    uint64_t taken = 0, kept = 0;
+    for (uint64_t i = 0; i < e->segment_acks_n; i++) taken += (by_file ? e->segment_acks[i].file : e->segment_acks[i].token) <= limit;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(taken * sizeof(wr_segment_ack)));
+    if (!bytes) return NULL;
+    wr_segment_ack *to = (wr_segment_ack *)PyBytes_AS_STRING(bytes);
+    e->segment_acks_early_n = 0;
+    for (uint64_t i = 0; i < e->segment_acks_n; i++) {
+        const wr_segment_ack *ack = &e->segment_acks[i];
+        if ((by_file ? ack->file : ack->token) <= limit) {
+            *to++ = *ack;
+            continue;
+        }
+        if (ack->token != UINT64_MAX && ++e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = ack->token;
+        e->segment_acks[kept++] = *ack;
+    }
+    e->segment_acks_n = kept;
+    return bytes;
+}
+
+/* Those whose frames lie in files up to `file`. */
 static PyObject *engine_segment_acks(PyObject *self, PyObject *arg) {
     wr_queue_engine *e = engine_of(self);
     unsigned long file = PyLong_AsUnsignedLong(arg);
     if (!e || PyErr_Occurred()) return NULL;
-    uint64_t n = 0;
-    while (n < e->segment_acks_n && e->segment_acks[n].file <= file) n++; /* noted in order of files */
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)e->segment_acks, (Py_ssize_t)(n * sizeof(wr_segment_ack)));
-    if (!bytes) return NULL;
-    memmove(e->segment_acks, e->segment_acks + n, (e->segment_acks_n - n) * sizeof(wr_segment_ack));
-    e->segment_acks_n -= n;
-    return bytes;
+    return take_acks(e, true, file);
+}
+
+/* Those whose frames are synced and not needed, when many wait; else none. */
+static PyObject *engine_early_acks(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    if (!wr_segment_acks_many(e)) return PyBytes_FromStringAndSize(NULL, 0);
+    return take_acks(e, false, atomic_load_explicit(&e->token_synced, memory_order_acquire));
 }
 
 static PyObject *engine_data_files(PyObject *self, PyObject *none) {
@@ -726,12 +867,16 @@ static PyObject *engine_encode_entries(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*K", &rows, &salt)) return NULL;
     uint64_t n = (uint64_t)rows.len / sizeof(wr_segment_row);
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(n * WR_QUEUE_SEGMENT_ENTRY_SIZE));
-    if (bytes)
+    if (bytes) {
+        uint8_t *to = (uint8_t *)PyBytes_AS_STRING(bytes); /* nobody else has seen it yet */
+        Py_BEGIN_ALLOW_THREADS
         for (uint64_t i = 0; i < n; i++) {
             wr_segment_row row;
             memcpy(&row, (const uint8_t *)rows.buf + i * sizeof row, sizeof row);
-            wr_segment_encode((uint8_t *)PyBytes_AS_STRING(bytes) + i * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, salt);
+            wr_segment_encode(to + i * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, salt);
         }
+        Py_END_ALLOW_THREADS
+    }
     PyBuffer_Release(&rows);
     return bytes;
 }
@@ -771,7 +916,7 @@ static PyObject *engine_settled(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return PyBool_FromLong(!e->first_unsealed_ns && !e->unsynced && !e->want_commit && !e->stalled && !e->ranges_n &&
+    return PyBool_FromLong(!e->first_unsealed_ns && !e->unsynced && !e->want_commit && !e->stalled && !e->ranges_n && !e->deaths_n &&
                            !state->busy && !state->failed);
 }
 
@@ -780,14 +925,16 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsIsisOsO}", "row_bytes", (unsigned long long)(e->chunks_n * sizeof(wr_chunk)), "published", (unsigned long long)e->published_n, "delivered",
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsO}", "row_bytes", (unsigned long long)wr_rows_bytes(e), "paged", (unsigned long long)e->paged_n, "page_ins",
+                         (unsigned long long)e->page_ins_n, "page_outs", (unsigned long long)e->page_outs_n, "damaged", (unsigned long long)e->damaged_n, "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",
                          (unsigned long long)e->evicted_n, "messages", (unsigned long long)e->entries_n, "bytes",
                          (unsigned long long)e->bytes, "commits", (unsigned long long)state->commits_n, "syncs",
                          (unsigned long long)state->syncs_n, "file", state->has_file ? (unsigned int)state->file : 0u, "failed",
                          state->failed, "stalled", e->stalled ? Py_True : Py_False, "resynced",
-                         e->stores[0].resynced && e->stores[1].resynced ? Py_True : Py_False);
+                         e->stores[0].resynced && e->stores[1].resynced ? Py_True : Py_False, "no_memory",
+                         state->no_memory || wr_log_look(e->transient_log)->no_memory ? Py_True : Py_False);
 }
 
 static PyObject *engine_high(PyObject *self, PyObject *arg) {
@@ -812,13 +959,14 @@ static PyObject *engine_replayed_claim(PyObject *self, PyObject *args) {
 #define M(name, flags) {#name, (PyCFunction)engine_##name, flags, NULL}
 static PyMethodDef engine_methods[] = {
     M(close, METH_NOARGS), M(run, METH_VARARGS), M(commit_run, METH_VARARGS), M(stop_logs, METH_NOARGS),
-    M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(offer, METH_VARARGS), M(begin_journal, METH_NOARGS), M(pending, METH_VARARGS), M(declare, METH_VARARGS), M(drop, METH_O),
+    M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(offer, METH_VARARGS), M(begin_journal, METH_NOARGS), M(open_pages, METH_VARARGS), M(check, METH_NOARGS), M(page_out, METH_VARARGS), M(pending, METH_VARARGS), M(declare, METH_VARARGS), M(drop, METH_O),
+    {"set_policy", (PyCFunction)(void (*)(void))engine_set_policy, METH_VARARGS | METH_KEYWORDS, NULL}, M(policy_counts, METH_O),
     M(queues, METH_NOARGS), M(ghosts, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
-    M(export_file, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(data_files, METH_NOARGS),
+    M(export_file, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
     M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(high, METH_O), {NULL, NULL, 0, NULL}};
 

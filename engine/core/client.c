@@ -39,6 +39,7 @@ int wr_attachment_room(wr_attachment *a, uint32_t server, wr_condition *blocked)
     uint64_t next = a->port.prepared[server], ring = a->port.view.g.ring_records;
     blocked->server = server;
     if (atomic_load_explicit(&link->evicted, memory_order_relaxed)) return ECONNRESET;
+    if (__builtin_expect(next - a->results[server].looked >= ring, 0)) wr_results_look(a, server); /* before the record is used again */
     if (next - a->port.head_seen[server] < ring) return 0;
     a->port.head_seen[server] = atomic_load_explicit(&link->head, memory_order_acquire);
     if (next - a->port.head_seen[server] < ring) return 0;
@@ -123,25 +124,26 @@ int wr_attachment_blob(wr_attachment *a, uint32_t server, uint8_t op, uint8_t fl
 }
 
 /* One blob for the targets from `from` to `to`: the first of them may have many queues, the others have one each. */
-static int publish_group(wr_attachment *a, const wr_route *route, uint32_t from, uint32_t to, const uint8_t id[16],
-                         const void *meta, uint16_t meta_length, const void *body, uint64_t length, uint8_t flags,
+static int publish_group(wr_attachment *a, const wr_route *route, uint32_t from, uint32_t to, const wr_message *m,
                          uint64_t *sequences, wr_condition *blocked) {
     for (uint32_t t = from; t < to; t++) {
         int error = wr_attachment_room(a, route->targets[t].server, blocked);
         if (error) return error;
     }
     const wr_target *first = &route->targets[from];
-    uint64_t routes = first->ids_n > 1 ? 4ull * first->ids_n : 0, position;
+    uint64_t routes = first->ids_n > 1 ? 4ull * first->ids_n : 0, key = m->key ? WR_KEY_BYTES : 0, position;
+    uint64_t rest = key + m->meta_length + m->length;
     uint8_t *at;
-    int error = wr_attachment_alloc(a, routes + meta_length + length, &position, &at, blocked);
+    int error = wr_attachment_alloc(a, routes + rest, &position, &at, blocked);
     if (error) return error;
     if (routes) memcpy(at, first->ids, routes);
-    if (meta_length) memcpy(at + routes, meta, meta_length);
-    memcpy(at + routes + meta_length, body, length);
+    if (key) memcpy(at + routes, m->key, key);
+    if (m->meta_length) memcpy(at + routes + key, m->meta, m->meta_length);
+    memcpy(at + routes + key + m->meta_length, m->body, m->length);
     for (uint32_t t = from; t < to; t++) {
         const wr_target *target = &route->targets[t];
         bool many = target->ids_n > 1;
-        wr_command *command = prepare(a, target->server, WR_OP_PUBLISH, flags | (many ? WR_FLAG_ROUTES : 0),
+        wr_command *command = prepare(a, target->server, WR_OP_PUBLISH, m->flags | (many ? WR_FLAG_ROUTES : 0),
                                       many ? target->ids_n : target->queue, &sequences[t]);
         error = command ? wr_port_use(&a->port, target->server, sequences[t]) : ECONNRESET;
         if (error) { /* evicted at this moment, or out of memory: no target of this group gets it */
@@ -150,22 +152,23 @@ static int publish_group(wr_attachment *a, const wr_route *route, uint32_t from,
                 wr_port_abandon(&a->port, route->targets[u].server, sequences[u]);
             return error;
         }
-        command->meta_length = meta_length;
-        memcpy(command->id, id, 16);
+        command->meta_length = m->meta_length;
+        memcpy(command->id, m->id, 16);
         command->body = position + (many ? 0 : routes);
-        command->length = (uint32_t)((many ? routes : 0) + meta_length + length);
+        command->length = (uint32_t)((many ? routes : 0) + rest);
+        command->count = m->expires;
+        command->tag = m->due;
     }
     return 0;
 }
 
-int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const uint8_t id[16], const void *meta,
-                          uint16_t meta_length, const void *body, uint64_t length, uint8_t flags, uint64_t *sequences,
-                          wr_condition *blocked) {
+int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const wr_message *message,
+                          uint64_t *sequences, wr_condition *blocked) {
     while (*done < route->targets_n) {
         uint32_t to = *done + 1;
         /* The last target with many queues carries those with one queue along: they read the same bytes behind its routes. */
         if (to == route->targets_n || route->targets[to].ids_n == 1) to = route->targets_n;
-        int error = publish_group(a, route, *done, to, id, meta, meta_length, body, length, flags, sequences, blocked);
+        int error = publish_group(a, route, *done, to, message, sequences, blocked);
         if (error) return error;
         *done = to;
     }
@@ -381,7 +384,7 @@ int wr_attachment_intake(wr_attachment *a, uint32_t server) {
             } else { /* nobody here reads that queue any more */
                 uint64_t sequence;
                 wr_condition blocked;
-                error = wr_attachment_command(a, server, WR_OP_NACK, WR_FLAG_REQUEUE, p.delivery.queue,
+                error = wr_attachment_command(a, server, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, p.delivery.queue,
                                               p.delivery.sequence, NULL, &sequence, &blocked);
                 if (error) break;
                 wr_port_submit(&a->port, server);

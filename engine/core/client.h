@@ -112,6 +112,35 @@ typedef struct {
     uint32_t *ids; /* owned */
 } wr_route;
 
+/* One message to publish. `expires`: milliseconds since 1970 | priority << 56, `due`: milliseconds since 1970; 0: none. */
+typedef struct {
+    uint8_t id[16];
+    const void *meta;
+    const void *body;
+    const uint8_t *key; /* of WR_FLAG_DEDUPLICATE: WR_KEY_BYTES */
+    uint64_t length;    /* of the body */
+    uint64_t expires;
+    uint64_t due;
+    uint16_t meta_length;
+    uint8_t flags;
+} wr_message;
+
+/* ---- results that are not OK: results.c --------------------------------------------------------------------------- */
+
+#define WR_RESULTS_MAX (1u << 20) /* kept for each server; the older half goes when there are more */
+
+typedef struct {
+    uint64_t sequence;
+    uint32_t result;
+} wr_result;
+
+typedef struct {
+    uint64_t looked;    /* results of the commands below it were looked at */
+    uint64_t forgotten; /* of those below it some may not be known any more */
+    wr_result *rows;    /* by sequence */
+    uint32_t first, n, size;
+} wr_results;
+
 typedef struct {
     const uint8_t *images;           /* regions of the worker's journals, NULL until opened */
     const uint8_t *transient_images;
@@ -128,6 +157,7 @@ typedef struct {
     wr_worker_side workers[WR_SERVERS_MAX];
     wr_taker **consumers; /* open addressing by queue id */
     uint32_t consumers_size, consumers_n;
+    wr_results results[WR_SERVERS_MAX];
     wr_bodies bodies;
     uint64_t spin_ns; /* how long a wait spins before it sleeps; adapts */
 } wr_attachment;
@@ -156,9 +186,18 @@ int wr_attachment_alloc(wr_attachment *a, uint64_t length, uint64_t *position, u
 
 /* Prepare one message for all targets of a route, from *done on; *done counts the targets that have it. sequences[t] is
  * target t's. 0, EAGAIN (submit, wait for `blocked`, call again), EMSGSIZE, ENOMEM, ECONNRESET (blocked->server). */
-int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const uint8_t id[16], const void *meta,
-                          uint16_t meta_length, const void *body, uint64_t length, uint8_t flags, uint64_t *sequences,
-                          wr_condition *blocked);
+int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const wr_message *message,
+                          uint64_t *sequences, wr_condition *blocked);
+
+/* Look at the results of what the server has processed since the last look. */
+void wr_results_look(wr_attachment *a, uint32_t server);
+/* Is there anything to look at? A result of a command below `until` may be another than OK. */
+static inline bool wr_results_unusual(const wr_attachment *a, uint32_t server) {
+    return atomic_load_explicit(&wr_attachment_link(a, server)->unusual_until, memory_order_relaxed) > a->results[server].looked;
+}
+/* The results of commands from ... to - 1 that are not OK and were looked at. */
+const wr_result *wr_results_find(const wr_attachment *a, uint32_t server, uint64_t from, uint64_t to, uint32_t *n);
+void wr_results_free(wr_attachment *a); /* they outlive wr_attachment_free */
 
 /* Prepare one command without a blob (CANCEL, LOCATE, BARRIER, one ACK or NACK, CONTAINS with `id`, which may be NULL). */
 int wr_attachment_command(wr_attachment *a, uint32_t server, uint8_t op, uint8_t flags, uint32_t queue, uint64_t tag,

@@ -14,6 +14,7 @@
  */
 #ifndef WR_DIRECTORY_H
 #define WR_DIRECTORY_H
+#include "bytes.h"
 #include "view.h"
 #include <stdbool.h>
 #include <string.h>
@@ -40,6 +41,20 @@ static inline uint64_t wr_id_hash(const uint8_t id[16]) {
     h *= 0xc4ceb9fe1a85ec53ull;
     h ^= h >> 33;
     return h ^ low;
+}
+
+/* Ids made by Warren: client epoch:8 | counter:8, big-endian; the epoch is the node's epoch (small) << 32 | n. Any id may look like
+ * one, and be treated as one; a random id hardly ever does. */
+static inline uint64_t wr_id_epoch(const uint8_t id[16]) { return wr_get64(id); }
+static inline uint64_t wr_id_counter(const uint8_t id[16]) { return wr_get64(id + 8); }
+static inline bool wr_id_counted(const uint8_t id[16]) { return !(wr_get64(id) >> 52) && !(wr_get64(id + 8) >> 48); }
+
+/* What the directory holds for a group of WR_DIRECTORY_GROUP counted ids that a batch writes: their common part, in a form that
+ * no id of Warren's has. */
+static inline void wr_group_id(const uint8_t id[16], uint8_t group[16]) {
+    memcpy(group, id, 16);
+    group[0] ^= 0x80;
+    group[15] &= (uint8_t)~(WR_DIRECTORY_GROUP - 1);
 }
 
 static inline uint64_t wr_directory_word(uint64_t hash, uint32_t slot, uint64_t sequence) {

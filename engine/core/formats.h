@@ -12,6 +12,7 @@
 #define WR_KIND_ACK 9
 #define WR_KIND_DELIVER 10
 #define WR_KIND_MOVE 11
+#define WR_KIND_KEYS 12
 #define WR_KIND_PADDING 15
 #define WR_FILE_STORE 1
 #define WR_FILE_JOURNAL 2
@@ -19,9 +20,16 @@
 #define WR_SEGMENT_ENTRY_COUNT 16384
 #define WR_FRAME_STORED 1
 #define WR_FRAME_TRANSIENT 2
+#define WR_FRAME_LAST 4
+#define WR_FRAME_TIMED 8
+#define WR_FRAME_KEYED 16
+#define WR_FRAME_PRIORITY_SHIFT 8
+#define WR_FRAME_PRIORITY_MASK 15
+#define WR_LIST_VERSION 1
 #define WR_FRAME_HEAD_BYTES 56
 #define WR_FRAME_BYTES_MIN 57
 #define WR_FILE_MAGIC "WRNSEG01"
+#define WR_LIST_MAGIC "WRNLST01"
 #define WR_PADDING_ID "warren padding\0\0"
 
 /* First page of a segment file. */
@@ -33,6 +41,8 @@
 #define WR_FILE_HEADER_AT_FILE 32 /* u64: file number: protects against renamed files */
 #define WR_FILE_HEADER_AT_SALT 40 /* u64: random; seeds every CRC in the file: an old record in a recycled block never validates */
 #define WR_FILE_HEADER_AT_CREATED_NS 48 /* u64: wall clock at creation, nanoseconds since 1970 */
+#define WR_FILE_HEADER_AT_POSITION_LOW 56 /* u64: collected file: first position it stands for, plus 1; 0: its own number */
+#define WR_FILE_HEADER_AT_POSITION_HIGH 64 /* u64: collected file: last position it stands for, plus 1; 0: its own number */
 #define WR_FILE_HEADER_AT_CRC 4092 /* u32: CRC32C of the first 4092 bytes */
 #define WR_FILE_HEADER_SIZE 4096
 
@@ -44,39 +54,86 @@
 #define WR_FRAME_AT_FLAGS 26 /* u16: FRAME_… */
 #define WR_FRAME_AT_CRC 28 /* u32: CRC32C seeded with the file's salt */
 #define WR_FRAME_AT_CLIENT_EPOCH 32 /* u64: publisher; with `sequence` makes replay after a kill exactly once */
-#define WR_FRAME_AT_SEQUENCE 40 /* u64: number of the command in the publisher's ring to this server, plus 1 */
-#define WR_FRAME_AT_EXTRA 48 /* u32: MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges */
+#define WR_FRAME_AT_SEQUENCE 40 /* u64: number of the command in the publisher's ring to this server, plus 1; PADDING: bytes of the file that were synced before */
+#define WR_FRAME_AT_EXTRA 48 /* u32: MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges; KEYS: keys */
 #define WR_FRAME_AT_META_LENGTH 52 /* u16: bytes of metadata */
-#define WR_FRAME_AT_RESERVED 54 /* u16: zero */
+#define WR_FRAME_AT_PART 54 /* u16: store: place in a batch of writes (OP_STORE_WRITE_MANY) plus 1; 0: the command is no batch */
 #define WR_FRAME_SIZE 56
 
-/* PUBLISH: one queue of a message. The routes follow the frame head; then (FRAME_STORED) body_length:4; then metadata and payload. */
+/* PUBLISH: one queue of a message. The routes follow the frame head; then (FRAME_STORED) body_length:4; then (FRAME_TIMED) times; then (FRAME_KEYED) key:16; then metadata and payload. */
 #define WR_ROUTE_AT_QUEUE 0 /* u32: queue id */
 #define WR_ROUTE_AT_SEQUENCE 4 /* u64: position in the queue */
 #define WR_ROUTE_SIZE 12
+
+/* PUBLISH with FRAME_TIMED. Milliseconds since 1970, 48 bits, 0: none. */
+#define WR_TIMES_AT_PUBLISHED 0 /* u64: when the worker took it: the ttl of a queue and the window of deduplication count from it */
+#define WR_TIMES_AT_EXPIRES 8 /* u64: the message's own end */
+#define WR_TIMES_AT_DUE 16 /* u64: not to be delivered before */
+#define WR_TIMES_SIZE 24
+
+/* KEYS: one key that a queue has seen; a file begins with those within their window, because the older files may go. */
+#define WR_SEEN_KEY_AT_QUEUE 0 /* u32: queue id */
+#define WR_SEEN_KEY_AT_PUBLISHED 4 /* u64: milliseconds since 1970 */
+#define WR_SEEN_KEY_AT_KEY 12 /* bytes[16]: as the publisher gave it */
+#define WR_SEEN_KEY_SIZE 28
 
 /* ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue. */
 #define WR_RANGE_AT_QUEUE 0 /* u32: queue id */
 #define WR_RANGE_AT_COUNT 4 /* u32: sequences */
 #define WR_RANGE_AT_FIRST 8 /* u64: first sequence */
-#define WR_RANGE_AT_TO 16 /* u64: MOVE: first sequence in the target queue; else zero */
+#define WR_RANGE_AT_TO 16 /* u64: MOVE, source: first sequence in the target queue; target: REASON_… why the messages died, 0: a claim; else zero */
 #define WR_RANGE_SIZE 24
 
 /* One message of a queue in its segment `<n>.idx`, at 4096 + 64 × (sequence mod 16384). All zero: no message (never, or no more). */
-#define WR_QUEUE_SEGMENT_ENTRY_AT_CRC 0 /* u32: CRC32C, seeded with the salt of the file's header, of bytes 4 … 63: a torn or foreign entry is none */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_CRC 0 /* u32: CRC32C of salt:8 (of the file's header), queue:4, sequence:8 and bytes 4 … 63: a torn, moved or foreign entry is none */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_STATE 4 /* u8: 1: live */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_LOCATION 5 /* u8: LOCATION_SEGMENT or LOCATION_STORE */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_DELIVERY_COUNT 6 /* u16: deliveries before it was written here */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_ID 8 /* bytes[16]: message id */
-#define WR_QUEUE_SEGMENT_ENTRY_AT_SEQUENCE 24 /* u64: position in the queue: protects against entries at a wrong place */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_EXPIRES 24 /* u64: milliseconds since 1970, 0: never (the message's own end or the queue's, the earlier one) */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_FILE 32 /* u32: segment data file `<file>.dat` */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_OFFSET 36 /* u32: byte offset of the frame in it */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_FRAME_LENGTH 40 /* u32: bytes of the frame */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_BODY_LENGTH 44 /* u32: bytes of metadata + payload */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_BLOB_OFFSET 48 /* u16: start of metadata in the frame */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_META_LENGTH 50 /* u16: bytes of metadata */
-#define WR_QUEUE_SEGMENT_ENTRY_AT_QUEUE 52 /* u32: queue id: protects against moved files */
-#define WR_QUEUE_SEGMENT_ENTRY_AT_RESERVED 56 /* u64: zero */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_PRIORITY 52 /* u8: 0 … 9 */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_REASON 53 /* u8: REASON_…: why it lies in a queue of dead letters, else 0 */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_RESERVED 54 /* u16: zero */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_DUE 56 /* u64: milliseconds since 1970 before which it is not delivered, 0: none */
 #define WR_QUEUE_SEGMENT_ENTRY_SIZE 64
+
+/* Head of a list `<n>.lst`. The runs follow, then the totals of runs that are not uniform (u32 each, in order), then the waters. */
+#define WR_LIST_HEADER_AT_MAGIC 0 /* bytes[8]: `WRNLST01` */
+#define WR_LIST_HEADER_AT_VERSION 8 /* u32: LIST_VERSION */
+#define WR_LIST_HEADER_AT_CRC 12 /* u32: CRC32C of everything from byte 16 to the end of the list */
+#define WR_LIST_HEADER_AT_NODE_ID 16 /* u64: as in the file's header */
+#define WR_LIST_HEADER_AT_OWNER 24 /* u32: as in the file's header */
+#define WR_LIST_HEADER_AT_FILE 32 /* u64: number of the file */
+#define WR_LIST_HEADER_AT_SALT 40 /* u64: salt of the file: binds the list to this very file */
+#define WR_LIST_HEADER_AT_USED 48 /* u64: bytes of the file up to the end of its last frame */
+#define WR_LIST_HEADER_AT_RUNS 56 /* u64: list_run records */
+#define WR_LIST_HEADER_AT_TOTALS 64 /* u64: u32 totals */
+#define WR_LIST_HEADER_AT_WATERS 72 /* u64: list_water records */
+#define WR_LIST_HEADER_AT_MESSAGES 80 /* u64: MESSAGE frames */
+#define WR_LIST_HEADER_AT_MESSAGE_BYTES 88 /* u64: their bytes */
+#define WR_LIST_HEADER_AT_CONTROLS 96 /* u64: ids in ADD_REFERENCE and REMOVE frames */
+#define WR_LIST_HEADER_AT_DAMAGED 104 /* u64: damaged parts that the scan which made this list skipped */
+#define WR_LIST_HEADER_SIZE 128
+
+/* Consecutive ids of one kind. MESSAGE, ADD_REFERENCE: frames one behind the other from `offset` on; REMOVE: ids of the one frame at `offset`. */
+#define WR_LIST_RUN_AT_ID 0 /* bytes[16]: first id; the others count up its last 8 bytes */
+#define WR_LIST_RUN_AT_COUNT 16 /* u32: ids */
+#define WR_LIST_RUN_AT_OFFSET 20 /* u32: byte offset of the first frame */
+#define WR_LIST_RUN_AT_TOTAL 24 /* u32: bytes of each frame; 0: they differ, and stand in the totals */
+#define WR_LIST_RUN_AT_EXTRA 28 /* u32: MESSAGE: worker index + 1 of the holder or 0 */
+#define WR_LIST_RUN_AT_META_LENGTH 32 /* u16: bytes of metadata of each */
+#define WR_LIST_RUN_AT_KIND 34 /* u8: KIND_MESSAGE, KIND_ADD_REFERENCE or KIND_REMOVE */
+#define WR_LIST_RUN_SIZE 40
+
+/* High water of one client epoch in this file. */
+#define WR_LIST_WATER_AT_CLIENT_EPOCH 0 /* u64: publisher */
+#define WR_LIST_WATER_AT_WATER 8 /* u64: (sequence + 1) << 16 | part, part PART_WHOLE for a whole command */
+#define WR_LIST_WATER_SIZE 16
 
 #endif

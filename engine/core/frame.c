@@ -20,13 +20,13 @@ typedef struct {
     uint64_t salt, size, id[2];
     uint32_t envelope; /* version, kind, flags */
     uint64_t client_epoch, sequence;
-    uint64_t rest; /* extra, meta_length, reserved */
+    uint64_t rest; /* extra, meta_length, part */
 } head_words;
 
 _Static_assert(WR_FRAME_AT_SIZE == 0 && WR_FRAME_AT_ID == 8 && WR_FRAME_AT_VERSION == 24 && WR_FRAME_AT_KIND == 25 &&
                    WR_FRAME_AT_FLAGS == 26 && WR_FRAME_AT_CRC == 28 && WR_FRAME_AT_CLIENT_EPOCH == 32 &&
                    WR_FRAME_AT_SEQUENCE == 40 && WR_FRAME_AT_EXTRA == 48 && WR_FRAME_AT_META_LENGTH == 52 &&
-                   WR_FRAME_AT_RESERVED == 54 && WR_FRAME_HEAD_BYTES == 56,
+                   WR_FRAME_AT_PART == 54 && WR_FRAME_HEAD_BYTES == 56,
                "head_words follows the declaration");
 
 static inline uint64_t load64(const uint8_t *from) {
@@ -78,7 +78,8 @@ static inline uint32_t put_head(uint8_t *to, const wr_frame_head *head, uint64_t
         .envelope = WR_FORMAT_VERSION | (uint32_t)head->kind << 8 | (uint32_t)__builtin_bswap16(head->flags) << 16,
         .client_epoch = __builtin_bswap64(head->client_epoch),
         .sequence = __builtin_bswap64(head->sequence),
-        .rest = __builtin_bswap32(head->extra) | (uint64_t)__builtin_bswap16(head->meta_length) << 32,
+        .rest = __builtin_bswap32(head->extra) | (uint64_t)__builtin_bswap16(head->meta_length) << 32 |
+                (uint64_t)__builtin_bswap16(head->part) << 48,
     };
     memcpy(to + WR_FRAME_AT_SIZE, &w.size, 8);
     memcpy(to + WR_FRAME_AT_ID, &w.id[0], 8);
@@ -123,14 +124,26 @@ uint64_t wr_frame_write(uint8_t *to, const wr_frame_head *head, const void *pref
     return wr_frame_bytes(body_length);
 }
 
-void wr_frame_pad(uint8_t *to, uint64_t bytes, uint64_t salt) {
+void wr_frame_pad(uint8_t *to, uint64_t bytes, uint64_t salt, bool last) {
     assert(bytes >= WR_FRAME_BYTES_MIN);
-    wr_frame_head head = {.kind = WR_KIND_PADDING};
+    wr_frame_head head = {.kind = WR_KIND_PADDING, .flags = last ? WR_FRAME_LAST : 0};
     memcpy(head.id, WR_PADDING_ID, 16);
     uint64_t filler = bytes - WR_FRAME_BYTES_MIN;
     wr_put32(to + WR_FRAME_AT_CRC, put_head(to, &head, filler, salt));
     memset(to + WR_FRAME_HEAD_BYTES, 0, filler);
     to[bytes - 1] = WR_FRAME_MARKER;
+}
+
+void wr_frame_vouch(uint8_t *padding, uint64_t synced, uint64_t salt) {
+    wr_put64(padding + WR_FRAME_AT_SEQUENCE, synced);
+    wr_put32(padding + WR_FRAME_AT_CRC, head_crc(padding, salt));
+}
+
+void wr_frame_resalt(uint8_t *frame, uint64_t total, uint64_t salt) {
+    uint32_t crc = head_crc(frame, salt);
+    if (frame[WR_FRAME_AT_KIND] != WR_KIND_PADDING)
+        crc = wr_crc32c(crc, frame + WR_FRAME_HEAD_BYTES, total - WR_FRAME_BYTES_MIN);
+    wr_put32(frame + WR_FRAME_AT_CRC, crc);
 }
 
 static bool kind_known(uint8_t kind) {
@@ -142,6 +155,7 @@ static bool kind_known(uint8_t kind) {
     case WR_KIND_ACK:
     case WR_KIND_DELIVER:
     case WR_KIND_MOVE:
+    case WR_KIND_KEYS:
     case WR_KIND_PADDING:
         return true;
     default:
@@ -182,11 +196,20 @@ uint64_t wr_frame_check(const uint8_t *file, uint64_t file_bytes, uint64_t at, u
                 head->sequence = wr_get64(frame + WR_FRAME_AT_SEQUENCE);
                 head->extra = wr_get32(frame + WR_FRAME_AT_EXTRA);
                 head->meta_length = wr_get16(frame + WR_FRAME_AT_META_LENGTH);
+                head->part = wr_get16(frame + WR_FRAME_AT_PART);
             }
         }
     }
     if (reason) *reason = why;
     return total;
+}
+
+bool wr_frame_check_apart(const uint8_t *head, const void *first, uint64_t first_bytes, const void *rest, uint64_t rest_bytes, uint64_t salt) {
+    if (wr_get64(head + WR_FRAME_AT_SIZE) != WR_FRAME_HEAD_BYTES + first_bytes + rest_bytes + 1 - 9 ||
+        head[WR_FRAME_AT_VERSION] != WR_FORMAT_VERSION || !kind_known(head[WR_FRAME_AT_KIND]))
+        return false;
+    uint32_t crc = wr_crc32c(wr_crc32c(head_crc(head, salt), first, first_bytes), rest, rest_bytes);
+    return crc == wr_get32(head + WR_FRAME_AT_CRC);
 }
 
 static bool all_zero(const uint8_t *bytes, uint64_t n) {
@@ -221,8 +244,13 @@ uint64_t wr_frame_scan(const uint8_t *file, uint64_t file_bytes, uint64_t *at, u
             row->flags = head.flags;
             row->meta_length = head.meta_length;
             row->kind = head.kind;
+            row->part = head.part;
         }
         *at += total;
+        if (head.kind == WR_KIND_PADDING && head.flags & WR_FRAME_LAST) {
+            *reason = "end";
+            break;
+        }
     }
     return n;
 }
@@ -241,6 +269,19 @@ void wr_file_header_write(uint8_t *page, uint32_t kind, uint64_t node_id, uint32
     wr_put64(page + WR_FILE_HEADER_AT_SALT, salt);
     wr_put64(page + WR_FILE_HEADER_AT_CREATED_NS, created_ns);
     wr_put32(page + WR_FILE_HEADER_AT_CRC, wr_crc32c(0, page, WR_FILE_HEADER_AT_CRC));
+}
+
+void wr_file_header_stand_for(uint8_t *page, uint64_t low, uint64_t high) {
+    wr_put64(page + WR_FILE_HEADER_AT_POSITION_LOW, low + 1);
+    wr_put64(page + WR_FILE_HEADER_AT_POSITION_HIGH, high + 1);
+    wr_put32(page + WR_FILE_HEADER_AT_CRC, wr_crc32c(0, page, WR_FILE_HEADER_AT_CRC));
+}
+
+void wr_file_header_positions(const uint8_t *page, uint64_t *low, uint64_t *high) {
+    uint64_t first = wr_get64(page + WR_FILE_HEADER_AT_POSITION_LOW), last = wr_get64(page + WR_FILE_HEADER_AT_POSITION_HIGH);
+    uint64_t own = wr_get64(page + WR_FILE_HEADER_AT_FILE);
+    *low = first ? first - 1 : own;
+    *high = last ? last - 1 : own;
 }
 
 const char *wr_file_header_check(const uint8_t *page, uint32_t kind, uint64_t node_id, uint32_t owner, uint64_t file,

@@ -8,11 +8,12 @@
  * A journal file may go when no entry's index record lies in it, all older ones have gone, every batch of it is done, no gate
  * refers to it, no link still has commands of before the last restart, and its acks of segment entries are applied.
  */
-#include "queue.h"
+#include "queuepolicy.h"
 #include <assert.h>
 #include <stdio.h>
 
 #define RANGES_A_FRAME 4096
+#define MOVE_MESSAGES_MAX (1u << 18) /* in one frame: their rows are in memory together */
 
 /* A horizon of this server index is the engine's own mark in the row of batches. */
 #define TOKEN_FILE (WR_SERVERS_MAX + 1)
@@ -106,6 +107,7 @@ uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, 
     wr_files_add(files, (uint32_t)state->file);
     if (transient) return at;
     write_nexts(e);
+    wr_policy_write_keys(e);
     return wr_log_reserve(log, bytes, offset, NULL);
 }
 
@@ -148,7 +150,16 @@ void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1};
 }
 
-int wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file) {
+void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved) {
+    /* The frame is written before the next seal: it belongs to the batch of the present token. */
+    uint64_t token = moved ? UINT64_MAX : e->recovering ? 0 : e->token_next;
+    wr_segment_ack *last = e->segment_acks_n ? &e->segment_acks[e->segment_acks_n - 1] : NULL;
+    if (last && last->queue == q->id && last->file == file && (last->token == UINT64_MAX) == moved &&
+        last->first + last->count == sequence && last->count < UINT32_MAX) {
+        last->count++;
+        last->token = token;
+        return;
+    }
     if (e->segment_acks_n == e->segment_acks_size) {
         uint64_t size = e->segment_acks_size ? 2 * e->segment_acks_size : 1024;
         wr_segment_ack *acks = realloc(e->segment_acks, size * sizeof *acks);
@@ -156,8 +167,13 @@ int wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence
         e->segment_acks = acks;
         e->segment_acks_size = size;
     }
-    e->segment_acks[e->segment_acks_n++] = (wr_segment_ack){.queue = q->id, .file = file, .sequence = sequence};
-    return 0;
+    e->segment_acks[e->segment_acks_n++] = (wr_segment_ack){.queue = q->id, .count = 1, .first = sequence, .token = token, .file = file};
+    if (!moved && ++e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = token;
+}
+
+bool wr_segment_acks_many(const wr_queue_engine *e) {
+    return e->segment_acks_early_n >= WR_SEGMENT_ACKS_MAX &&
+           atomic_load_explicit(&e->token_synced, memory_order_acquire) >= e->segment_acks_token;
 }
 
 int wr_journal_acks(wr_queue_engine *e) {
@@ -208,11 +224,15 @@ int wr_journal_move(wr_queue_engine *e, wr_queue *from, wr_queue *to, uint64_t m
     span *spans = NULL;
     uint64_t spans_n = 0, spans_size = 0, n = 0, sum = 0;
     uint64_t spans_max = (e->o.file_bytes / 4) / (2 * WR_RANGE_SIZE);
+    if (max_messages > MOVE_MESSAGES_MAX) max_messages = MOVE_MESSAGES_MAX;
+    wr_pages_trim(e, 0);
     uint64_t first = from->chunk_base;
     *start = *end = to->next;
     for (uint64_t number = first; number - first < from->chunks_n; number++) {
-        const wr_chunk *chunk = wr_queue_chunk(from, number);
-        if (!chunk || !(all ? chunk->live_n : chunk->ready_n)) continue;
+        const wr_chunk *chunk = wr_queue_chunk_peek(from, number);
+        if (!chunk || !chunk->ready_n) continue;
+        chunk = wr_queue_chunk(from, number);
+        if (!chunk) continue;
         for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
             const wr_entry *entry = &chunk->rows[r];
             if (entry->state != WR_ENTRY_READY) continue;
@@ -274,11 +294,12 @@ collected:
         for (uint64_t s = spans[i].first; s < spans[i].first + spans[i].count; s++) {
             wr_entry *entry = wr_queue_entry(from, s);
             wr_entry copy = *entry;
-            if (copy.index_file == WR_IN_SEGMENT && copy.flags & WR_ENTRY_PERSISTENT) {
-                wr_segment_ack_note(e, from, s, file);
-                copy.index_file = file; /* only the MOVE says that it is there */
+            if (copy.flags & WR_ENTRY_PERSISTENT && wr_may_be_in_segment(e, &copy)) {
+                wr_segment_ack_note(e, from, s, file, true);
+                if (copy.index_file == WR_IN_SEGMENT) copy.index_file = file; /* only the MOVE says that it is there */
             }
             if (all) copy.flags |= WR_ENTRY_REDELIVERED;
+            copy.expires = 0; /* a claim is held */
             wr_queue_remove_entry(e, from, s, entry, false, true);
             wr_queue_insert(e, to, to->next, &copy);
         }
@@ -294,7 +315,7 @@ collected:
 bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
     const wr_log_state *state = wr_log_look(e->log);
     /* No horizon above commands whose ACK frames are still to be written. */
-    if ((state->busy && !force) || e->stalled || e->ranges_n) return false;
+    if ((state->busy && !force) || e->stalled || e->ranges_n || e->deaths_n) return false;
     bool unsealed = e->first_unsealed_ns != 0;
     bool tick = e->unsynced && now - e->last_sync_ns >= e->o.tick_ns;
     if (!unsealed && !e->want_commit && !tick) return false;
@@ -377,7 +398,9 @@ void wr_journal_done(void *context, const wr_batch *batch) {
             continue;
         }
         if (h->server == TOKEN_WAIT) {
-            if (!batch->error) atomic_store_explicit(&e->token_done, h->sequence, memory_order_release);
+            if (batch->error) continue;
+            atomic_store_explicit(&e->token_done, h->sequence, memory_order_release);
+            if (batch->sync) atomic_store_explicit(&e->token_synced, h->sequence, memory_order_release);
             continue;
         }
         wr_qlink *l = (wr_qlink *)h->view;
@@ -452,27 +475,41 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
     uint64_t room = total - WR_FRAME_HEAD_BYTES - 1;
     uint64_t blob = (uint64_t)head->extra * WR_ROUTE_SIZE;
     bool stored = head->flags & WR_FRAME_STORED;
-    if (head->extra > WR_ROUTES_MAX || blob + (stored ? 4 : 0) > room) return EBADMSG;
+    bool timed = head->flags & WR_FRAME_TIMED, keyed = head->flags & WR_FRAME_KEYED;
+    uint64_t extras = (timed ? WR_TIMES_SIZE : 0) + (keyed ? WR_KEY_BYTES : 0);
+    uint8_t priority = head->flags >> WR_FRAME_PRIORITY_SHIFT & WR_FRAME_PRIORITY_MASK;
+    if (head->extra > WR_ROUTES_MAX || blob + (stored ? 4 : 0) + extras > room || (keyed && !timed) || priority > WR_PRIORITY_MAX)
+        return EBADMSG;
     const uint8_t *body = frame + WR_FRAME_HEAD_BYTES;
+    const uint8_t *times = body + blob + (stored ? 4 : 0);
+    uint64_t published = timed ? wr_get64(times + WR_TIMES_AT_PUBLISHED) : 0;
+    uint64_t expires = timed ? wr_get64(times + WR_TIMES_AT_EXPIRES) : 0;
+    uint64_t due = timed ? wr_get64(times + WR_TIMES_AT_DUE) : 0;
+    if ((published | expires | due) >> WR_TIME_BITS) return EBADMSG;
+    uint64_t now = due || keyed ? wr_wall_ms() : 0;
     wr_entry entry = {.file = file,
                       .offset = (uint32_t)offset,
                       .frame_length = (uint32_t)total,
-                      .body_length = stored ? wr_get32(body + blob) : (uint32_t)(room - blob),
-                      .blob_offset = (uint16_t)(WR_FRAME_HEAD_BYTES + blob),
+                      .body_length = stored ? wr_get32(body + blob) : (uint32_t)(room - blob - extras),
+                      .blob_offset = (uint16_t)(WR_FRAME_HEAD_BYTES + blob + (stored ? 4 : 0) + extras),
                       .meta_length = head->meta_length,
                       .index_file = file,
                       .location = stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL,
-                      .flags = WR_ENTRY_PERSISTENT};
+                      .flags = WR_ENTRY_PERSISTENT,
+                      .priority = priority & 15};
     memcpy(entry.id, head->id, 16);
     for (uint32_t i = 0; i < head->extra; i++) {
         const uint8_t *route = body + (uint64_t)i * WR_ROUTE_SIZE;
         wr_queue *q = wr_queue_find(e, wr_get32(route + WR_ROUTE_AT_QUEUE));
         uint64_t sequence = wr_get64(route + WR_ROUTE_AT_SEQUENCE);
         if (!q || !q->durable || sequence >= UINT64_MAX / 2) continue;
+        if (keyed) wr_policy_seen(q, times + WR_TIMES_SIZE, published, now);
         /* `next` of a queue with sequences from segments may be above: those entries are known, alive or gone */
         if (wr_queue_entry(q, sequence)) continue;
         if (wr_queue_room(e, q, sequence)) return ENOMEM;
+        entry.expires = wr_policy_expires(q, published, expires, due);
         wr_queue_insert(e, q, sequence, &entry);
+        if (due > now) wr_policy_delay(e, q, sequence, due);
         if (stored) {
             uint64_t a, b;
             memcpy(&a, entry.id, 8);
@@ -485,10 +522,10 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
     return 0;
 }
 
-static void replay_gone(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint32_t file, bool keep_reference) {
+static void replay_gone(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint32_t file, bool keep_reference, bool moved) {
     wr_entry *entry = wr_queue_entry(q, sequence);
     if (!entry) return;
-    if (entry->index_file == WR_IN_SEGMENT) wr_segment_ack_note(e, q, sequence, file);
+    if (entry->index_file == WR_IN_SEGMENT) wr_segment_ack_note(e, q, sequence, file, moved);
     wr_queue_remove_entry(e, q, sequence, entry, false, keep_reference);
 }
 
@@ -501,7 +538,7 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
         uint64_t count = wr_get32(range + WR_RANGE_AT_COUNT);
         if (head->kind == WR_KIND_ACK) {
             if (!q) continue;
-            for (uint64_t s = first; s < first + count && s < q->next; s++) replay_gone(e, q, s, file, false);
+            for (uint64_t s = first; s < first + count && s < q->next; s++) replay_gone(e, q, s, file, false, false);
             if (first + count > q->next) q->next = first + count;
             continue;
         }
@@ -518,14 +555,18 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
         }
         if (to->ghost) to->ghost_of = q->id;
         uint64_t target = wr_get64(range + WR_RANGE_AT_FIRST);
+        uint64_t reason = wr_get64(range + WR_RANGE_AT_TO);
+        if (reason > WR_REASON_DELIVERY_LIMIT) return EBADMSG;
         for (uint64_t k = 0; k < count && first + k < q->next; k++) {
             wr_entry *entry = wr_queue_entry(q, first + k);
             if (!entry) continue;
             wr_entry copy = *entry;
             bool known = wr_queue_entry(to, target + k);
-            replay_gone(e, q, first + k, file, !known);
+            replay_gone(e, q, first + k, file, !known, true);
             if (known) continue;
             if (copy.index_file == WR_IN_SEGMENT) copy.index_file = file;
+            if (reason) wr_letter(&copy, (uint32_t)reason);
+            copy.expires = 0;
             if (wr_queue_room(e, to, target + k)) return ENOMEM;
             wr_queue_insert(e, to, target + k, &copy);
         }
@@ -541,10 +582,12 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
     return 0;
 }
 
-/* Frames of one journal file from *at on, in order. Leaves *at at the first byte that is no frame and says why; 0, ENOMEM. */
+/* Frames of one journal file from *at on, in order. Leaves *at at the first byte that is no frame and says why; 0, ENOMEM.
+ * "end": behind the frame that says that it is the last, or at the end of the file. */
 int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length, uint32_t file, uint64_t salt, uint64_t *at,
                       uint64_t *frames_n, const char **reason) {
     wr_frame_head head;
+    uint64_t epoch = 0, *high = NULL; /* of the frame before */
     *reason = NULL;
     while (*at < length) {
         uint64_t total = wr_frame_check(bytes, length, *at, salt, &head, reason);
@@ -552,18 +595,25 @@ int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length,
         int error = 0;
         if (head.kind == WR_KIND_PUBLISH) error = replay_publish(e, &head, bytes + *at, total, file, *at);
         else if (head.kind == WR_KIND_ACK || head.kind == WR_KIND_MOVE) error = replay_ranges(e, &head, bytes + *at, total, file);
+        else if (head.kind == WR_KIND_KEYS)
+            error = wr_policy_replay_keys(e, bytes + *at + WR_FRAME_HEAD_BYTES, total - WR_FRAME_BYTES_MIN, head.extra);
         if (error == EBADMSG) {
             *reason = "body";
             return 0;
         }
         if (error) return error;
         if (head.client_epoch && (head.kind == WR_KIND_PUBLISH || head.kind == WR_KIND_MOVE)) {
-            uint64_t *high = wr_map_put(&e->high, head.client_epoch, 0);
-            if (!high) return ENOMEM;
+            if (!high || head.client_epoch != epoch) {
+                high = wr_map_put(&e->high, head.client_epoch, 0);
+                if (!high) return ENOMEM;
+                epoch = head.client_epoch;
+            }
             if (*high < head.sequence) *high = head.sequence;
         }
         ++*frames_n;
         *at += total;
+        if (*frames_n % 1024 == 0) wr_pages_trim(e, 0);
+        if (head.kind == WR_KIND_PADDING && head.flags & WR_FRAME_LAST) break;
     }
     *reason = "end";
     return 0;
@@ -576,7 +626,8 @@ void wr_journal_recovered(wr_queue_engine *e, bool clean) {
         wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
         for (uint64_t c = 0; c < q->chunks_n && !clean; c++) {
             wr_chunk *chunk = q->chunks[q->chunks_at + c];
-            for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS; r++)
+            if (chunk && !chunk->rows) memcpy(chunk->page->redelivered, chunk->page->live, sizeof chunk->page->live);
+            for (uint32_t r = 0; chunk && chunk->rows && r < WR_CHUNK_ROWS; r++)
                 if (chunk->rows[r].state != WR_ENTRY_GONE) chunk->rows[r].flags |= WR_ENTRY_REDELIVERED;
         }
         /* rows may still come into the chunk of `next`: it must not lie below the first chunk */

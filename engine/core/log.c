@@ -14,6 +14,10 @@
  * After an error the batch and all later ones are "done" with batch.error set and without any I/O: a failed fdatasync may
  * have dropped the dirty pages, so a later success would prove nothing.
  *
+ * Memory of the images: a region may be made without it. Each image is ready up to `ready`, and nothing above that is ever touched:
+ * the kernel is asked for pages ahead (MADV_POPULATE_WRITE fails where a touch would kill the process), by the committer while
+ * it has nothing else to do, and by the loop when that was not enough. A log that nobody uses has LEAD_BYTES.
+ *
  * Images are taken round robin. Batches finish in order, so if the next image is not free, none is.
  */
 #include "log.h"
@@ -24,6 +28,12 @@
 
 #define IMAGES_MAX (WR_PAGE_BYTES / sizeof(wr_image))
 #define POPULATE_BYTES (1u << 20)
+#define LOOP_BYTES (256u << 10) /* the loop's share: about a millisecond where a first touch costs 14 us a page */
+#define LEAD_BYTES (4ull << 20)
+#define MARGIN_BYTES (2 * WR_PAGE_BYTES) /* padding behind what was reserved */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #define IDLE_NS 1000000000ull
 #define REWINDS_MAX 100 /* tries to get past one page by writes that end inside it */
 
@@ -42,6 +52,7 @@ struct wr_log {
     /* loop thread */
     wr_log_state state;
     int fd;
+    uint64_t ready_here;             /* of the current image: what `ready` was when last looked at */
     uint64_t image_last[IMAGES_MAX]; /* number of the last batch of the file in this image, 0: never used */
     int next_fd;
     uint64_t next_file, next_salt;
@@ -55,10 +66,12 @@ struct wr_log {
     _Atomic uint32_t waiter_sleeps; /* wr_log_quiesce */
     _Atomic int failed;
     _Atomic uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
+    _Atomic uint64_t ready[IMAGES_MAX]; /* bytes of the image that have memory; only grows */
+    _Atomic uint32_t current;           /* the loop's image */
+    _Atomic bool used;                  /* it is worth while to have memory for all images */
 
     /* committer */
     bool dirty; /* written to the current fd since its last sync */
-    uint64_t populated;
 
     wr_batch batches[WR_LOG_BATCHES]; /* batch n is at n mod WR_LOG_BATCHES: loop thread's until posted, committer's until done */
 };
@@ -77,6 +90,36 @@ static ssize_t real_pwrite(void *context, int fd, const void *from, size_t n, of
 static int real_fdatasync(void *context, int fd) {
     (void)context;
     return fdatasync(fd);
+}
+
+/* ---- memory of the images ---- */
+
+static bool populate_range(uint8_t *from, uint64_t bytes) {
+    while (madvise(from, bytes, MADV_POPULATE_WRITE) != 0) {
+        if (errno == EINVAL) return true; /* a kernel before 5.14: who made the region has reserved all of it */
+        if (errno != EINTR) return false;
+    }
+    return true;
+}
+
+/* Have memory for an image up to `to`. Any of the two threads; what both ask for at once is asked for twice. */
+static bool make_ready(wr_log *log, uint32_t image, uint64_t to) {
+    uint64_t ready = atomic_load_explicit(&log->ready[image], memory_order_acquire);
+    if (ready >= to) return true;
+    to = wr_page_up(to) < log->file_bytes ? wr_page_up(to) : log->file_bytes;
+    if (!populate_range(image_at(log, image) + ready, to - ready)) return false;
+    while (ready < to && !atomic_compare_exchange_weak_explicit(&log->ready[image], &ready, to, memory_order_release, memory_order_acquire)) {}
+    return true;
+}
+
+/* The loop wants to write up to `to` of an image, and padding behind it. */
+static bool loop_ready(wr_log *log, uint32_t image, uint64_t to) {
+    to = log->file_bytes - to > MARGIN_BYTES ? to + MARGIN_BYTES : log->file_bytes;
+    if (atomic_load_explicit(&log->ready[image], memory_order_acquire) < to)
+        log->state.no_memory = !make_ready(log, image, log->file_bytes - to > LOOP_BYTES ? to + LOOP_BYTES : log->file_bytes);
+    else
+        log->state.no_memory = false;
+    return !log->state.no_memory;
 }
 
 /* ---- loop thread ---- */
@@ -102,6 +145,11 @@ wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint6
     log->context = context;
     log->io = (wr_log_io){real_pwrite, real_fdatasync};
     log->fd = log->next_fd = -1;
+    if (!populate_range(region, WR_PAGE_BYTES) || !make_ready(log, 0, WR_FILE_HEADER_BYTES)) {
+        free(log);
+        errno = ENOMEM;
+        return NULL;
+    }
     for (uint32_t i = 0; i < images_n; i++) {
         atomic_store_explicit(&log->headers[i].file, 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&log->headers[i].generation, 1, memory_order_release);
@@ -181,6 +229,8 @@ static void take_next(wr_log *log, uint32_t image) {
     log->state.salt = log->next_salt;
     log->state.image = image;
     log->state.sealed_to = 0;
+    log->ready_here = atomic_load_explicit(&log->ready[image], memory_order_acquire);
+    atomic_store_explicit(&log->current, image, memory_order_relaxed);
     log->image_last[image] = UINT64_MAX; /* busy until its last batch has a number */
     atomic_store_explicit(&header->durable, 0, memory_order_relaxed);
     set_appended(log, WR_FILE_HEADER_BYTES);
@@ -207,12 +257,17 @@ static inline bool unsealed(const wr_log *log) {
 /* Post a batch with all that is not sealed; the caller has made sure of a free slot. */
 static void post(wr_log *log, bool sync, bool last, uint64_t gate, const wr_horizon *horizons, uint32_t horizons_n) {
     wr_log_state *state = &log->state;
-    if (unsealed(log)) {
+    /* A file that is left ends with a LAST frame, unless it is full: behind it may lie whatever the blocks held before. */
+    if (unsealed(log) || (last && state->append < log->file_bytes)) {
         uint64_t end = wr_page_up(state->append);
+        if (last && end == state->append && end < log->file_bytes) end += WR_PAGE_BYTES;
         if (end != state->append) {
             if (end - state->append < WR_FRAME_BYTES_MIN) end += WR_PAGE_BYTES;
             assert(end <= log->file_bytes);
-            wr_frame_pad(image_at(log, state->image) + state->append, end - state->append, state->salt);
+            uint8_t *padding = image_at(log, state->image) + state->append;
+            wr_frame_pad(padding, end - state->append, state->salt, last);
+            uint64_t durable = atomic_load_explicit(&log->headers[state->image].durable, memory_order_acquire);
+            if (log->may_sync && durable) wr_frame_vouch(padding, durable, state->salt);
             set_appended(log, end);
         }
     }
@@ -255,6 +310,10 @@ uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rol
             errno = EAGAIN;
             return NULL;
         }
+        if (!loop_ready(log, image, WR_FILE_HEADER_BYTES + bytes)) {
+            errno = EAGAIN;
+            return NULL;
+        }
         /* image_free has read done_n: if the batch that freed the image had failed, that is visible now. */
         if ((errno = atomic_load_explicit(&log->failed, memory_order_relaxed))) return NULL;
         post(log, true, true, 0, NULL, 0);
@@ -262,8 +321,21 @@ uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rol
         take_next(log, image);
         if (rolled) *rolled = true;
     }
+    uint64_t end = state->append + bytes;
+    if (log->ready_here < end + MARGIN_BYTES && log->ready_here < log->file_bytes) {
+        if (!loop_ready(log, state->image, end)) {
+            errno = EAGAIN;
+            return NULL;
+        }
+        log->ready_here = atomic_load_explicit(&log->ready[state->image], memory_order_acquire);
+    }
     *offset = state->append;
     return image_at(log, state->image) + state->append;
+}
+
+uint64_t wr_log_room(const wr_log *log) {
+    uint64_t end = log->ready_here == log->file_bytes ? log->file_bytes : log->ready_here - MARGIN_BYTES;
+    return end > log->state.append ? end - log->state.append : 0;
 }
 
 void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync) {
@@ -377,19 +449,20 @@ static void commit(wr_log *log, wr_batch *batch) {
 }
 
 /* Touch the next part of the images while there is nothing else to do: a first touch in the append path would cost up to 14 us
- * a page. Never changes a byte. Returns false when there is nothing left (or the kernel is older than 5.14). */
+ * a page. Never changes a byte. Returns false when there is nothing left (or no memory). */
 static bool populate(wr_log *log) {
-#ifdef MADV_POPULATE_WRITE
-    uint64_t all = WR_PAGE_BYTES + log->images_n * log->file_bytes;
-    if (log->populated >= all) return false;
-    uint64_t n = all - log->populated < POPULATE_BYTES ? all - log->populated : POPULATE_BYTES;
-    bool more = madvise(log->region + log->populated, n, MADV_POPULATE_WRITE) == 0 || errno == EINTR;
-    log->populated = more ? log->populated + n : all;
-    return more;
-#else
-    (void)log;
+    uint32_t current = atomic_load_explicit(&log->current, memory_order_relaxed);
+    uint64_t appended = atomic_load_explicit(&log->headers[current].appended, memory_order_acquire);
+    if (appended > POPULATE_BYTES) atomic_store_explicit(&log->used, true, memory_order_relaxed);
+    bool all = atomic_load_explicit(&log->used, memory_order_relaxed);
+    for (uint32_t n = 0; n < (all ? log->images_n : 1); n++) {
+        uint32_t image = (current + n) % log->images_n;
+        uint64_t ready = atomic_load_explicit(&log->ready[image], memory_order_acquire);
+        uint64_t wanted = all || log->file_bytes - appended < LEAD_BYTES ? log->file_bytes : appended + LEAD_BYTES;
+        if (ready >= wanted) continue;
+        return make_ready(log, image, wanted - ready < POPULATE_BYTES ? wanted : ready + POPULATE_BYTES);
+    }
     return false;
-#endif
 }
 
 void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) {
@@ -437,7 +510,7 @@ void wr_horizon_publish(const wr_horizon *h, bool written, bool synced, bool hea
     if (written) raised |= raise_word(&link->written, h->sequence);
     if (synced) raised |= raise_word(&link->synced, h->sequence);
     if (head) raised |= raise_word(&link->head, h->sequence);
-    if (raised) wr_bell_ring(&h->view->client->waiting);
+    if (raised) wr_view_wake(h->view);
 }
 
 /* ---- readers in any process ---- */

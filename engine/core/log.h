@@ -15,6 +15,10 @@
  *   sealed_to <= append; both in the current file; everything below a posted batch's `to` never changes again.
  *   A frame never crosses a file; a file is rolled before the frame that does not fit.
  *   Roll: the rest of the old file is sealed with sync; an image is reused only when its file is wholly durable.
+ *   A file that was left ends with a padding frame with FRAME_LAST, or is full to its last byte. Behind it, and behind what was
+ *   sealed of the current file, lies whatever the blocks held before (a recycled file): readers go by frames, never by zeros.
+ *   A padding frame names how much of its file was synced when it was made (wr_frame_vouch): a hole that none behind it
+ *   vouches for is a torn batch, which was never confirmed; another one is damage.
  *   After a failed write or sync `failed` holds the errno for ever: nothing later is confirmed (rule S7).
  */
 #ifndef WR_LOG_H
@@ -59,11 +63,12 @@ typedef struct {
     bool has_file, has_next;
     bool unsealed_sync;       /* some appended frame since the last seal wants sync */
     bool busy;                /* a batch is posted or running */
+    bool no_memory;           /* the last wr_log_reserve found no memory for the image: it works again when there is some */
     int failed;
     uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
 } wr_log_state;
 
-/* `region`: wr_image header page + images; `may_sync` false for transient logs (never fdatasync). `done` may be NULL.
+/* `region`: wr_image header page + images, mapped; memory for the images may be missing until it is needed; `may_sync` false for transient logs (never fdatasync). `done` may be NULL.
  * Returns NULL with errno. */
 wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint64_t file_bytes, bool may_sync,
                    wr_batch_done done, void *context);
@@ -82,16 +87,20 @@ void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
 
 const wr_log_state *wr_log_look(const wr_log *log); /* for the loop thread; refreshes what the committer counts */
 
-/* Offer the next file: fd open for writing (O_DIRECT or not), already preallocated to file_bytes, its directory synced.
+/* Offer the next file: fd open for writing (O_DIRECT or not), already preallocated to file_bytes, its directory synced; what
+ * lies in it does not matter (a recycled file: no frame of it may validate with the new salt).
  * The log owns the fd from now on. If there is no current file it becomes current at once, else at the next roll.
  * `header` is its 4096-byte header page; it is written with the file's first batch. EBUSY: a next file is already there. */
 int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_t *header);
 
 /* Room for one frame of `bytes` in the current file, rolling when it does not fit. Returns the place and its *offset;
  * NULL with errno EAGAIN when it must roll and no next file is offered or no image is free (*rolled tells whether a roll happened),
+ * or when there is no memory for the image (state.no_memory; try again),
  * EMSGSIZE when it can never fit, or the log's failure. The space is taken only by wr_log_append. */
 uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled);
 void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync);
+/* Bytes that may be written from `append` on, after wr_log_reserve has given a place there: for more frames than the one. */
+uint64_t wr_log_room(const wr_log *log);
 
 /* Seal what was appended since the last seal (padding it to the page) and post it to the committer with what it confirms.
  * Nothing to seal and no horizons: returns 0 and posts nothing. EAGAIN: the batch queue is full; ENOBUFS: too many horizons. */

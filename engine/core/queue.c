@@ -4,11 +4,10 @@
  * messages and not the span of their sequences. A delivery takes the lowest READY row; a return moves `ready_from`
  * back, so the original order comes back by construction.
  */
-#include "queue.h"
+#include "queuepolicy.h"
 #include <assert.h>
 #include <stdio.h>
 
-#define FREE_CHUNKS_MAX 128
 #define DELIVER_MAX 1024 /* of one queue in one round */
 
 /* Lists of pointers grow rarely. Without memory for them the worker dies, as by kill -9, and is started anew. */
@@ -45,6 +44,7 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
         return NULL;
     }
     *place = (uint64_t)(uintptr_t)q;
+    q->engine = e;
     q->id = id;
     q->durable = durable;
     q->stats_row = WR_NO_SLOT;
@@ -88,18 +88,21 @@ void wr_queue_drop(wr_queue_engine *e, wr_queue *q) {
     }
     uint64_t end = q->chunk_base + q->chunks_n;
     for (uint64_t number = q->chunk_base; number < end; number++)
-        for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
+        for (uint32_t r = 0; r < WR_CHUNK_ROWS && wr_queue_chunk_peek(q, number); r++) {
             wr_entry *entry = wr_queue_entry(q, number * WR_CHUNK_ROWS + r);
             if (entry) wr_queue_remove_entry(e, q, number * WR_CHUNK_ROWS + r, entry, false, false);
         }
     for (uint64_t i = 0; i < q->chunks_n; i++) {
-        e->chunks_n -= q->chunks[q->chunks_at + i] != NULL;
-        free(q->chunks[q->chunks_at + i]);
+        wr_chunk *chunk = q->chunks[q->chunks_at + i];
+        if (chunk) wr_rows_free(e, chunk->rows); /* rows were still to come */
+        free(chunk);
     }
     free(q->chunks);
     free(q->consumers);
     forget(e->wake, &e->wake_n, q);
     forget(e->dirty, &e->dirty_n, q);
+    wr_policy_forget(e, q);
+    wr_policy_free(q);
     for (uint32_t i = 0; i < e->ranges_n; i++)
         if (e->ranges[i].queue == q) e->ranges[i].count = 0;
     if (q->stats_row != WR_NO_SLOT) {
@@ -126,9 +129,16 @@ void wr_queue_dirty(wr_queue_engine *e, wr_queue *q) {
 
 /* ---- chunks and rows ---- */
 
-wr_chunk *wr_queue_chunk(const wr_queue *q, uint64_t number) {
+wr_chunk *wr_queue_chunk_peek(const wr_queue *q, uint64_t number) {
     uint64_t i = number - q->chunk_base;
     return number < q->chunk_base || i >= q->chunks_n ? NULL : q->chunks[q->chunks_at + i];
+}
+
+wr_chunk *wr_queue_chunk(const wr_queue *q, uint64_t number) {
+    wr_chunk *chunk = wr_queue_chunk_peek(q, number);
+    if (!chunk || chunk->rows) return chunk;
+    wr_page_in(q->engine, (wr_queue *)q, number, chunk);
+    return wr_queue_chunk_peek(q, number); /* none when all its entries were damaged */
 }
 
 wr_entry *wr_queue_entry(const wr_queue *q, uint64_t sequence) {
@@ -142,7 +152,8 @@ uint64_t wr_queue_base(const wr_queue *q) {
     for (uint64_t i = 0; i < q->chunks_n; i++) {
         const wr_chunk *chunk = q->chunks[q->chunks_at + i];
         for (uint32_t r = 0; chunk && chunk->live_n && r < WR_CHUNK_ROWS; r++)
-            if (chunk->rows[r].state != WR_ENTRY_GONE) return (q->chunk_base + i) * WR_CHUNK_ROWS + r;
+            if (chunk->rows ? chunk->rows[r].state != WR_ENTRY_GONE : chunk->page->live[r / 64] >> r % 64 & 1)
+                return (q->chunk_base + i) * WR_CHUNK_ROWS + r;
     }
     return q->next;
 }
@@ -175,36 +186,27 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     }
     wr_chunk **place = &q->chunks[q->chunks_at + i];
     if (*place) return 0;
-    wr_chunk *chunk = e->free_chunks;
-    if (chunk) {
-        e->free_chunks = chunk->next_free;
-        e->free_chunks_n--;
-    } else {
-        if (!(chunk = calloc(1, sizeof *chunk))) return ENOMEM;
-        e->chunks_n++;
+    wr_chunk *chunk = calloc(1, sizeof *chunk);
+    wr_rows *rows = chunk ? wr_rows_new(e) : NULL;
+    if (!rows) {
+        free(chunk);
+        return ENOMEM;
     }
-    chunk->live_n = chunk->ready_n = 0;
     chunk->file_low = UINT32_MAX;
-    chunk->file_high = 0;
+    chunk->rows = rows->rows;
     *place = chunk;
     return 0;
 }
 
 /* A chunk without live rows is recycled, unless rows of it are still to come. */
-static void chunk_maybe_free(wr_queue_engine *e, wr_queue *q, uint64_t number) {
+void wr_queue_chunk_release(wr_queue_engine *e, wr_queue *q, uint64_t number) {
     uint64_t i = number - q->chunk_base;
     if (number < q->chunk_base || i >= q->chunks_n) return;
     wr_chunk *chunk = q->chunks[q->chunks_at + i];
     if (!chunk || chunk->live_n || (q->next < (number + 1) * WR_CHUNK_ROWS && !e->recovering)) return;
     q->chunks[q->chunks_at + i] = NULL;
-    if (e->free_chunks_n < FREE_CHUNKS_MAX) {
-        chunk->next_free = e->free_chunks;
-        e->free_chunks = chunk;
-        e->free_chunks_n++;
-    } else {
-        free(chunk);
-        e->chunks_n--;
-    }
+    wr_rows_free(e, chunk->rows);
+    free(chunk);
     while (q->chunks_n && !q->chunks[q->chunks_at]) {
         q->chunks_at++;
         q->chunks_n--;
@@ -224,17 +226,23 @@ void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
     e->entries_n++;
     e->bytes += entry->body_length;
     if (sequence < q->ready_from || q->ready_n == 1) q->ready_from = sequence;
+    wr_ready_comes(e, q, sequence, entry);
     if (sequence >= q->next) {
         q->next = sequence + 1;
         /* the chunk before may have waited for its rows to come */
-        if (sequence % WR_CHUNK_ROWS == 0 && sequence) chunk_maybe_free(e, q, sequence / WR_CHUNK_ROWS - 1);
+        if (sequence % WR_CHUNK_ROWS == 0 && sequence) wr_queue_chunk_release(e, q, sequence / WR_CHUNK_ROWS - 1);
     }
+    wr_queue_recent(q, entry, true);
+    if (entry->location == WR_LOCATION_STORE) chunk->stored_n++;
     if (entry->flags & WR_ENTRY_PERSISTENT) {
         if (entry->index_file != WR_IN_SEGMENT) {
             uint32_t *live = wr_files_live(&e->files, entry->index_file);
             if (live) ++*live;
             if (entry->index_file < chunk->file_low) chunk->file_low = entry->index_file;
             if (entry->index_file > chunk->file_high) chunk->file_high = entry->index_file;
+        } else {
+            chunk->segment_n++;
+            q->segment_n++;
         }
         if (entry->location == WR_LOCATION_SEGMENT) {
             uint64_t *live = wr_map_put(&e->data_files, entry->file, 0);
@@ -251,19 +259,21 @@ void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
 void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry, bool journalled,
                            bool keep_reference) {
     wr_chunk *chunk = wr_queue_chunk(q, sequence / WR_CHUNK_ROWS);
-    if (entry->state == WR_ENTRY_READY) {
-        chunk->ready_n--;
-        q->ready_n--;
-    } else {
-        q->unacked_n--;
-    }
+    if (entry->state == WR_ENTRY_READY) wr_queue_unready(q, sequence, entry);
+    else if (entry->state == WR_ENTRY_UNACKED) q->unacked_n--;
+    else wr_policy_other_goes(q, sequence, entry);
     q->bytes -= entry->body_length;
     e->entries_n--;
     e->bytes -= entry->body_length;
+    wr_queue_recent(q, entry, false);
+    if (entry->location == WR_LOCATION_STORE) chunk->stored_n--;
     if (entry->flags & WR_ENTRY_PERSISTENT) {
         if (entry->index_file != WR_IN_SEGMENT) {
             uint32_t *live = wr_files_live(&e->files, entry->index_file);
             if (live && *live) --*live;
+        } else {
+            chunk->segment_n--;
+            q->segment_n--;
         }
         if (entry->location == WR_LOCATION_SEGMENT) {
             uint64_t *live = wr_map_find(&e->data_files, entry->file, 0);
@@ -271,7 +281,7 @@ void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, w
         }
         if (journalled) {
             wr_journal_range(e, q, sequence);
-            if (entry->index_file == WR_IN_SEGMENT) wr_segment_ack_note(e, q, sequence, (uint32_t)wr_log_look(e->log)->file);
+            if (wr_may_be_in_segment(e, entry)) wr_segment_ack_note(e, q, sequence, (uint32_t)wr_log_look(e->log)->file, false);
         }
     } else {
         uint32_t *live = wr_files_live(&e->transient_files, entry->file);
@@ -281,7 +291,7 @@ void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, w
         wr_queue_store_release(e, entry->location == WR_LOCATION_STORE ? 0 : 1, entry->id);
     entry->state = WR_ENTRY_GONE;
     chunk->live_n--;
-    if (!chunk->live_n) chunk_maybe_free(e, q, sequence / WR_CHUNK_ROWS);
+    if (!chunk->live_n) wr_queue_chunk_release(e, q, sequence / WR_CHUNK_ROWS);
     wr_queue_dirty(e, q);
 }
 
@@ -336,6 +346,22 @@ void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l) {
     }
 }
 
+void wr_queue_unready(wr_queue *q, uint64_t sequence, const wr_entry *entry) {
+    wr_queue_chunk(q, sequence / WR_CHUNK_ROWS)->ready_n--;
+    q->ready_n--;
+    wr_ready_goes(q, sequence, entry);
+}
+
+void wr_queue_ready(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry) {
+    entry->state = WR_ENTRY_READY;
+    wr_queue_chunk(q, sequence / WR_CHUNK_ROWS)->ready_n++;
+    q->ready_n++;
+    if (sequence < q->ready_from || q->ready_n == 1) q->ready_from = sequence;
+    wr_ready_comes(e, q, sequence, entry);
+    wr_queue_wake(e, q);
+    wr_queue_dirty(e, q);
+}
+
 /* READY → UNACKED; the slot joins the consumer's list, which is ordered by sequence. */
 bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot) {
     wr_queue *q = c->queue;
@@ -344,8 +370,7 @@ bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t seque
     entry->state = WR_ENTRY_UNACKED;
     entry->holder = (uint8_t)l->slot;
     entry->delivery = (uint16_t)slot;
-    wr_queue_chunk(q, sequence / WR_CHUNK_ROWS)->ready_n--;
-    q->ready_n--;
+    wr_queue_unready(q, sequence, entry);
     q->unacked_n++;
     wr_held *held = &l->held[slot];
     held->consumer = c;
@@ -388,15 +413,14 @@ static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_ent
             return;
         }
     }
-    entry->state = WR_ENTRY_READY;
-    entry->flags |= WR_ENTRY_REDELIVERED;
-    wr_queue_chunk(q, sequence / WR_CHUNK_ROWS)->ready_n++;
-    q->ready_n++;
-    q->unacked_n--;
     q->requeued_n++;
-    if (sequence < q->ready_from || q->ready_n == 1) q->ready_from = sequence;
-    wr_queue_wake(e, q);
-    wr_queue_dirty(e, q);
+    if (wr_delivered_too_often(q, entry)) {
+        wr_policy_die(e, q, sequence, entry, WR_REASON_DELIVERY_LIMIT);
+        return;
+    }
+    entry->flags |= WR_ENTRY_REDELIVERED;
+    q->unacked_n--;
+    wr_queue_ready(e, q, sequence, entry);
 }
 
 void wr_consumer_return(wr_queue_engine *e, wr_consumer *c) {
@@ -416,11 +440,16 @@ static wr_entry *held_by(const wr_qlink *l, const wr_queue *q, uint64_t sequence
     return entry && entry->state == WR_ENTRY_UNACKED && entry->holder == l->slot ? entry : NULL;
 }
 
-static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, bool requeue) {
+static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, wr_settling how) {
     wr_queue *q = c->queue;
     unhold(c, entry->delivery);
-    if (requeue) {
+    if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
+    if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
         give_back(e, q, sequence, entry);
+    } else if (how == WR_SETTLE_REJECT && q->policy) {
+        wr_policy_die(e, q, sequence, entry, WR_REASON_REJECTED);
+        q->acked_n++;
+        e->acked_n++;
     } else {
         wr_queue_remove_entry(e, q, sequence, entry, true, false);
         q->acked_n++;
@@ -429,33 +458,26 @@ static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_ent
     if (c->active) wr_queue_wake(e, q); /* prefetch or a delivery slot is free again */
 }
 
-bool wr_queue_ack(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence) {
+bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how) {
     wr_entry *entry = held_by(l, q, sequence);
     if (!entry) return false;
-    settle(e, l->held[entry->delivery].consumer, sequence, entry, false);
-    return true;
-}
-
-bool wr_queue_nack(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence) {
-    wr_entry *entry = held_by(l, q, sequence);
-    if (!entry) return false;
-    settle(e, l->held[entry->delivery].consumer, sequence, entry, true);
+    settle(e, l->held[entry->delivery].consumer, sequence, entry, how);
     return true;
 }
 
 /* All that the link holds in the queue up to and with a sequence. */
-uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, bool requeue) {
+uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how) {
     wr_consumer *c = wr_consumer_find(e, l, q->id);
     uint32_t n = 0;
     while (c && c->first != WR_NO_SLOT && l->held[c->first].sequence <= sequence) {
         uint64_t at = l->held[c->first].sequence;
-        settle(e, c, at, wr_queue_entry(q, at), requeue);
+        settle(e, c, at, wr_queue_entry(q, at), how);
         n++;
     }
     return n;
 }
 
-/* Everything below a sequence goes: the ready ones, with `unacked` the held ones, too. */
+/* Everything below a sequence goes: the ready ones, with `unacked` the held ones, too. What is delayed or dying stays. */
 uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool unacked) {
     uint64_t n = 0;
     if (below > q->next) below = q->next;
@@ -465,7 +487,7 @@ uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool un
             uint64_t sequence = number * WR_CHUNK_ROWS + r;
             if (!chunk || sequence >= below) break;
             wr_entry *entry = &chunk->rows[r];
-            if (entry->state == WR_ENTRY_GONE || (entry->state == WR_ENTRY_UNACKED && !unacked)) continue;
+            if (entry->state != WR_ENTRY_READY && !(entry->state == WR_ENTRY_UNACKED && unacked)) continue;
             if (entry->state == WR_ENTRY_UNACKED)
                 unhold(e->links[entry->holder]->held[entry->delivery].consumer, entry->delivery);
             wr_queue_remove_entry(e, q, sequence, entry, true, false);
@@ -489,7 +511,8 @@ void wr_delivery_fill(wr_delivery *d, uint32_t queue, uint64_t sequence, const w
     d->blob_offset = entry->blob_offset;
     d->meta_length = entry->meta_length;
     d->location = entry->location;
-    d->flags = entry->flags & WR_ENTRY_REDELIVERED ? WR_DELIVERY_REDELIVERED : 0;
+    d->flags = (uint8_t)((entry->flags & WR_ENTRY_REDELIVERED ? WR_DELIVERY_REDELIVERED : 0) |
+                         entry->reason << WR_DELIVERY_REASON_SHIFT | entry->priority << WR_DELIVERY_PRIORITY_SHIFT);
     d->delivery_count = entry->delivery_count;
     d->body_length = entry->body_length;
 }
@@ -510,12 +533,13 @@ static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     return false;
 }
 
-/* The lowest READY row at or above ready_from; ready_n > 0. */
-static wr_entry *next_ready(wr_queue *q, uint64_t *sequence) {
+/* The lowest READY row at or above ready_from, or what its priority puts first. NULL: none, or damage took the last. */
+wr_entry *wr_queue_first(wr_queue *q, uint64_t *sequence) {
+    if (wr_has_levels(q)) return wr_policy_first(q, sequence);
     uint64_t at = q->ready_from;
-    for (;;) {
-        wr_chunk *chunk = wr_queue_chunk(q, at / WR_CHUNK_ROWS);
-        if (chunk && chunk->ready_n) {
+    while (q->ready_n && at / WR_CHUNK_ROWS < q->chunk_base + q->chunks_n) {
+        wr_chunk *chunk = wr_queue_chunk_peek(q, at / WR_CHUNK_ROWS);
+        if (chunk && chunk->ready_n && (chunk = wr_queue_chunk(q, at / WR_CHUNK_ROWS)) && chunk->ready_n) {
             for (uint32_t r = at % WR_CHUNK_ROWS; r < WR_CHUNK_ROWS; r++)
                 if (chunk->rows[r].state == WR_ENTRY_READY) {
                     *sequence = at / WR_CHUNK_ROWS * WR_CHUNK_ROWS + r;
@@ -524,8 +548,8 @@ static wr_entry *next_ready(wr_queue *q, uint64_t *sequence) {
                 }
         }
         at = (at / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS;
-        assert(at / WR_CHUNK_ROWS <= q->chunk_base + q->chunks_n);
     }
+    return NULL;
 }
 
 static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence) {
@@ -544,7 +568,14 @@ static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uin
     c->delivered_n++;
     q->delivered_n++;
     e->delivered_n++;
-    q->ready_from = sequence + 1;
+    if (!wr_has_levels(q)) q->ready_from = sequence + 1;
+}
+
+bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q) {
+    if (e->frozen) return false;
+    for (uint32_t i = 0; i < wr_serving_n(q); i++)
+        if (takes(e, q->consumers[i])) return true;
+    return false;
 }
 
 static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
@@ -556,8 +587,8 @@ static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
             break;
         }
         wr_consumer *c = NULL;
-        for (uint32_t i = 0; i < q->consumers_n; i++) {
-            if (q->turn >= q->consumers_n) q->turn = 0;
+        for (uint32_t i = 0, serving_n = wr_serving_n(q); i < serving_n; i++) {
+            if (q->turn >= serving_n) q->turn = 0;
             wr_consumer *one = q->consumers[q->turn++];
             if (takes(e, one)) {
                 c = one;
@@ -570,7 +601,13 @@ static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
         }
         budget--;
         uint64_t sequence;
-        wr_entry *entry = next_ready(q, &sequence);
+        wr_entry *entry = wr_queue_first(q, &sequence);
+        if (!entry) break;
+        if (entry->expires && entry->expires <= wr_wall_ms()) {
+            e->timed_at = 0; /* it goes in the next round, then the one behind it is looked at */
+            *more = true;
+            break;
+        }
         deliver_one(e, c, entry, sequence);
     }
     return budget < DELIVER_MAX;
@@ -602,6 +639,35 @@ bool wr_deliver(wr_queue_engine *e) {
 
 /* ---- statistics ---- */
 
+/* One row more or less whose body lies in a journal file. Only the newest files are counted. */
+void wr_queue_recent(wr_queue *q, const wr_entry *entry, bool comes) {
+    if (entry->location != WR_LOCATION_JOURNAL && entry->location != WR_LOCATION_JOURNAL_TRANSIENT) return;
+    wr_recent *recent = &q->recent[entry->location == WR_LOCATION_JOURNAL_TRANSIENT][entry->file % WR_RECENT_FILES];
+    if (comes) {
+        if (!recent->n || recent->file < entry->file) *recent = (wr_recent){entry->file, 0};
+        if (recent->file == entry->file) recent->n++;
+    } else if (recent->file == entry->file && recent->n) {
+        recent->n--;
+    }
+}
+
+/* alpha: body in an image; beta: row in memory and not in a segment; gamma: row in both; delta: row in a segment only. */
+void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_t *gamma, uint64_t *delta) {
+    const wr_queue_engine *e = q->engine;
+    *alpha = 0;
+    for (uint32_t transient = 0; transient < 2; transient++) {
+        uint64_t current = wr_log_look(transient ? e->transient_log : e->log)->file;
+        for (uint32_t i = 0; i < WR_RECENT_FILES; i++) {
+            const wr_recent *recent = &q->recent[transient][i];
+            if (recent->n && recent->file + (uint64_t)e->o.images_n > current) *alpha += recent->n;
+        }
+    }
+    uint64_t all = q->ready_n + q->unacked_n + wr_aside_n(q);
+    *delta = q->paged_n;
+    *gamma = q->segment_n - q->paged_n;
+    *beta = all - *alpha - *gamma - *delta;
+}
+
 void wr_queue_stats_write(wr_queue_engine *e) {
     for (uint64_t i = 0; i < e->dirty_n; i++) {
         wr_queue *q = e->dirty[i];
@@ -617,8 +683,27 @@ void wr_queue_stats_write(wr_queue_engine *e) {
         PUT(acked, q->acked_n);
         PUT(requeued, q->requeued_n);
         PUT(consumers, q->consumers_n);
+        uint64_t consuming = 0;
+        for (uint32_t c = 0; c < q->consumers_n; c++) consuming += q->consumers[c]->prefetch > 0;
+        PUT(consuming, consuming);
+        PUT(consumed, q->consumed_n);
+        PUT(asked, q->asked_n);
         PUT(base, wr_queue_base(q));
         PUT(next, q->next);
+        uint64_t alpha, beta, gamma, delta;
+        wr_queue_states(q, &alpha, &beta, &gamma, &delta);
+        PUT(alpha, alpha);
+        PUT(beta, beta);
+        PUT(gamma, gamma);
+        PUT(delta, delta);
+        if (q->policy) {
+            PUT(delayed, q->policy->delayed_n);
+            PUT(expired, q->policy->expired_n);
+            PUT(dropped, q->policy->dropped_n);
+            PUT(dead_lettered, q->policy->dead_lettered_n);
+            PUT(refused, q->policy->refused_n);
+            PUT(duplicates, q->policy->duplicates_n);
+        }
 #undef PUT
         atomic_store_explicit(&row->queue, q->id, memory_order_release);
     }

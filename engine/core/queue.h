@@ -1,6 +1,8 @@
 /* The engine of one queue worker: queues, consumers, what is held by whom, and the journal that makes it durable.
- * Design note 001, sections 2, 5, 8; rules 5 and 6 of the store and queue rules. Four files:
+ * Design note 001, sections 2, 5, 8; rules 5 and 6 of the store and queue rules. Six files:
  *   queue.c      entries, consumers, delivery, acks: memory only
+ *   queuepages.c rows that leave memory and come back from the segments
+ *   queuepolicy.c what a queue is declared to do: times, lengths, priorities, dead letters
  *   journal.c    frames into the two logs, horizons and gates, replay of a journal file
  *   queueloop.c  links of clients: take-up, commands, sweep; the loop that a worker's life consists of
  *   queuestore.c what the worker is as a client of the stores: writes by reference, removes, resync
@@ -15,6 +17,7 @@
  *   A frame lies in the image before its effect shows in shared memory: whoever kills the worker between finds the frame
  *   (salvaged from the image), so HELD slots and entries always fit together again.
  *   No READY row lies below ready_from.
+ *   Rows of a paged chunk are READY, persistent, in a segment, and none is still to come; the counts of its description hold.
  */
 #ifndef WR_QUEUE_H
 #define WR_QUEUE_H
@@ -26,6 +29,8 @@
 #define WR_ENTRY_GONE 0
 #define WR_ENTRY_READY 1
 #define WR_ENTRY_UNACKED 2
+#define WR_ENTRY_DELAYED 3 /* its time has not come */
+#define WR_ENTRY_DYING 4   /* on its way to the dead letters */
 #define WR_ENTRY_REDELIVERED 1 /* flags of an entry */
 #define WR_ENTRY_PERSISTENT 2
 #define WR_IN_SEGMENT UINT32_MAX /* index_file of an entry whose index record lies in a segment */
@@ -63,19 +68,44 @@ typedef struct {
     uint8_t holder; /* client slot that holds it, when UNACKED */
     uint16_t delivery_count;
     uint16_t delivery; /* its delivery slot */
+    uint64_t expires : WR_TIME_BITS; /* milliseconds of CLOCK_REALTIME, 0: never */
+    uint64_t priority : 4;
+    uint64_t reason : 4; /* WR_REASON_…, in a queue of dead letters */
+    uint64_t unused : 8;
 } wr_entry;
-_Static_assert(sizeof(wr_entry) == 48, "an entry costs 48 bytes");
+_Static_assert(sizeof(wr_entry) == 56, "an entry costs 56 bytes");
 
+/* A block of rows; those of a free block are GONE. */
+typedef union wr_rows {
+    wr_entry rows[WR_CHUNK_ROWS];
+    union wr_rows *next_free;
+} wr_rows;
+
+/* What the segment does not say of the rows of a paged chunk. */
+typedef struct {
+    uint64_t live[WR_CHUNK_ROWS / 64]; /* an entry on disk without its bit is of a message that has gone */
+    uint64_t redelivered[WR_CHUNK_ROWS / 64];
+    uint64_t bytes;
+    uint16_t delivery_counts[]; /* absent when all are 0 */
+} wr_page;
+
+/* The description of 1024 neighbouring sequences stays as long as one of them is alive; its rows may leave memory. */
 typedef struct wr_chunk {
     uint32_t live_n;
     uint32_t ready_n;
+    uint32_t segment_n; /* live rows with their index record in a segment */
+    uint32_t stored_n;  /* live rows with their body in the persistent store */
     uint32_t file_low, file_high; /* index files of its rows lie in between (WR_IN_SEGMENT apart) */
-    struct wr_chunk *next_free;
-    wr_entry rows[WR_CHUNK_ROWS];
+    bool counted; /* the page has delivery_counts */
+    wr_page *page;  /* NULL: resident */
+    wr_entry *rows; /* NULL: paged; wr_queue_chunk brings them back */
 } wr_chunk;
 
 struct wr_qlink;
 struct wr_queue;
+struct wr_queue_engine;
+struct wr_policy;
+struct wr_death;
 
 typedef struct wr_consumer {
     struct wr_qlink *link;
@@ -95,7 +125,14 @@ typedef struct {
     uint32_t previous, next;
 } wr_held;
 
+/* Rows whose body lies in one journal file. */
+typedef struct {
+    uint32_t file, n;
+} wr_recent;
+#define WR_RECENT_FILES 16 /* images_n is at most that */
+
 typedef struct wr_queue {
+    struct wr_queue_engine *engine;
     uint32_t id;
     bool durable;
     bool ghost;        /* named by frames of the past, not declared any more */
@@ -103,7 +140,11 @@ typedef struct wr_queue {
     uint64_t next; /* next sequence */
     uint64_t ready_from;
     uint64_t ready_n, unacked_n, bytes;
+    uint64_t segment_n; /* rows with their index record in a segment, resident or not */
+    uint64_t paged_n;   /* rows not in memory */
+    wr_recent recent[2][WR_RECENT_FILES]; /* by transient, file modulo */
     uint64_t published_n, delivered_n, acked_n, requeued_n;
+    uint64_t asked_n, consumed_n; /* consumers that announced themselves; with a prefetch */
     wr_chunk **chunks; /* chunk number chunk_base + i is chunks[chunks_at + i]; NULL: all gone */
     uint64_t chunk_base, chunks_at, chunks_n, chunks_size;
     wr_consumer **consumers; /* the active ones */
@@ -112,6 +153,7 @@ typedef struct wr_queue {
     bool in_wake, in_dirty;
     uint64_t range_round; /* the pending range `range_at` is this queue's last one if range_round is the current one */
     uint32_t range_at;
+    struct wr_policy *policy; /* NULL: a plain queue (queuepolicy.h) */
 } wr_queue;
 
 typedef struct {
@@ -124,7 +166,9 @@ typedef struct {
     uint64_t command; /* first command that waits */
     uint64_t store_sequence; /* until the store's head is above this */
     uint32_t store;
-    uint32_t file; /* journal file that holds the frame, WR_IN_SEGMENT if none */
+    /* Frames of this command and of those behind it lie in this journal file or later ones: they stay while `head` may be held here,
+     * because they alone say that those commands were executed. */
+    uint32_t file;
     uint64_t round;
 } wr_gate;
 
@@ -143,6 +187,7 @@ typedef struct wr_qlink {
     uint64_t next; /* next command to process */
     uint64_t takeup_tail;      /* commands below it were submitted to a dead worker */
     uint64_t takeup_processed; /* of these, the ones below were answered */
+    uint64_t unusual_until;    /* as in the link */
     uint64_t half_done;        /* command + 1 whose durable part is written */
     uint64_t unknown_checked;  /* command + 1 for which the catalog was reloaded */
     uint64_t durable_token;    /* WR_PAUSE_DURABLE: continue when this token is done */
@@ -169,11 +214,16 @@ typedef struct {
     uint32_t *live;          /* per file: entries that need it */
 } wr_files;
 
+/* Entries of a segment whose messages have gone. */
 typedef struct {
     uint32_t queue;
-    uint32_t file; /* journal file with the ACK */
-    uint64_t sequence;
+    uint32_t count;
+    uint64_t first;
+    uint64_t token; /* the batch with the ACK frame; UINT64_MAX: a MOVE frame, which needs the entries as long as its file is there */
+    uint32_t file;  /* journal file with the frame */
+    uint32_t unused;
 } wr_segment_ack;
+#define WR_SEGMENT_ACKS_MAX 16384 /* ranges in memory: more are applied as soon as their frames are synced */
 
 typedef enum { WR_RESYNC_IDLE, WR_RESYNC_WANTED, WR_RESYNC_BEGIN, WR_RESYNC_IDS, WR_RESYNC_END } wr_resync_phase;
 
@@ -221,11 +271,24 @@ typedef struct wr_queue_engine {
     uint64_t wake_n, wake_size;
     wr_queue **dirty;
     uint64_t dirty_n, dirty_size;
-    wr_chunk *free_chunks;
-    uint32_t free_chunks_n;
-    uint64_t chunks_n; /* allocated, free ones too */
+    wr_rows *free_rows;
+    uint64_t free_rows_n;
+    uint64_t rows_n; /* blocks of rows, free ones too */
+    uint64_t rows_most; /* most of them since memory was given back */
     uint8_t *stats_used;
     uint64_t entries_n, bytes;
+    /* pages */
+    int segments_fd; /* folder of the segments, -1: rows stay in memory */
+    uint64_t node_id, memory_bytes; /* of rows; above it chunks are paged out */
+    uint64_t paged_n, page_outs_n, page_ins_n, damaged_n;
+    uint64_t trim_after_ns, trim_at;
+    uint8_t *page_bytes; /* room for one chunk's entries */
+    /* policies (queuepolicy.h) */
+    wr_queue **timed; /* queues to be looked at by the clock */
+    uint64_t timed_n, timed_size;
+    uint64_t timed_at; /* wall clock, milliseconds: not before */
+    struct wr_death *deaths; /* to be written as MOVE frames in this round */
+    uint64_t deaths_n, deaths_size;
     /* journals */
     wr_log *log, *transient_log;
     wr_files files, transient_files;
@@ -235,8 +298,10 @@ typedef struct wr_queue_engine {
     uint64_t round; /* one set of pending ranges */
     wr_segment_ack *segment_acks;
     uint64_t segment_acks_n, segment_acks_size;
+    uint64_t segment_acks_early_n, segment_acks_token; /* those of ACK frames; when the limit was reached, they went up to this batch */
+    uint32_t flush_mark; /* entries of journal files below it may be in segments, too: a flush was begun */
     uint64_t token_next;
-    _Atomic uint64_t token_done;
+    _Atomic uint64_t token_done, token_synced;
     _Atomic uint32_t file_done; /* files below: every batch is done */
     bool want_commit, want_sync; /* since the last seal */
     bool unsynced;               /* frames in batches without sync */
@@ -281,9 +346,11 @@ void wr_queue_control_answer(wr_queue_engine *e, wr_qlink *l, uint32_t result, u
 wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id);
 wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable); /* NULL: no memory */
 void wr_queue_drop(wr_queue_engine *e, wr_queue *q);
-wr_chunk *wr_queue_chunk(const wr_queue *q, uint64_t number);
+wr_chunk *wr_queue_chunk_peek(const wr_queue *q, uint64_t number); /* resident or not; NULL: all gone */
+wr_chunk *wr_queue_chunk(const wr_queue *q, uint64_t number);      /* resident: brought back if need be; NULL: all gone */
 wr_entry *wr_queue_entry(const wr_queue *q, uint64_t sequence); /* NULL when gone */
 int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence); /* make the chunk of a sequence >= the lowest one; 0 or ENOMEM */
+void wr_queue_chunk_release(wr_queue_engine *e, wr_queue *q, uint64_t number); /* recycled, if no row of it lives or is to come */
 void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry); /* room was made; row is GONE */
 void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry, bool journalled, bool keep_reference);
 void wr_queue_wake(wr_queue_engine *e, wr_queue *q);
@@ -295,13 +362,41 @@ void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c);
 void wr_consumer_return(wr_queue_engine *e, wr_consumer *c); /* all that it holds goes back, redelivered */
 void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
 bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot);
-bool wr_queue_ack(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence);
-bool wr_queue_nack(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence);
-uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, bool requeue);
+void wr_queue_ready(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry); /* the row becomes READY */
+void wr_queue_unready(wr_queue *q, uint64_t sequence, const wr_entry *entry);             /* a READY row ceases to be */
+wr_entry *wr_queue_first(wr_queue *q, uint64_t *sequence); /* what is delivered next; ready_n > 0 */
+bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q);
+/* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody; it is marked redelivered, but its delivery does not count. */
+typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNSEEN } wr_settling;
+bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
+uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
 void wr_delivery_fill(wr_delivery *d, uint32_t queue, uint64_t sequence, const wr_entry *entry);
 bool wr_deliver(wr_queue_engine *e); /* true: something was delivered */
 void wr_queue_stats_write(wr_queue_engine *e);
 uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool unacked);
+
+void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_t *gamma, uint64_t *delta);
+void wr_queue_recent(wr_queue *q, const wr_entry *entry, bool comes);
+
+/* ---- pages (queuepages.c) ---- */
+int wr_pages_open(wr_queue_engine *e, const char *segments, uint64_t node_id, uint64_t memory_bytes); /* 0 or an errno */
+wr_rows *wr_rows_new(wr_queue_engine *e); /* NULL: no memory */
+void wr_rows_free(wr_queue_engine *e, wr_entry *rows); /* all GONE */
+void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chunk); /* the worker ends when the disk does not give them */
+bool wr_page_out(wr_queue_engine *e, wr_queue *q, uint64_t number); /* false: they have to stay */
+/* Page out what exceeds memory_bytes. Pointers to rows and chunks are void after it. */
+void wr_pages_trim(wr_queue_engine *e, uint64_t now);
+/* Rows in memory near their limit: flush journal files early. Over it while a flush runs: publishers wait for the disk. */
+static inline bool wr_pages_short(const wr_queue_engine *e) {
+    return e->segments_fd >= 0 && (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->memory_bytes / 2;
+}
+static inline bool wr_pages_full(const wr_queue_engine *e) {
+    /* A stop finishes the rings, whatever that takes. */
+    return e->offered & WR_EVENT_FILES_MANY && !(e->offered & WR_EVENT_STOP) && e->segments_fd >= 0 &&
+           (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->memory_bytes + e->memory_bytes / 4;
+}
+static inline uint64_t wr_rows_bytes(const wr_queue_engine *e) { return e->rows_n * sizeof(wr_rows); }
+void wr_queue_check(const wr_queue_engine *e, const wr_queue *q); /* asserts the invariants; tests */
 
 /* ---- journal (journal.c) ---- */
 uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset);
@@ -327,7 +422,13 @@ bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file);
 int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length, uint32_t file, uint64_t salt,
                       uint64_t *at, uint64_t *frames_n, const char **reason);
 void wr_journal_recovered(wr_queue_engine *e, bool clean);
-int wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file);
+/* The message of an entry that is, or may be, in a segment has gone; its frame lies in `file`. */
+void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved);
+/* Whether so many wait that those whose frames are synced should be applied. */
+bool wr_segment_acks_many(const wr_queue_engine *e);
+static inline bool wr_may_be_in_segment(const wr_queue_engine *e, const wr_entry *entry) {
+    return entry->index_file == WR_IN_SEGMENT || entry->index_file < e->flush_mark;
+}
 
 /* ---- the stores (queuestore.c) ---- */
 int wr_queue_store_write(wr_queue_engine *e, uint32_t store, const uint8_t id[16], uint64_t body, uint32_t length,

@@ -11,9 +11,10 @@
  * below takeup_processed had their whole effect (frames salvaged, slots written) and are not executed again: a second NACK, or a
  * second "all up to", would hit deliveries made after it. Those above are executed: what of them had happened is not held any more.
  */
-#include "queue.h"
+#include "queuepolicy.h"
 #include <assert.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define EVICT_TAIL 1    /* tail outside the ring */
 #define EVICT_COMMAND 2 /* unknown operation */
@@ -34,6 +35,8 @@ wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
     e->geometry = wr_geometry_of(o->super);
     e->recovering = true;
     e->frozen = true;
+    e->segments_fd = -1;
+    e->memory_bytes = UINT64_MAX;
     e->round = 1;
     e->token_next = 1;
     e->spin_ns = o->spin_ns / 4;
@@ -83,16 +86,27 @@ void wr_queue_free(wr_queue_engine *e) {
     for (uint64_t i = 0; i < e->queues.size; i++) {
         if (!e->queues.rows[i].used) continue;
         wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
-        for (uint64_t c = 0; c < q->chunks_n; c++) free(q->chunks[q->chunks_at + c]);
+        for (uint64_t c = 0; c < q->chunks_n; c++) {
+            wr_chunk *chunk = q->chunks[q->chunks_at + c];
+            if (!chunk) continue;
+            free(chunk->rows);
+            free(chunk->page);
+            free(chunk);
+        }
         free(q->chunks);
         free(q->consumers);
+        wr_policy_free(q);
         free(q);
     }
-    while (e->free_chunks) {
-        wr_chunk *chunk = e->free_chunks;
-        e->free_chunks = chunk->next_free;
-        free(chunk);
+    free(e->timed);
+    free(e->deaths);
+    while (e->free_rows) {
+        wr_rows *rows = e->free_rows;
+        e->free_rows = rows->next_free;
+        free(rows);
     }
+    free(e->page_bytes);
+    if (e->segments_fd >= 0) close(e->segments_fd);
     for (uint32_t s = 0; s < 2; s++) {
         wr_map_free(&e->stores[s].refs);
         wr_map_free(&e->stores[s].missing);
@@ -145,6 +159,9 @@ static void take_up_slots(wr_queue_engine *e, wr_qlink *l) {
             if (entry && entry->state == WR_ENTRY_READY && !memcmp(entry->id, copy.id, 16)) {
                 wr_consumer *c = wr_consumer_get(e, l, q);
                 held = c && wr_hold(e, c, entry, copy.sequence, slot);
+                /* The count lives on with who holds it; he may lie, but it is his message. */
+                if (held && copy.delivery_count >= entry->delivery_count)
+                    entry->delivery_count = copy.delivery_count < UINT16_MAX ? copy.delivery_count + 1 : UINT16_MAX;
             }
             if (!held) atomic_store_explicit(&d->state, WR_DELIVERY_FREE, memory_order_release);
         }
@@ -244,7 +261,7 @@ static bool sweep(wr_queue_engine *e, wr_qlink *l) {
         wr_consumer_free_all(e, l);
         l->returned = true;
     }
-    if (!l->closing || l->release_n || e->ranges_n || l->dirty || l->gates_first != l->gates_next) return false;
+    if (!l->closing || l->release_n || e->ranges_n || e->deaths_n || l->dirty || l->gates_first != l->gates_next) return false;
     pthread_mutex_lock(&e->mutex);
     bool quiet = l->pending_n == 0;
     pthread_mutex_unlock(&e->mutex);
@@ -276,11 +293,20 @@ typedef struct {
     wr_queue *queues[WR_ROUTES_MAX];
 } routes;
 
+/* What a PUBLISH says beside its body; copied once, because the client may change its memory. */
+typedef struct {
+    uint64_t published, expires, due; /* milliseconds of CLOCK_REALTIME; `published` only if something needs it */
+    uint8_t priority;
+    bool keyed;
+    uint8_t key[WR_KEY_BYTES];
+} message;
+
 /* One journal's part of a message: a frame, and an entry in each queue. The body's store write, if any, was prepared before. */
 static outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c, uint64_t sequence, const uint8_t *blob,
-                            uint32_t length, const routes *to, bool transient) {
+                            uint32_t length, const message *m, const routes *to, bool transient) {
     bool stored = length >= e->o.super->embed_bytes_max;
-    uint8_t prefix[WR_ROUTES_MAX * WR_ROUTE_SIZE + 4];
+    bool timed = m->published;
+    uint8_t prefix[WR_ROUTES_MAX * WR_ROUTE_SIZE + 4 + WR_TIMES_SIZE + WR_KEY_BYTES];
     uint64_t prefix_length = (uint64_t)to->queues_n * WR_ROUTE_SIZE;
     for (uint32_t i = 0; i < to->queues_n; i++) {
         wr_put32(prefix + (uint64_t)i * WR_ROUTE_SIZE + WR_ROUTE_AT_QUEUE, to->queues[i]->id);
@@ -289,6 +315,17 @@ static outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c
     if (stored) {
         wr_put32(prefix + prefix_length, length);
         prefix_length += 4;
+    }
+    if (timed) {
+        uint8_t *times = prefix + prefix_length;
+        wr_put64(times + WR_TIMES_AT_PUBLISHED, m->published);
+        wr_put64(times + WR_TIMES_AT_EXPIRES, m->expires);
+        wr_put64(times + WR_TIMES_AT_DUE, m->due);
+        prefix_length += WR_TIMES_SIZE;
+        if (m->keyed) {
+            memcpy(prefix + prefix_length, m->key, WR_KEY_BYTES);
+            prefix_length += WR_KEY_BYTES;
+        }
     }
     uint64_t total = wr_frame_bytes(prefix_length + (stored ? 0 : length)), offset;
     uint8_t *at = wr_journal_reserve(e, transient, total, &offset);
@@ -303,7 +340,9 @@ static outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c
     }
     const wr_log_state *state = wr_log_look(transient ? e->transient_log : e->log);
     wr_frame_head head = {.kind = WR_KIND_PUBLISH,
-                          .flags = (uint16_t)((stored ? WR_FRAME_STORED : 0) | (transient ? WR_FRAME_TRANSIENT : 0)),
+                          .flags = (uint16_t)((stored ? WR_FRAME_STORED : 0) | (transient ? WR_FRAME_TRANSIENT : 0) |
+                                              (timed ? WR_FRAME_TIMED : 0) | (m->keyed ? WR_FRAME_KEYED : 0) |
+                                              m->priority << WR_FRAME_PRIORITY_SHIFT),
                           .client_epoch = l->client_epoch,
                           .sequence = sequence + 1,
                           .extra = to->queues_n,
@@ -322,14 +361,18 @@ static outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c
                       .blob_offset = (uint16_t)(WR_FRAME_HEAD_BYTES + prefix_length),
                       .meta_length = c->meta_length,
                       .index_file = (uint32_t)state->file,
-                      .flags = transient ? 0 : WR_ENTRY_PERSISTENT};
+                      .flags = transient ? 0 : WR_ENTRY_PERSISTENT,
+                      .priority = m->priority & 15};
     entry.location = transient ? (stored ? WR_LOCATION_STORE_TRANSIENT : WR_LOCATION_JOURNAL_TRANSIENT)
                                : (stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL);
     memcpy(entry.id, c->id, 16);
     for (uint32_t i = 0; i < to->queues_n; i++) {
         wr_queue *q = to->queues[i];
+        if (timed) entry.expires = wr_policy_expires(q, m->published, m->expires, m->due);
         wr_queue_insert(e, q, q->next, &entry);
         q->published_n++;
+        if (timed && m->due > m->published) wr_policy_delay(e, q, q->next - 1, m->due);
+        if (m->keyed) wr_policy_seen(q, m->key, m->published, m->published);
         if (q->consumers_n) wr_queue_wake(e, q);
     }
     if (stored) {
@@ -337,10 +380,16 @@ static outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c
         memcpy(&a, c->id, 8);
         memcpy(&b, c->id + 8, 8);
         *wr_map_put(&e->stores[store].refs, a, b) += to->queues_n; /* room was reserved by wr_queue_store_write */
-        wr_link_gate(e, l, sequence, store, store_sequence, transient ? WR_IN_SEGMENT : (uint32_t)state->file);
+        wr_link_gate(e, l, sequence, store, store_sequence, (uint32_t)wr_log_look(e->log)->file);
     }
     e->published_n += to->queues_n;
     return DONE;
+}
+
+/* The dead worker answered that not every queue took it. A command that was to be executed has no result yet. */
+static bool turned_away(const wr_command *c) {
+    uint32_t result = atomic_load_explicit(&c->result, memory_order_relaxed);
+    return result == WR_RESULT_REFUSED || result == WR_RESULT_DUPLICATE;
 }
 
 /* A publish whose frame is on disk from before. The store may not have the body: send it again while its publisher keeps it. */
@@ -355,14 +404,14 @@ static outcome publish_again(wr_queue_engine *e, wr_qlink *l, const wr_command *
             if (wr_queue_store_write(e, 0, c->id, c->body + (uint64_t)(c->length - length), length, c->meta_length, owner,
                                      WR_FLAG_SYNCED | WR_FLAG_REQUEUE, &store_sequence))
                 return WAIT;
-            wr_link_gate(e, l, sequence, 0, store_sequence, WR_IN_SEGMENT);
+            wr_link_gate(e, l, sequence, 0, store_sequence, 0); /* frames of the commands behind it may lie in any file */
         }
     }
-    return answer(record, WR_RESULT_OK);
+    return answer(record, turned_away(c) ? atomic_load_explicit(&c->result, memory_order_relaxed) : WR_RESULT_OK);
 }
 
 static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record, uint64_t sequence) {
-    static __thread routes durable, transient;
+    static __thread routes durable, transient, refused, duplicate;
     uint32_t ids[WR_ROUTES_MAX];
     uint32_t ids_n = 1;
     const uint8_t *blob = blob_of(l, c);
@@ -377,10 +426,28 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
     } else {
         ids[0] = c->queue;
     }
+    message m = {0};
+    if (c->flags & WR_FLAG_DEDUPLICATE) {
+        if (length < WR_KEY_BYTES) goto nonsense;
+        m.keyed = true;
+        memcpy(m.key, blob, WR_KEY_BYTES);
+        blob += WR_KEY_BYTES;
+        length -= WR_KEY_BYTES;
+    }
+    if (c->count | c->tag) {
+        m.expires = c->count & ~(~0ull << WR_PRIORITY_SHIFT);
+        m.due = c->tag;
+        m.priority = (uint8_t)(c->count >> WR_PRIORITY_SHIFT);
+        if ((m.expires | m.due) >> WR_TIME_BITS || m.priority > WR_PRIORITY_MAX) goto nonsense;
+    }
+    if (m.keyed || m.expires || m.due) m.published = wr_wall_ms();
     if (c->meta_length > length || length > e->o.super->message_bytes_max) goto nonsense;
+    if (wr_pages_full(e)) return WAIT; /* until the flush under way has ended */
     if (sequence < l->high && l->next < l->takeup_tail) return publish_again(e, l, c, record, sequence, length);
-    durable.queues_n = transient.queues_n = 0;
+    durable.queues_n = transient.queues_n = refused.queues_n = duplicate.queues_n = 0;
     bool told = sequence < l->takeup_processed && sequence < l->takeup_tail;
+    if (told && turned_away(c)) return DONE; /* what it wrote beside it would lie below `high` */
+    bool half_done = l->half_done == sequence + 1;
     for (uint32_t i = 0; i < ids_n; i++) {
         wr_queue *q = wr_queue_find(e, ids[i]);
         if (!q) {
@@ -397,19 +464,41 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
         uint32_t twice = 0;
         while (twice < to->queues_n && ids_n > 1 && to->queues[twice] != q) twice++;
         if (ids_n > 1 && twice < to->queues_n) continue;
+        if (q->policy && !(half_done && to == &durable)) {
+            if (!m.published && wr_needs_times(q)) m.published = wr_wall_ms();
+            wr_admission admission = wr_policy_admit(e, q, m.keyed ? m.key : NULL, m.published, length);
+            if (admission == WR_ADMIT_LATER) return WAIT;
+            routes *away = admission == WR_ADMIT_REFUSED ? &refused : admission == WR_ADMIT_DUPLICATE ? &duplicate : NULL;
+            if (away) {
+                away->queues[away->queues_n++] = q;
+                continue;
+            }
+        }
         if (wr_queue_room(e, q, q->next)) return WAIT;
         to->queues[to->queues_n++] = q;
     }
     if (durable.queues_n && wr_log_look(e->log)->failed) return answer(record, WR_RESULT_ERROR);
     if (transient.queues_n && wr_log_look(e->transient_log)->failed) return answer(record, WR_RESULT_ERROR);
+    /* Before its frame: a worker that is killed behind the frame has told its successor what it cannot see in the frame. */
+    if (refused.queues_n) answer(record, WR_RESULT_REFUSED);
     /* When the second part has to wait, the first must not be written twice. */
-    if (durable.queues_n && l->half_done != sequence + 1) {
-        if (publish_part(e, l, c, sequence, blob, length, &durable, false) == WAIT) return WAIT;
+    if (durable.queues_n && !half_done) {
+        if (publish_part(e, l, c, sequence, blob, length, &m, &durable, false) == WAIT) return WAIT;
         l->half_done = sequence + 1;
     }
-    if (transient.queues_n && publish_part(e, l, c, sequence, blob, length, &transient, true) == WAIT) return WAIT;
+    if (transient.queues_n && publish_part(e, l, c, sequence, blob, length, &m, &transient, true) == WAIT) return WAIT;
+    for (uint32_t i = 0; i < refused.queues_n; i++) refused.queues[i]->policy->refused_n++;
+    for (uint32_t i = 0; i < duplicate.queues_n; i++) duplicate.queues[i]->policy->duplicates_n++;
+    for (uint32_t i = 0; i < refused.queues_n; i++) wr_queue_dirty(e, refused.queues[i]);
+    for (uint32_t i = 0; i < duplicate.queues_n; i++) wr_queue_dirty(e, duplicate.queues[i]);
+    if (duplicate.queues_n && c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) {
+        l->dirty = e->want_commit = true; /* the first one may have come by another link, and not be there yet */
+        e->want_sync |= c->flags & WR_FLAG_SYNCED;
+    }
     if (!durable.queues_n) wants(e, l, c->flags);
-    return answer(record, durable.queues_n || transient.queues_n ? WR_RESULT_OK : WR_RESULT_NO);
+    bool stored = durable.queues_n || transient.queues_n;
+    if (refused.queues_n || (half_done && turned_away(c))) return answer(record, WR_RESULT_REFUSED);
+    return answer(record, stored ? WR_RESULT_OK : duplicate.queues_n ? WR_RESULT_DUPLICATE : WR_RESULT_NO);
 nonsense:
     evict(e, l, EVICT_BLOB);
     return WAIT;
@@ -417,9 +506,12 @@ nonsense:
 
 static outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
     wr_queue *q = wr_queue_find(e, c->queue);
-    bool requeue = c->op == WR_OP_NACK && c->flags & WR_FLAG_REQUEUE;
+    bool returned = c->op == WR_OP_NACK && c->flags & WR_FLAG_REQUEUE;
+    wr_settling how = returned                ? c->flags & WR_FLAG_UNSEEN ? WR_SETTLE_UNSEEN : WR_SETTLE_REQUEUE
+                      : c->op == WR_OP_ACK ? WR_SETTLE_ACK
+                                           : WR_SETTLE_REJECT;
     uint64_t n = 0;
-    uint64_t before = e->ranges_n;
+    uint64_t before = e->ranges_n, deaths = e->deaths_n;
     if (!q) {
         /* deleted meanwhile: nothing is held */
     } else if (c->count) {
@@ -431,14 +523,15 @@ static outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_command 
         for (uint64_t i = 0; i < c->count; i++) {
             uint64_t sequence;
             memcpy(&sequence, blob + i * 8, 8);
-            n += requeue ? wr_queue_nack(e, l, q, sequence) : wr_queue_ack(e, l, q, sequence);
+            n += wr_queue_settle(e, l, q, sequence, how);
         }
     } else if (c->flags & WR_FLAG_MULTIPLE) {
-        n = wr_queue_settle_to(e, l, q, c->tag, requeue);
+        n = wr_queue_settle_to(e, l, q, c->tag, how);
     } else {
-        n = requeue ? wr_queue_nack(e, l, q, c->tag) : wr_queue_ack(e, l, q, c->tag);
+        n = wr_queue_settle(e, l, q, c->tag, how);
     }
-    if (n && (e->ranges_n != before || (!requeue && q->range_round == e->round))) {
+    /* A limit of deliveries ends a message when it is returned. */
+    if (n && (e->ranges_n != before || e->deaths_n != deaths || (!returned && q->range_round == e->round))) {
         l->dirty = true;
         if (c->flags & WR_FLAG_SYNCED) e->want_commit = e->want_sync = true;
         if (c->flags & WR_FLAG_WRITTEN) e->want_commit = true;
@@ -470,6 +563,12 @@ static outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_c
         q->consumers[q->consumers_n++] = consumer;
         consumer->active = true;
         consumer->delivered_n = 0;
+        consumer->prefetch = 0;
+        q->asked_n++;
+        wr_queue_dirty(e, q);
+    }
+    if (c->count && !consumer->prefetch) {
+        q->consumed_n++;
         wr_queue_dirty(e, q);
     }
     consumer->credit = c->tag;
@@ -581,6 +680,8 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
         if (!told || c.op == WR_OP_PUBLISH) {
             if (execute(e, l, &c, record, l->next) == WAIT) break;
             if (told) atomic_store_explicit(&record->result, atomic_load_explicit(&c.result, memory_order_relaxed), memory_order_relaxed);
+            if (c.op == WR_OP_PUBLISH && atomic_load_explicit(&record->result, memory_order_relaxed) != WR_RESULT_OK)
+                l->unusual_until = l->next + 1;
         }
         l->next++;
     }
@@ -591,6 +692,10 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
 
 /* The frames of the round's acks, then what they allow: free slots, raise `processed`. False: the journal has no room yet. */
 static bool finish_round(wr_queue_engine *e) {
+    if (e->deaths_n && wr_policy_bury(e) == EAGAIN) {
+        e->stalled = true;
+        return false;
+    }
     if (e->ranges_n) {
         if (wr_journal_acks(e) == EAGAIN) {
             e->stalled = true;
@@ -616,6 +721,7 @@ static bool finish_round(wr_queue_engine *e) {
         if (!l->spoken) continue;
         l->spoken = false;
         wr_link *link = shared(e, l);
+        if (l->unusual_until) atomic_store_explicit(&link->unusual_until, l->unusual_until, memory_order_relaxed);
         /* SYNC processed-visible: pairs with the client's acquire; results below are complete. Never lowered after a restart. */
         if (atomic_load_explicit(&link->processed, memory_order_relaxed) < l->next || l->next >= l->takeup_tail)
             atomic_store_explicit(&link->processed, l->next, memory_order_release);
@@ -652,6 +758,8 @@ static bool run_round(wr_queue_engine *e) {
     if (e->stalled) {
         if (finish_round(e)) any = true;
     } else {
+        /* Before the links: what they publish now is offered to consumers before a queue is cut to its length. */
+        if (e->timed_n) any |= wr_policy_turn(e);
         for (uint32_t i = 0; i < e->links_n; i++) any |= process_link(e, e->links[e->order[i]]) != 0;
         for (uint32_t i = 0; i < e->links_n; i++) sweep(e, e->links[e->order[i]]);
         finish_round(e);
@@ -659,11 +767,12 @@ static bool run_round(wr_queue_engine *e) {
     /* While slots wait to be freed nothing new is handed out: a kill now would leave two slots for one message. */
     if (!e->stalled) any |= wr_deliver(e);
     any |= wr_queue_store_round(e);
+    if (wr_rows_bytes(e) > e->memory_bytes) wr_pages_trim(e, 0);
     if (e->first_unsealed_ns || e->want_commit || e->unsynced) any |= wr_journal_seal(e, wr_now_ns(), false);
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];
         if (l->gates_first != l->gates_next) any |= wr_link_gates(e, l);
-        wr_link_confirm(e, l);
+        if (!e->stalled) wr_link_confirm(e, l); /* `head` must not pass what the next worker has to execute again */
     }
     return any;
 }
@@ -679,7 +788,7 @@ static uint32_t events_now(wr_queue_engine *e) {
     if (atomic_load_explicit(&e->stop, memory_order_relaxed) ||
         atomic_load_explicit(&super->state, memory_order_acquire) == WR_NODE_DRAINING)
         events |= e->offered & WR_EVENT_STOP ? 0 : WR_EVENT_STOP;
-    if (atomic_load_explicit(&e->kick, memory_order_relaxed) && atomic_exchange(&e->kick, 0)) events |= WR_EVENT_KICK;
+    if (atomic_load_explicit(&e->kick, memory_order_relaxed)) events |= WR_EVENT_KICK; /* taken when it is told, not when it is seen */
     const wr_log_state *state = wr_log_look(e->log);
     if (!state->has_next && !(e->offered & WR_EVENT_NEED_FILE)) events |= WR_EVENT_NEED_FILE;
     if (state->failed && !e->failed_told) {
@@ -693,10 +802,12 @@ static uint32_t events_now(wr_queue_engine *e) {
     if (e->files.n > 1) {
         if (e->files.live[0] == 0) {
             if (!(e->offered & WR_EVENT_FILES_EMPTY) && wr_journal_may_delete(e, e->files.first)) events |= WR_EVENT_FILES_EMPTY;
-        } else if (e->files.n > e->o.journal_files_max && !(e->offered & WR_EVENT_FILES_MANY) && wr_journal_may_delete(e, e->files.first)) {
+        } else if ((e->files.n > e->o.journal_files_max || (e->files.n > 2 && wr_pages_short(e))) &&
+                   !(e->offered & WR_EVENT_FILES_MANY) && wr_journal_may_delete(e, e->files.first)) {
             events |= WR_EVENT_FILES_MANY;
         }
     }
+    if (wr_segment_acks_many(e)) events |= WR_EVENT_FILES_EMPTY & ~e->offered;
     if (e->transient_files.n > 1 && e->transient_files.live[0] == 0 && !(e->offered & WR_EVENT_FILES_EMPTY)) events |= WR_EVENT_FILES_EMPTY;
     for (uint32_t i = 0; i < e->links_n; i++) {
         const wr_qlink *l = e->links[e->order[i]];
@@ -735,6 +846,7 @@ uint32_t wr_queue_run(wr_queue_engine *e, uint64_t max_ns, bool until_event) {
         }
         if (events || now >= deadline || (!any && !until_event)) {
             publish_counters(e, now);
+            if (events & WR_EVENT_KICK) atomic_exchange(&e->kick, 0);
             return events ? events : WR_EVENT_TIMER;
         }
         if (!idle_since) idle_since = now;
@@ -755,6 +867,10 @@ uint32_t wr_queue_run(wr_queue_engine *e, uint64_t max_ns, bool until_event) {
         uint64_t sleep = deadline - now < SLEEP_NS ? deadline - now : SLEEP_NS;
         if (e->first_unsealed_ns && sleep > 1000000) sleep = 1000000;
         if (e->unsynced && sleep > e->o.tick_ns) sleep = e->o.tick_ns;
+        if (e->timed_n && !(sleep = wr_policy_sleep_ns(e, sleep))) {
+            atomic_store_explicit(&e->me->sleeping, 0, memory_order_relaxed);
+            continue;
+        }
         int error = wr_futex_wait(&e->me->sleeping, 1, sleep);
         atomic_store_explicit(&e->me->sleeping, 0, memory_order_relaxed);
         e->wakes_n++;

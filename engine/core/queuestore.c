@@ -5,6 +5,7 @@
  * Resync (BEGIN, IDS…, END in ring order): while it runs nothing else is sent, because a write between IDS and END would lose its
  * reference at END, and a remove before its own IDS would be undone by it.
  */
+#include "crash.h"
 #include "queue.h"
 #include <assert.h>
 #include <stdio.h>
@@ -135,7 +136,9 @@ static void drop_missing(wr_queue_engine *e, uint32_t store) {
         if (!e->queues.rows[i].used) continue;
         wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
         uint64_t end = q->chunk_base + q->chunks_n;
-        for (uint64_t number = q->chunk_base; number < end; number++)
+        for (uint64_t number = q->chunk_base; number < end; number++) {
+            const wr_chunk *chunk = wr_queue_chunk_peek(q, number);
+            if (!chunk || (!store && !chunk->stored_n)) continue; /* do not bring back what holds none of them */
             for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
                 uint64_t sequence = number * WR_CHUNK_ROWS + r, a, b;
                 wr_entry *entry = wr_queue_entry(q, sequence);
@@ -145,6 +148,8 @@ static void drop_missing(wr_queue_engine *e, uint32_t store) {
                 wr_queue_remove_entry(e, q, sequence, entry, true, true);
                 e->lost_n++;
             }
+            wr_pages_trim(e, 0);
+        }
     }
     for (uint64_t i = 0; i < s->missing.size; i++)
         if (s->missing.rows[i].used) wr_map_remove(&s->refs, s->missing.rows[i].a, s->missing.rows[i].b);
@@ -180,6 +185,7 @@ static bool resync_round(wr_queue_engine *e, uint32_t store) {
         return true;
     case WR_RESYNC_IDS:
         if (!passed) return false;
+        wr_crash_point(e->o.super, WR_CRASH_WORKER_RESYNC); /* some ids are answered, no end was sent */
         for (uint64_t i = 0; i < s->ids_sent; i++) {
             if (wr_view_reply(&e->port.view, store)[i]) continue;
             uint64_t a, b;

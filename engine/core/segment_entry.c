@@ -1,4 +1,5 @@
 /* Entries between memory and the segments of the queue index. Declared in segment_entry.h. */
+#include "queuepolicy.h"
 #include "segment_entry.h"
 
 #define AT(field) WR_QUEUE_SEGMENT_ENTRY_AT_##field
@@ -9,17 +10,19 @@ wr_segment_row *wr_segment_export(wr_queue_engine *e, uint32_t file, uint64_t *n
     wr_segment_row *rows = malloc((size + 1) * sizeof *rows);
     *n = 0;
     if (!rows) return NULL;
+    if (e->flush_mark <= file) e->flush_mark = file + 1;
     for (uint64_t i = 0; i < e->queues.size && *n < size; i++) {
         if (!e->queues.rows[i].used) continue;
         const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[i].value;
         for (uint64_t c = 0; c < q->chunks_n && *n < size; c++) {
             const wr_chunk *chunk = q->chunks[q->chunks_at + c];
-            if (!chunk || file < chunk->file_low || file > chunk->file_high) continue;
+            if (!chunk || !chunk->rows || file < chunk->file_low || file > chunk->file_high) continue;
             for (uint32_t r = 0; r < WR_CHUNK_ROWS && *n < size; r++) {
                 const wr_entry *entry = &chunk->rows[r];
                 if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT) || entry->index_file != file) continue;
                 rows[(*n)++] = (wr_segment_row){.queue = q->id, .location = entry->location,
                                                 .sequence = (q->chunk_base + c) * WR_CHUNK_ROWS + r, .entry = *entry};
+                if (entry->state == WR_ENTRY_DELAYED) rows[*n - 1].due = wr_policy_due(q, rows[*n - 1].sequence);
             }
         }
     }
@@ -34,12 +37,9 @@ uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_
         wr_queue *q = wr_queue_find(e, rows[i].queue);
         if (!q) continue;
         wr_entry *entry = wr_queue_entry(q, rows[i].sequence);
-        if (!entry || entry->index_file != file) {
-            /* Acked or claimed while the flush ran: its entry in the segment is one too many from the start. */
-            wr_segment_ack_note(e, q, rows[i].sequence, (uint32_t)wr_log_look(e->log)->file);
-            continue;
-        }
+        if (!entry || entry->index_file != file) continue; /* acked or claimed while the flush ran, and noted then */
         if (entry->location == WR_LOCATION_JOURNAL) {
+            wr_queue_recent(q, entry, false);
             entry->location = WR_LOCATION_SEGMENT;
             entry->file = rows[i].entry.file;
             entry->offset = rows[i].entry.offset;
@@ -47,11 +47,29 @@ uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_
             if (live) ++*live;
         }
         entry->index_file = WR_IN_SEGMENT;
+        wr_queue_chunk_peek(q, rows[i].sequence / WR_CHUNK_ROWS)->segment_n++;
+        q->segment_n++;
+        wr_queue_dirty(e, q);
         uint32_t *live = wr_files_live(&e->files, file);
         if (live && *live) --*live;
         done++;
     }
+    e->trim_after_ns = 0; /* there is something to page out again */
     return done;
+}
+
+uint32_t wr_segment_seed(uint64_t salt, uint32_t queue) {
+    uint8_t place[12];
+    wr_put64(place, salt);
+    wr_put32(place + 8, queue);
+    return wr_crc32c(0, place, sizeof place);
+}
+
+/* What an entry's CRC begins with, so that it counts at its place alone. */
+static uint32_t seed_of(uint32_t seed, uint64_t sequence) {
+    uint8_t place[8];
+    wr_put64(place, sequence);
+    return wr_crc32c(seed, place, sizeof place);
 }
 
 void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint64_t salt) {
@@ -61,49 +79,67 @@ void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment
     to[AT(LOCATION)] = entry->location;
     wr_put16(to + AT(DELIVERY_COUNT), entry->delivery_count);
     memcpy(to + AT(ID), entry->id, 16);
-    wr_put64(to + AT(SEQUENCE), row->sequence);
+    wr_put64(to + AT(EXPIRES), entry->expires);
     wr_put32(to + AT(FILE), entry->file);
     wr_put32(to + AT(OFFSET), entry->offset);
     wr_put32(to + AT(FRAME_LENGTH), entry->frame_length);
     wr_put32(to + AT(BODY_LENGTH), entry->body_length);
     wr_put16(to + AT(BLOB_OFFSET), entry->blob_offset);
     wr_put16(to + AT(META_LENGTH), entry->meta_length);
-    wr_put32(to + AT(QUEUE), row->queue);
-    wr_put32(to + AT(CRC), wr_crc32c(wr_crc32c(0, &salt, sizeof salt), to + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4));
+    to[AT(PRIORITY)] = (uint8_t)entry->priority;
+    to[AT(REASON)] = (uint8_t)entry->reason;
+    wr_put64(to + AT(DUE), row->due);
+    wr_put32(to + AT(CRC), wr_crc32c(seed_of(wr_segment_seed(salt, row->queue), row->sequence), to + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4));
+}
+
+bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t seed, uint64_t sequence, wr_entry *entry, uint64_t *due) {
+    uint8_t location = at[AT(LOCATION)];
+    uint64_t expires = wr_get64(at + AT(EXPIRES));
+    if (wr_crc32c(seed_of(seed, sequence), at + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4) != wr_get32(at + AT(CRC)) ||
+        at[AT(STATE)] != 1 || (location != WR_LOCATION_SEGMENT && location != WR_LOCATION_STORE) || expires >> WR_TIME_BITS ||
+        at[AT(PRIORITY)] > WR_PRIORITY_MAX || at[AT(REASON)] > WR_REASON_DELIVERY_LIMIT ||
+        wr_get64(at + AT(DUE)) >> WR_TIME_BITS)
+        return false;
+    *entry = (wr_entry){.file = wr_get32(at + AT(FILE)),
+                        .offset = wr_get32(at + AT(OFFSET)),
+                        .frame_length = wr_get32(at + AT(FRAME_LENGTH)),
+                        .body_length = wr_get32(at + AT(BODY_LENGTH)),
+                        .blob_offset = wr_get16(at + AT(BLOB_OFFSET)),
+                        .meta_length = wr_get16(at + AT(META_LENGTH)),
+                        .index_file = WR_IN_SEGMENT,
+                        .location = location,
+                        .flags = WR_ENTRY_PERSISTENT,
+                        .delivery_count = wr_get16(at + AT(DELIVERY_COUNT)),
+                        .expires = expires,
+                        .priority = at[AT(PRIORITY)] & 15,
+                        .reason = at[AT(REASON)] & 15};
+    memcpy(entry->id, at + AT(ID), 16);
+    *due = wr_get64(at + AT(DUE));
+    return true;
 }
 
 int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uint8_t *bytes, uint64_t length, uint64_t salt,
                     uint64_t *live, uint64_t *bad) {
     static const uint8_t zeros[WR_QUEUE_SEGMENT_ENTRY_SIZE];
-    uint32_t seed = wr_crc32c(0, &salt, sizeof salt);
     uint64_t n = length / WR_QUEUE_SEGMENT_ENTRY_SIZE;
     if (n > WR_SEGMENT_ENTRY_COUNT) n = WR_SEGMENT_ENTRY_COUNT;
+    uint32_t seed = wr_segment_seed(salt, q->id);
+    uint64_t roomy = UINT64_MAX; /* the chunk that was made last */
     for (uint64_t i = 0; i < n; i++) {
         const uint8_t *at = bytes + i * WR_QUEUE_SEGMENT_ENTRY_SIZE;
         if (!memcmp(at, zeros, sizeof zeros)) continue;
-        uint64_t sequence = (uint64_t)segment * WR_SEGMENT_ENTRY_COUNT + i;
-        uint8_t location = at[AT(LOCATION)];
-        if (wr_crc32c(seed, at + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4) != wr_get32(at + AT(CRC)) || at[AT(STATE)] != 1 ||
-            wr_get64(at + AT(SEQUENCE)) != sequence || wr_get32(at + AT(QUEUE)) != q->id ||
-            (location != WR_LOCATION_SEGMENT && location != WR_LOCATION_STORE)) {
+        uint64_t sequence = (uint64_t)segment * WR_SEGMENT_ENTRY_COUNT + i, due;
+        wr_entry entry;
+        if (!wr_segment_decode(at, seed, sequence, &entry, &due)) {
             ++*bad; /* a torn zero (its ACK is in the journal), or damage: the journal decides */
             continue;
         }
         if (wr_queue_entry(q, sequence)) continue;
-        wr_entry entry = {.file = wr_get32(at + AT(FILE)),
-                          .offset = wr_get32(at + AT(OFFSET)),
-                          .frame_length = wr_get32(at + AT(FRAME_LENGTH)),
-                          .body_length = wr_get32(at + AT(BODY_LENGTH)),
-                          .blob_offset = wr_get16(at + AT(BLOB_OFFSET)),
-                          .meta_length = wr_get16(at + AT(META_LENGTH)),
-                          .index_file = WR_IN_SEGMENT,
-                          .location = location,
-                          .flags = WR_ENTRY_PERSISTENT,
-                          .delivery_count = wr_get16(at + AT(DELIVERY_COUNT))};
-        memcpy(entry.id, at + AT(ID), 16);
-        if (wr_queue_room(e, q, sequence)) return ENOMEM;
+        if (roomy != sequence / WR_CHUNK_ROWS && wr_queue_room(e, q, sequence)) return ENOMEM;
+        roomy = sequence / WR_CHUNK_ROWS;
         wr_queue_insert(e, q, sequence, &entry);
-        if (location == WR_LOCATION_STORE) {
+        if (due && due > wr_wall_ms()) wr_policy_delay(e, q, sequence, due);
+        if (entry.location == WR_LOCATION_STORE) {
             uint64_t a, b;
             memcpy(&a, entry.id, 8);
             memcpy(&b, entry.id + 8, 8);
@@ -113,5 +149,6 @@ int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uin
         }
         ++*live;
     }
+    wr_pages_trim(e, 0);
     return 0;
 }

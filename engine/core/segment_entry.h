@@ -9,15 +9,19 @@ typedef struct {
     uint32_t queue;
     uint32_t location; /* where the body will be */
     uint64_t sequence;
+    uint64_t due;   /* of a delayed message, else 0 */
     wr_entry entry; /* Python changes file, offset and location of embedded bodies */
 } wr_segment_row;
-_Static_assert(sizeof(wr_segment_row) == 64, "wr_segment_row");
+_Static_assert(sizeof(wr_segment_row) == 80, "wr_segment_row");
 
 /* All live entries whose index record lies in a journal file; malloc'd, NULL without memory. */
 wr_segment_row *wr_segment_export(wr_queue_engine *e, uint32_t file, uint64_t *n);
 /* They are in segments now: rows still alive get their new place. Returns how many. */
 uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n);
 void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint64_t salt);
+uint32_t wr_segment_seed(uint64_t salt, uint32_t queue); /* of the entries of one file */
+/* The row of a queue that lies at `at`; false: none (torn, moved or damaged). The caller has looked for zeros. */
+bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t seed, uint64_t sequence, wr_entry *entry, uint64_t *due);
 /* Load the entries of a segment file (behind its header page). *bad counts entries that are neither valid nor zero. */
 int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uint8_t *bytes, uint64_t length, uint64_t salt,
                     uint64_t *live, uint64_t *bad);

@@ -4,7 +4,8 @@
  * The committer raises a link's words for effects that it made durable; the loop raises them for commands without effect,
  * and only when no effect before them is under way. So the two never write a link's words at the same time.
  */
-#include "store.h"
+#include "racy.h"
+#include "storeparts.h"
 #include <stdlib.h>
 
 #define ROUND_COMMANDS 512
@@ -13,6 +14,8 @@
 #define SLEEP_NS 50000000ull
 #define TIMER_NS 250000000ull
 #define SPIN_NS_MIN 2000ull
+#define DYING_NS 60000000000ull
+#define SCRUB_TICKS 64          /* timer ticks in which the whole directory is looked through */
 
 /* ---- committer ---- */
 
@@ -23,18 +26,22 @@ static void batch_written(void *context, const wr_batch *batch) {
     bool head = !batch->sync;
     for (uint32_t i = 0; i < batch->horizons_n; i++) {
         const wr_horizon *h = &batch->horizons[i];
+        if (!h->view) continue;
         wr_store_link *link = horizon_link(store, h);
         wr_horizon_publish(h, true, !store->persistent, head);
         atomic_store_explicit(&link->done_written, h->sequence, memory_order_release);
         if (!store->persistent) atomic_store_explicit(&link->done_synced, h->sequence, memory_order_release);
         if (head) atomic_store_explicit(&link->done_head, h->sequence, memory_order_release);
     }
+    wr_crash_point(store->server->super, WR_CRASH_BATCH_WRITTEN);
 }
 
 static void batch_done(void *context, const wr_batch *batch) {
     wr_store *store = context;
+    wr_crash_point(store->server->super, WR_CRASH_BATCH_SYNCED);
     for (uint32_t i = 0; i < batch->horizons_n; i++) {
         const wr_horizon *h = &batch->horizons[i];
+        if (!h->view) continue;
         wr_store_link *link = horizon_link(store, h);
         if (!batch->error && batch->sync) {
             wr_horizon_publish(h, true, true, true);
@@ -44,6 +51,15 @@ static void batch_done(void *context, const wr_batch *batch) {
         /* Last: from now on the region of that client may go. */
         atomic_fetch_sub_explicit(&link->batches, 1, memory_order_release);
     }
+    if (!batch->error) {
+        /* SYNC rolled-durable, settled-gate: pair with the acquires in storecollect.c */
+        if (batch->last) atomic_store_explicit(&store->durable_file, batch->file + 1, memory_order_release);
+        if (batch->sync)
+            atomic_store_explicit(&store->durable_mark, (batch->file + 1) << 32 | (batch->last ? UINT32_MAX : batch->to), memory_order_release);
+        if (batch->gate > atomic_load_explicit(&store->settled_gate, memory_order_relaxed))
+            atomic_store_explicit(&store->settled_gate, batch->gate, memory_order_release);
+    }
+    wr_crash_point(store->server->super, WR_CRASH_BATCH_DONE);
     atomic_fetch_add_explicit(&store->done_n, 1, memory_order_release);
 }
 
@@ -56,17 +72,24 @@ int wr_store_server_init(wr_store_server *server, wr_superblock *super, uint64_t
     server->commit_bytes = commit_bytes;
     server->tick_ns = tick_ns;
     server->spin_ns_max = server->spin_ns = spin_ns;
+    server->dying_ns = DYING_NS;
     server->slots_seen = UINT64_MAX;
     uint32_t workers = super->servers_n > WR_SERVER_WORKER_FIRST ? super->servers_n - WR_SERVER_WORKER_FIRST : 0;
     server->workers_all = workers >= 32 ? UINT32_MAX : (1u << workers) - 1;
     server->ids = malloc(32768 * 16);
-    if (!server->ids) return ENOMEM;
+    server->ends = malloc((WR_BATCH_COUNT_MAX + 1) * sizeof *server->ends);
+    if (!server->ids || !server->ends) {
+        free(server->ids);
+        free(server->ends);
+        return ENOMEM;
+    }
     for (uint32_t number = 0; number < 2; number++) {
         wr_store *store = &server->stores[number];
         store->server = server;
         store->number = number;
         store->persistent = number == WR_SERVER_STORE_PERSISTENT;
         store->row = wr_superblock_server(super, number);
+        store->folder = -1;
     }
     return 0;
 }
@@ -75,12 +98,20 @@ void wr_store_server_free(wr_store_server *server) {
     for (uint32_t number = 0; number < 2; number++) {
         wr_store *store = &server->stores[number];
         wr_log_free(store->log);
-        free(store->first_row);
+        if (store->open) wr_index_free(&store->index);
+        wr_list_free(store->list);
+        for (uint32_t i = 0; i < store->rolled_n; i++) wr_list_free(store->rolled[i]);
+        for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++)
+            if (store->open_files[i].file) close(store->open_files[i].fd);
+        free(store->rolled);
+        free(store->marks);
         free(store->empty);
         free(store->gone);
         free(store->waters);
+        free(store->compare);
     }
     free(server->ids);
+    free(server->ends);
 }
 
 int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regions *r) {
@@ -90,14 +121,24 @@ int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regio
     if (number > 1 || store->open || rows < WR_DIRECTORY_WAYS || rows & (rows - 1) || files & (files - 1) || !files ||
         r->directory_bytes < (uint64_t)rows * 8 || r->summary_bytes < (uint64_t)files * sizeof(wr_summary_row))
         return EINVAL;
-    int error = wr_index_init(&store->index, r->index, r->index_bytes);
+    int error = wr_index_init(&store->index, r->index, r->index_bytes, r->dense, r->dense_bytes);
     if (error) return error;
-    store->first_row = calloc(files, sizeof *store->first_row);
-    if (!store->first_row) return ENOMEM;
-    store->log = wr_log_new(r->images, r->images_bytes, super->images_n, super->file_bytes, store->persistent, batch_done, store);
-    if (!store->log) return errno;
+    store->marks = calloc(files, sizeof *store->marks);
+    if (store->marks)
+        store->log = wr_log_new(r->images, r->images_bytes, super->images_n, super->file_bytes, store->persistent, batch_done, store);
+    if (!store->log) {
+        error = store->marks ? errno : ENOMEM;
+        wr_index_free(&store->index);
+        free(store->marks);
+        store->marks = NULL;
+        return error;
+    }
     wr_log_on_written(store->log, batch_written);
     store->state = wr_log_look(store->log);
+    store->images = r->images;
+    store->index_count = 1;
+    store->settle_check = true;
+    store->lost_before = atomic_load_explicit(&store->row->lost_n, memory_order_relaxed);
     store->directory = r->directory;
     store->directory_rows = rows;
     store->summary = r->summary;
@@ -106,17 +147,26 @@ int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regio
     return 0;
 }
 
+void wr_store_set_folder(wr_store *store, int fd) { store->folder = fd; }
+
 /* ---- links ---- */
 
-static inline wr_link *shared_link(wr_store *store, uint32_t slot) { return &store->server->views[slot].links[store->number]; }
+/* Commands below it are executed. */
+static uint64_t tail_of(const wr_store *store, uint32_t slot) {
+    const wr_store_server *server = store->server;
+    const wr_store_link *link = &store->links[slot];
+    uint64_t tail = server->closing[slot] ? link->end : atomic_load_explicit(&wr_store_shared_link(store, slot)->tail, memory_order_acquire);
+    /* The next server executes the rest: what were executed after the last sync would be in the list of the file, and not in the file. */
+    return server->frozen && tail - link->processed > link->limit - link->processed ? link->limit : tail;
+}
 
 static void evict(wr_store *store, uint32_t slot, uint32_t reason) {
     wr_store_link *link = &store->links[slot];
     link->evicted = true;
     store->evicted_n++;
-    atomic_store_explicit(&shared_link(store, slot)->evicted, reason, memory_order_release);
+    atomic_store_explicit(&wr_store_shared_link(store, slot)->evicted, reason, memory_order_release);
     wr_directory_sweep(store->directory, store->directory_rows, slot);
-    wr_bell_ring(&store->server->views[slot].client->waiting);
+    wr_view_wake(&store->server->views[slot]);
 }
 
 /* Rows for what was under way when the server before us ended: else nobody could read it until it is executed. */
@@ -125,10 +175,21 @@ static void put_rows_back(wr_store *store, uint32_t slot, uint64_t from, uint64_
         const wr_command *record = wr_view_command(&store->server->views[slot], store->number, n);
         wr_command c = wr_store_copy(record);
         uint32_t flying = atomic_load_explicit(&record->flying, memory_order_relaxed);
+        if (c.op == WR_OP_STORE_WRITE_MANY) wr_store_take_batch_up(store, slot, n, &c);
+        if (wr_store_replayed(&store->links[slot], n)) continue;
         if (c.op != WR_OP_STORE_WRITE || (flying != WR_FLYING_WRITTEN && flying != WR_FLYING_TAKEN)) continue;
-        if (n < store->links[slot].high_water) continue;
         uint64_t hash = wr_id_hash(c.id);
         wr_directory_insert(store->directory, store->directory_rows, hash, wr_directory_word(hash, slot, n));
+    }
+}
+
+/* The server is announced: readers look into its index, and find there what is on disk (design note 003, section 12, 6). */
+static void batches_on_disk(wr_store *store, uint32_t slot, uint64_t tail) {
+    wr_store_link *link = &store->links[slot];
+    link->taken_up = true;
+    for (uint64_t n = link->processed; n < tail && n < link->high_water >> 16; n++) {
+        wr_command c = wr_store_copy(wr_view_command(&store->server->views[slot], store->number, n));
+        if (c.op == WR_OP_STORE_WRITE_MANY) wr_store_batch_on_disk(store, slot, n, &c);
     }
 }
 
@@ -139,6 +200,9 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
     wr_geometry g = wr_geometry_of(server->super);
     int error = wr_view_init(&server->views[slot], region, bytes, &g);
     if (error) return error;
+    /* A queue worker does not sleep in its region, but on its server's word. */
+    uint32_t worker = holder < 0 ? g.servers_n : WR_SERVER_WORKER_FIRST + (uint32_t)holder;
+    if (worker < g.servers_n) server->views[slot].bell = &wr_superblock_server(server->super, worker)->sleeping;
     server->generation[slot] = generation;
     server->client_epoch[slot] = client_epoch;
     server->holder[slot] = holder;
@@ -148,10 +212,11 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
         wr_store_link *link = &store->links[slot];
         memset((void *)link, 0, sizeof *link);
         if (!store->open) continue;
-        wr_link *shared = shared_link(store, slot);
+        wr_link *shared = wr_store_shared_link(store, slot);
         uint64_t head = atomic_load_explicit(&shared->head, memory_order_relaxed);
         uint64_t tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
         link->active = true;
+        link->limit = head;
         link->processed = link->effect = link->posted = link->posted_sync = head;
         link->told_written = link->told_synced = link->told_head = 0;
         atomic_store_explicit(&link->done_written, head, memory_order_relaxed);
@@ -164,6 +229,15 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
             evict(store, slot, WR_EVICTED_TAIL);
             continue;
         }
+        uint64_t on_disk = (link->high_water >> 16) < tail ? link->high_water >> 16 : tail;
+        if (on_disk > head) link->replays = on_disk;
+        uint64_t until = atomic_load_explicit(&shared->death_until, memory_order_acquire);
+        if (until > head) { /* forged: it masks its own commands only */
+            link->dying = true;
+            link->death_until = until;
+            link->death_position = shared->death_position;
+            link->death_offset = shared->death_offset;
+        }
         if (starting) put_rows_back(store, slot, head, tail);
         atomic_store_explicit(&shared->server_epoch, epochs[number], memory_order_release);
     }
@@ -172,13 +246,23 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
     return 0;
 }
 
+void wr_store_server_freeze(wr_store_server *server) {
+    for (uint32_t i = 0; i < server->active_n && !server->frozen; i++) {
+        for (uint32_t number = 0; number < 2; number++) {
+            wr_store *store = &server->stores[number];
+            store->links[server->active[i]].limit = tail_of(store, server->active[i]);
+        }
+    }
+    server->frozen = true;
+}
+
 void wr_store_server_close(wr_store_server *server, uint32_t slot) {
     if (slot >= WR_CLIENT_SLOTS || !server->attached[slot] || server->closing[slot]) return;
     for (uint32_t number = 0; number < 2; number++) {
         wr_store *store = &server->stores[number];
         wr_store_link *link = &store->links[slot];
         if (!link->active) continue;
-        link->end = atomic_load_explicit(&shared_link(store, slot)->tail, memory_order_acquire);
+        link->end = atomic_load_explicit(&wr_store_shared_link(store, slot)->tail, memory_order_acquire);
         if (link->end - link->processed > server->views[slot].g.ring_records) link->end = link->processed;
     }
     server->closing[slot] = true;
@@ -192,7 +276,10 @@ int wr_store_server_detach(wr_store_server *server, uint32_t slot) {
     server->attached[slot] = false;
     for (uint32_t i = 0; i < server->active_n; i++)
         if (server->active[i] == slot) server->active[i--] = server->active[--server->active_n];
-    for (uint32_t number = 0; number < 2; number++) server->stores[number].links[slot].active = false;
+    for (uint32_t number = 0; number < 2; number++) {
+        server->stores[number].links[slot].active = false;
+        server->stores[number].empty_check = true; /* it may have been a dying one */
+    }
     return 0;
 }
 
@@ -226,11 +313,13 @@ static void finish(wr_store_server *server, uint32_t slot) {
 /* ---- rounds ---- */
 
 static void prefetch(const wr_store *store, const wr_view *view, const wr_command *record) {
-    uint64_t hash = wr_id_hash(record->id);
-    wr_index_prefetch(&store->index, hash);
+    uint8_t id[16];
+    wr_copy_racy(id, record->id, 16);
+    uint64_t hash = wr_id_hash(id);
+    wr_index_prefetch(&store->index, id);
     __builtin_prefetch((const void *)&store->directory[wr_directory_bucket(hash, store->directory_rows)], 1);
     const uint8_t *blob = view->arena + (record->body & (view->g.arena_bytes - 1));
-    if (record->tag == 0) {
+    if (record->tag == 0 && record->op == WR_OP_STORE_WRITE) {
         __builtin_prefetch(blob);
         __builtin_prefetch(blob + 64);
     }
@@ -247,7 +336,7 @@ static inline void raise_to(_Atomic uint64_t *word, uint64_t *told, uint64_t to)
 /* Confirm commands without effect when everything before them is confirmed. */
 static bool confirm(wr_store *store, uint32_t slot) {
     wr_store_link *link = &store->links[slot];
-    wr_link *shared = shared_link(store, slot);
+    wr_link *shared = wr_store_shared_link(store, slot);
     uint64_t told = link->told_head + link->told_written + link->told_synced;
     if (!store->persistent) raise_to(&shared->head, &link->told_head, link->processed);
     if (link->told_head < link->processed && atomic_load_explicit(&link->done_head, memory_order_acquire) >= link->effect)
@@ -278,9 +367,9 @@ static uint32_t serve(wr_store *store, uint32_t slot, bool *more) {
     wr_store_link *link = &store->links[slot];
     if (!link->active || link->evicted || predecessor_unfinished(server, slot)) return 0;
     wr_view *view = &server->views[slot];
-    wr_link *shared = shared_link(store, slot);
+    wr_link *shared = wr_store_shared_link(store, slot);
     /* SYNC command-visible: pairs with the release in wr_port_submit */
-    uint64_t tail = server->closing[slot] ? link->end : atomic_load_explicit(&shared->tail, memory_order_acquire);
+    uint64_t tail = tail_of(store, slot);
     uint64_t from = link->processed;
     if (tail != from) {
         /* `processed` is ahead of `head`, so the window is checked against the ring from what the client may have reused. */
@@ -288,9 +377,11 @@ static uint32_t serve(wr_store *store, uint32_t slot, bool *more) {
             evict(store, slot, WR_EVICTED_TAIL);
             return 0;
         }
+        if (!link->taken_up) batches_on_disk(store, slot, tail);
         uint64_t to = tail - from > ROUND_COMMANDS ? from + ROUND_COMMANDS : tail;
-        bool answers = false;
+        bool answers = false, again = false;
         uint64_t n = from;
+        store->round_messages = 0;
         for (uint64_t ahead = from; ahead < to && ahead < from + AHEAD; ahead++)
             prefetch(store, view, wr_view_command(view, store->number, ahead));
         for (; n < to; n++) {
@@ -303,23 +394,29 @@ static uint32_t serve(wr_store *store, uint32_t slot, bool *more) {
             uint32_t reason = 0;
             answers |= record->op != WR_OP_STORE_WRITE;
             int outcome = wr_store_execute(store, slot, n, record, &reason);
-            if (outcome == WR_STORE_DONE) continue;
+            again = outcome == WR_STORE_AGAIN;
+            if (outcome == WR_STORE_DONE) {
+                if (store->round_messages < WR_STORE_ROUND) continue;
+                n++; /* enough of one link in one round */
+                again = true;
+                break;
+            }
             link->stalled = outcome == WR_STORE_STALLED;
             if (outcome == WR_STORE_EVICTED) evict(store, slot, reason);
             break;
         }
-        if (n == to) link->stalled = false;
+        if (n == to || again) link->stalled = false;
         link->processed = n;
         /* SYNC horizon: results are complete below `processed` */
         if (n > atomic_load_explicit(&shared->processed, memory_order_relaxed))
             atomic_store_explicit(&shared->processed, n, memory_order_release);
         store->processed_n += n - from;
         bool raised = confirm(store, slot);
-        if ((answers && n != from) || raised) wr_bell_ring(&view->client->waiting);
+        if ((answers && n != from) || raised) wr_view_wake(view);
         *more |= n < tail && !link->stalled && !link->evicted;
-        return (uint32_t)(n - from);
+        return (uint32_t)(n - from) + again;
     }
-    if (link->told_synced < link->processed && confirm(store, slot)) wr_bell_ring(&view->client->waiting);
+    if (link->told_synced < link->processed && confirm(store, slot)) wr_view_wake(view);
     return 0;
 }
 
@@ -343,12 +440,20 @@ static void seal(wr_store *store) {
         /* Counted before the committer can see it. */
         atomic_fetch_add_explicit(&link->batches, 1, memory_order_relaxed);
     }
-    if (wr_log_seal(store->log, sync, 0, horizons, n)) { /* all batch slots are taken: the next round tries again */
-        for (uint32_t i = 0; i < n; i++)
+    bool nobody = sync && store->force_sync && !n;
+    if (nobody) horizons[n++] = (wr_horizon){NULL, store->number, 0}; /* so that there is a batch even when all is sealed */
+    uint64_t append = state->append;
+    if (wr_log_seal(store->log, sync, wr_store_settle_gate(store), horizons, n)) { /* all batch slots are taken: the next round tries again */
+        for (uint32_t i = 0; i < n - nobody; i++)
             atomic_fetch_sub_explicit(&store->links[horizons[i].view - server->views].batches, 1, memory_order_relaxed);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
+    if (state->append > append) { /* padding */
+        wr_store_add(&store->current_row->file_size, state->append - append);
+        store->file_bytes_sum += state->append - append;
+    }
+    if (sync) store->force_sync = false;
+    for (uint32_t i = 0; i < n - nobody; i++) {
         wr_store_link *link = &store->links[horizons[i].view - server->views];
         link->posted = horizons[i].sequence;
         if (sync) link->posted_sync = horizons[i].sequence;
@@ -380,10 +485,47 @@ static void publish_statistics(wr_store *store) {
                {&row->processed_n, store->processed_n}, {&row->written_n, store->written_n},
                {&row->eliminated_n, store->eliminated_n}, {&row->commits_n, state->commits_n},
                {&row->syncs_n, state->syncs_n},         {&row->commit_ns_sum, state->commit_ns_sum},
-               {&row->evicted_n, store->evicted_n},     {&row->wakes_n, store->server->wakes_n}};
+               {&row->evicted_n, store->evicted_n},     {&row->wakes_n, store->server->wakes_n},
+               {&row->lost_n, store->lost_before + store->lost_n}, {&row->collected_n, store->collected_n},
+               {&row->retired_n, store->retired_n},     {&row->copied_bytes, store->copied_bytes},
+               {&row->dense_extents, store->index.extents_n}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (atomic_load_explicit(all[i].to, memory_order_relaxed) != all[i].value)
             atomic_store_explicit(all[i].to, all[i].value, memory_order_relaxed);
+}
+
+/* Rows that nobody will remove: of a slot without a client, or of no command that can be under way. Whoever maps the directory can
+ * write them, and a bucket that is full of them takes no messages. A row of mine is there before `processed` passes its command. */
+static void scrub(wr_store *store) {
+    const wr_store_server *server = store->server;
+    uint32_t n = store->directory_rows / SCRUB_TICKS + 1;
+    for (uint32_t i = 0; i < n; i++, store->scrub_at++) {
+        _Atomic uint64_t *at = &store->directory[store->scrub_at & (store->directory_rows - 1)];
+        uint64_t word = atomic_load_explicit(at, memory_order_acquire);
+        if (!word) continue;
+        uint32_t slot = wr_directory_slot(word);
+        const wr_store_link *link = &store->links[slot];
+        bool stale;
+        if (server->attached[slot] && link->active)
+            stale = link->evicted || ((word - link->processed) & WR_SEQUENCE_MASK) >= server->views[slot].g.ring_records;
+        else
+            stale = (atomic_load_explicit(&wr_superblock_slot(server->super, slot)->claim, memory_order_acquire) & 0xff) == WR_SLOT_FREE;
+        if (stale) atomic_store_explicit(at, 0, memory_order_release);
+    }
+}
+
+/* Who stays dying would keep files from being collected for ever. Whose commands wait (for the disk, for a worker) is not to blame. */
+static void end_dying(wr_store *store, uint64_t now) {
+    for (uint32_t i = 0; i < store->server->active_n; i++) {
+        uint32_t slot = store->server->active[i];
+        wr_store_link *link = &store->links[slot];
+        if (!link->active || !link->dying || link->evicted) continue;
+        if (!link->dying_since_ns || link->stalled) link->dying_since_ns = now;
+        if (now - link->dying_since_ns < store->server->dying_ns) continue;
+        evict(store, slot, WR_EVICTED_DYING);
+        link->dying = false; /* nothing of it is executed any more */
+        store->empty_check = true;
+    }
 }
 
 static void clear_stalls(wr_store *store) {
@@ -406,7 +548,8 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
             if (!store->pending_since) store->pending_since = now;
             if (wants_seal(store, more_here, now)) seal(store);
         }
-        wr_store_collect_empty(store);
+        wr_store_settle(store, server->timer);
+        wr_store_let_empty_go(store);
         const wr_log_state *state = wr_log_look(store->log);
         if (!state->has_next && !store->file_asked && !state->failed) {
             store->file_asked = true;
@@ -416,7 +559,13 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
             store->index_asked = true;
             server->events |= WR_EVENT_INDEX;
         }
-        if (store->gone_n) server->events |= WR_EVENT_EMPTY;
+        if (wr_index_wants_extent(&store->index) && !store->extent_asked) {
+            store->extent_asked = true;
+            server->events |= WR_EVENT_EXTENT;
+        }
+        if (store->gone_n && wr_store_gone_ready(store)) server->events |= WR_EVENT_EMPTY;
+        if (store->rolled_n && (!store->persistent || store->rolled[0]->file < atomic_load_explicit(&store->durable_file, memory_order_relaxed)))
+            server->events |= WR_EVENT_LIST;
         if (state->failed && !store->failed_told) {
             store->failed_told = true;
             server->events |= WR_EVENT_FAILED;
@@ -424,6 +573,7 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
         done += here;
         *more |= more_here;
     }
+    server->timer = false;
     for (uint32_t i = 0; i < server->active_n; i++) {
         uint32_t slot = server->active[i];
         if (server->closing[slot] && !server->finished[slot]) finish(server, slot);
@@ -445,8 +595,7 @@ static bool has_work(wr_store_server *server, uint64_t now) {
             uint32_t slot = server->active[i];
             const wr_store_link *link = &store->links[slot];
             if (!link->active || link->evicted || link->stalled || predecessor_unfinished(server, slot)) continue;
-            uint64_t tail = server->closing[slot] ? link->end : atomic_load_explicit(&shared_link(store, slot)->tail, memory_order_acquire);
-            if (tail != link->processed) return true;
+            if (tail_of(store, slot) != link->processed) return true;
         }
     }
     return false;
@@ -471,6 +620,28 @@ static int sleep_until(wr_store_server *server, uint64_t now, uint64_t until) {
     atomic_store_explicit(word, 0, memory_order_relaxed);
     server->wakes_n++;
     return error;
+}
+
+void wr_store_server_dying(wr_store_server *server, uint32_t number, uint32_t slot, uint32_t generation, uint64_t until) {
+    if (number > 1 || slot >= WR_CLIENT_SLOTS || !server->attached[slot] || server->generation[slot] != generation) return;
+    wr_store *store = &server->stores[number];
+    wr_store_link *link = &store->links[slot];
+    if (!store->open || !link->active) return;
+    wr_link *shared = wr_store_shared_link(store, slot);
+    /* Anybody can post a message; only its owner writes this word. */
+    if (!until || atomic_load_explicit(&shared->dying_until, memory_order_acquire) != until) return;
+    if (link->processed >= until) return; /* its command was faster */
+    link->dying = true;
+    link->dying_since_ns = 0;
+    link->death_until = until;
+    const wr_summary_row *last = store->last_file ? wr_store_file(store, store->last_file - 1) : NULL;
+    link->death_position = store->current ? store->current - 1 : last ? last->position_high + 1 : 0;
+    link->death_offset = store->current ? store->state->append : 0;
+    /* For a server that replays these commands: places on disk stay true. Before anything is masked. */
+    shared->death_position = link->death_position;
+    shared->death_offset = link->death_offset;
+    atomic_store_explicit(&shared->death_until, until, memory_order_release);
+    wr_crash_point(server->super, WR_CRASH_DYING);
 }
 
 void wr_store_server_kick(wr_store_server *server) {
@@ -498,8 +669,14 @@ uint32_t wr_store_server_run(wr_store_server *server, uint64_t max_ns) {
         if (now >= server->timer_at) {
             server->timer_at = now + TIMER_NS;
             server->events |= WR_EVENT_TIMER;
-            for (uint32_t number = 0; number < 2; number++)
-                if (server->stores[number].open) clear_stalls(&server->stores[number]);
+            server->timer = true;
+            for (uint32_t number = 0; number < 2; number++) {
+                wr_store *store = &server->stores[number];
+                if (!store->open) continue;
+                end_dying(store, now);
+                clear_stalls(store);
+                scrub(store);
+            }
         }
         if (server->events || now >= end) break;
         if (done) {
@@ -546,7 +723,7 @@ bool wr_store_server_settle(wr_store_server *server) {
             uint32_t slot = server->active[i];
             const wr_store_link *link = &store->links[slot];
             if (!link->active || link->evicted) continue;
-            if (atomic_load_explicit(&shared_link(store, slot)->tail, memory_order_acquire) != link->processed) settled = false;
+            if (tail_of(store, slot) != link->processed) settled = false;
             open_effect |= link->effect > (store->persistent ? link->posted_sync : link->posted);
             if (atomic_load_explicit(&link->done_written, memory_order_acquire) < link->effect) settled = false;
         }

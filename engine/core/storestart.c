@@ -1,17 +1,18 @@
-/* Starting the store: frames of files, or rows of a snapshot, become index, file summary and high waters again.
+/* Starting the store: what the files' lists say becomes index, file summary and high waters again (design note 003, section 3).
  *
- * Files are applied in ascending order, frames in order of position; that is the order in which things happened.
- *   MESSAGE        the id lies here from now on (an older place has lost it); one reference: a worker's (extra) or ref_count
+ * Files are applied in order of position, records in order of the file; that is the order in which things happened.
+ *   MESSAGE        absolute: the id lies here, and has exactly one reference, a worker's (extra) or an anonymous one: the record was
+ *                  appended because nothing held the id. An older place has lost it, and holds a ghost from now on.
  *   ADD_REFERENCE  one more for an id that is there
  *   REMOVE         one less for each id that is there
  * Every frame raises the high water of its client epoch: commands below it are not executed again.
- * A MESSAGE of a place that is superseded counts no bytes: sums are made at the end, from the rows.
+ * A MESSAGE of a place that is superseded counts no bytes: sums are made at the end, from the entries.
+ * Applying a list twice from the same cursor on yields the same, as long as no later list was applied.
  */
-#include "store.h"
-#include <assert.h>
+#include "storeparts.h"
 #include <stdlib.h>
 
-#define SCAN_ROWS 1024
+#define APPLY_SLICE 1024 /* entries between two looks at the room in the index */
 
 uint64_t wr_store_water(const wr_store *store, uint64_t client_epoch) {
     if (!store->waters_n) return 0;
@@ -50,144 +51,154 @@ bool wr_store_note_water(wr_store *store, uint64_t client_epoch, uint64_t water)
     return true;
 }
 
+static inline void put_message(wr_index_entry *entry, const wr_list_run *run, uint32_t file, uint64_t offset, uint32_t total) {
+    bool worker = run->extra && run->extra <= WR_WORKERS_MAX;
+    wr_entry_begin(entry);
+    entry->file = file;
+    entry->offset = (uint32_t)offset;
+    entry->total_size = total;
+    entry->ref_count = !worker;
+    entry->holders = worker ? 1u << (run->extra - 1) : 0;
+    entry->marks = 0;
+    entry->meta_length = run->meta_length;
+    entry->state = 1;
+    wr_entry_end(entry);
+}
 
-/* SCAN_ROWS frames at most are applied between two looks at the table's room, so it must hold that many more. */
-static bool apply_message(wr_store *store, uint64_t file, const wr_frame_row *frame) {
-    uint64_t hash = wr_id_hash(frame->id);
-    uint32_t at = wr_index_find(&store->index, hash, frame->id);
-    bool fresh = at == WR_NO_ROW;
-    if (fresh) at = wr_index_insert(&store->index, hash);
-    if (at == WR_NO_ROW) return false;
-    wr_index_row *row = &store->index.rows[at];
-    wr_row_begin(row);
-    if (fresh) {
-        row->state = WR_ROW_LIVE;
-        memcpy(row->id, frame->id, 16);
-        row->ref_count = row->holders = row->marks = 0;
-        row->pending = 0;
+static inline void superseded(wr_store *store, const wr_index_entry *entry, uint64_t file) {
+    if (entry->file != file) wr_store_ghost(store, entry->file);
+}
+
+/* Messages of a run that lie one behind the other in the dense part. Returns how many, 0: the other way. */
+static uint32_t apply_dense(wr_store *store, wr_store_walk *walk, uint32_t max) {
+    const wr_list *list = walk->list;
+    const wr_list_run *run = &list->runs[walk->run];
+    uint32_t left = run->count - walk->at, file = (uint32_t)list->file, fresh = 0;
+    uint8_t id[16];
+    wr_put64(id, run->id_high);
+    wr_put64(id + 8, run->id_low + walk->at);
+    wr_index_run entries;
+    if (!wr_index_run_of(&store->index, id, left < max ? left : max, &entries)) return 0;
+    uint64_t offset = walk->offset;
+    for (uint32_t i = 0; i < entries.n; i++) {
+        wr_index_entry *entry = &entries.entries[i];
+        uint32_t total = wr_store_walk_total(list, run, walk->at + i);
+        if (entry->state == 1)
+            superseded(store, entry, file);
+        else
+            fresh++;
+        put_message(entry, run, file, offset, total);
+        offset += total;
     }
-    row->file = (uint32_t)file;
-    row->offset = (uint32_t)frame->offset;
-    row->total_size = (uint32_t)frame->total;
-    row->meta_length = frame->meta_length;
-    if (frame->extra && frame->extra <= WR_WORKERS_MAX)
-        row->holders |= 1u << (frame->extra - 1);
+    if (fresh) wr_index_run_filled(&store->index, &entries, fresh);
+    wr_store_walk_skip(walk, entries.n, offset - walk->offset);
+    return entries.n;
+}
+
+static bool apply_message(wr_store *store, const wr_list *list, const wr_store_walked *item) {
+    wr_index_entry *entry = wr_index_find(&store->index, item->id);
+    if (entry)
+        superseded(store, entry, list->file);
     else
-        row->ref_count++;
-    wr_row_end(row);
-    return true;
+        entry = wr_index_insert(&store->index, item->id);
+    if (entry) put_message(entry, item->run, (uint32_t)list->file, item->offset, item->total);
+    return entry != NULL;
 }
 
-static void apply_reference(wr_store *store, uint64_t file, const uint8_t id[16], int by) {
-    uint32_t at = wr_index_find(&store->index, wr_id_hash(id), id);
-    if (at == WR_NO_ROW) return; /* its file is gone: so was every reference */
-    wr_index_row *row = &store->index.rows[at];
-    wr_store_pin(store, file, row->file);
-    if (by < 0 && !row->ref_count) return;
-    wr_row_begin(row);
-    row->ref_count += (uint32_t)by;
-    wr_row_end(row);
+static void apply_reference(wr_store *store, uint64_t file, const wr_store_walked *item) {
+    wr_index_entry *entry = wr_index_find(&store->index, item->id);
+    if (!entry) return; /* its file is gone: so was every reference */
+    wr_store_pin(store, file, entry->file);
+    bool more = item->run->kind == WR_KIND_ADD_REFERENCE;
+    if (!more && !entry->ref_count) return;
+    wr_entry_begin(entry);
+    if (more)
+        entry->ref_count++;
+    else
+        entry->ref_count--;
+    wr_entry_end(entry);
 }
 
-int wr_store_scan_file(wr_store *store, uint64_t file, const uint8_t *bytes, uint64_t length, uint64_t salt, uint64_t *at,
-                       uint64_t *frames, const char **reason) {
-    wr_frame_row *rows = malloc(SCAN_ROWS * sizeof *rows);
-    if (!rows) return ENOMEM;
-    int error = 0;
+int wr_store_apply_list(wr_store *store, const wr_list *list, uint64_t *cursor, const char **reason) {
+    wr_summary_row *row = wr_store_file(store, list->file);
     *reason = NULL;
-    while (!*reason && !error) {
-        if (wr_index_tight(&store->index)) {
-            *reason = "index";
-            break;
+    if (!row) return EINVAL;
+    if (*cursor == 0) {
+        for (uint64_t i = 0; i < list->waters_size; i++)
+            if (list->waters[i].water && !wr_store_note_water(store, list->waters[i].client_epoch, list->waters[i].water)) return ENOMEM;
+        atomic_store_explicit(&row->messages, list->messages, memory_order_relaxed);
+        if (list->controls) *wr_store_marks(store, list->file) |= WR_FILE_CONTROLS;
+    }
+    wr_store_walk walk = wr_store_walk_from(list, *cursor);
+    uint32_t since = 0;
+    while (walk.run < list->runs_n) {
+        if (since == 0) {
+            if (wr_index_wants_extent(&store->index))
+                *reason = "extent";
+            else if (wr_index_tight(&store->index))
+                *reason = "index";
+            if (*reason) break;
         }
-        uint64_t n = wr_frame_scan(bytes, length, at, salt, rows, SCAN_ROWS / 16, reason);
-        for (uint64_t i = 0; i < n; i++) wr_index_prefetch(&store->index, wr_id_hash(rows[i].id));
-        for (uint64_t i = 0; i < n && !error; i++) {
-            const wr_frame_row *frame = &rows[i];
-            if (frame->kind == WR_KIND_MESSAGE) {
-                if (!apply_message(store, file, frame)) error = ENOBUFS;
-            } else if (frame->kind == WR_KIND_ADD_REFERENCE) {
-                apply_reference(store, file, frame->id, 1);
-            } else if (frame->kind == WR_KIND_REMOVE) {
-                const uint8_t *ids = bytes + frame->offset + WR_FRAME_HEAD_BYTES;
-                uint64_t ids_n = (frame->total - WR_FRAME_BYTES_MIN) / 16;
-                for (uint64_t k = 0; k < ids_n && k < frame->extra; k++) apply_reference(store, file, ids + 16 * k, -1);
+        const wr_list_run *run = &list->runs[walk.run];
+        uint32_t done = 1;
+        if (run->kind != WR_KIND_MESSAGE || !(done = apply_dense(store, &walk, APPLY_SLICE))) {
+            done = 1;
+            wr_store_walk before = walk;
+            wr_store_walked item;
+            wr_store_walk_prefetch(&walk, &store->index, 16);
+            wr_store_walk_next(&walk, &item);
+            if (run->kind != WR_KIND_MESSAGE) {
+                apply_reference(store, list->file, &item);
+            } else if (!apply_message(store, list, &item)) {
+                walk = before;
+                *reason = "index";
+                break;
             }
-            if (!wr_store_note_water(store, frame->client_epoch, frame->sequence)) error = ENOMEM;
         }
-        *frames += n;
+        since = since + done >= APPLY_SLICE ? 0 : since + done;
     }
-    free(rows);
-    return error;
-}
-
-int wr_store_load_rows(wr_store *store, const wr_index_row *rows, uint64_t rows_n) {
-    for (uint64_t i = 0; i < rows_n; i++) {
-        if (i + 8 < rows_n) wr_index_prefetch(&store->index, wr_id_hash(rows[i + 8].id));
-        uint32_t at = wr_index_insert(&store->index, wr_id_hash(rows[i].id));
-        if (at == WR_NO_ROW) return ENOBUFS;
-        wr_index_row *row = &store->index.rows[at];
-        wr_row_begin(row);
-        memcpy((uint8_t *)row + 4, (const uint8_t *)&rows[i] + 4, sizeof *row - 4);
-        row->state = WR_ROW_LIVE;
-        row->marks = 0;
-        wr_row_end(row);
-    }
+    *cursor = wr_store_walk_place(&walk);
     return 0;
-}
-
-void wr_store_load_pins(wr_store *store, uint64_t file, uint64_t pin_low, uint64_t pin_high) {
-    wr_summary_row *row = wr_store_file(store, file);
-    if (!row) return;
-    row->pin_low = pin_low;
-    row->pin_high = pin_high;
 }
 
 uint64_t wr_store_finish(wr_store *store) {
     uint64_t dropped = 0;
     store->messages = store->valid_bytes = 0;
-    for (uint64_t i = 0; i < store->index.rows_n; i++) {
-        wr_index_row *row = &store->index.rows[i];
-        if (!atomic_load_explicit(&row->version, memory_order_relaxed) || row->state != WR_ROW_LIVE) continue;
-        wr_summary_row *file = wr_store_file(store, row->file);
+    wr_index_cursor cursor = {0};
+    uint8_t id[16];
+    for (wr_index_entry *entry; (entry = wr_index_next(&store->index, &cursor, id));) {
+        wr_summary_row *file = wr_store_file(store, entry->file);
         if (!file) {
-            wr_index_remove(&store->index, (uint32_t)i);
+            wr_index_remove(&store->index, id, entry);
             dropped++;
             continue;
         }
-        if (!wr_row_held(row)) continue;
-        atomic_store_explicit(&file->valid_total_size,
-                              atomic_load_explicit(&file->valid_total_size, memory_order_relaxed) + row->total_size,
-                              memory_order_relaxed);
-        store->valid_bytes += row->total_size;
+        if (!wr_entry_held(entry)) continue;
+        wr_store_add(&file->valid_total_size, entry->total_size);
+        store->valid_bytes += entry->total_size;
         store->messages++;
     }
-    wr_store_relist(store);
-    for (uint64_t file = store->first_file; file;) {
-        wr_summary_row *row = wr_store_file(store, file - 1);
-        if (!atomic_load_explicit(&row->valid_total_size, memory_order_relaxed)) wr_store_note_empty(store, file - 1);
-        file = atomic_load_explicit(&row->right, memory_order_relaxed);
-    }
+    store->settle_check = true;
     return dropped;
 }
 
-int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_index_header **old) {
-    wr_index next;
-    int error = wr_index_init(&next, region, bytes);
-    if (error) return error;
-    if (next.rows_n / 10 * 7 <= store->index.live) return EINVAL;
-    const wr_index from = store->index;
-    store->index = next;
-    memset(store->first_row, 0, store->summary_rows * sizeof *store->first_row);
-    for (uint64_t i = 0; i < from.rows_n; i++) {
-        const wr_index_row *row = &from.rows[i];
-        if (!atomic_load_explicit(&row->version, memory_order_relaxed) || row->state != WR_ROW_LIVE) continue;
-        uint32_t at = wr_index_take(&store->index, row);
-        assert(at != WR_NO_ROW);
-        wr_store_link_row(store, at);
-    }
-    *old = from.header;
-    store->index_asked = false;
+void wr_store_let_stalled_go_on(wr_store *store) {
     for (uint32_t i = 0; i < WR_CLIENT_SLOTS; i++) store->links[i].stalled = false;
+}
+
+int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_index_header **old) {
+    int error = wr_index_replace(&store->index, region, bytes, old);
+    if (error) return error;
+    store->index_count++;
+    store->index_asked = false;
+    wr_store_let_stalled_go_on(store);
+    return 0;
+}
+
+int wr_store_add_extent(wr_store *store, void *region, uint64_t bytes) {
+    int error = wr_index_add_extent(&store->index, region, bytes);
+    if (error) return error;
+    store->extent_asked = false;
+    wr_store_let_stalled_go_on(store);
     return 0;
 }

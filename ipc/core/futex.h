@@ -31,6 +31,13 @@ static inline uint64_t wr_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+/* The time of day, for what lives longer than the machine's boot: milliseconds since 1970. */
+static inline uint64_t wr_wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
 /* Sleep while *word == expected, at most timeout_ns. Returns 0 when woken or changed, ETIMEDOUT, EINTR. */
 static inline int wr_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns) {
     struct timespec t = {.tv_sec = (time_t)(timeout_ns / 1000000000ull), .tv_nsec = (long)(timeout_ns % 1000000000ull)};

@@ -5,6 +5,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define WR_CRASH_ROLL 1
+#define WR_CRASH_BATCH_WRITTEN 2
+#define WR_CRASH_BATCH_SYNCED 3
+#define WR_CRASH_BATCH_DONE 4
+#define WR_CRASH_FILE_MADE 5
+#define WR_CRASH_FILE_RECYCLED 6
+#define WR_CRASH_LIST_WRITTEN 7
+#define WR_CRASH_RETIRE_BEGUN 8
+#define WR_CRASH_RETIRE_UNLINKED 9
+#define WR_CRASH_RETIRED 10
+#define WR_CRASH_COLLECT_LOCKED 11
+#define WR_CRASH_COLLECT_COPYING 12
+#define WR_CRASH_COLLECT_COPIED 13
+#define WR_CRASH_COLLECT_SYNCED 14
+#define WR_CRASH_COLLECT_LIST_RENAMED 15
+#define WR_CRASH_COLLECT_COMMITTED 16
+#define WR_CRASH_SWING_BEGUN 17
+#define WR_CRASH_SWUNG 18
+#define WR_CRASH_DYING 19
+#define WR_CRASH_INDEX_EXTENT 20
+#define WR_CRASH_INDEX_GROWING 21
+#define WR_CRASH_START_MARK_GONE 22
+#define WR_CRASH_START_SUPERSEDED 23
+#define WR_CRASH_START_HALF 24
+#define WR_CRASH_START_TORN 25
+#define WR_CRASH_START_QUARANTINED 26
+#define WR_CRASH_START_APPLIED 27
+#define WR_CRASH_START_ATTACHED 28
+#define WR_CRASH_STOP_LISTS 29
+#define WR_CRASH_STOP_MARKED 30
+#define WR_CRASH_WORKER_FLUSH_DATA 31
+#define WR_CRASH_WORKER_FLUSH_INDEX 32
+#define WR_CRASH_WORKER_RESYNC 33
 #define WR_PAGE_BYTES 4096
 #define WR_CLIENT_SLOTS 256
 #define WR_SERVERS_MAX 32
@@ -28,6 +61,10 @@
 #define WR_ALARM_DISK 2
 #define WR_ALARM_SYNC_FAILED 4
 #define WR_ALARM_SERVER_FAILED 8
+#define WR_SHORT_MEMORY 1
+#define WR_SHORT_DISK 2
+#define WR_SHORT_OWN_MEMORY 4
+#define WR_PRESSURE_PAGE 500
 #define WR_SLOT_FREE 0
 #define WR_SLOT_CLAIMED 1
 #define WR_SLOT_ACTIVE 2
@@ -37,6 +74,7 @@
 #define WR_FLYING_WRITTEN 1
 #define WR_FLYING_TAKEN 2
 #define WR_FLYING_ELIMINATED 3
+#define WR_FLYING_DONE 4
 #define WR_OP_STORE_WRITE 1
 #define WR_OP_STORE_REMOVE 2
 #define WR_OP_STORE_CONTAINS 3
@@ -44,6 +82,8 @@
 #define WR_OP_STORE_RESYNC_BEGIN 5
 #define WR_OP_STORE_RESYNC_IDS 6
 #define WR_OP_STORE_RESYNC_END 7
+#define WR_OP_STORE_WRITE_MANY 8
+#define WR_OP_STORE_TERMINATE 9
 #define WR_OP_PUBLISH 16
 #define WR_OP_ACK 17
 #define WR_OP_NACK 18
@@ -58,10 +98,15 @@
 #define WR_FLAG_MULTIPLE 8
 #define WR_FLAG_REQUEUE 16
 #define WR_FLAG_ROUTES 32
+#define WR_FLAG_DEDUPLICATE 64
+#define WR_FLAG_UNSEEN 128
 #define WR_RESULT_NONE 0
 #define WR_RESULT_OK 1
 #define WR_RESULT_NO 2
 #define WR_RESULT_ERROR 3
+#define WR_RESULT_MASKED 4
+#define WR_RESULT_REFUSED 5
+#define WR_RESULT_DUPLICATE 6
 #define WR_DELIVERY_FREE 0
 #define WR_DELIVERY_HELD 1
 #define WR_LOCATION_JOURNAL 1
@@ -70,15 +115,36 @@
 #define WR_LOCATION_STORE 4
 #define WR_LOCATION_STORE_TRANSIENT 5
 #define WR_DELIVERY_REDELIVERED 1
+#define WR_DELIVERY_REASON_SHIFT 1
+#define WR_DELIVERY_REASON_MASK 7
+#define WR_DELIVERY_PRIORITY_SHIFT 4
+#define WR_REASON_NONE 0
+#define WR_REASON_REJECTED 1
+#define WR_REASON_EXPIRED 2
+#define WR_REASON_MAXLEN 3
+#define WR_REASON_DELIVERY_LIMIT 4
+#define WR_TIME_BITS 48
+#define WR_PRIORITY_SHIFT 56
+#define WR_PRIORITY_MAX 9
+#define WR_KEY_BYTES 16
 #define WR_DIRECTORY_WAYS 32
+#define WR_BATCH_COUNT_MAX 4096
+#define WR_DIRECTORY_GROUP 64
+#define WR_PART_WHOLE 65535
+#define WR_DENSE_BLOCK_ENTRIES 1024
+#define WR_DENSE_EXTENT_BLOCKS 512
+#define WR_DENSE_TABLE_FREE 0
+#define WR_DENSE_TABLE_LIVE 1
+#define WR_DENSE_TABLE_TOMBSTONE 2
 #define WR_EVICTED_OPERATION 1
 #define WR_EVICTED_BLOB 2
 #define WR_EVICTED_OWNER 3
 #define WR_EVICTED_TAIL 4
+#define WR_EVICTED_DYING 5
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x36ed254136744651ull
+#define WR_LAYOUT_HASH 0x35ef6c2603deba03ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -109,7 +175,27 @@ typedef struct {
     uint32_t summary_rows; /* rows of the file summary; power of two */
     uint8_t pad1_[4];
     uint64_t client_region_bytes; /* size of every client region */
-    uint8_t pad2_[3936];
+    _Atomic uint32_t crash_point; /* CRASH_… at which a process kills itself, 0: none (tests) */
+    _Atomic uint32_t crash_after; /* times that the point is passed before (tests) */
+    uint32_t dense_blocks; /* rows of the dense table of each store's index; power of two */
+    uint32_t collector_pid; /* process id of the collector, 0: none (supervisor) */
+    uint64_t collector_start; /* its start time */
+    uint32_t collector_restarts; /* restarts of it counted by the supervisor */
+    _Atomic uint32_t collector_state; /* SERVER_… of the collector (itself; DOWN by the supervisor) */
+    uint8_t pad2_[64];
+    _Atomic uint32_t pressure; /* share of the memory alarm's limits in use, in 1/1000 (supervisor); workers page from PRESSURE_PAGE on */
+    _Atomic uint32_t shortages; /* SHORT_… bits: what the machine is short of since it passed a limit and until it is well below (supervisor) */
+    _Atomic uint64_t memory_since; /* when the memory alarm was raised, ms since 1970, 0: it is off (supervisor; so are the words below) */
+    _Atomic uint64_t disk_since; /* the same of the disk alarm */
+    _Atomic uint64_t sync_failed_since; /* the same of the alarm of a log that failed */
+    _Atomic uint64_t server_failed_since; /* the same of the alarm of a server that was given up */
+    _Atomic uint64_t memory_used; /* bytes in use of the machine's or the control group's memory, without what is only cached */
+    _Atomic uint64_t memory_limit; /* above these the memory alarm is raised */
+    _Atomic uint64_t memory_own; /* bytes that the node itself uses: private memory of its servers, shared memory */
+    _Atomic uint64_t memory_own_limit; /* above these the memory alarm is raised, too */
+    _Atomic uint64_t disk_free; /* bytes that are free on the disk of the directory */
+    _Atomic uint64_t disk_limit; /* below these the disk alarm is raised */
+    uint8_t pad3_[3752];
 } wr_superblock;
 _Static_assert(sizeof(wr_superblock) == 4096, "wr_superblock");
 _Static_assert(offsetof(wr_superblock, magic) == 0, "wr_superblock.magic");
@@ -137,6 +223,25 @@ _Static_assert(offsetof(wr_superblock, images_n) == 136, "wr_superblock.images_n
 _Static_assert(offsetof(wr_superblock, directory_rows) == 140, "wr_superblock.directory_rows");
 _Static_assert(offsetof(wr_superblock, summary_rows) == 144, "wr_superblock.summary_rows");
 _Static_assert(offsetof(wr_superblock, client_region_bytes) == 152, "wr_superblock.client_region_bytes");
+_Static_assert(offsetof(wr_superblock, crash_point) == 160, "wr_superblock.crash_point");
+_Static_assert(offsetof(wr_superblock, crash_after) == 164, "wr_superblock.crash_after");
+_Static_assert(offsetof(wr_superblock, dense_blocks) == 168, "wr_superblock.dense_blocks");
+_Static_assert(offsetof(wr_superblock, collector_pid) == 172, "wr_superblock.collector_pid");
+_Static_assert(offsetof(wr_superblock, collector_start) == 176, "wr_superblock.collector_start");
+_Static_assert(offsetof(wr_superblock, collector_restarts) == 184, "wr_superblock.collector_restarts");
+_Static_assert(offsetof(wr_superblock, collector_state) == 188, "wr_superblock.collector_state");
+_Static_assert(offsetof(wr_superblock, pressure) == 256, "wr_superblock.pressure");
+_Static_assert(offsetof(wr_superblock, shortages) == 260, "wr_superblock.shortages");
+_Static_assert(offsetof(wr_superblock, memory_since) == 264, "wr_superblock.memory_since");
+_Static_assert(offsetof(wr_superblock, disk_since) == 272, "wr_superblock.disk_since");
+_Static_assert(offsetof(wr_superblock, sync_failed_since) == 280, "wr_superblock.sync_failed_since");
+_Static_assert(offsetof(wr_superblock, server_failed_since) == 288, "wr_superblock.server_failed_since");
+_Static_assert(offsetof(wr_superblock, memory_used) == 296, "wr_superblock.memory_used");
+_Static_assert(offsetof(wr_superblock, memory_limit) == 304, "wr_superblock.memory_limit");
+_Static_assert(offsetof(wr_superblock, memory_own) == 312, "wr_superblock.memory_own");
+_Static_assert(offsetof(wr_superblock, memory_own_limit) == 320, "wr_superblock.memory_own_limit");
+_Static_assert(offsetof(wr_superblock, disk_free) == 328, "wr_superblock.disk_free");
+_Static_assert(offsetof(wr_superblock, disk_limit) == 336, "wr_superblock.disk_limit");
 
 /* One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping`. */
 typedef struct {
@@ -167,9 +272,14 @@ typedef struct {
     _Atomic uint64_t acked_n; /* messages acknowledged */
     _Atomic uint64_t published_n; /* messages published into queues */
     _Atomic uint64_t evicted_n; /* links closed because their memory held nonsense */
-    uint8_t pad2_[8];
+    _Atomic uint64_t lost_n; /* messages lost to damage since the node was started */
     _Atomic uint64_t queue_stats_generation; /* generation of the worker's queue statistics region, 0 if none */
-    uint8_t pad3_[248];
+    _Atomic uint64_t collected_n; /* files made by collections */
+    _Atomic uint64_t retired_n; /* files that went */
+    _Atomic uint64_t copied_bytes; /* bytes copied by collections */
+    _Atomic uint64_t dense_extents; /* extents of the dense part of the index */
+    _Atomic uint64_t begun; /* epoch of the incarnation that began last, before it touched a file of its folder (store) */
+    uint8_t pad2_[208];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -197,7 +307,13 @@ _Static_assert(offsetof(wr_server, delivered_n) == 216, "wr_server.delivered_n")
 _Static_assert(offsetof(wr_server, acked_n) == 224, "wr_server.acked_n");
 _Static_assert(offsetof(wr_server, published_n) == 232, "wr_server.published_n");
 _Static_assert(offsetof(wr_server, evicted_n) == 240, "wr_server.evicted_n");
+_Static_assert(offsetof(wr_server, lost_n) == 248, "wr_server.lost_n");
 _Static_assert(offsetof(wr_server, queue_stats_generation) == 256, "wr_server.queue_stats_generation");
+_Static_assert(offsetof(wr_server, collected_n) == 264, "wr_server.collected_n");
+_Static_assert(offsetof(wr_server, retired_n) == 272, "wr_server.retired_n");
+_Static_assert(offsetof(wr_server, copied_bytes) == 280, "wr_server.copied_bytes");
+_Static_assert(offsetof(wr_server, dense_extents) == 288, "wr_server.dense_extents");
+_Static_assert(offsetof(wr_server, begun) == 296, "wr_server.begun");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */
 typedef struct {
@@ -210,7 +326,9 @@ typedef struct {
     uint8_t name[48]; /* name for people, UTF-8, zero-padded */
     uint8_t pad1_[40];
     uint8_t server_done[32]; /* per server: low 8 bits of the generation whose end it has finished handling */
-    uint8_t pad2_[96];
+    uint8_t pad2_[32];
+    _Atomic uint64_t reading; /* hint: server << 56 | file number + 1 that this client reads now, 0: none (client) */
+    uint8_t pad3_[56];
 } wr_slot;
 _Static_assert(sizeof(wr_slot) == 256, "wr_slot");
 _Static_assert(offsetof(wr_slot, claim) == 0, "wr_slot.claim");
@@ -220,6 +338,7 @@ _Static_assert(offsetof(wr_slot, shmid) == 24, "wr_slot.shmid");
 _Static_assert(offsetof(wr_slot, pid_namespace) == 32, "wr_slot.pid_namespace");
 _Static_assert(offsetof(wr_slot, name) == 40, "wr_slot.name");
 _Static_assert(offsetof(wr_slot, server_done) == 128, "wr_slot.server_done");
+_Static_assert(offsetof(wr_slot, reading) == 192, "wr_slot.reading");
 
 /* First page of a client region (System V shared memory). Writer: the client, but for `waiting`. */
 typedef struct {
@@ -229,7 +348,10 @@ typedef struct {
     uint32_t servers_n; /* links in this region */
     uint8_t pad0_[36];
     _Atomic uint32_t waiting; /* 1: a thread of the client sleeps on this word (futex); the server that flips it to 0 wakes it */
-    uint8_t pad1_[4028];
+    uint8_t pad1_[60];
+    _Atomic uint32_t blocked_alarm; /* threads whose publish waits for the end of an alarm (client); for people */
+    _Atomic uint32_t blocked_credit; /* threads that wait for room in a ring or in the arena (client); for people */
+    uint8_t pad2_[3960];
 } wr_client;
 _Static_assert(sizeof(wr_client) == 4096, "wr_client");
 _Static_assert(offsetof(wr_client, magic) == 0, "wr_client.magic");
@@ -237,34 +359,46 @@ _Static_assert(offsetof(wr_client, layout_hash) == 8, "wr_client.layout_hash");
 _Static_assert(offsetof(wr_client, client_epoch) == 16, "wr_client.client_epoch");
 _Static_assert(offsetof(wr_client, servers_n) == 24, "wr_client.servers_n");
 _Static_assert(offsetof(wr_client, waiting) == 64, "wr_client.waiting");
+_Static_assert(offsetof(wr_client, blocked_alarm) == 128, "wr_client.blocked_alarm");
+_Static_assert(offsetof(wr_client, blocked_credit) == 132, "wr_client.blocked_credit");
 
 /* One client's connection to one server, in the client region. */
 typedef struct {
     _Atomic uint64_t tail; /* commands submitted (client). SYNC command-visible: release store, pairs with the server's acquire */
     _Atomic uint64_t delivery_head; /* deliveries taken (client) */
-    uint8_t pad0_[48];
+    _Atomic uint64_t dying_until; /* store: below it this client's commands may be masked, 0: it never said so (client) */
+    uint8_t pad0_[40];
     _Atomic uint64_t processed; /* commands processed (server); results and `none` durability hold below it */
     _Atomic uint64_t written; /* commands whose effects were handed to the operating system (server) */
     _Atomic uint64_t synced; /* commands whose effects are on stable storage (server) */
     _Atomic uint64_t head; /* commands that need no replay: their records and bodies may be reused (server) */
-    uint8_t pad1_[32];
+    _Atomic uint64_t unusual_until; /* no publish from here on has another result than OK (queue worker, before `processed`) */
+    uint8_t pad1_[24];
     _Atomic uint64_t delivery_tail; /* deliveries pushed (server) */
     _Atomic uint64_t server_epoch; /* epoch of the server that serves this link now (server) */
     _Atomic uint32_t evicted; /* reason why the server closed this link, 0 if none (server) */
     uint32_t reply_length; /* bytes in the reply area (server, before `processed`) */
-    uint8_t pad2_[360];
+    _Atomic uint64_t death_until; /* store: commands below it are those of a dying client, 0: none (server); for its successor */
+    uint64_t death_position; /* its death point: position of the file that was current (server) */
+    uint64_t death_offset; /* and the offset in it (server) */
+    uint8_t pad2_[336];
 } wr_link;
 _Static_assert(sizeof(wr_link) == 512, "wr_link");
 _Static_assert(offsetof(wr_link, tail) == 0, "wr_link.tail");
 _Static_assert(offsetof(wr_link, delivery_head) == 8, "wr_link.delivery_head");
+_Static_assert(offsetof(wr_link, dying_until) == 16, "wr_link.dying_until");
 _Static_assert(offsetof(wr_link, processed) == 64, "wr_link.processed");
 _Static_assert(offsetof(wr_link, written) == 72, "wr_link.written");
 _Static_assert(offsetof(wr_link, synced) == 80, "wr_link.synced");
 _Static_assert(offsetof(wr_link, head) == 88, "wr_link.head");
+_Static_assert(offsetof(wr_link, unusual_until) == 96, "wr_link.unusual_until");
 _Static_assert(offsetof(wr_link, delivery_tail) == 128, "wr_link.delivery_tail");
 _Static_assert(offsetof(wr_link, server_epoch) == 136, "wr_link.server_epoch");
 _Static_assert(offsetof(wr_link, evicted) == 144, "wr_link.evicted");
 _Static_assert(offsetof(wr_link, reply_length) == 148, "wr_link.reply_length");
+_Static_assert(offsetof(wr_link, death_until) == 152, "wr_link.death_until");
+_Static_assert(offsetof(wr_link, death_position) == 160, "wr_link.death_position");
+_Static_assert(offsetof(wr_link, death_offset) == 168, "wr_link.death_offset");
 
 /* One command in a ring. Written by the client before it raises `tail`; `flying` is compare-and-swap by both; `result` by the server. */
 typedef struct {
@@ -274,10 +408,10 @@ typedef struct {
     _Atomic uint32_t flying; /* FLYING_… */
     uint8_t id[16]; /* message id */
     uint64_t body; /* arena position of the blob (monotone; modulo arena_bytes) */
-    uint32_t length; /* bytes of the blob: routes, metadata, payload */
+    uint32_t length; /* bytes of the blob: routes, key (16 bytes, with FLAG_DEDUPLICATE), metadata, payload */
     uint32_t queue; /* queue id; with FLAG_ROUTES the number of queue ids (u32 each) at the start of the blob */
-    uint64_t tag; /* delivery tag, credit, or (STORE_WRITE) 0 / owner of the blob: generation << 16 | slot + 1 */
-    uint64_t count; /* ids in the blob, or the end of a range, as the operation says */
+    uint64_t tag; /* delivery tag, credit, (PUBLISH) time due, or (STORE_WRITE) 0 / owner of the blob: generation << 16 | slot + 1 */
+    uint64_t count; /* ids in the blob, the end of a range, or (PUBLISH) time of expiry | priority << PRIORITY_SHIFT */
     uint32_t row; /* row of the directory + 1, 0 if none */
     _Atomic uint32_t result; /* RESULT_… */
 } wr_command;
@@ -307,7 +441,7 @@ typedef struct {
     uint16_t blob_offset; /* start of metadata in the frame */
     uint16_t meta_length; /* bytes of metadata */
     uint8_t location; /* LOCATION_… */
-    uint8_t flags; /* DELIVERY_REDELIVERED */
+    uint8_t flags; /* DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | priority << DELIVERY_PRIORITY_SHIFT */
     uint16_t delivery_count; /* deliveries before this one */
     uint32_t body_length; /* bytes of metadata + payload */
     uint64_t pushed_at; /* delivery_tail at which this slot was pushed; not below the tail means: never pushed */
@@ -356,35 +490,73 @@ _Static_assert(offsetof(wr_index_header, used) == 8, "wr_index_header.used");
 _Static_assert(offsetof(wr_index_header, live) == 16, "wr_index_header.live");
 _Static_assert(offsetof(wr_index_header, retired) == 24, "wr_index_header.retired");
 
-/* One row of the store's index: id → location. Writer: the store server; readers copy and re-check `version` (odd: changing). */
+/* References and place of one message. Writer: the store server; readers copy and re-check `version` (odd: changing). */
 typedef struct {
     _Atomic uint32_t version; /* 0: never used; odd: being changed */
-    uint32_t state; /* 0 tombstone, 1 live, 2 free again (ends a probe as version 0 does) */
-    uint8_t id[16]; /* message id */
-    uint32_t ref_count; /* references by clients of the store API */
-    uint32_t holders; /* bit w: queue worker w holds the message */
-    uint32_t marks; /* bit w: seen in worker w's running resync */
     uint32_t file; /* file number */
     uint32_t offset; /* byte offset of the frame */
     uint32_t total_size; /* bytes of the frame */
+    uint32_t ref_count; /* references by clients of the store API */
+    uint32_t holders; /* bit w: queue worker w holds the message */
+    uint32_t marks; /* bit w: seen in worker w's running resync */
     uint16_t meta_length; /* bytes of metadata */
-    uint16_t pending; /* 1: not yet durable */
-    uint32_t next; /* next row of the same file + 1 (for the server alone; outside the version's protection) */
-    uint8_t pad0_[8];
+    uint8_t state; /* 0 unused (hash: tombstone), 1 live, 2 hash: free again (ends a probe as version 0 does) */
+    uint8_t pad0_[1];
+} wr_index_entry;
+_Static_assert(sizeof(wr_index_entry) == 32, "wr_index_entry");
+_Static_assert(offsetof(wr_index_entry, version) == 0, "wr_index_entry.version");
+_Static_assert(offsetof(wr_index_entry, file) == 4, "wr_index_entry.file");
+_Static_assert(offsetof(wr_index_entry, offset) == 8, "wr_index_entry.offset");
+_Static_assert(offsetof(wr_index_entry, total_size) == 12, "wr_index_entry.total_size");
+_Static_assert(offsetof(wr_index_entry, ref_count) == 16, "wr_index_entry.ref_count");
+_Static_assert(offsetof(wr_index_entry, holders) == 20, "wr_index_entry.holders");
+_Static_assert(offsetof(wr_index_entry, marks) == 24, "wr_index_entry.marks");
+_Static_assert(offsetof(wr_index_entry, meta_length) == 28, "wr_index_entry.meta_length");
+_Static_assert(offsetof(wr_index_entry, state) == 30, "wr_index_entry.state");
+
+/* Where the block of a group of counted ids lies (open addressing by hash, linear probing). Writer: the store server; readers copy and re-check `version`. */
+typedef struct {
+    _Atomic uint32_t version; /* 0: never used; odd: being changed */
+    uint32_t state; /* DENSE_TABLE_… */
+    uint64_t epoch; /* client epoch: the first half of the ids */
+    uint64_t group; /* counter of the ids / DENSE_BLOCK_ENTRIES */
+    uint32_t block; /* number of the block: extent block / DENSE_EXTENT_BLOCKS, place in it the rest */
+    uint32_t used; /* entries of the block in use (for the server alone) */
+} wr_dense_table_row;
+_Static_assert(sizeof(wr_dense_table_row) == 32, "wr_dense_table_row");
+_Static_assert(offsetof(wr_dense_table_row, version) == 0, "wr_dense_table_row.version");
+_Static_assert(offsetof(wr_dense_table_row, state) == 4, "wr_dense_table_row.state");
+_Static_assert(offsetof(wr_dense_table_row, epoch) == 8, "wr_dense_table_row.epoch");
+_Static_assert(offsetof(wr_dense_table_row, group) == 16, "wr_dense_table_row.group");
+_Static_assert(offsetof(wr_dense_table_row, block) == 24, "wr_dense_table_row.block");
+_Static_assert(offsetof(wr_dense_table_row, used) == 28, "wr_dense_table_row.used");
+
+/* One row of the index's hash table: an index_entry, and the id. Writer: the store server; readers copy and re-check `version` (odd: changing). */
+typedef struct {
+    _Atomic uint32_t version; /* 0: never used; odd: being changed */
+    uint32_t file; /* file number */
+    uint32_t offset; /* byte offset of the frame */
+    uint32_t total_size; /* bytes of the frame */
+    uint32_t ref_count; /* references by clients of the store API */
+    uint32_t holders; /* bit w: queue worker w holds the message */
+    uint32_t marks; /* bit w: seen in worker w's running resync */
+    uint16_t meta_length; /* bytes of metadata */
+    uint8_t state; /* 0 tombstone, 1 live, 2 free again (ends a probe as version 0 does) */
+    uint8_t pad0_[1];
+    uint8_t id[16]; /* message id */
+    uint8_t pad1_[16];
 } wr_index_row;
 _Static_assert(sizeof(wr_index_row) == 64, "wr_index_row");
 _Static_assert(offsetof(wr_index_row, version) == 0, "wr_index_row.version");
-_Static_assert(offsetof(wr_index_row, state) == 4, "wr_index_row.state");
-_Static_assert(offsetof(wr_index_row, id) == 8, "wr_index_row.id");
-_Static_assert(offsetof(wr_index_row, ref_count) == 24, "wr_index_row.ref_count");
-_Static_assert(offsetof(wr_index_row, holders) == 28, "wr_index_row.holders");
-_Static_assert(offsetof(wr_index_row, marks) == 32, "wr_index_row.marks");
-_Static_assert(offsetof(wr_index_row, file) == 36, "wr_index_row.file");
-_Static_assert(offsetof(wr_index_row, offset) == 40, "wr_index_row.offset");
-_Static_assert(offsetof(wr_index_row, total_size) == 44, "wr_index_row.total_size");
-_Static_assert(offsetof(wr_index_row, meta_length) == 48, "wr_index_row.meta_length");
-_Static_assert(offsetof(wr_index_row, pending) == 50, "wr_index_row.pending");
-_Static_assert(offsetof(wr_index_row, next) == 52, "wr_index_row.next");
+_Static_assert(offsetof(wr_index_row, file) == 4, "wr_index_row.file");
+_Static_assert(offsetof(wr_index_row, offset) == 8, "wr_index_row.offset");
+_Static_assert(offsetof(wr_index_row, total_size) == 12, "wr_index_row.total_size");
+_Static_assert(offsetof(wr_index_row, ref_count) == 16, "wr_index_row.ref_count");
+_Static_assert(offsetof(wr_index_row, holders) == 20, "wr_index_row.holders");
+_Static_assert(offsetof(wr_index_row, marks) == 24, "wr_index_row.marks");
+_Static_assert(offsetof(wr_index_row, meta_length) == 28, "wr_index_row.meta_length");
+_Static_assert(offsetof(wr_index_row, state) == 30, "wr_index_row.state");
+_Static_assert(offsetof(wr_index_row, id) == 32, "wr_index_row.id");
 
 /* One row of the file summary, at file number modulo rows. Writer: the server that owns the files. */
 typedef struct {
@@ -397,8 +569,14 @@ typedef struct {
     _Atomic uint32_t image; /* image index + 1 that holds the file, 0 if none */
     uint64_t pin_low; /* lowest file number + 1 that this file's removals refer to, 0 if none */
     uint64_t pin_high; /* highest file number + 1 that this file's removals refer to, 0 if none */
+    uint64_t position_low; /* first position that the file stands for (its own number, if it was not collected) */
+    uint64_t position_high; /* last position */
+    _Atomic uint32_t settled; /* 1: no ring will replay a command whose frame lies in it; it may be collected */
+    _Atomic uint32_t ghosts; /* 1: it may hold dead records whose ids have no entry (a collection of it failed) */
+    _Atomic uint64_t messages; /* records of messages in it, live or dead */
+    uint8_t pad0_[32];
 } wr_summary_row;
-_Static_assert(sizeof(wr_summary_row) == 64, "wr_summary_row");
+_Static_assert(sizeof(wr_summary_row) == 128, "wr_summary_row");
 _Static_assert(offsetof(wr_summary_row, file) == 0, "wr_summary_row.file");
 _Static_assert(offsetof(wr_summary_row, valid_total_size) == 8, "wr_summary_row.valid_total_size");
 _Static_assert(offsetof(wr_summary_row, file_size) == 16, "wr_summary_row.file_size");
@@ -408,6 +586,11 @@ _Static_assert(offsetof(wr_summary_row, locked) == 40, "wr_summary_row.locked");
 _Static_assert(offsetof(wr_summary_row, image) == 44, "wr_summary_row.image");
 _Static_assert(offsetof(wr_summary_row, pin_low) == 48, "wr_summary_row.pin_low");
 _Static_assert(offsetof(wr_summary_row, pin_high) == 56, "wr_summary_row.pin_high");
+_Static_assert(offsetof(wr_summary_row, position_low) == 64, "wr_summary_row.position_low");
+_Static_assert(offsetof(wr_summary_row, position_high) == 72, "wr_summary_row.position_high");
+_Static_assert(offsetof(wr_summary_row, settled) == 80, "wr_summary_row.settled");
+_Static_assert(offsetof(wr_summary_row, ghosts) == 84, "wr_summary_row.ghosts");
+_Static_assert(offsetof(wr_summary_row, messages) == 88, "wr_summary_row.messages");
 
 /* Counters of one queue, in the worker's statistics region. Writer: the queue worker. */
 typedef struct {
@@ -422,9 +605,21 @@ typedef struct {
     _Atomic uint64_t consumers; /* consumers with credit registered */
     _Atomic uint64_t base; /* lowest sequence not yet acked */
     _Atomic uint64_t next; /* next sequence to be published */
-    uint8_t pad0_[40];
+    _Atomic uint64_t alpha; /* messages whose body and row are in memory */
+    _Atomic uint64_t beta; /* messages whose body is on disk or in the store, the row in memory alone */
+    _Atomic uint64_t gamma; /* messages whose row is in memory and in a segment */
+    _Atomic uint64_t delta; /* messages whose row is in a segment alone */
+    _Atomic uint64_t delayed; /* messages whose time has not come; neither ready nor unacked */
+    _Atomic uint64_t expired; /* messages whose time was over */
+    _Atomic uint64_t dropped; /* messages dropped from the head because the queue was full */
+    _Atomic uint64_t dead_lettered; /* messages moved to the queue of dead letters */
+    _Atomic uint64_t refused; /* messages refused because the queue was full */
+    _Atomic uint64_t duplicates; /* messages dropped because their key was seen before */
+    _Atomic uint64_t consuming; /* consumers with a prefetch (consume, not get) */
+    _Atomic uint64_t consumed; /* such consumers that came since the worker's start */
+    _Atomic uint64_t asked; /* times that a consumer announced itself since the worker's start, each get that waits too */
 } wr_queue_stats;
-_Static_assert(sizeof(wr_queue_stats) == 128, "wr_queue_stats");
+_Static_assert(sizeof(wr_queue_stats) == 192, "wr_queue_stats");
 _Static_assert(offsetof(wr_queue_stats, queue) == 0, "wr_queue_stats.queue");
 _Static_assert(offsetof(wr_queue_stats, ready) == 8, "wr_queue_stats.ready");
 _Static_assert(offsetof(wr_queue_stats, unacked) == 16, "wr_queue_stats.unacked");
@@ -436,5 +631,18 @@ _Static_assert(offsetof(wr_queue_stats, requeued) == 56, "wr_queue_stats.requeue
 _Static_assert(offsetof(wr_queue_stats, consumers) == 64, "wr_queue_stats.consumers");
 _Static_assert(offsetof(wr_queue_stats, base) == 72, "wr_queue_stats.base");
 _Static_assert(offsetof(wr_queue_stats, next) == 80, "wr_queue_stats.next");
+_Static_assert(offsetof(wr_queue_stats, alpha) == 88, "wr_queue_stats.alpha");
+_Static_assert(offsetof(wr_queue_stats, beta) == 96, "wr_queue_stats.beta");
+_Static_assert(offsetof(wr_queue_stats, gamma) == 104, "wr_queue_stats.gamma");
+_Static_assert(offsetof(wr_queue_stats, delta) == 112, "wr_queue_stats.delta");
+_Static_assert(offsetof(wr_queue_stats, delayed) == 120, "wr_queue_stats.delayed");
+_Static_assert(offsetof(wr_queue_stats, expired) == 128, "wr_queue_stats.expired");
+_Static_assert(offsetof(wr_queue_stats, dropped) == 136, "wr_queue_stats.dropped");
+_Static_assert(offsetof(wr_queue_stats, dead_lettered) == 144, "wr_queue_stats.dead_lettered");
+_Static_assert(offsetof(wr_queue_stats, refused) == 152, "wr_queue_stats.refused");
+_Static_assert(offsetof(wr_queue_stats, duplicates) == 160, "wr_queue_stats.duplicates");
+_Static_assert(offsetof(wr_queue_stats, consuming) == 168, "wr_queue_stats.consuming");
+_Static_assert(offsetof(wr_queue_stats, consumed) == 176, "wr_queue_stats.consumed");
+_Static_assert(offsetof(wr_queue_stats, asked) == 184, "wr_queue_stats.asked");
 
 #endif

@@ -26,6 +26,7 @@ typedef struct {
     _Atomic uint32_t *delivery_rings;
     uint8_t *replies;
     uint8_t *arena;
+    _Atomic uint32_t *bell; /* of a client that is itself a server: where that sleeps; else NULL */
 } wr_view;
 
 static inline uint64_t wr_page_up(uint64_t n) { return (n + WR_PAGE_BYTES - 1) & ~(uint64_t)(WR_PAGE_BYTES - 1); }
@@ -60,6 +61,7 @@ static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_
     v->replies = p;
     p += wr_page_up((uint64_t)g->servers_n * g->reply_bytes);
     v->arena = p;
+    v->bell = NULL;
     return 0;
 }
 
@@ -71,6 +73,12 @@ static inline wr_geometry wr_geometry_of(const wr_superblock *s) {
 
 static inline wr_server *wr_superblock_server(wr_superblock *s, uint32_t server) {
     return (wr_server *)((uint8_t *)s + WR_SUPERBLOCK_SERVERS_AT) + server;
+}
+
+/* Something was published for the client of this view. */
+static inline void wr_view_wake(const wr_view *v) {
+    wr_bell_ring(&v->client->waiting);
+    if (v->bell) wr_bell_ring(v->bell);
 }
 
 static inline wr_slot *wr_superblock_slot(wr_superblock *s, uint32_t slot) {

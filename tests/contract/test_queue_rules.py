@@ -18,7 +18,7 @@ from warren.engine.queue import EVENT_TIMER, TURN_NS
 from warren.ipc.layout import CONSTANTS, QUEUE_STATS
 from warren.ipc.region import RegionError
 
-from support.queue_probe import ERROR, OK, Incarnation, Node, Queue
+from support.queue_probe import ERROR, OK, Delivery, Incarnation, Node, Queue
 
 SYNCED, PERSISTENT, MULTIPLE = CONSTANTS["FLAG_SYNCED"], CONSTANTS["FLAG_PERSISTENT"], CONSTANTS["FLAG_MULTIPLE"]
 BIG = b"B" * 4096
@@ -184,6 +184,53 @@ def test_a_worker_killed_between_journal_and_store_sends_the_body_again(node: No
     worker.turns(3)
     assert worker.engine.stats(1)[0] == 1
     assert node.store.log[-2:] == [("write", b"x" * 16), ("resync", b"x" * 16)]
+    worker.kill()
+
+
+@pytest.mark.parametrize("before", [0, 10])
+def test_what_was_acked_behind_a_body_that_waits_for_the_store_does_not_come_back(node: Node, before: int) -> None:
+    """While a body sent again holds `head` back, the frames of the commands behind it say that they were executed."""
+    node.journal_files_max = 1
+    worker = start(node)
+    producer, other, consumer = node.peer(worker), node.peer(worker), node.peer(worker)
+    node.store.region = None
+    producer.publish(2, BIG)
+    for _ in range(before):
+        producer.publish(1, SMALL)
+    worker.until(lambda: worker.engine.settled() and producer.get("processed") == 1 + before)
+    worker.kill()
+    worker = node.worker()
+    node.store.region = None  # it is up, and does not get to it
+    consumer.credit(1)
+    for _ in range(10 - before):
+        producer.publish(1, SMALL)
+    received: list[Delivery] = []
+
+    def acked() -> bool:
+        for item in consumer.receive(worker):
+            received.append(item)
+            consumer.ack(1, item.sequence)
+        return worker.engine.stats(1)[:2] == (0, 0)
+
+    def rolled() -> bool:
+        while other.get("tail") - other.get("head") < 8:
+            other.publish(1, SMALL)
+        acked()
+        return worker.engine.position()[0] > written_in + 4
+
+    worker.until(lambda: producer.get("processed") == 11 and acked())
+    assert (len(received), producer.get("head")) == (10, 0)
+    written_in = worker.engine.position()[0]
+    worker.until(rolled)
+    worker.until(lambda: acked() and consumer.get("head") == consumer.get("tail"))
+    worker.turns(3)
+    received.clear()
+    worker.kill()
+    worker = node.worker()
+    worker.turns(3)
+    assert acked()
+    assert not received
+    worker.until(lambda: producer.get("head") == 11)
     worker.kill()
 
 

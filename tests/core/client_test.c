@@ -123,6 +123,57 @@ static void books(void) {
     drop(&n);
 }
 
+/* ---- results that are not OK ---- */
+
+/* Publishes of which some are refused, over many turns of the ring: each is found, whenever one asks, and no other. */
+static void results(void) {
+    node n;
+    make(&n);
+    wr_route route = {.targets_n = 1, .targets = {{.server = WORKER, .queue = 5, .ids_n = 1}}};
+    wr_link *link = wr_attachment_link(&n.a, WORKER);
+    uint64_t served = 0;
+    enum { ALL = 20 * 256 };
+    static uint32_t wanted[ALL];
+    CHECK(!wr_results_unusual(&n.a, WORKER));
+    for (uint64_t i = 0; i < ALL; i++) {
+        wr_condition blocked;
+        uint64_t sequence;
+        for (;;) {
+            uint32_t done = 0;
+            wr_message message = {.body = "body", .length = 4};
+            int error = wr_attachment_publish(&n.a, &route, &done, &message, &sequence, &blocked);
+            if (!error) break;
+            CHECK(error == EAGAIN);
+            wr_port_submit(&n.a.port, WORKER);
+            uint64_t tail = atomic_load(&link->tail), to = served + 1 + random_below((uint32_t)(tail - served));
+            for (; served < to; served++) {
+                uint32_t result = random_below(8) ? WR_RESULT_OK : WR_RESULT_NO + random_below(5);
+                if (served / 700 % 2) result = WR_RESULT_OK; /* long stretches without any */
+                wanted[served] = result;
+                atomic_store(&wr_view_command(&n.a.port.view, WORKER, served)->result, result);
+                if (result != WR_RESULT_OK) atomic_store(&link->unusual_until, served + 1);
+            }
+            atomic_store(&link->processed, served);
+            atomic_store(&link->head, served);
+        }
+        CHECK(sequence == i);
+    }
+    wr_results_look(&n.a, WORKER);
+    CHECK(!wr_results_unusual(&n.a, WORKER) && n.a.results[WORKER].looked == served && !n.a.results[WORKER].forgotten);
+    for (uint64_t from = 0; from < served; from += 97) {
+        uint32_t found_n, k = 0;
+        const wr_result *found = wr_results_find(&n.a, WORKER, from, from + 97, &found_n);
+        for (uint64_t i = from; i < from + 97 && i < served; i++) {
+            if (wanted[i] == WR_RESULT_OK) continue;
+            CHECK(k < found_n && found[k].sequence == i && found[k].result == wanted[i]);
+            k++;
+        }
+        CHECK(k == found_n);
+    }
+    wr_results_free(&n.a);
+    drop(&n);
+}
+
 /* ---- routes ---- */
 
 static void routes(void) {
@@ -134,14 +185,18 @@ static void routes(void) {
                                   {.server = WORKER + 1, .queue = 4, .ids_n = 1, .ids = ids + 3}}};
     for (int round = 0; round < 2; round++) {
         for (int i = 0;; i++) {
-            uint8_t id[16];
             uint32_t done = 0;
             uint64_t sequences[2];
             wr_condition blocked;
-            wr_attachment_id(&n.a, id);
             char body[700];
+            static const uint8_t key[WR_KEY_BYTES] = "0123456789abcdef";
+            bool keyed = i % 2;
+            wr_message message = {.meta = "meta", .meta_length = 4, .body = body, .length = sizeof body,
+                                  .expires = 1000 + (uint64_t)i, .due = (uint64_t)i, .key = keyed ? key : NULL,
+                                  .flags = keyed ? WR_FLAG_DEDUPLICATE : 0};
+            wr_attachment_id(&n.a, message.id);
             memset(body, 'a' + i % 26, sizeof body);
-            int error = wr_attachment_publish(&n.a, &route, &done, id, "meta", 4, body, sizeof body, 0, sequences, &blocked);
+            int error = wr_attachment_publish(&n.a, &route, &done, &message, sequences, &blocked);
             if (error) {
                 CHECK(error == EAGAIN && i > 50);
                 CHECK(!wr_condition_met(&blocked));
@@ -149,10 +204,13 @@ static void routes(void) {
             }
             wr_command *many = wr_view_command(&n.a.port.view, WORKER, sequences[0]);
             wr_command *one = wr_view_command(&n.a.port.view, WORKER + 1, sequences[1]);
-            CHECK(many->queue == 3 && many->length == 12 + 704 && many->flags & WR_FLAG_ROUTES);
-            CHECK(one->queue == 4 && one->length == 704 && one->body == many->body + 12 && !(one->flags & WR_FLAG_ROUTES));
+            uint32_t extra = keyed ? WR_KEY_BYTES : 0;
+            CHECK(many->queue == 3 && many->length == 12 + extra + 704 && many->flags & WR_FLAG_ROUTES);
+            CHECK(one->queue == 4 && one->length == extra + 704 && one->body == many->body + 12 && !(one->flags & WR_FLAG_ROUTES));
+            CHECK(one->count == message.expires && one->tag == message.due && many->count == message.expires && many->tag == message.due);
+            CHECK(keyed == !!(one->flags & WR_FLAG_DEDUPLICATE) && keyed == !!(many->flags & WR_FLAG_DEDUPLICATE));
             const uint8_t *blob = wr_view_blob(&n.a.port.view, one->body, one->length);
-            CHECK(blob && !memcmp(blob, "meta", 4) && !memcmp(blob + 4, body, sizeof body));
+            CHECK(blob && !memcmp(blob, key, extra) && !memcmp(blob + extra, "meta", 4) && !memcmp(blob + extra + 4, body, sizeof body));
         }
         wr_port_submit(&n.a.port, WORKER);
         wr_port_submit(&n.a.port, WORKER + 1);
@@ -261,16 +319,16 @@ static void two_threads(void) {
     while (taken < MESSAGES) {
         wr_condition blocked = wr_attachment_delivery(&n.a, WORKER);
         while (sent < MESSAGES && sent - taken < SLOTS) {
-            uint8_t id[16];
             uint32_t done = 0;
             uint64_t sequence;
             char body[256];
             uint64_t length = 8 + sent % 200;
             memset(body, (int)(sent % 251), length);
             memcpy(body, &sent, 8);
-            wr_attachment_id(&n.a, id);
+            wr_message message = {.body = body, .length = length};
+            wr_attachment_id(&n.a, message.id);
             wr_condition full;
-            int error = wr_attachment_publish(&n.a, &route, &done, id, NULL, 0, body, length, 0, &sequence, &full);
+            int error = wr_attachment_publish(&n.a, &route, &done, &message, &sequence, &full);
             if (error) {
                 CHECK(error == EAGAIN);
                 wr_port_submit(&n.a.port, WORKER);
@@ -414,6 +472,7 @@ static void files(void) {
 int main(int count, char **words) {
     if (count > 1) random_state = strtoull(words[1], NULL, 10) | 1;
     books();
+    results();
     routes();
     files();
     two_threads();

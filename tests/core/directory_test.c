@@ -1,11 +1,8 @@
-/* Goal: directory and index find what is in them, nothing else, and a reader never takes a half-changed row for whole.
- * Method: random inserts and removes against a plain table, ids of the shapes that occur (counted, random, zero-ended, alike);
- * then one writer and two readers as threads, rows whose fields are functions of each other. Prints its seed. */
-#include "index.h"
-#include <pthread.h>
+/* Goal: the directory holds what was put into it until it is removed, wherever hints point; neighbours share the row of their group, and
+ * do not crowd one bucket. Method: words and ids, some of them random. Prints its seed. The index: index_test.c. */
+#include "directory.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #define CHECK(condition)                                                             \
     do {                                                                             \
@@ -22,34 +19,6 @@ static uint64_t random64(void) {
     state ^= state >> 7;
     state ^= state << 17;
     return state;
-}
-
-static void make_id(uint8_t id[16], int shape, uint64_t n) {
-    memset(id, 0, 16);
-    for (int i = 0; i < 8; i++) {
-        if (shape == 0) id[15 - i] = (uint8_t)(n >> 8 * i);                                   /* counted, big-endian */
-        if (shape == 1) id[8 + i] = (uint8_t)(n >> 8 * i);                                    /* counted, little-endian */
-        if (shape == 2) id[i] = (uint8_t)(n >> 8 * i);                                        /* first half only */
-        if (shape == 3) id[i] = id[8 + i] = (uint8_t)((n * 0x9e3779b97f4a7c15ull) >> 8 * i); /* both halves alike */
-    }
-}
-
-static void *region_of(uint64_t rows, uint64_t *bytes) {
-    *bytes = WR_PAGE_BYTES + rows * sizeof(wr_index_row);
-    void *region = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(region != MAP_FAILED);
-    return region;
-}
-
-static void fill_row(wr_index_row *row, const uint8_t id[16], uint32_t n) {
-    wr_row_begin(row);
-    row->state = WR_ROW_LIVE;
-    memcpy(row->id, id, 16);
-    row->ref_count = n;
-    row->file = n * 3;
-    row->offset = n * 5;
-    row->total_size = n * 7;
-    wr_row_end(row);
 }
 
 static void test_directory(void) {
@@ -71,146 +40,41 @@ static void test_directory(void) {
     for (int i = 0; i < ROWS; i++) CHECK(!atomic_load(&directory[i]));
 }
 
-static void take_all(wr_index *to, const wr_index *from) {
-    for (uint64_t i = 0; i < from->rows_n; i++)
-        if (from->rows[i].state == WR_ROW_LIVE) CHECK(wr_index_take(to, &from->rows[i]) != WR_NO_ROW);
+/* Neighbours of a batch share the row of their group, which no id of Warren's has. */
+static void test_groups(void) {
+    uint8_t id[16] = {0}, group[16], first[16] = {0};
+    for (int step = 0; step < 10000; step++) {
+        uint64_t epoch = random64() >> 12, counter = random64() >> 16;
+        wr_put64(id, epoch);
+        wr_put64(id + 8, counter);
+        CHECK(wr_id_counted(id) && wr_id_epoch(id) == epoch && wr_id_counter(id) == counter);
+        wr_group_id(id, group);
+        wr_put64(id + 8, counter / WR_DIRECTORY_GROUP * WR_DIRECTORY_GROUP);
+        wr_group_id(id, first);
+        CHECK(memcmp(group, first, 16) == 0 && !wr_id_counted(group) && memcmp(group + 1, id + 1, 15) == 0);
+        wr_put64(id + 8, counter + WR_DIRECTORY_GROUP);
+        wr_group_id(id, first);
+        CHECK(memcmp(group, first, 16) != 0);
+    }
+    wr_put64(id, 1ull << 52);
+    CHECK(!wr_id_counted(id));
 }
 
-static void test_against_a_plain_table(int shape) {
-    enum { ROWS = 1024, IDS = 2000, STEPS = 60000 };
-    uint64_t bytes;
-    void *region = region_of(ROWS, &bytes);
-    wr_index index;
-    CHECK(wr_index_init(&index, region, bytes) == 0);
-    static uint32_t there[IDS]; /* ref_count, 0: not there */
-    memset(there, 0, sizeof there);
-    uint64_t live = 0;
-    for (int step = 0; step < STEPS; step++) {
-        uint32_t n = (uint32_t)(random64() % IDS);
-        uint8_t id[16];
-        make_id(id, shape, n);
-        uint64_t hash = wr_id_hash(id);
-        uint32_t at = wr_index_find(&index, hash, id);
-        CHECK((at != WR_NO_ROW) == (there[n] != 0));
-        if (at != WR_NO_ROW) {
-            CHECK(index.rows[at].ref_count == there[n]);
-            if (random64() % 4 == 0 || live > 600) {
-                wr_index_remove(&index, at);
-                there[n] = 0;
-                live--;
-            }
-        } else if (live < 700) {
-            if (index.used > ROWS / 10 * 9) { /* too many tombstones: a clean table, as the server does */
-                void *clean = region_of(ROWS, &bytes);
-                wr_index next;
-                CHECK(wr_index_init(&next, clean, bytes) == 0);
-                take_all(&next, &index);
-                CHECK(next.used == live && next.live == live);
-                munmap(region, bytes);
-                region = clean;
-                index = next;
-            }
-            at = wr_index_insert(&index, hash);
-            CHECK(at != WR_NO_ROW);
-            fill_row(&index.rows[at], id, 1 + n);
-            there[n] = 1 + n;
-            live++;
-        }
-        CHECK(index.live == live && index.used >= live && index.used < ROWS);
-    }
-    /* The same through a reader, and in a larger table. */
-    uint64_t bigger_bytes;
-    void *bigger_region = region_of(2 * ROWS, &bigger_bytes);
-    wr_index bigger;
-    CHECK(wr_index_init(&bigger, bigger_region, bigger_bytes) == 0);
-    take_all(&bigger, &index);
-    CHECK(bigger.live == live && bigger.used == live);
-    for (uint32_t n = 0; n < IDS; n++) {
-        uint8_t id[16];
-        wr_index_row row;
-        make_id(id, shape, n);
-        uint64_t hash = wr_id_hash(id);
-        CHECK(wr_index_lookup(region, bytes, hash, id, &row) == (there[n] ? 0 : ENOENT));
-        CHECK(!there[n] || row.ref_count == there[n]);
-        CHECK(wr_index_lookup(bigger_region, bigger_bytes, hash, id, &row) == (there[n] ? 0 : ENOENT));
-    }
-    atomic_store(&index.header->retired, 1);
-    uint8_t id[16] = {0};
-    wr_index_row row;
-    CHECK(wr_index_lookup(region, bytes, wr_id_hash(id), id, &row) == ESTALE);
-    CHECK(wr_index_lookup(region, bytes / 2, wr_id_hash(id), id, &row) == EINVAL);
-    munmap(region, bytes);
-    munmap(bigger_region, bigger_bytes);
-}
-
-static void test_full(void) {
-    uint64_t bytes;
-    void *region = region_of(64, &bytes);
-    wr_index index;
-    CHECK(wr_index_init(&index, region, bytes) == 0);
-    uint32_t n = 0, at;
-    uint8_t id[16];
-    for (;; n++) {
-        make_id(id, 0, n);
-        if ((at = wr_index_insert(&index, wr_id_hash(id))) == WR_NO_ROW) break;
-        fill_row(&index.rows[at], id, n + 1);
-    }
-    CHECK(n > 48 && n < 64);
-    make_id(id, 1, 4711);
-    CHECK(wr_index_find(&index, wr_id_hash(id), id) == WR_NO_ROW);
-    munmap(region, bytes);
-    CHECK(wr_index_init(&index, region, 4096) == EINVAL);
-    CHECK(wr_index_init(&index, region, WR_PAGE_BYTES + 100 * 64) == EINVAL);
-}
-
-/* ---- threads ---- */
-
-enum { SHARED_ROWS = 256, SHARED_IDS = 200 };
-static uint8_t *shared_region;
-static uint64_t shared_bytes;
-static _Atomic int ending;
-static _Atomic uint64_t hits;
-
-static void *read_rows(void *argument) {
-    uint64_t seed = (uint64_t)(uintptr_t)argument * 77777 + 1;
-    while (!atomic_load_explicit(&ending, memory_order_relaxed)) {
-        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-        uint8_t id[16];
-        wr_index_row row;
-        make_id(id, 3, (seed >> 33) % SHARED_IDS);
-        int error = wr_index_lookup(shared_region, shared_bytes, wr_id_hash(id), id, &row);
-        CHECK(error == 0 || error == ENOENT || error == ESTALE); /* the last when the writer is not running just now */
-        if (error) continue;
-        atomic_fetch_add_explicit(&hits, 1, memory_order_relaxed);
-        CHECK(memcmp(row.id, id, 16) == 0);
-        CHECK(row.file == row.ref_count * 3 && row.offset == row.ref_count * 5 && row.total_size == row.ref_count * 7);
-    }
-    return NULL;
-}
-
-static void test_readers(void) {
-    shared_region = region_of(SHARED_ROWS, &shared_bytes);
-    wr_index index;
-    CHECK(wr_index_init(&index, shared_region, shared_bytes) == 0);
-    pthread_t readers[2];
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&readers[i], NULL, read_rows, (void *)(uintptr_t)(i + 1)) == 0);
-    for (uint32_t step = 1; step < 2000000 && (step < 60000 || atomic_load(&hits) < 1000); step++) {
-        uint8_t id[16];
-        make_id(id, 3, random64() % SHARED_IDS);
-        uint64_t hash = wr_id_hash(id);
-        uint32_t at = wr_index_find(&index, hash, id);
-        if (at == WR_NO_ROW) {
-            if (index.live < 150 && (at = wr_index_insert(&index, hash)) != WR_NO_ROW) fill_row(&index.rows[at], id, step);
-        } else if (random64() % 3) {
-            fill_row(&index.rows[at], id, step);
-        } else {
-            wr_index_remove(&index, at);
+/* Counted ids and groups that are under way together are spread over the buckets. */
+static void test_spread(void) {
+    enum { ROWS = 8192, IDS = 2048 };
+    static _Atomic uint64_t directory[ROWS];
+    for (int grouped = 0; grouped < 2; grouped++) {
+        memset(directory, 0, sizeof directory);
+        for (uint64_t n = 0; n < IDS; n++) {
+            uint8_t id[16], group[16];
+            wr_put64(id, 77ull << 32);
+            wr_put64(id + 8, 1000 + (grouped ? n * WR_DIRECTORY_GROUP : n));
+            wr_group_id(id, group);
+            uint64_t hash = wr_id_hash(grouped ? group : id);
+            CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, 3, n)) != WR_NO_ROW);
         }
     }
-    atomic_store(&ending, 1);
-    for (int i = 0; i < 2; i++) pthread_join(readers[i], NULL);
-    CHECK(atomic_load(&hits) > 0);
-    munmap(shared_region, shared_bytes);
 }
 
 int main(void) {
@@ -218,8 +82,7 @@ int main(void) {
     state = given ? strtoull(given, NULL, 10) : wr_now_ns() | 1;
     printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)state);
     test_directory();
-    for (int shape = 0; shape < 4; shape++) test_against_a_plain_table(shape);
-    test_full();
-    test_readers();
+    test_groups();
+    test_spread();
     return 0;
 }

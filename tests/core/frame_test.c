@@ -148,7 +148,7 @@ static void scanning(void) {
         at += wr_frame_write(file + at, &head, NULL, 0, body, random64() % 120, SALT);
         if (n % 7 == 0) {
             uint64_t filler = WR_FRAME_BYTES_MIN + random64() % 100;
-            wr_frame_pad(file + at, filler, SALT);
+            wr_frame_pad(file + at, filler, SALT, false);
             at += filler;
         }
     }

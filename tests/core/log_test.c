@@ -66,9 +66,19 @@ typedef struct {
     uint64_t next_file;
 } bench;
 
+/* Files begin with what another one left: whole frames under another salt, one at the start of each page. */
+static bool recycled;
+
 static int make_file(uint64_t file, int flags) {
     int fd = open(path_of(file), O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_BYTES) == 0);
+    if (recycled) {
+        static uint8_t old[FILE_BYTES - WR_FILE_HEADER_BYTES];
+        wr_frame_head head = {.kind = WR_KIND_MESSAGE, .sequence = 1u << 30};
+        for (uint64_t at = 0; at < sizeof old; at += 256)
+            wr_frame_write(old + at, &head, NULL, 0, folder, 256 - WR_FRAME_BYTES_MIN, ~salt_of(file));
+        CHECK(pwrite(fd, old, sizeof old, WR_FILE_HEADER_BYTES) == sizeof old);
+    }
     close(fd);
     fd = open(path_of(file), flags);
     if (fd < 0 && errno == EINVAL) fd = open(path_of(file), flags & ~O_DIRECT); /* tmpfs */
@@ -164,7 +174,10 @@ static uint64_t count_files(const bench *b) {
         CHECK(!wr_file_header_check(bytes, WR_FILE_STORE, 1, 0, file, &salt) && salt == salt_of(file));
         const char *reason;
         uint64_t n = wr_frame_scan(bytes, FILE_BYTES, &at, salt, rows, sizeof rows / sizeof *rows, &reason);
-        CHECK(strcmp(reason, "zeros") == 0 || strcmp(reason, "end") == 0);
+        /* every file that was left says so itself; behind the current one's frames lies what was there before */
+        bool current = file == wr_log_look(b->log)->file;
+        if (!current) CHECK(strcmp(reason, "end") == 0);
+        if (current && strcmp(reason, "end")) CHECK(at == wr_log_look(b->log)->append && (recycled || !strcmp(reason, "zeros")));
         for (uint64_t i = 0; i < n; i++) {
             CHECK(rows[i].sequence == next);
             const uint8_t *body = bytes + rows[i].offset + WR_FRAME_HEAD_BYTES;
@@ -337,7 +350,7 @@ static void padding(void) {
     begin(&b, 2, true, NULL, NULL);
     start_committer(&b);
     CHECK(offer(&b, O_WRONLY | O_DIRECT) == 0);
-    uint64_t sequence = 0, file, offset;
+    uint64_t sequence = 0, file, offset, synced_file = 0, synced = 0;
     for (uint64_t left = 0; left <= WR_FRAME_BYTES_MIN + 1; left++) {
         while (!put(&b, sequence, 4096 - left - WR_FRAME_BYTES_MIN, true, &file, &offset)) {
             CHECK(errno == EAGAIN && wr_log_quiesce(b.log, 60 * SECOND) == 0);
@@ -347,10 +360,68 @@ static void padding(void) {
         CHECK(wr_log_seal(b.log, true, 0, NULL, 0) == 0);
         uint64_t expected = offset + 4096 + (left > 0 && left < WR_FRAME_BYTES_MIN ? 4096 : 0);
         CHECK(wr_log_look(b.log)->append == expected && wr_log_look(b.log)->sealed_to == expected);
+        if (left) { /* the padding vouches for what was synced before it, in this file, and for no more */
+            const uint8_t *image = b.region + 4096 + wr_log_look(b.log)->image * FILE_BYTES;
+            wr_frame_head head;
+            CHECK(wr_frame_check(image, FILE_BYTES, offset + 4096 - left, salt_of(file), &head, NULL));
+            CHECK(head.kind == WR_KIND_PADDING && head.sequence == (file == synced_file ? synced : 0));
+        }
+        synced_file = file;
+        synced = expected;
         CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0);
     }
     CHECK(count_files(&b) == sequence);
     end(&b);
+}
+
+/* A file is left when its frames end anywhere, also at a page's end, sealed or not, or where one padding frame has room. */
+static void endings(void) {
+    uint64_t room = FILE_BYTES - WR_FILE_HEADER_BYTES;
+    static const uint64_t lefts[] = {0, WR_FRAME_BYTES_MIN, WR_FRAME_BYTES_MIN + 1, 4095, 4096, 4097, 4096 + WR_FRAME_BYTES_MIN - 1,
+                                     4096 + WR_FRAME_BYTES_MIN, 8192, 3 * 4096};
+    for (uint32_t i = 0; i < 2 * sizeof lefts / sizeof *lefts; i++) {
+        static bench b;
+        uint64_t left = lefts[i / 2], file, offset;
+        begin(&b, 2, true, NULL, NULL);
+        start_committer(&b);
+        CHECK(offer(&b, O_WRONLY | O_DIRECT) == 0 && offer(&b, O_WRONLY | O_DIRECT) == 0);
+        CHECK(put(&b, 0, room - left - WR_FRAME_BYTES_MIN, true, &file, &offset) && file == 0);
+        if (i % 2) CHECK(wr_log_seal(b.log, true, 0, NULL, 0) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
+        CHECK(put(&b, 1, room - WR_FRAME_BYTES_MIN, true, &file, &offset) && file == 1);
+        CHECK(wr_log_seal(b.log, true, 0, NULL, 0) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
+        CHECK(count_files(&b) == 2);
+        end(&b);
+    }
+}
+
+/* Memory for the images that is not there yet: the log waits for it, and never touches what it has not got. */
+static void short_memory(void) {
+    static bench b;
+    begin(&b, 2, true, NULL, NULL);
+    /* The second image lies behind the end of the file that is mapped: a touch there is a SIGBUS. */
+    int memory = memfd_create("log_test", MFD_CLOEXEC);
+    CHECK(memory >= 0 && ftruncate(memory, 4096 + FILE_BYTES) == 0);
+    CHECK(mmap(b.region, b.region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) == b.region);
+    wr_log_free(b.log);
+    b.log = wr_log_new(b.region, b.region_bytes, 2, FILE_BYTES, true, NULL, NULL);
+    CHECK(b.log);
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY | O_DIRECT) == 0 && offer(&b, O_WRONLY | O_DIRECT) == 0);
+    uint64_t sequence = 0, file, offset;
+    while (put(&b, sequence, 5000, true, &file, &offset)) {
+        sequence++;
+        CHECK(file == 0 && wr_log_room(b.log) <= FILE_BYTES - offset && !wr_log_look(b.log)->no_memory);
+        CHECK(wr_log_seal(b.log, true, 0, NULL, 0) != ENOBUFS);
+        CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0);
+    }
+    CHECK(errno == EAGAIN && wr_log_look(b.log)->no_memory && wr_log_look(b.log)->file == 0);
+    CHECK(!put(&b, sequence, 5000, true, &file, &offset) && errno == EAGAIN);
+    CHECK(ftruncate(memory, (off_t)b.region_bytes) == 0); /* there is some again */
+    CHECK(put(&b, sequence, 5000, true, &file, &offset) && file == 1 && !wr_log_look(b.log)->no_memory);
+    CHECK(wr_log_seal(b.log, true, 0, NULL, 0) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
+    CHECK(count_files(&b) == sequence + 1);
+    end(&b);
+    close(memory);
 }
 
 /* ---- system calls that fail ---- */
@@ -539,10 +610,15 @@ int main(int argc, char **argv) {
     CHECK(mkdtemp(folder));
     CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     int before = descriptors();
-    limits();
-    padding();
+    for (int round = 0; round < 2; round++) {
+        recycled = round;
+        limits();
+        padding();
+        endings();
+        short_memory();
+        short_writes();
+    }
     horizons();
-    short_writes();
     one_failure(WRITE_EIO, EIO);
     one_failure(SYNC_EIO, EIO);
     one_failure(NOTHING, EIO);

@@ -1,19 +1,21 @@
 /* The queue worker's engine with client, worker and committers as threads of one process (for ASan and TSan), and its speed.
  *
  * Goal: every message published is delivered once and in order, acks empty the queue, the journal replays to what was left;
- * a hostile client loses its link and nobody else anything. Method: a wr_port plays the clients.
+ * a hostile client loses its link and nobody else anything; rows that left memory come back as they were. Method: a wr_port plays the clients.
  *
  *   queue_test                          the checks; exits 0
  *   queue_test bench SIZE MESSAGES SYNC prints messages a second for publish + deliver + ack
  */
 #define _GNU_SOURCE
 #include "queue.h"
+#include "segment_entry.h"
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define SERVER WR_SERVER_WORKER_FIRST
 
@@ -392,6 +394,178 @@ static void check_map(void) {
     wr_map_free(&m);
 }
 
+/* ---- pages ---- */
+
+#define PAGED_ROWS 20000ull
+
+/* What a flush does: a journal file's entries into segments of the folder, and the rows told. */
+static void flush_file(rig *r, uint32_t file) {
+    uint64_t n;
+    wr_segment_row *rows = wr_segment_export(r->engine, file, &n);
+    char path[128];
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t number = (uint32_t)(rows[i].sequence / WR_SEGMENT_ENTRY_COUNT);
+        rows[i].location = rows[i].entry.location = WR_LOCATION_SEGMENT;
+        snprintf(path, sizeof path, "%s/segments/%u", folder, rows[i].queue);
+        mkdir(path, 0700);
+        snprintf(path, sizeof path, "%s/segments/%u/%u.idx", folder, rows[i].queue, number);
+        int fd = open(path, O_RDWR);
+        if (fd < 0) {
+            uint8_t header[WR_FILE_HEADER_BYTES];
+            fd = open(path, O_RDWR | O_CREAT, 0600);
+            wr_file_header_write(header, WR_FILE_SEGMENT, 7, SERVER, number, 99, 1);
+            assert(pwrite(fd, header, sizeof header, 0) == (ssize_t)sizeof header);
+        }
+        uint8_t entry[WR_QUEUE_SEGMENT_ENTRY_SIZE];
+        wr_segment_encode(entry, &rows[i], 99);
+        assert(pwrite(fd, entry, sizeof entry, (off_t)(WR_FILE_HEADER_BYTES + rows[i].sequence % WR_SEGMENT_ENTRY_COUNT * sizeof entry)) == (ssize_t)sizeof entry);
+        close(fd);
+    }
+    assert(wr_segment_flushed(r->engine, file, rows, n) == n);
+    free(rows);
+}
+
+/* A queue whose rows lie in segments, and nearly all of them out of memory; no thread, no client. */
+static wr_queue *paged_queue(rig *r, uint32_t id, uint64_t rows) {
+    wr_queue_engine *e = r->engine;
+    char path[128];
+    snprintf(path, sizeof path, "%s/segments", folder);
+    mkdir(path, 0700);
+    assert(wr_pages_open(e, path, 7, 3 * sizeof(wr_rows)) == 0);
+    wr_queue *q = wr_queue_declare(e, id, true);
+    wr_files_add(&e->files, 1);
+    for (uint64_t s = 0; s < rows; s++) {
+        wr_entry entry = {.file = 1, .offset = (uint32_t)s, .frame_length = 100, .body_length = 10, .index_file = 1,
+                          .location = WR_LOCATION_JOURNAL, .flags = WR_ENTRY_PERSISTENT};
+        memcpy(entry.id, &s, 8);
+        assert(wr_queue_room(e, q, s) == 0);
+        wr_queue_insert(e, q, s, &entry);
+    }
+    wr_pages_trim(e, 0);
+    assert(q->paged_n == 0 && wr_rows_bytes(e) > e->memory_bytes); /* the journal alone knows them */
+    wr_queue_check(e, q);
+    flush_file(r, 1);
+    wr_pages_trim(e, 0);
+    wr_queue_check(e, q);
+    assert(wr_rows_bytes(e) <= e->memory_bytes && q->paged_n >= rows - 3 * WR_CHUNK_ROWS && q->ready_n == rows && q->bytes == 10 * rows);
+    return q;
+}
+
+static void check_row(const wr_queue *q, uint64_t sequence) {
+    const wr_entry *entry = wr_queue_entry(q, sequence);
+    assert(entry && entry->state == WR_ENTRY_READY && entry->offset == sequence && entry->location == WR_LOCATION_SEGMENT);
+    assert(!memcmp(entry->id, &sequence, 8));
+}
+
+static void check_pages(void) {
+    rig *r = rig_new();
+    wr_queue_engine *e = r->engine;
+    e->recovering = false;
+    wr_queue *q = paged_queue(r, 1, PAGED_ROWS);
+    /* any row comes back as it was, and its chunk may leave again; memory stays near its limit */
+    uint64_t random = 12345;
+    for (int i = 0; i < 2000; i++) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        check_row(q, (random >> 33) % PAGED_ROWS);
+        wr_pages_trim(e, UINT64_MAX);
+        assert(wr_rows_bytes(e) <= e->memory_bytes + sizeof(wr_rows));
+    }
+    wr_queue_check(e, q);
+    /* rows go, every third; their entries stay on disk; marks and counts are kept */
+    for (uint64_t s = 0; s < PAGED_ROWS; s++) {
+        wr_entry *entry = wr_queue_entry(q, s);
+        if (s % 3 == 0) {
+            wr_queue_remove_entry(e, q, s, entry, true, false);
+        } else if (s % 3 == 1) {
+            entry->flags |= WR_ENTRY_REDELIVERED;
+            entry->delivery_count = (uint16_t)(s % 7);
+        }
+        if (s % 500 == 0) wr_pages_trim(e, UINT64_MAX);
+    }
+    wr_queue_check(e, q);
+    for (uint64_t number = 0; number <= PAGED_ROWS / WR_CHUNK_ROWS; number++) wr_page_out(e, q, number);
+    assert(wr_queue_base(q) == 1);
+    wr_queue_check(e, q);
+    for (uint64_t s = 0; s < PAGED_ROWS; s++) {
+        const wr_entry *entry = wr_queue_entry(q, s);
+        assert(!entry == (s % 3 == 0));
+        if (!entry) continue;
+        assert(entry->delivery_count == (s % 3 == 1 ? s % 7 : 0) && !(entry->flags & WR_ENTRY_REDELIVERED) == (s % 3 != 1));
+        if (s % 500 == 0) wr_pages_trim(e, UINT64_MAX);
+    }
+    /* ranges of acks, merged; not so those of a MOVE */
+    assert(e->segment_acks_n == (PAGED_ROWS + 2) / 3 && e->segment_acks[0].count == 1);
+    wr_segment_ack_note(e, q, 50, 1, true);
+    wr_segment_ack_note(e, q, 51, 1, true);
+    wr_segment_ack_note(e, q, 52, 1, false);
+    wr_segment_ack_note(e, q, 53, 1, false);
+    const wr_segment_ack *last = &e->segment_acks[e->segment_acks_n - 1];
+    assert(last->first == 52 && last->count == 2 && last[-1].first == 50 && last[-1].count == 2 && last[-1].token == UINT64_MAX);
+    /* claims out of pages, all of them, and a purge of what is left */
+    r->next_file[0] = 2;
+    offer(r, 0);
+    wr_queue *to = wr_queue_declare(e, 2, true);
+    uint64_t start, end, moved = 0;
+    assert(wr_journal_move(e, q, to, 5000, UINT64_MAX, false, 0, 0, &start, &end) == 0 && end - start == 5000);
+    wr_queue_check(e, q);
+    wr_queue_check(e, to);
+    assert(!memcmp(wr_queue_entry(to, 0)->id, "\1\0\0\0\0\0\0\0", 8));
+    moved = end;
+    assert(wr_queue_purge(e, q, UINT64_MAX, true) == PAGED_ROWS - (PAGED_ROWS + 2) / 3 - moved);
+    wr_queue_check(e, q);
+    assert(q->ready_n == 0 && q->paged_n == 0 && e->entries_n == moved);
+    wr_queue_drop(e, to);
+    assert(e->entries_n == 0 && e->paged_n == 0 && e->bytes == 0);
+    rig_free(r);
+}
+
+/* A consumer takes a paged backlog in order, gives some back, and gets these first. */
+static void check_paged_delivery(void) {
+    rig *r = rig_new();
+    wr_queue_engine *e = r->engine;
+    wr_queue *q = paged_queue(r, 3, PAGED_ROWS);
+    r->next_file[0] = 2;
+    peer *p = peer_new(r, 1);
+    assert(wr_queue_attach(e, 1, 1, 101, p->region, p->bytes) == 0);
+    rig_start(r);
+    wr_link *link = link_of(p);
+    plain(p, WR_OP_CREDIT, 3, 0, 1500, 0);
+    uint64_t expected = 0, returned = 0;
+    while (expected < PAGED_ROWS) {
+        uint64_t tail = atomic_load_explicit(&link->delivery_tail, memory_order_acquire);
+        uint64_t head = atomic_load_explicit(&link->delivery_head, memory_order_relaxed);
+        if (head == tail) {
+            nap(p);
+            continue;
+        }
+        uint64_t first = UINT64_MAX, last = 0;
+        for (; head < tail; head++) {
+            uint32_t slot = atomic_load_explicit(wr_view_delivery_ring(&p->port.view, SERVER, head), memory_order_relaxed);
+            const wr_delivery *d = wr_view_delivery(&p->port.view, SERVER, slot);
+            if (atomic_load_explicit(&d->state, memory_order_acquire) != WR_DELIVERY_HELD || d->pushed_at != head) continue;
+            if (d->sequence != expected) continue; /* delivered behind one that went back */
+            if (first == UINT64_MAX) first = expected;
+            last = expected++;
+        }
+        atomic_store_explicit(&link->delivery_head, tail, memory_order_release);
+        if (first == UINT64_MAX) continue;
+        if (returned < 5 && last - first > 10) {
+            returned++;
+            expected = first; /* all that it holds goes back */
+            plain(p, WR_OP_NACK, 3, UINT64_MAX, 0, WR_FLAG_MULTIPLE | WR_FLAG_REQUEUE);
+        } else {
+            plain(p, WR_OP_ACK, 3, last, 0, WR_FLAG_MULTIPLE);
+        }
+    }
+    while (atomic_load_explicit(&link->head, memory_order_acquire) < atomic_load(&link->tail)) nap(p);
+    rig_stop(r);
+    wr_queue_check(e, q);
+    assert(returned == 5 && e->page_ins_n >= PAGED_ROWS / WR_CHUNK_ROWS - 4);
+    assert(e->entries_n == 0 && e->paged_n == 0);
+    peer_free(p);
+    rig_free(r);
+}
+
 static void remove_files(void) {
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -418,6 +592,8 @@ int main(int argc, char **argv) {
     check_order();
     check_replay();
     check_hostile();
+    check_pages();
+    check_paged_delivery();
     remove_files();
     printf("queue_test: ok\n");
     return 0;

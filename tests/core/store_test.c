@@ -3,118 +3,26 @@
  * Method: three clients write, remove, read and eliminate counted ids over small files that roll and are deleted; each id
  * belongs to one client, which knows what must be there. Then the files are scanned into a second server and compared. Then
  * random bytes are executed. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
-#define _GNU_SOURCE
-#include "store.h"
-#include "storeclient.h"
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
+#include "store_harness.h"
 
-#define CHECK(condition)                                                                                  \
-    do {                                                                                                  \
-        if (!(condition)) {                                                                               \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);             \
-            exit(1);                                                                                      \
-        }                                                                                                 \
-    } while (0)
+enum { CLIENTS = 3, IDS = 300, STEPS = 2500, RING = 128, BATCH = 24 };
 
-enum { CLIENTS = 3, IDS = 300, STEPS = 2500, FILE_BYTES = 64 * 4096, IMAGES = 2, INDEX_ROWS = 4096, RING = 128 };
-
-static char folder[200];
-static wr_superblock *super;
+static rig *here;
 static wr_store_server *server;
 static void *client_regions[CLIENTS + 1];
-static uint64_t client_bytes;
-static wr_store_regions regions[2];
 static wr_view views[CLIENTS];
-static uint64_t next_file, seed0;
+static uint64_t seed0;
 static _Atomic int ending;
 static uint64_t *expected[CLIENTS]; /* per id: references that must be there when the client has ended */
 
-static void *zeroed(uint64_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(p != MAP_FAILED);
-    return p;
-}
-
-static void make_superblock(void) {
-    super = zeroed(WR_SUPERBLOCK_BYTES);
-    super->servers_n = 2;
-    super->ring_records = RING;
-    super->delivery_slots = 2;
-    super->arena_bytes = 256 * 1024;
-    super->reply_bytes = 4096;
-    super->message_bytes_max = 32 * 1024;
-    super->file_bytes = FILE_BYTES;
-    super->images_n = IMAGES;
-    super->directory_rows = 1024;
-    super->summary_rows = 1024;
-    super->node_id = 4711;
-    wr_geometry g = wr_geometry_of(super);
-    client_bytes = wr_view_bytes(&g);
-    super->client_region_bytes = client_bytes;
-}
-
-static wr_store_server *make_server(wr_store_regions made[2]) {
-    wr_store_server *one = aligned_alloc(64, (sizeof *one + 63) & ~(size_t)63);
-    CHECK(one && wr_store_server_init(one, super, 64 * 1024, 2000000, 20000) == 0);
-    for (uint32_t number = 0; number < 2; number++) {
-        made[number] = (wr_store_regions){.images_bytes = WR_PAGE_BYTES + (uint64_t)IMAGES * FILE_BYTES,
-                                          .directory_bytes = super->directory_rows * 8ull,
-                                          .summary_bytes = super->summary_rows * sizeof(wr_summary_row),
-                                          .index_bytes = WR_PAGE_BYTES + (uint64_t)INDEX_ROWS * sizeof(wr_index_row)};
-        made[number].images = zeroed(made[number].images_bytes);
-        made[number].directory = zeroed(made[number].directory_bytes);
-        made[number].summary = zeroed(made[number].summary_bytes);
-        made[number].index = zeroed(made[number].index_bytes);
-        CHECK(wr_store_open(one, number, &made[number]) == 0);
-    }
-    return one;
-}
-
-static void drop_server(wr_store_server *one, wr_store_regions made[2]) {
-    wr_store_server_free(one);
-    free(one);
-    for (int n = 0; n < 2; n++) {
-        munmap(made[n].images, made[n].images_bytes);
-        munmap(made[n].directory, made[n].directory_bytes);
-        munmap(made[n].summary, made[n].summary_bytes);
-        munmap(made[n].index, made[n].index_bytes);
-    }
-}
-
-static const char *path_of(uint32_t number, uint64_t file) {
-    static _Thread_local char path[300];
-    snprintf(path, sizeof path, "%s/%u/%llu.rdq", folder, number, (unsigned long long)file);
-    return path;
-}
-
 /* ---- the server's threads ---- */
-
-static void offer_file(wr_store *store) {
-    uint64_t file = next_file++;
-    uint8_t header[WR_FILE_HEADER_BYTES];
-    int fd = open(path_of(store->number, file), O_RDWR | O_CREAT | O_EXCL, 0600);
-    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_BYTES) == 0);
-    wr_file_header_write(header, WR_FILE_STORE, super->node_id, store->number, file, file * 99 + 1, 1);
-    CHECK(wr_store_offer(store, fd, file, file * 99 + 1, header) == 0);
-}
 
 static void *loop(void *unused) {
     (void)unused;
     for (;;) {
         bool last = atomic_load(&ending);
         uint32_t events = wr_store_server_run(server, 2000000);
-        for (uint32_t n = 0; n < 2; n++) {
-            wr_store *store = &server->stores[n];
-            while (!wr_log_look(store->log)->has_next) offer_file(store);
-            for (uint64_t file; (file = wr_store_take_gone(store)) != UINT64_MAX;) {
-                CHECK(unlink(path_of(n, file)) == 0);
-                wr_store_file_gone(store, file);
-            }
-        }
+        serve_events(here);
         if (events & WR_EVENT_SLOTS) server->slots_seen = atomic_load(&super->slots_version);
         CHECK(!(events & (WR_EVENT_INDEX | WR_EVENT_FAILED)));
         if (last && wr_store_server_settle(server)) return NULL;
@@ -176,15 +84,14 @@ static void *client_thread(void *argument) {
     CHECK(wr_port_init(&port, super, client_regions[slot], client_bytes, slot, 1, slot + 1) == 0);
     wr_store_client s = {.port = &port,
                          .server = number,
-                         .directory = regions[number].directory,
+                         .directory = here->regions[number].directory,
                          .directory_rows = super->directory_rows,
-                         .index = regions[number].index,
-                         .index_bytes = regions[number].index_bytes,
-                         .summary = regions[number].summary,
+                         .summary = here->regions[number].summary,
                          .summary_rows = super->summary_rows,
-                         .images = regions[number].images,
-                         .images_n = IMAGES,
-                         .file_bytes = FILE_BYTES,
+                         .images = here->regions[number].images,
+                         .images_n = super->images_n,
+                         .file_bytes = super->file_bytes,
+                         .rows_known = true,
                          .node_id = super->node_id,
                          .view_of = view_of};
     char path[300];
@@ -197,7 +104,22 @@ static void *client_thread(void *argument) {
         uint32_t what = (uint32_t)(seed >> 33) % 16;
         uint8_t id[16];
         id_of(id, slot, n);
-        if (what < 8) {
+        if (what < 2 && n + BATCH <= IDS) { /* some of them are there, some were eliminated, most are new */
+            wr_store_body bodies[BATCH];
+            static _Thread_local uint8_t texts[BATCH][2048];
+            uint64_t sequence;
+            for (uint32_t i = 0; i < BATCH; i++) bodies[i] = (wr_store_body){texts[i], body_of(texts[i], slot, n + i)};
+            int error = wr_store_client_write_many(&s, id, bodies, BATCH, what < 1 ? WR_FLAG_SYNCED : 0, &sequence);
+            CHECK(error == 0 || error == EAGAIN);
+            if (error) {
+                uint64_t seen = atomic_load(&link->head);
+                wr_port_submit(&port, number);
+                if (seen < atomic_load(&link->tail)) wait_above(&s, &link->head, seen + 1);
+                continue;
+            }
+            for (uint32_t i = 0; i < BATCH; i++) expected[slot][n + i]++;
+            wr_port_submit(&port, number);
+        } else if (what < 8) {
             uint64_t position, sequence;
             uint8_t *to, body[2048];
             uint32_t length = body_of(body, slot, n);
@@ -239,37 +161,34 @@ static void *client_thread(void *argument) {
 /* ---- afterwards ---- */
 
 static void compare_with_scan(void) {
-    wr_store_regions made[2];
-    wr_store_server *again = make_server(made);
-    wr_store *store = &again->stores[0];
-    uint8_t *bytes = malloc(FILE_BYTES);
-    for (uint64_t file = 0; file < next_file; file++) {
-        int fd = open(path_of(0, file), O_RDONLY);
-        if (fd < 0) continue;
-        CHECK(pread(fd, bytes, FILE_BYTES, 0) == FILE_BYTES);
-        close(fd);
-        uint64_t salt, at = WR_FILE_HEADER_BYTES, frames = 0;
-        const char *reason;
-        if (wr_file_header_check(bytes, WR_FILE_STORE, super->node_id, 0, file, &salt)) continue; /* offered, never used */
-        CHECK(wr_store_add_file(store, file, FILE_BYTES) == 0);
-        CHECK(wr_store_scan_file(store, file, bytes, FILE_BYTES, salt, &at, &frames, &reason) == 0);
-        CHECK(!strcmp(reason, "zeros") || !strcmp(reason, "end"));
-    }
-    free(bytes);
-    CHECK(wr_store_finish(store) == 0);
+    rig *again = make_rig(4096);
+    wr_store *store = &again->server->stores[0];
+    recover(again);
     uint64_t messages = 0;
     for (uint32_t slot = 0; slot < 2; slot++)
         for (uint64_t n = 0; n < IDS; n++) {
             uint8_t id[16];
             id_of(id, slot, n);
-            uint32_t at = wr_index_find(&store->index, wr_id_hash(id), id);
-            CHECK((at == WR_NO_ROW ? 0 : store->index.rows[at].ref_count) == expected[slot][n]);
+            const wr_index_entry *entry = wr_index_find(&store->index, id);
+            CHECK((entry ? entry->ref_count : 0) == expected[slot][n]);
             messages += expected[slot][n] != 0;
         }
     CHECK(store->messages == messages && server->stores[0].messages == messages);
     CHECK(store->valid_bytes == server->stores[0].valid_bytes);
-    for (uint32_t slot = 0; slot < 2; slot++) CHECK(wr_store_water(store, slot + 1) > 0 && wr_store_water(store, slot + 1) <= 1u << 20);
-    drop_server(again, made);
+    for (uint32_t slot = 0; slot < 2; slot++)
+        CHECK(wr_store_water(store, slot + 1) > 0 && wr_store_water(store, slot + 1) <= 1ull << 36);
+    /* What the files say of themselves is what was listed while they were written. */
+    for (uint64_t file = 0; file < 4096; file++) {
+        const wr_list *kept = here->lists[file];
+        const char *reason;
+        wr_list *read = kept ? scan_file(0, file, &reason) : NULL;
+        if (!kept) continue;
+        CHECK(read && !strcmp(reason, "end") && kept->used == read->used && kept->messages == read->messages);
+        CHECK(kept->controls == read->controls && kept->message_bytes == read->message_bytes);
+        CHECK(wr_list_water_of(kept, 1) == wr_list_water_of(read, 1));
+        wr_list_free(read);
+    }
+    drop_rig(again);
 }
 
 /* Random bytes in the ring of a client, many times: whatever they are, the server lives, and lets the client go. */
@@ -288,8 +207,21 @@ static void feed_nonsense(void) {
                     seed = seed * 6364136223846793005ull + 1442695040888963407ull;
                     ((uint8_t *)c)[k] = (uint8_t)(seed >> 56);
                 }
-                if (seed >> 32 & 15) c->op = (uint8_t)(1 + (seed >> 36) % 7);
+                if (seed >> 32 & 15) c->op = (uint8_t)(1 + (seed >> 36) % 9);
                 if (seed >> 32 & 15) atomic_store(&c->flying, 1 + (uint32_t)(seed >> 40) % 2);
+                if (c->op == WR_OP_STORE_WRITE_MANY && seed >> 48 & 7) {
+                    c->count = 1 + (seed >> 52) % 64;
+                    c->meta_length = 0;
+                    c->tag = 0;
+                    c->body &= ~3ull;
+                    c->length = (uint32_t)c->count * 8 + (uint32_t)(seed >> 44) % 2000;
+                    uint8_t *blob = wr_view_blob(&view, c->body, c->length);
+                    for (uint32_t k = 0; blob && k < c->count && seed >> 51 & 7; k++) {
+                        ((uint32_t *)blob)[k] = (uint32_t)(seed >> (k & 31)) % 6;
+                        ((uint32_t *)blob)[c->count + k] = (c->length - (uint32_t)c->count * 8) * (k + 1) / (uint32_t)c->count;
+                    }
+                    continue;
+                }
                 if (seed >> 32 & 7) c->length = (uint32_t)(seed >> 44) % 5000, c->meta_length = 0, c->tag = 0;
                 if (c->op == WR_OP_STORE_REMOVE && seed >> 50 & 3) c->count = c->length / 16, c->length = c->length / 16 * 16;
             }
@@ -303,14 +235,7 @@ static void feed_nonsense(void) {
             CHECK(tries < 20000);
             uint32_t events = wr_store_server_run(server, 1000000);
             CHECK(!(events & WR_EVENT_FAILED));
-            for (uint32_t n = 0; n < 2; n++) {
-                wr_store *store = &server->stores[n];
-                while (!wr_log_look(store->log)->has_next) offer_file(store);
-                for (uint64_t file; (file = wr_store_take_gone(store)) != UINT64_MAX;) {
-                    unlink(path_of(n, file));
-                    wr_store_file_gone(store, file);
-                }
-            }
+            serve_events(here);
             if (events & WR_EVENT_INDEX) return; /* random ids have filled it: enough */
         }
     }
@@ -320,16 +245,13 @@ int main(void) {
     const char *given = getenv("WARREN_TEST_SEED");
     seed0 = given ? strtoull(given, NULL, 10) : wr_now_ns() | 1;
     printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)seed0);
-    snprintf(folder, sizeof folder, "%s/warren-store-test-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    CHECK(mkdtemp(folder));
-    char path[300];
-    for (int n = 0; n < 2; n++) {
-        snprintf(path, sizeof path, "%s/%d", folder, n);
-        CHECK(mkdir(path, 0700) == 0);
-    }
+    make_folder();
     make_superblock();
-    server = make_server(regions);
-    wr_store_finish(&server->stores[0]);
+    geometry_done();
+    here = make_rig(4096);
+    server = here->server;
+    for (int n = 0; n < 2; n++) wr_store_finish(&server->stores[n]);
+    publish(here);
     uint64_t epochs[2] = {1, 1};
     wr_geometry g = wr_geometry_of(super);
     for (uint32_t slot = 0; slot <= CLIENTS; slot++) {
@@ -353,15 +275,10 @@ int main(void) {
     for (uint32_t n = 0; n < 2; n++) wr_log_stop(server->stores[n].log);
     pthread_join(threads[1], NULL);
     pthread_join(threads[2], NULL);
-    drop_server(server, regions);
+    drop_rig(here);
     for (int i = 0; i <= CLIENTS; i++) munmap(client_regions[i], client_bytes);
     for (int i = 0; i < CLIENTS; i++) free(expected[i]);
     munmap(super, WR_SUPERBLOCK_BYTES);
-    for (uint32_t n = 0; n < 2; n++) {
-        for (uint64_t file = 0; file < next_file; file++) unlink(path_of(n, file));
-        snprintf(path, sizeof path, "%s/%u", folder, n);
-        CHECK(rmdir(path) == 0);
-    }
-    CHECK(rmdir(folder) == 0);
+    clean_up();
     return 0;
 }

@@ -27,14 +27,24 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.crash
 
 STORE = layout.SERVER_STORE_PERSISTENT
-ELIMINATED = CONSTANTS["FLYING_ELIMINATED"]
+FLYING, ELIMINATED = CONSTANTS["FLYING_WRITTEN"], CONSTANTS["FLYING_ELIMINATED"]
 IDS = {letter: letter.encode() * 16 for letter in "abc"}
-BODIES = {letter: letter.encode() * 100 for letter in "abc"}
+BODIES = {letter: letter.encode() * 100 for letter in "abcde"}
+#: counter of the first id of a batch: its five ids lie in two groups of the directory
+BATCH_FROM = 62
+#: what has happened before a client does this
+BEFORE = {"remove": "a", "contains": "a", "barrier": "a", "terminate": "a"}
+#: how many outcomes an operation has, and fewest images of it
+OUTCOMES = {"batch_eliminate": 3, "read": 1, "contains": 1, "barrier": 1, "terminate": 1, "batch_part": 3}
+IMAGES_MIN = {"eliminate": 2, "batch_eliminate": 3, "read": 1, "contains": 3, "barrier": 2, "terminate": 2}
+COMMANDS = ("write", "write_many", "eliminate", "remove", "read", "contains", "barrier", "terminate")
+BATCHES = ("batch", "batch_eliminate", "batch_part")
 SMALL = {
     "ring_records": 64,
     "arena_bytes": 65536,
     "message_bytes_max": 16384,
     "directory_rows": 1024,
+    "dense_blocks": 64,
 }
 
 
@@ -60,9 +70,17 @@ def step(stepper: Stepper, dump: Dump, operation: str) -> Stepped:
     except SteppingForbidden as reason:
         pytest.skip(str(reason))
     print(f"{operation}: {stepped.instructions} instructions, {len(stepped.images)} images")
-    assert stepped.instructions > 100
-    assert len(stepped.images) > (1 if operation == "eliminate" else 5)  # eliminating is one instruction
+    assert stepped.instructions > 20
+    assert len(stepped.images) >= IMAGES_MIN.get(operation, 6)
     return stepped
+
+
+def ids_of(operation: str, dump: Dump) -> dict[str, bytes]:
+    """The ids that an operation is about, by the letter of their bodies."""
+    if operation not in BATCHES:
+        return IDS
+    epoch = dump.client_epoch.to_bytes(8, "big")
+    return {letter: epoch + (BATCH_FROM + at).to_bytes(8, "big") for at, letter in enumerate("abcde")}
 
 
 # -- the store -------------------------------------------------------------------------------------------------------
@@ -143,78 +161,99 @@ def end_client(node: StoreNode, client: Client) -> None:
     client.close()
 
 
+def flying_in_batch(client: Client, node: StoreNode) -> list[int]:
+    """The flying words of the batch that the client's first record is."""
+    buffer = client.region.buffer
+    arena = len(buffer) - node.settings.arena_bytes
+    at = arena + first_record(buffer, node.superblock.servers_n, "body") % node.settings.arena_bytes
+    return [atomics.load32(buffer, at + 4 * i) for i in range(5)]
+
+
 def expected(operation: str, client: Client, node: StoreNode) -> tuple[int, set[str]]:
     """(raised tail, letters that must be there once the server has executed what was submitted)."""
     tail = link_word(client.region.buffer, "tail")
-    if operation == "write":
+    if operation in ("write", "batch"):
         assert tail in (0, 1)
-        return tail, set("a") if tail else set()
+        return tail, set("abcde" if operation == "batch" else "a") if tail else set()
     if operation == "write_many":
         assert tail in (0, 3), "several writes are submitted at once, or not at all"
         return tail, set("abc") if tail else set()
-    if operation == "eliminate":
+    if operation in ("eliminate", "read"):
         servers = node.superblock.servers_n
         assert tail == 1, "an eliminated pair needs no command"
         gone = first_record(client.region.buffer, servers, "flying") == ELIMINATED
+        assert not (gone and operation == "read")
         return tail, set() if gone else set("a")
-    assert operation == "remove"
+    if operation in ("batch_eliminate", "batch_part"):
+        assert tail == 1 if operation == "batch_eliminate" else tail in (1, 2)
+        words = flying_in_batch(client, node)
+        assert [words[at] for at in (0, 2, 4)] == [FLYING] * 3
+        return tail, {letter for letter, word in zip("abcde", words, strict=True) if word != ELIMINATED}
     assert tail in (0, 1)
+    if operation in ("contains", "barrier", "terminate"):
+        return tail, set("a")
+    assert operation == "remove"
     return tail, set() if tail else set("a")
 
 
-def copies(node: StoreNode) -> int:
-    """How often a body of `a` lies in the files."""
-    return sum((node.folder() / f"{n}.rdq").read_bytes().count(BODIES["a"]) for n in node.files())
+def copies(node: StoreNode, letters: set[str]) -> int:
+    """How often the bodies of these letters lie in the files."""
+    files = [(node.folder() / f"{n}.rdq").read_bytes() for n in node.files()]
+    return sum(data.count(BODIES[letter]) for data in files for letter in letters)
 
 
 def prepared_image(node: StoreNode, operation: str, other: Client) -> Client:
     """A client in the state in which the operation begins."""
-    if operation == "remove":
+    if operation in BEFORE:
         other.write([(IDS["a"], BODIES["a"])])
     return fresh_client(node)
 
 
-def check_gone(other: Client, letters: set[str]) -> None:
+def check_gone(other: Client, ids: dict[str, bytes], letters: set[str]) -> None:
     """Remove what is there, once each, and see that nothing is left."""
     if letters:
-        other.remove([IDS[letter] for letter in sorted(letters)])
-    for id in IDS.values():
+        other.remove([ids[letter] for letter in sorted(letters)])
+    for id in ids.values():
         assert not other.contains(id)
 
 
-@pytest.mark.parametrize("operation", ["write", "write_many", "eliminate", "remove"])
+@pytest.mark.parametrize("operation", [*COMMANDS, *BATCHES])
 def test_client_dies_at_any_instruction(node: StoreNode, stepper: Stepper, operation: str) -> None:
     other = node.client(name="other")
     client = prepared_image(node, operation, other)
     dump = dump_of(node, client)
+    ids = ids_of(operation, dump)
     seen = set()
-    for image in step(stepper, dump, operation).images:
-        before = copies(node)
+    # the last image first: what is eliminated must reach the disk for the first time when nothing is
+    for image in reversed(step(stepper, dump, operation).images):
         with Stopped(node):
             apply(node, client, dump, image)
             other.set_other(client)
-            _tail, letters = expected(operation, client, node)
-            for letter, id in IDS.items():  # another process reads before the server has seen anything
+            tail, letters = expected(operation, client, node)
+            eliminated = set(ids) - letters
+            before = copies(node, eliminated)
+            for letter, id in ids.items():  # another process reads before the server has seen anything
                 body = other.read(id)
                 assert body in (None, BODIES[letter])
                 if operation != "remove":
                     assert body is not None or letter not in letters, f"{letter} was submitted and cannot be read"
             client.die()
-        seen.add(frozenset(letters))
+        seen.add((tail, frozenset(letters)))
         wait_until(client.swept, what=f"the sweep after instruction {image.instruction}")
         assert node.directory_rows() == 0
         assert link_word(client.region.buffer, "head") == link_word(client.region.buffer, "tail")
-        for letter, id in IDS.items():
+        for letter, id in ids.items():
             assert other.read(id) == (BODIES[letter] if letter in letters else None)
             assert other.contains(id) == (letter in letters)
-        if operation == "eliminate":
+        if "eliminate" in operation:
             other.barrier()
-            assert copies(node) - before == len(letters), "an eliminated message reached the disk"
-        check_gone(other, letters)
+            assert copies(node, eliminated) == before, "an eliminated message reached the disk"
+        check_gone(other, ids, letters)
         other = renewed(node, other)
         end_client(node, client)
         client = prepared_image(node, operation, other)
-    assert len(seen) == 2, "the images must show the operation done and not done"
+    commanded = operation in ("contains", "barrier", "terminate")
+    assert len(seen) == (2 if commanded else OUTCOMES.get(operation, 2)), "the images must show it done and not done"
 
 
 def renewed(node: StoreNode, other: Client) -> Client:
@@ -224,34 +263,40 @@ def renewed(node: StoreNode, other: Client) -> Client:
     return node.client(name="other")
 
 
-def test_another_process_writes_the_same_id_beside_any_image(node: StoreNode, stepper: Stepper) -> None:
+@pytest.mark.parametrize("operation", ["write", "batch", "batch_eliminate"])
+def test_another_process_writes_the_same_id_beside_any_image(node: StoreNode, stepper: Stepper, operation: str) -> None:
     other = node.client(name="other")
     client = fresh_client(node)
     dump = dump_of(node, client)
-    for image in step(stepper, dump, "write").images:
+    ids = ids_of(operation, dump)
+    same = {letter: ids[letter] for letter in ("a" if operation == "write" else "abd")}
+    for image in step(stepper, dump, operation).images:
         with Stopped(node):
             apply(node, client, dump, image)
-            tail, _letters = expected("write", client, node)
-            horizon = other.core.write_many([(IDS["a"], BODIES["a"])], SYNCED, True)
-            assert other.read(IDS["a"]) == BODIES["a"]
+            _tail, letters = expected(operation, client, node)
+            horizon = other.core.write_many([(id, BODIES[letter]) for letter, id in same.items()], SYNCED, True)
+            for letter, id in same.items():
+                assert other.read(id) == BODIES[letter]
             client.die()
         other.wait(horizon)
         wait_until(client.swept, what="the sweep")
-        for _reference in range(tail):  # one of the dead client, if it had submitted
-            other.remove([IDS["a"]])
-            assert other.contains(IDS["a"])
-        other.remove([IDS["a"]])
-        assert not other.contains(IDS["a"])
+        both = [ids[letter] for letter in sorted(letters) if letter in same]
+        other.remove(both)  # the references of the dead client
+        for id in same.values():
+            assert other.contains(id)
+        other.remove(list(same.values()))
+        check_gone(other, ids, letters - set(same))
         assert node.directory_rows() == 0
         end_client(node, client)
         client = fresh_client(node)
 
 
 @pytest.mark.parametrize("alive", [False, True], ids=["both-dead", "client-lives"])
-@pytest.mark.parametrize("operation", ["write_many", "eliminate"])
+@pytest.mark.parametrize("operation", ["write_many", "eliminate", "batch", "batch_eliminate"])
 def test_server_is_killed_beside_any_image(node: StoreNode, stepper: Stepper, operation: str, alive: bool) -> None:
     client = fresh_client(node)
     dump = dump_of(node, client)
+    ids = ids_of(operation, dump)
     for image in step(stepper, dump, operation).images:
         with Stopped(node):
             apply(node, client, dump, image)
@@ -266,9 +311,9 @@ def test_server_is_killed_beside_any_image(node: StoreNode, stepper: Stepper, op
         wait_until(client.swept, what="the sweep")
         assert node.directory_rows() == 0
         other = node.client(name="other")
-        for letter, id in IDS.items():
+        for letter, id in ids.items():
             assert other.read(id) == (BODIES[letter] if letter in letters else None)
-        check_gone(other, letters)
+        check_gone(other, ids, letters)
         end_client(node, client)
         other.die()
         end_client(node, other)

@@ -9,12 +9,19 @@ import hashlib
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from warren.engine import _core, frame, segment
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
+    FILE_SEGMENT,
+    FILE_STORE,
     FRAME_BYTES_MIN,
+    FRAME_KEYED,
+    FRAME_PRIORITY_SHIFT,
     FRAME_STORED,
+    FRAME_TIMED,
     FRAME_TRANSIENT,
     KIND_ACK,
     KIND_ADD_REFERENCE,
@@ -23,15 +30,25 @@ from warren.engine.formats import (
     KIND_MOVE,
     KIND_PUBLISH,
     KIND_REMOVE,
+    QUEUE_SEGMENT_ENTRY,
     RANGE,
     ROUTE,
+    SEGMENT_ENTRY_COUNT,
+    TIMES,
 )
+from warren.engine.queue_index import ROW
 
 FOLDER = Path(__file__).parent / "golden"
 V1 = FOLDER / "v1.jnl"
 V1_SHA256 = "4bb26a363c715a18302263ecc4fb41a2d67136e98b0657f0a7d7736596df580e"
 PLACE = {"kind": FILE_JOURNAL, "node_id": 0x0102030405060708, "owner": 3, "file": 9}
 SALT = 0xF0E1D2C3B4A59687
+TIMED_V1 = FOLDER / "timed-v1.jnl"
+TIMED_V1_SHA256 = "fe1410e0473fcf9b8e91e1f2bb3bfb3ee6493a30116cb6513c020ec97e847905"
+INDEX_V1 = FOLDER / "index-v1.idx"
+INDEX_V1_SHA256 = "71e62b8ce913751762c6776e6db73c276dac2a7f9962e90f10de458962526dbf"
+LIST_V1 = FOLDER / "list-v1.lst"
+LIST_V1_SHA256 = "8504ae65b70cdf30fcaad811c523914ede5eaedc8965bfbad836607ddcd63d17"
 CREATED_NS = 1_700_000_000_000_000_000
 
 
@@ -83,7 +100,7 @@ def test_version_1_is_written_as_ever() -> None:
 
 def test_version_1_is_read() -> None:
     found = segment.scan_file(V1, **PLACE)
-    assert found.header == segment.Header(1, FILE_JOURNAL, PLACE["node_id"], 3, 9, SALT, CREATED_NS)
+    assert found.header == segment.Header(1, FILE_JOURNAL, PLACE["node_id"], 3, 9, SALT, CREATED_NS, 9, 9)
     assert (found.frames.end, found.frames.reason) == (3 * 4096, "zeros")
     assert len(found.frames) == len(FRAMES)
     for row, (kind, id, flags, client_epoch, sequence, extra, meta_length, body) in zip(
@@ -112,7 +129,123 @@ def test_version_1_ends_where_its_salt_ends() -> None:
     assert frame.scan(V1.read_bytes(), SALT + 1).end == FILE_HEADER_BYTES
 
 
+# -- messages with times, and the queue index --------------------------------------------------------------------------
+
+
+def times(published: int, expires: int, due: int) -> bytes:
+    data = bytearray(TIMES.size)
+    for name, value in (("published", published), ("expires", expires), ("due", due)):
+        TIMES.pack_into(data, name, value)
+    return bytes(data)
+
+
+KEY = b"key of 16 bytes!"
+#: (flags, body) of each PUBLISH to one queue
+TIMED = [
+    (FRAME_TIMED | 9 << FRAME_PRIORITY_SHIFT, route(7, 3) + times(1000, 2000, 0) + b"metapayload"),
+    (FRAME_TIMED | FRAME_KEYED, route(7, 4) + times((1 << 48) - 1, 0, (1 << 48) - 2) + KEY + b"metapayload"),
+    (FRAME_TIMED | FRAME_KEYED | FRAME_STORED, route(7, 5) + b"\0\1\0\0" + times(1, 2, 3) + KEY),
+]
+
+
+def build_timed() -> bytes:
+    data = _core.file_header_pack(PLACE["kind"], PLACE["node_id"], PLACE["owner"], PLACE["file"], SALT, CREATED_NS)
+    for number, (flags, body) in enumerate(TIMED):
+        data += _core.frame_encode(KIND_PUBLISH, bytes(range(16)), flags, 1 << 32 | 6, number + 1, 1, 4, body, SALT)
+    dead = range_(7, 3, 3, 0) + range_(9, 3, 0, 2)  # to the dead letters, expired
+    return data + _core.frame_encode(KIND_MOVE, bytes(16), 0, 0, 0, 2, 0, dead, SALT)
+
+
+def build_index() -> bytes:
+    """Two entries of queue 7: sequence 16384 × 2 + 1, and the one after it, dead and of the highest numbers."""
+    data = _core.file_header_pack(FILE_SEGMENT, PLACE["node_id"], PLACE["owner"], 2, SALT, CREATED_NS)
+    rows = np.zeros(2, ROW)
+    rows["queue"] = 7
+    rows["sequence"] = (2 * SEGMENT_ENTRY_COUNT + 1, 2 * SEGMENT_ENTRY_COUNT + 2)
+    rows["due"] = (0, (1 << 48) - 2)
+    rows["id"] = [bytes(range(16)), b"\xff" * 16]
+    rows["file"], rows["offset"] = (9, 0xFFFF_FFFF), (4096, 0xFFFF_FFFE)
+    rows["frame_length"], rows["body_length"] = (100, 0xFFFF_FFFD), (40, 0xFFFF_FFFC)
+    rows["blob_offset"], rows["meta_length"] = (68, 0xFFFF), (4, 0xFFFE)
+    rows["where"] = (3, 4)
+    # state, flags, holder, delivery_count:2, delivery:2, then expires:6, priority and reason
+    life = (bytes(15), b"\1\2\0\x02\1\0\0" + ((1 << 48) - 1).to_bytes(6, "little") + bytes([9 | 4 << 4, 0]))
+    rows["rest"] = life
+    return data + bytes(QUEUE_SEGMENT_ENTRY.size) + _core.QueueEngine.encode_entries(rows.tobytes(), SALT)
+
+
+def test_times_and_keys_of_version_1_are_written_as_ever() -> None:
+    assert hashlib.sha256(TIMED_V1.read_bytes()).hexdigest() == TIMED_V1_SHA256
+    assert build_timed() == TIMED_V1.read_bytes()
+
+
+def test_index_entries_of_version_1_are_written_as_ever() -> None:
+    assert hashlib.sha256(INDEX_V1.read_bytes()).hexdigest() == INDEX_V1_SHA256
+    assert build_index() == INDEX_V1.read_bytes()
+    first, last = (INDEX_V1.read_bytes()[4096 + at * 64 : 4160 + at * 64] for at in (1, 2))
+    names = ("state", "location", "delivery_count", "expires", "priority", "reason", "due", "meta_length")
+    assert [QUEUE_SEGMENT_ENTRY.unpack(first, name) for name in names] == [1, 3, 0, 0, 0, 0, 0, 4]
+    limits = [1, 4, 0x102, (1 << 48) - 1, 9, 4, (1 << 48) - 2, 0xFFFE]
+    assert [QUEUE_SEGMENT_ENTRY.unpack(last, name) for name in names] == limits
+
+
+# -- lists of the store's files ---------------------------------------------------------------------------------------
+
+LIST_FILE = 11
+
+
+def build_listed() -> bytes:
+    """A store's file with a run, sizes that differ, references, removes, a batch, and a last padding."""
+    data = _core.file_header_pack(FILE_STORE, PLACE["node_id"], 1, LIST_FILE, SALT, CREATED_NS, 3, 5)
+    ids = [(1 << 32 | 5).to_bytes(8, "big") + n.to_bytes(8, "big") for n in range(100)]
+    for n in range(10):
+        data += frame.encode(KIND_MESSAGE, b"same", salt=SALT, id=ids[n], client_epoch=5, sequence=n + 1)
+    for n in range(10, 20):
+        body = bytes(n)
+        data += frame.encode(
+            KIND_MESSAGE, body, salt=SALT, id=ids[n], client_epoch=6, sequence=n, extra=2, meta_length=3
+        )
+    data += frame.pad(-len(data) % 4096, salt=SALT)
+    data += frame.encode(KIND_ADD_REFERENCE, salt=SALT, id=ids[3], client_epoch=6, sequence=77)
+    removes = b"".join((*ids[5:9], ids[50], b"\xff" * 16))
+    data += frame.encode(KIND_REMOVE, removes, salt=SALT, client_epoch=7, sequence=1, extra=6)
+    return data + frame.pad(-len(data) % 4096, salt=SALT, last=True) + b"\xee" * 4096
+
+
+def build_list() -> bytes:
+    found, reason = _core.scan_list(LIST_FILE, SALT, build_listed())
+    assert reason == "end"
+    return found.encode(PLACE["node_id"], 1)
+
+
+def test_list_of_version_1_is_written_as_ever() -> None:
+    assert hashlib.sha256(LIST_V1.read_bytes()).hexdigest() == LIST_V1_SHA256
+    assert build_list() == LIST_V1.read_bytes()
+
+
+def test_list_of_version_1_is_read() -> None:
+    data = build_listed()
+    found = _core.decode_list(LIST_V1.read_bytes(), PLACE["node_id"], 1, LIST_FILE, SALT, len(data))
+    assert not isinstance(found, str)
+    assert (found.file, found.salt, found.used) == (LIST_FILE, SALT, 3 * 4096)
+    assert (found.messages, found.controls, found.damaged) == (20, 7, 0)
+    assert found.waters == {5: 10 << 16 | 0xFFFF, 6: 77 << 16 | 0xFFFF, 7: 1 << 16 | 0xFFFF}
+    kinds = [kind for _id, _offset, _total, _extra, _meta, kind in found.items()]
+    assert kinds == [KIND_MESSAGE] * 20 + [KIND_ADD_REFERENCE] + [KIND_REMOVE] * 6
+    for id, offset, total, extra, meta_length, kind in found.items():
+        at = frame.check(data, offset, SALT)
+        assert at is not None
+        assert (at.total, at.kind) == (total, kind)
+        if kind != KIND_REMOVE:
+            assert (at.id, at.extra, at.meta_length) == (id, extra, meta_length)
+    assert found.verify(data) == ([], 0)
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     V1.write_bytes(build())
-    sys.stdout.write(hashlib.sha256(build()).hexdigest() + "\n")
+    LIST_V1.write_bytes(build_list())
+    TIMED_V1.write_bytes(build_timed())
+    INDEX_V1.write_bytes(build_index())
+    for content in (build(), build_list(), build_timed(), build_index()):
+        sys.stdout.write(hashlib.sha256(content).hexdigest() + "\n")

@@ -331,10 +331,17 @@ def test_threads_share_a_queue(node: warren.Node, name: str) -> None:
         thread.start()
     for thread in publishers:
         thread.join(30)
-    wait_until(lambda: len(found) >= 2000, 30, what="all messages")
-    done.set()
-    for thread in takers:
-        thread.join(10)
+    try:
+        wait_until(lambda: len(found) >= 2000, 30, what="all messages")
+    except AssertionError as error:
+        states = [thread.is_alive() for thread in takers + publishers]
+        raise AssertionError(
+            f"{len(found)} came; {queue.stats()}, {queue._handle.pending} pending, {states}"
+        ) from error
+    finally:
+        done.set()
+        for thread in takers:
+            thread.join(10)
     assert sorted(found) == sorted(b"%d-%d" % (number, n) for number in range(4) for n in range(500))
 
 

@@ -23,6 +23,8 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
+PROCESSES = ["supervisor", "store", "queue_worker", "queue_worker", "collector"]
+
 SMALL = (
     *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
     *("--set", "ring_records=256", "--set", "delivery_slots=256"),
@@ -83,7 +85,7 @@ def test_status(directory: Path) -> None:
     assert {"dir", "node_id", "epoch", "state", "processes", "clients", "queues", "topics", "store", "alarms"} <= set(
         status
     )
-    assert [item["role"] for item in status["processes"]] == ["supervisor", "store", "queue_worker", "queue_worker"]
+    assert [item["role"] for item in status["processes"]] == PROCESSES
     assert all({"role", "index", "pid", "start_time", "rss_bytes"} <= set(item) for item in status["processes"])
     assert {item["name"] for item in status["clients"]} >= {"queue-worker-0", "queue-worker-1"}
     assert all({"slot", "pid", "name"} <= set(item) for item in status["clients"])
@@ -111,6 +113,7 @@ def test_a_queue_from_declare_to_delete(directory: Path) -> None:
         what="the depth",
     )
     assert {"ready", "unacked", "alpha", "beta", "gamma", "delta", "bytes"} <= set(row)
+    assert {"delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates"} <= set(row)
     assert row["bytes"] >= sum(map(len, lines))
     assert warren("consume", directory, "jobs", "--count", 3).stdout.splitlines() == lines[:3]
     (looked,) = [json.loads(warren("consume", directory, "jobs", "--count", 1, "--no-ack", "--format", "json").stdout)]
@@ -156,6 +159,31 @@ def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
     assert "was not bound" in warren("queue", "unbind", directory, "paid", "events", "order.*.paid").stdout
     warren("exchange", "delete", directory, "events")
     warren("queue", "delete", directory, "paid")
+
+
+def test_arguments_headers_and_options(directory: Path) -> None:
+    declare = ("queue", "declare", directory, "limited", "--argument", "max_length=5", "--argument", "message_ttl=600")
+    assert "message_ttl=600.0, max_length=5" in warren(*declare).stdout
+    assert "exists already" in warren(*declare).stdout
+    assert "write NAME=VALUE" in warren("queue", "declare", directory, "x", "--argument", "max_length", code=2).said
+    assert "known are" in warren("queue", "declare", directory, "x", "--argument", "colour=red", code=2).said
+    (listed,) = warren("queue", "list", directory, "--json").json()  # type: ignore[misc]
+    assert listed["arguments"] == {"message_ttl": 600.0, "max_length": 5}
+    warren("exchange", "declare", directory, "heads", "--type", "headers", "--alternate", "amq.fanout")
+    warren("queue", "bind", directory, "limited", "heads", "--argument", "x-match=any", "--argument", "level=2")
+    warren("queue", "bind", directory, "limited", "heads", "--argument", "kind=a")
+    to_heads = ("publish", directory, "--exchange", "heads", "--mandatory", "--body", "b")
+    warren(*to_heads, "--header", "kind=a", "--priority", 3, "--ttl", 600)
+    assert "no queue" in warren(*to_heads, "--header", "level=2", code=1).said, "a header of the command line is text"
+    warren("publish", directory, "limited", "--delay", 600, "--transient", "--body", "later")
+    shown = warren("queue", "show", directory, "limited").stdout
+    assert "max_length = 5" in shown
+    assert "bound to heads" in shown
+    got = json.loads(warren("consume", directory, "limited", "--count", 1, "--format", "json").stdout)
+    assert (got["headers"], got["body"]) == ({"kind": "a"}, "b")
+    assert "no queue 'none'" in warren("queue", "show", directory, "none", code=2).said
+    warren("queue", "delete", directory, "limited")
+    warren("exchange", "delete", directory, "heads")
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,7 @@ def test_an_alarm_blocks_publishers_only(running: RealNode, alarm: str, says: st
         supervisor = running.pids()["supervisor"]
         os.kill(supervisor, signal.SIGSTOP)  # it would clear the alarm
         try:
+            superblock.set("shortages", CONSTANTS[f"SHORT_{alarm}"])
             superblock.set("alarms", CONSTANTS[f"ALARM_{alarm}"])
             for publish in (
                 queue.put,
@@ -234,6 +235,7 @@ def test_an_alarm_blocks_publishers_only(running: RealNode, alarm: str, says: st
                 with pytest.raises(warren.DiskFull if alarm == "DISK" else warren.TimedOut, match=says):
                     publish(b"y", timeout=0.1)  # type: ignore[operator]
             queue.get(timeout=5).ack()
+            superblock.set("shortages", 0)
             superblock.set("alarms", 0)
         finally:
             os.kill(supervisor, signal.SIGCONT)

@@ -1,6 +1,7 @@
 """A short kill campaign over a real node: nothing confirmed is lost or comes twice without its mark, nothing is left.
 
-Goal: whoever is killed or stopped at whatever moment, the logs that its clients kept outside of the node agree with it.
+Goal: whoever is killed or stopped at whatever moment, or kills itself at a named crash point, the logs that its clients
+kept outside of the node agree with it.
 Method: tools/crash/campaign.py with a seed that is printed; `python -m warren.tools.crash --seed …` repeats its
 choices.
 """
@@ -11,7 +12,7 @@ import pytest
 
 from warren.tools.crash.campaign import Campaign
 
-KILLS = 25
+KILLS = 50
 SECONDS = 15.0
 
 
@@ -26,4 +27,5 @@ def test_kill_campaign(tmp_path: Path, seed: int) -> None:
     assert report.confirmed > 0
     assert report.received > 0
     assert report.stored > 0
+    assert report.reads > 0
     assert report.probes, "no probe was answered"

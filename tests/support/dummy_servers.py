@@ -31,6 +31,9 @@ class DummyServers:
     def worker(self, directory: Path, node_id: int, worker: int, _settings: Settings, supervisor_pidfd: int) -> int:
         return _serve(directory, node_id, f"worker-{worker}", (2 + worker,), supervisor_pidfd)
 
+    def collector(self, directory: Path, node_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
+        return _serve(directory, node_id, "collector", (), supervisor_pidfd)
+
 
 def _serve(directory: Path, node_id: int, name: str, servers: tuple[int, ...], supervisor_pidfd: int) -> int:
     behave = directory / "behave"
@@ -44,11 +47,14 @@ def _serve(directory: Path, node_id: int, name: str, servers: tuple[int, ...], s
     told = []
     signal.signal(signal.SIGTERM, lambda *_: None if (behave / f"{name}.deaf").exists() else told.append(1))
     superblock = Superblock.attach(node_id)
+    if not servers:
+        superblock.set("collector_state", CONSTANTS["SERVER_READY"])
     for server in servers:
         superblock.server_set(server, "state", CONSTANTS["SERVER_READY"])
         superblock.server_set(server, "epoch", superblock.server_get(server, "epoch") + 1)
     orphaned = False
-    while not told:
+    finishing = superblock.state == CONSTANTS["NODE_DRAINING"]  # started to do what is left
+    while not told and not finishing:
         watched = [read_end] if orphaned else [read_end, supervisor_pidfd]
         ready, _, _ = select.select(watched, [], [], 0.02)
         if supervisor_pidfd in ready:
@@ -58,7 +64,7 @@ def _serve(directory: Path, node_id: int, name: str, servers: tuple[int, ...], s
                 for server in servers:
                     superblock.set_server_done(view.slot, server, view.generation)
     for server in servers:
-        superblock.server_set(server, "state", CONSTANTS["SERVER_STOPPING"])
+        superblock.server_set(server, "state", CONSTANTS["SERVER_DOWN"])
     superblock.close()
     return 0
 

@@ -23,6 +23,7 @@ GEOMETRY = {
     "images_n": 2,
     "file_bytes": 262_144,
     "directory_rows": 64,
+    "dense_blocks": 64,
     "summary_rows": 64,
 }
 
@@ -140,6 +141,8 @@ class FakeNode:
     def result(self, server: int, sequence: int, value: int) -> None:
         """Write the result of a command."""
         COMMAND.pack_into(self.region, "result", value, self.record_at(server, sequence))
+        if value != CONSTANTS["RESULT_OK"]:
+            self.set_link(server, "unusual_until", max(self.link(server, "unusual_until"), sequence + 1))
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 

@@ -19,16 +19,18 @@ import msgspec
 
 from warren.engine import _core, queue_index
 from warren.engine.queue import EVENT_TIMER, Options, QueueService
+from warren.engine.queue_arguments import QueueArguments
 from warren.engine.queue_index import Folder
 from warren.ipc import _core as atomics
 from warren.ipc import layout
-from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, LINK, SERVER, SUPERBLOCK
+from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, LINK, QUEUE_STATS, SERVER, SUPERBLOCK
 from warren.ipc.superblock import Superblock
 
 SERVER_INDEX = layout.SERVER_WORKER_FIRST
 FILE_BYTES = 256 * 1024
 PAGE = layout.PAGE_BYTES
 OK, NO, ERROR = CONSTANTS["RESULT_OK"], CONSTANTS["RESULT_NO"], CONSTANTS["RESULT_ERROR"]
+REFUSED, DUPLICATE = CONSTANTS["RESULT_REFUSED"], CONSTANTS["RESULT_DUPLICATE"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Queue:
     id: int
     durable: bool = True
     subscription_of: int = 0
+    dead_letters_of: int = 0
+    policy: QueueArguments = field(default_factory=QueueArguments)
 
 
 class _Region:
@@ -74,6 +78,8 @@ class Delivery:
     count: int
     body: bytes
     location: int
+    reason: int
+    priority: int
 
 
 class Peer:
@@ -154,11 +160,24 @@ class Peer:
         return struct.pack(">QQ", self.epoch, next(self.ids))
 
     def publish(
-        self, queue: int | list[int], body: bytes, *, flags: int = 5, meta: bytes = b"", id: bytes | None = None
+        self,
+        queue: int | list[int],
+        body: bytes,
+        *,
+        flags: int = 5,
+        meta: bytes = b"",
+        id: bytes | None = None,
+        expires: int = 0,
+        due: int = 0,
+        priority: int = 0,
+        key: bytes = b"",
     ) -> int:
-        """Publish; flags default to PERSISTENT | SYNCED."""
-        blob = meta + body
-        fields: dict[str, Any] = {"id": id or self.new_id(), "meta_length": len(meta)}
+        """Publish; flags default to PERSISTENT | SYNCED. Times are milliseconds since 1970."""
+        blob = key + meta + body
+        fields: dict[str, Any] = {"id": id or self.new_id(), "meta_length": len(meta), "tag": due}
+        fields["count"] = expires | priority << CONSTANTS["PRIORITY_SHIFT"]
+        if key:
+            flags |= CONSTANTS["FLAG_DEDUPLICATE"]
         if isinstance(queue, list):
             blob = struct.pack(f"<{len(queue)}I", *queue) + blob
             flags |= CONSTANTS["FLAG_ROUTES"]
@@ -228,6 +247,8 @@ class Peer:
                         word("delivery_count"),
                         body,
                         word("location"),
+                        word("flags") >> CONSTANTS["DELIVERY_REASON_SHIFT"] & CONSTANTS["DELIVERY_REASON_MASK"],
+                        word("flags") >> CONSTANTS["DELIVERY_PRIORITY_SHIFT"],
                     )
                 )
             head += 1
@@ -368,6 +389,7 @@ class Node:
     file_bytes: int = FILE_BYTES
     images_n: int = 3
     journal_files_max: int = 8
+    memory_bytes: int = 0
     reached: Callable[[str], None] = lambda point: None
     said: list[str] = field(default_factory=list)
     ring_records: int = 1024
@@ -384,6 +406,7 @@ class Node:
             "embed_bytes_max": 4096,
             "reply_bytes": 65536,
             "directory_rows": 4096,
+            "dense_blocks": 64,
         }
         self.superblock = _Superblock(self.geometry)
         self.superblock.set("catalog_version", 1)
@@ -419,7 +442,7 @@ class Node:
         if self.old_images is not None and salvage:
             self.salvaged = queue_index.salvage(self.old_images.buffer, self.images_n, self.file_bytes, self.folder)
         size = PAGE + self.images_n * self.file_bytes
-        images, timages, stats = _Region(size), _Region(size), _Region(64 * 128)
+        images, timages, stats = _Region(size), _Region(size), _Region(64 * QUEUE_STATS.size)
         g = self.geometry
         own_bytes = layout.client_region_bytes(
             g["servers_n"], g["ring_records"], g["delivery_slots"], g["reply_bytes"], g["arena_bytes"]
@@ -451,6 +474,7 @@ class Node:
                 node_id=7,
                 file_bytes=self.file_bytes,
                 reply_bytes=65536,
+                memory_bytes=self.memory_bytes,
                 load_catalog=lambda: list(self.queues),
                 open_store=lambda store: self._open_store(engine, store),
                 say=self.said.append,

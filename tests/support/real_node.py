@@ -55,8 +55,12 @@ class RealNode:
             env=environment,
         )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert "is up" in line, line + self.process.stdout.read()
+        said = ""
+        while line := self.process.stdout.readline():  # others may come first, as of an alarm
+            said += line
+            if "is up" in line:
+                return
+        raise AssertionError(said)
 
     def pids(self) -> dict[str, int]:
         """Pids by role: supervisor, store, worker-<i>."""
@@ -93,6 +97,15 @@ class RealNode:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None
+
+    def wait(self) -> str:
+        """Wait until it has ended, because it was told to; returns what it said. A signal now would be a second one,
+        which kills what is left.
+        """
+        process, self.process = self.process, None
+        assert process is not None
+        said, _nothing = process.communicate(timeout=60)
+        return said
 
     def stop(self) -> None:
         """Stop it in good order and wait for its end."""

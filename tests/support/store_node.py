@@ -19,9 +19,10 @@ import sysv_ipc
 from warren.engine import _core, file_summary
 from warren.engine.config import Settings
 from warren.engine.message_store import store_folder
-from warren.ipc import names
+from warren.ipc import _core as shared
+from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity
-from warren.ipc.layout import CONSTANTS
+from warren.ipc.layout import CONSTANTS, LINK, PAGE_BYTES
 from warren.ipc.region import (
     Region,
     RegionError,
@@ -50,6 +51,7 @@ SMALL: dict[str, int] = {
     "reply_bytes": 4096,
     "message_bytes_max": 128 * 1024,
     "directory_rows": 16384,
+    "dense_blocks": 64,
     "summary_rows": 256,
     "index_rows": 1024,
 }
@@ -93,6 +95,8 @@ class StoreNode:
             client.close()
         for name in posix_names(names.node_prefix(self.node_id)):
             posix_unlink(name)
+        for role in ("store", "collector"):
+            mailbox.unlink(names.mailbox(self.node_id, role))
         self.superblock.close()
         for semaphore in self._semaphores:
             semaphore.remove()
@@ -262,7 +266,6 @@ class Client:
             posix_open(names.region(node_id, what, self.server, generation))
             for what in ("images", "directory", "summary")
         ]
-        self.maps.append(posix_open(names.region(node_id, "index", self.server, get("index_generation", self.server))))
         self.folder_fd = os.open(self.node.folder(self.server), os.O_RDONLY | os.O_DIRECTORY)
         self.core.set_regions(*(region.buffer for region in self.maps), self.folder_fd)
         self.epoch = get("epoch", self.server)
@@ -270,6 +273,10 @@ class Client:
             region.close()
         if old_fd >= 0:
             os.close(old_fd)
+
+    def announce_death(self, until: int) -> None:
+        """What its delete_and_terminate writes into its own region before it tells the server."""
+        shared.store64(self.region.buffer, PAGE_BYTES + self.server * LINK.size + LINK.offset("dying_until"), until)
 
     def refresh(self) -> None:
         if self.epoch != self.node.get("epoch", self.server):

@@ -7,6 +7,7 @@ on file size.
 import json
 import resource
 import signal
+import zlib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from warren.engine.errors import (
     InvalidName,
     LimitError,
     QueueNotFound,
+    ResourceLocked,
     StoreError,
     UsageError,
 )
@@ -94,7 +96,7 @@ def test_refusals_change_nothing() -> None:
         (InvalidName, lambda: catalog.declare_exchange(".x")),
         (InvalidName, lambda: catalog.declare_subscription("orders", "a/b")),
         (InvalidName, lambda: catalog.bind("orders", "events", "k" * 256)),
-        (UsageError, lambda: catalog.declare_exchange("x", type="headers")),
+        (UsageError, lambda: catalog.declare_exchange("x", type="hash")),
         (UsageError, lambda: catalog.declare_exchange("amq.mine")),
         (UsageError, lambda: catalog.delete_exchange("amq.direct")),
         (UsageError, lambda: catalog.delete_exchange("")),
@@ -231,3 +233,125 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert same(Catalog.load(tmp_path), catalog)
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_arguments_are_stored_in_one_form() -> None:
+    """What is said aloud and equals the default is the same declaration; seconds and counts have one type each."""
+    catalog = Catalog()
+    first = catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": 5, "overflow": "drop-head"})
+    assert first.arguments == {"message_ttl": 5.0}
+    assert catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": "5.0"}) is first
+    assert (first.policy.message_ttl_ms, first.policy.dead_letters, first.policy.rejects_publish) == (
+        5000,
+        False,
+        False,
+    )
+    with pytest.raises(DeclarationMismatch, match=r"message_ttl.: 5\.0.*message_ttl.: 6\.0"):
+        catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": 6})
+    with pytest.raises(DeclarationMismatch):
+        catalog.declare_queue("q", workers_n=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"ttl": 1}, "known are .*message_ttl"),
+        ({"message_ttl": 0}, "seconds"),
+        ({"message_ttl": float("nan")}, "seconds"),
+        ({"message_ttl": True}, "number"),
+        ({"expires": -1}, "seconds"),
+        ({"max_length": 0}, "from 1"),
+        ({"max_length": 1.5}, "whole"),
+        ({"max_length": "many"}, "max_length"),
+        ({"max_length_bytes": 1 << 63}, "whole"),
+        ({"overflow": "reject-publish"}, "max_length"),
+        ({"max_length": 1, "overflow": "block"}, "reject-publish"),
+        ({"dead_letter_routing_key": "k"}, "dead_letter_exchange"),
+        ({"dead_letter_exchange": "a/b"}, "slash"),
+        ({"dead_letter_exchange": "x", "dead_letter_routing_key": "k" * 256}, "long"),
+        ({"max_priority": 10}, "from 0 to 9"),
+        ({"delivery_limit": 0}, "from 1"),
+        ({"single_active_consumer": 2}, "True or False"),
+        ({"deduplication_window": 1e12}, "seconds"),
+        ({"exclusive": True}, "client"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(arguments: dict[str, object], says: str) -> None:
+    catalog = Catalog()
+    with pytest.raises(UsageError, match=says):
+        catalog.declare_queue("q", workers_n=1, arguments=arguments)
+    assert not catalog.queues
+
+
+def test_a_companion_lives_and_goes_with_its_queue() -> None:
+    catalog = Catalog()
+    catalog.declare_queue("other", workers_n=2)
+    queue = catalog.declare_queue("q", workers_n=2, durable=False, arguments={"dead_letter_exchange": ""})
+    companion = catalog.dead_letters(queue)
+    assert companion is not None
+    assert (companion.hidden, companion.durable, companion.worker) == (True, False, queue.worker)
+    assert companion.dead_letters_of == queue.id
+    assert companion in catalog.of_worker(queue.worker)
+    with pytest.raises(QueueNotFound):
+        catalog.queue(companion.name)
+    assert catalog.dead_letters(catalog.queue("other")) is None
+    loaded = Catalog.decode(catalog.encode(), Path("x"))
+    assert same(loaded, catalog)
+    catalog.delete_queue("q")
+    assert list(catalog.queues) == ["other"]
+
+
+def test_an_exclusive_queue_belongs_to_one_client_and_survives_no_start() -> None:
+    catalog = Catalog()
+    mine = catalog.declare_queue(
+        "mine", workers_n=1, arguments={"exclusive": True, "dead_letter_exchange": ""}, client=7
+    )
+    catalog.declare_exchange("x")
+    assert mine.owner == 7
+    assert catalog.declare_queue("mine", workers_n=1, arguments=mine.arguments, client=7) is mine
+    for change in (
+        lambda: catalog.declare_queue("mine", workers_n=1, arguments=mine.arguments, client=8),
+        lambda: catalog.delete_queue("mine", client=8),
+        lambda: catalog.bind("mine", "x", client=8),
+        lambda: catalog.unbind("mine", "x", client=8),
+        lambda: catalog.declare_subscription("mine", "s"),
+    ):
+        with pytest.raises(ResourceLocked, match="another client"):
+            change()
+    catalog.declare_subscription("mine", "s", client=7)
+    catalog.bind("mine", "x", client=7)
+    assert len(catalog.drop_transient()) == 3
+    assert not catalog.queues
+    assert not catalog.bindings
+
+
+def test_binding_arguments_are_for_headers_exchanges() -> None:
+    catalog = Catalog()
+    catalog.declare_queue("q", workers_n=1)
+    one = catalog.bind("q", "amq.headers", arguments={"b": 1, "a": "x", "x-match": "any"})
+    assert catalog.bind("q", "amq.headers", arguments={"x-match": "any", "a": "x", "b": 1}) == one
+    catalog.bind("q", "amq.headers", arguments={"b": True, "a": "x", "x-match": "any"})
+    assert len(catalog.bindings) == 2, "1 and True are different values"
+    assert same(Catalog.decode(catalog.encode(), Path("x")), catalog)
+    assert one.arguments == {"a": "x", "b": 1, "x-match": "any"}
+    for wrong in ({"x-match": "some"}, {"a": b"bytes"}, {"a": [1]}, {1: "a"}):
+        with pytest.raises(UsageError):
+            catalog.bind("q", "amq.headers", arguments=wrong)
+    with pytest.raises(UsageError, match="only a headers exchange"):
+        catalog.bind("q", "amq.direct", "k", {"a": 1})
+    assert catalog.unbind("q", "amq.headers", arguments={"b": 1, "a": "x", "x-match": "any"})
+    assert not catalog.unbind("q", "amq.headers", arguments={"b": 1, "a": "x"})
+
+
+def test_a_file_of_the_first_version_loads() -> None:
+    raw = (
+        b'{"format_version":1,"version":9,"next_queue_id":3,"queues":[{"id":1,"name":"q","durable":true,"worker":0,'
+        b'"hidden":false,"arguments":{},"subscription_of":0},{"id":2,"name":"q/s","durable":true,"worker":0,'
+        b'"hidden":true,"arguments":{},"subscription_of":1}],"exchanges":[{"name":"x","type":"topic","durable":true}],'
+        b'"bindings":[{"exchange":"x","queue":"q","routing_key":"a.*"}]}'
+    )
+    catalog = Catalog.decode(b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw), Path("x"))
+    queue = catalog.queue("q")
+    assert (queue.owner, queue.dead_letters_of, queue.policy.given()) == (0, 0, {})
+    assert catalog.bindings == {Binding("x", "q", "a.*")}
+    assert catalog.exchange("x").alternate is None

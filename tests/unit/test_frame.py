@@ -88,7 +88,7 @@ def test_bytes_of_a_frame() -> None:
         "sequence": 7,
         "extra": 9,
         "meta_length": 8,
-        "reserved": 0,
+        "part": 0,
     }
     assert FRAME.get_bytes(made, "id") == bytes(range(16))
     assert made[FRAME.size : -1] == body
@@ -260,7 +260,7 @@ def test_reasons() -> None:
     assert frame.why_not(damaged("size", len(made) - 10), 0, SALT) == "marker"
     assert frame.why_not(damaged("version", 2), 0, SALT) == "version"
     assert frame.why_not(damaged("kind", 7), 0, SALT) == "kind"
-    assert frame.why_not(damaged("reserved", 1), 0, SALT) == "crc"
+    assert frame.why_not(damaged("part", 1), 0, SALT) == "crc"
 
 
 def test_wrong_arguments() -> None:

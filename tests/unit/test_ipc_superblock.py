@@ -187,3 +187,35 @@ def test_waiting_for_a_state(superblock: Superblock) -> None:
     began = time.monotonic()
     assert superblock.wait_state({running}, 30)
     assert time.monotonic() - began < 30
+
+
+def test_an_armed_crash_point_kills_one_process_after_so_many_passes(superblock: Superblock) -> None:
+    roll, retired = CONSTANTS["CRASH_ROLL"], CONSTANTS["CRASH_RETIRED"]
+
+    def passes() -> tuple[int, bool]:
+        """How often a child passed `roll` (and always `retired`) before it died, at most five times."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for _ in range(5):
+                superblock.crash_point(retired)
+                superblock.crash_point(roll)
+                os.write(writer, b".")
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            passed = len(pipe.read())
+        return passed, os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+    assert superblock.armed_crash is None
+    assert passes() == (5, False)
+    superblock.arm_crash("roll", 2)
+    assert superblock.armed_crash == "roll"
+    assert passes() == (2, True)
+    assert superblock.armed_crash is None
+    assert passes() == (5, False)
+    superblock.arm_crash("roll")
+    superblock.disarm_crash()
+    assert passes() == (5, False)
+    with pytest.raises(KeyError):
+        superblock.arm_crash("nowhere")

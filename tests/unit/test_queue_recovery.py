@@ -314,6 +314,29 @@ def test_damage_in_an_old_file_is_reported_and_costs_only_that_file(node: Node) 
     worker.kill()
 
 
+def test_damage_before_what_was_synced_is_no_torn_tail(node: Node) -> None:
+    """A later frame of the newest file says that what lies before it was synced: it is left as it is, and reported."""
+    worker = node.worker()
+    producer = node.peer(worker)
+    for i in range(20):
+        publish(worker, producer, 1, 1, first=i)
+    worker.kill()
+    node.peers.clear()
+    node.old_images = None
+    path = node.folder.journal_file(0)
+    data = bytearray(path.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    first_bad = data.index(b"%08d" % 7)
+    data[first_bad] ^= 1
+    path.write_bytes(data)
+    worker = node.worker()
+    assert worker.engine.stats(1)[0] == 7
+    assert worker.service.recovered.torn_bytes == 0
+    assert [str(path) in line for line in worker.service.recovered.damaged] == [True]
+    worker.kill()
+    assert path.read_bytes()[:end] == data[:end]
+
+
 def test_sequences_do_not_begin_anew_when_all_was_acked_and_files_are_gone(node: Node) -> None:
     worker = node.worker()
     producer, consumer = node.peer(worker), node.peer(worker)
@@ -379,15 +402,30 @@ def snapshot(folder: Path) -> dict[Path, bytes]:
     return found
 
 
-POINTS = ("flush.dat", "flush.dat-synced", "flush.idx", "flush.idx-synced", "flush.forgotten")
+POINTS = (
+    "flush.linked", "flush.dat-synced", "flush.idx-new", "flush.idx", "flush.idx-synced", "flush.forgotten",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("point", "alive"), [*((point, 1.0) for point in POINTS), ("flush.dat", 0.2), ("flush.dat-synced", 0.2)]
+)
 @pytest.mark.crash
-def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, point: str) -> None:
+def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, point: str, alive: float) -> None:
+    """`alive`: share of the first file's messages that nobody has taken: its frames are copied, or it is linked."""
     worker = small.worker()
-    producer = small.peer(worker)
+    producer, consumer = small.peer(worker), small.peer(worker)
     image: dict[Path, bytes] = {}
+    gone = 0
+    if alive < 1:
+        gone = 100
+        publish(worker, producer, 1, 120, size=1500)
+        consumer.credit(1, credit=gone)
+        worker.turns()
+        consumer.ack(1, consumer.receive(worker)[-1].sequence, MULTIPLE)
+        worker.until(lambda: consumer.get("head") == consumer.prepared)
+        consumer.command("OP_CANCEL", queue=1)
+        worker.turns()
 
     def reached(name: str) -> None:
         if name == point and not image:
@@ -395,7 +433,7 @@ def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, p
             image[Path("here")] = b""
 
     worker.service.options.reached = reached
-    publish(worker, producer, 1, 700, size=1500)
+    publish(worker, producer, 1, 700, size=1500, first=120 if gone else 0)
     worker.until(lambda: image)
     worker.kill()
     del image[Path("here")]
@@ -414,7 +452,7 @@ def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, p
         worker.kill()
     worker = small.worker()
     numbers = [number for number, _marked in drain(worker, small.peer(worker), 1)]
-    assert numbers == list(range(ready))
+    assert numbers == list(range(gone, gone + ready))
     assert ready > 300
     worker.kill()
 
@@ -687,4 +725,203 @@ def test_a_million_messages_come_back_fast(tmp_path: Path) -> None:
     worker = node.worker()
     assert worker.engine.stats(1)[0] == n
     print(f"{n} messages recovered in {worker.service.recovered.seconds:.3f} s")
+    worker.kill()
+
+
+# ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paging(tmp_path: Path) -> Node:
+    """A worker with memory for one chunk of rows: whatever can leave it does. Journal files of some 1,300 messages."""
+    return Node(
+        tmp_path, queues=[Queue(1), Queue(2), Queue(5, subscription_of=1)], journal_files_max=2, memory_bytes=60_000
+    )
+
+
+def settle(worker: Incarnation) -> None:
+    """Serve until nothing more can leave memory: two journal files, heads and tails are left."""
+    worker.until(lambda: len(worker.engine.files(False)) <= 2)
+    worker.turns(2)
+    worker.service.turn(50_000_000, False)
+    worker.engine.check()
+
+
+def backlog(worker: Incarnation, producer: Peer, n: int, queue: int = 1) -> None:
+    """Publish far more than fits, and wait until what can leave memory has left."""
+    publish(worker, producer, queue, n, size=100)
+    settle(worker)
+    assert worker.engine.stats(queue)[5] >= n - 7 * 1024
+
+
+@pytest.mark.parametrize("restart", [None, "kill", "stop"])
+def test_a_backlog_beyond_memory_is_delivered_once_and_in_order(paging: Node, restart: str | None) -> None:
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    backlog(worker, producer, 15_000)
+    if restart:
+        if restart == "kill":
+            worker.kill()
+        else:
+            assert worker.stop()
+        paging.peers.clear()
+        worker = paging.worker()
+        worker.engine.check()
+        assert worker.engine.stats(1)[5] > 7_000
+        assert worker.engine.counters()["row_bytes"] <= 600_000  # what the journal alone knows stays
+    seen = drain(worker, paging.peer(worker), 1)
+    assert seen == [(i, restart == "kill") for i in range(15_000)]
+    worker.engine.check()
+    assert worker.engine.counters()["messages"] == worker.engine.counters()["paged"] == 0
+    worker.kill()
+
+
+def test_acks_and_returns_in_the_middle_of_a_paged_backlog(paging: Node) -> None:
+    worker = paging.worker()
+    producer, consumer = paging.peer(worker), paging.peer(worker)
+    consumer.credit(1, credit=200)
+    backlog(worker, producer, 12_000)
+    held = [item.sequence for item in consumer.receive(worker)]
+    assert held == list(range(200))
+    consumer.ack_many(1, held[::2])  # of a chunk that then has gaps
+    for sequence in held[1::2]:
+        consumer.nack(1, sequence)
+    consumer.command("OP_CANCEL", queue=1)
+    worker.turns()
+    backlog(worker, producer, 12_000, queue=2)  # pushes the first queue's chunks out
+    worker.engine.check()
+    browsed = browse(worker, consumer, 1)
+    assert browsed[:100] == list(range(1, 200, 2))
+    assert browsed[100:] == list(range(200, 200 + len(browsed) - 100))
+    worker.kill()
+    paging.peers.clear()
+    worker = paging.worker()
+    worker.engine.check()
+    numbers = [number for number, _marked in drain(worker, paging.peer(worker), 1)]
+    assert numbers == [*range(1, 200, 2), *range(200, 12_000)]
+    assert worker.engine.stats(2)[0] == 12_000
+    worker.kill()
+
+
+def test_what_was_acked_and_not_yet_erased_does_not_come_back_with_its_page(paging: Node) -> None:
+    """The entries of acked messages are in the segment until their ACK's journal file goes: the page knows better."""
+    worker = paging.worker()
+    producer, consumer = paging.peer(worker), paging.peer(worker)
+    backlog(worker, producer, 9_000)
+    consumer.credit(1, credit=40)
+    worker.turns()
+    held = [item.sequence for item in consumer.receive(worker)]
+    consumer.ack_many(1, held[10:30])
+    consumer.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    worker.turns()
+    entries = paging.folder.index_file(1, 0).read_bytes()[FILE_HEADER_BYTES:]
+    assert all(any(entries[at * 64 : at * 64 + 64]) for at in range(40))
+    worker.kill()
+    paging.peers.clear()
+    worker = paging.worker()
+    for chunk in (0, 1):
+        assert worker.engine.page_out(1, chunk) in (True, False)
+    assert worker.engine.stats(1)[5] >= 2_000
+    seen = drain(worker, paging.peer(worker), 1)
+    assert [number for number, _marked in seen] == [*range(10), *range(30, 9_000)]
+    worker.kill()
+
+
+def test_marks_and_counts_outlive_the_page(paging: Node) -> None:
+    worker = paging.worker()
+    producer, consumer = paging.peer(worker), paging.peer(worker)
+    backlog(worker, producer, 9_000)
+    consumer.credit(1, credit=3)
+    worker.turns()
+    assert [item.count for item in consumer.receive(worker)] == [0, 0, 0]
+    consumer.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    worker.turns()
+    assert worker.engine.page_out(1, 0)
+    assert worker.stop()
+    paging.peers.clear()
+    worker = paging.worker()
+    assert worker.service.recovered.clean
+    worker.engine.page_out(1, 0)
+    consumer = paging.peer(worker)
+    consumer.credit(1, credit=5)
+    worker.turns()
+    found = consumer.receive(worker)
+    assert [(item.sequence, item.redelivered, item.count > 0) for item in found] == [
+        (0, True, True), (1, True, True), (2, True, True), (3, False, False), (4, False, False),
+    ]  # fmt: skip
+    worker.kill()
+
+
+def test_a_purge_and_a_deletion_reach_what_is_not_in_memory(paging: Node) -> None:
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    backlog(worker, producer, 8_000)
+    backlog(worker, producer, 8_000, queue=2)
+    assert producer.control(worker, op="purge", queue=1) == {"count": 8_000}
+    worker.engine.check()
+    paging.queues = [queue for queue in paging.queues if queue.id != 2]
+    SUPERBLOCK.pack_into(paging.superblock.buffer, "catalog_version", 2)
+    worker.turns(3)
+    assert worker.engine.counters()["messages"] == worker.engine.counters()["paged"] == 0
+    publish(worker, producer, 1, 10)
+    worker.kill()
+    paging.peers.clear()
+    worker = paging.worker()
+    assert [number for number, _marked in drain(worker, paging.peer(worker), 1)] == list(range(10))
+    worker.kill()
+
+
+def test_claims_of_paged_messages_and_their_way_back(paging: Node) -> None:
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    backlog(worker, producer, 8_000)
+    assert claims(worker, producer, 5_000) == (0, 5_000)
+    worker.engine.check()
+    publish(worker, producer, 2, 4_000)
+    settle(worker)
+    assert producer.control(worker, op="ack_to", queue=5, sequence=1_000) == {"count": 1_000}
+    worker.kill()
+    paging.peers.clear()
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    assert producer.control(worker, op="release", queue=1, subscription_queue=5) == {"count": 4_000}
+    worker.engine.check()
+    numbers = [number for number, _marked in drain(worker, producer, 1)]
+    assert numbers == [*range(5_000, 8_000), *range(1_000, 5_000)]
+    worker.kill()
+
+
+def test_a_damaged_entry_of_a_paged_chunk_costs_one_message_and_is_reported(paging: Node) -> None:
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    backlog(worker, producer, 9_000)
+    assert worker.engine.page_out(1, 2) or worker.engine.stats(1)[5]
+    with open(paging.folder.index_file(1, 0), "r+b") as file:
+        file.seek(FILE_HEADER_BYTES + 3_000 * 64 + 33)
+        file.write(b"\xff")
+    numbers = [number for number, _marked in drain(worker, paging.peer(worker), 1)]
+    assert numbers == [i for i in range(9_000) if i != 3_000]
+    worker.engine.check()
+    worker.until(lambda: any("1 messages dropped" in line for line in paging.said))
+    worker.kill()
+
+
+def test_many_acks_of_a_long_backlog_are_applied_without_waiting_for_their_journal_file(paging: Node) -> None:
+    worker = paging.worker()
+    producer, consumer = paging.peer(worker), paging.peer(worker)
+    n = 40_000
+    backlog(worker, producer, n)
+    consumer.credit(1)
+    held: list[int] = []
+    acked = 0
+    rng = random.Random(3)
+    while acked < n:
+        worker.service.turn(20_000_000)
+        held += [item.sequence for item in consumer.receive(worker)]
+        rng.shuffle(held)
+        half, held = (held[: len(held) // 2 + 1], held[len(held) // 2 + 1 :])
+        if half:
+            consumer.ack_many(1, half)
+            acked += len(half)
+    worker.until(lambda: not list((paging.folder.segments / "1").glob("0.idx")))
     worker.kill()

@@ -131,3 +131,53 @@ def test_the_cache_is_bounded_and_gives_the_same_answer() -> None:
         router.route("x", str(number))
     assert len(router._cache) <= CACHE_MAX
     assert router.route("x", "1") == router.route("x", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "goes"),
+    [
+        ({"a": 1, "b": "x"}, {"a": 1, "b": "x", "c": 2}, True),
+        ({"a": 1, "b": "x"}, {"a": 1}, False),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 1}, {"a": 1.0}, False),
+        ({"a": None}, {"a": [1, 2]}, True),
+        ({"a": None}, {"b": 1}, False),
+        ({}, {}, True),
+        ({"x-match": "all"}, {"a": 1}, True),
+        ({"x-match": "any"}, {"a": 1}, False),
+        ({"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
+        ({"x-match": "any", "a": 1, "b": 2}, {"b": 3}, False),
+        ({"x-kind": 1, "a": 1}, {"a": 1}, True),
+        ({"x-match": "any", "x-kind": 1}, {"x-kind": 1}, False),
+        ({"x-match": "all-with-x", "x-kind": 1, "a": 1}, {"a": 1}, False),
+        ({"x-match": "all-with-x", "x-kind": 1, "a": 1}, {"a": 1, "x-kind": 1}, True),
+        ({"x-match": "any-with-x", "x-kind": 1, "a": 1}, {"x-kind": 1}, True),
+    ],
+)
+def test_headers_exchange(arguments: dict[str, object], headers: dict[str, object], goes: bool) -> None:
+    catalog = catalog_with("q")
+    catalog.bind("q", "amq.headers", "ignored", arguments)
+    router = Router(catalog)
+    for _again in range(2):  # nothing is remembered by key
+        assert bool(router.route("amq.headers", "k", headers)) is goes
+        assert bool(router.route("amq.headers", "k")) is (not arguments or arguments == {"x-match": "all"})
+
+
+def test_what_an_exchange_cannot_route_goes_to_its_alternate() -> None:
+    catalog = catalog_with("a", "rest", "odd")
+    catalog.declare_exchange("first", type="direct", alternate="second")
+    catalog.declare_exchange("second", type="headers", alternate="third")
+    catalog.declare_exchange("third", type="fanout", alternate="first")
+    catalog.bind("a", "first", "k")
+    catalog.bind("odd", "second", arguments={"odd": True})
+    router = Router(catalog)
+    assert names(router, "first", "k") == ["a"]
+    assert names(router, "first", "other") == []  # around the circle once
+    catalog.bind("rest", "third")
+    router = Router(catalog)
+    assert names(router, "first", "other") == ["rest"]
+    assert [item.name for item in router.route("first", "other", {"odd": True})] == ["odd"]
+    catalog.delete_exchange("third")
+    assert names(Router(catalog), "first", "other") == []
+    with pytest.raises(ExchangeNotFound):
+        Router(catalog).route("third", "k")

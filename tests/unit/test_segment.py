@@ -16,6 +16,7 @@ import pytest
 from warren.engine import _core, frame, segment
 from warren.engine.errors import CorruptRecord, DiskFull, FormatVersionError, PermissionRefused, StoreError, SyncFailed
 from warren.engine.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, FILE_STORE, KIND_MESSAGE
+from warren.ipc.layout import CONSTANTS
 
 SIZE = 64 * 1024
 PLACE = {"kind": FILE_STORE, "node_id": 77, "owner": 2, "file": 5}
@@ -45,7 +46,7 @@ def test_created_file(tmp_path: Path) -> None:
     finally:
         os.close(made.fd)
     header = segment.read_header(path, **PLACE)
-    assert header == segment.Header(1, FILE_STORE, 77, 2, 5, made.salt, header.created_ns)
+    assert header == segment.Header(1, FILE_STORE, 77, 2, 5, made.salt, header.created_ns, 5, 5)
     assert os.listdir(tmp_path) == ["5.rdq"]
     found = segment.scan_file(path, **PLACE)
     assert (len(found.frames), found.frames.end, found.frames.reason) == (0, FILE_HEADER_BYTES, "zeros")
@@ -58,7 +59,7 @@ def test_left_over_of_a_killed_create_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "5.rdq"
     (tmp_path / "5.rdq.new").write_bytes(b"half made")
     make(path)
-    assert segment.list_files(tmp_path, ".rdq") == ([(5, path)], [], [])
+    assert segment.list_files(tmp_path, ".rdq") == ([(5, path)], [], [], {}, [])
 
 
 def test_existing_file_is_never_replaced(tmp_path: Path) -> None:
@@ -305,3 +306,168 @@ def test_listing(tmp_path: Path) -> None:
     assert found.files == [(int(name[:-4]), tmp_path / name) for name in ours]
     assert found.unfinished == [tmp_path / "11.rdq.new"]
     assert {path.name for path in found.foreign} == {*foreign, "4.rdq", "5.rdq"}
+
+
+# -- recycling -------------------------------------------------------------------------------------------------
+
+
+def spare(folder: Path, number: int, size: int = SIZE) -> tuple[Path, int]:
+    """A file full of records that went, as a spare; and its salt."""
+    path = folder / f"{number}.rdq"
+    made = segment.create(path, FILE_STORE, 77, 2, number, size)
+    os.close(made.fd)
+    with path.open("r+b") as file:
+        file.seek(FILE_HEADER_BYTES)
+        file.write(frames(made.salt, 300)[: size - FILE_HEADER_BYTES])
+    assert segment.recycle(path, size, segment.Spares(folder), 9)
+    return folder / f"{number}.free", made.salt
+
+
+def test_a_spare_becomes_the_next_file_and_none_of_its_records(tmp_path: Path) -> None:
+    old, salt = spare(tmp_path, 3)
+    inode = old.stat().st_ino
+    passed: list[int] = []
+    made = segment.create(
+        tmp_path / "5.rdq",
+        FILE_STORE,
+        77,
+        2,
+        5,
+        SIZE,
+        spares=segment.Spares(tmp_path),
+        passed=passed.append,
+        positions=(2, 4),
+    )
+    os.close(made.fd)
+    assert os.listdir(tmp_path) == ["5.rdq"]
+    assert passed == [CONSTANTS["CRASH_FILE_RECYCLED"]]
+    assert (tmp_path / "5.rdq").stat().st_ino == inode
+    found = segment.scan_file(tmp_path / "5.rdq", **PLACE)
+    assert found.header[:6] == (1, FILE_STORE, 77, 2, 5, made.salt)
+    assert (found.header.position_low, found.header.position_high) == (2, 4)
+    assert made.salt != salt
+    assert len(found.frames) == 0
+    listed, _reason = _core.scan_list(5, made.salt, bytes(found.data))
+    assert (listed.messages, listed.damage, listed.used) == (0, [], FILE_HEADER_BYTES)
+    assert _core.scan_list(5, salt, bytes(found.data))[0].messages > 200  # they are there, and do not count
+
+
+def test_reuse_is_asked_for_and_only_fits_the_size(tmp_path: Path) -> None:
+    spare(tmp_path, 3, 2 * SIZE)
+    kept, _salt = spare(tmp_path, 4)
+    os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE).fd)
+    assert sorted(os.listdir(tmp_path)) == ["3.free", "4.free", "5.rdq"]
+    inode = kept.stat().st_ino
+    made = segment.create(tmp_path / "6.rdq", FILE_STORE, 77, 2, 6, SIZE, spares=segment.Spares(tmp_path))
+    os.close(made.fd)
+    assert sorted(os.listdir(tmp_path)) == ["5.rdq", "6.rdq"]  # of another size: of no use, and gone
+    assert (tmp_path / "6.rdq").stat().st_ino == inode
+
+
+def test_recycle_keeps_a_few(tmp_path: Path) -> None:
+    for number in range(4):
+        make_number(tmp_path, number)
+    assert segment.recycle(tmp_path / "0.rdq", SIZE, segment.Spares(tmp_path), 2)
+    assert segment.recycle(tmp_path / "1.rdq", SIZE, segment.Spares(tmp_path), 2)
+    assert segment.recycle(tmp_path / "2.rdq", SIZE, segment.Spares(tmp_path), 2)
+    assert sorted(os.listdir(tmp_path)) == ["0.free", "1.free", "3.rdq"]
+    assert segment.recycle(tmp_path / "3.rdq", 2 * SIZE, segment.Spares(tmp_path), 9)  # not of the size that is wanted
+    assert sorted(os.listdir(tmp_path)) == ["0.free", "1.free"]
+    assert not segment.recycle(tmp_path / "3.rdq", SIZE, segment.Spares(tmp_path), 9)
+
+
+def make_number(folder: Path, number: int) -> None:
+    os.close(segment.create(folder / f"{number}.rdq", FILE_STORE, 77, 2, number, SIZE).fd)
+
+
+@pytest.mark.parametrize("victim", ["pwrite", "fsync", "rename"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_kill_at_any_step_leaves_a_spare_or_an_empty_file(tmp_path: Path, victim: str, after: int) -> None:
+    """The directory is copied as it is at each call: what a kill there leaves. Never a file with old records."""
+    spare(tmp_path, 3)
+    image = tmp_path.with_name("image")
+    real = {"pwrite": os.pwrite, "fsync": os.fsync, "rename": Path.rename}[victim]
+    calls = iter(range(100))
+
+    def call(*args: object) -> object:
+        if next(calls) == after:
+            shutil.copytree(tmp_path, image)
+        return real(*args)  # type: ignore[operator]
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Path if victim == "rename" else os, victim, call)
+        os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path)).fd)
+    if not image.exists():
+        return  # fewer calls than that
+    listing = segment.list_files(image, ".rdq")
+    assert listing.foreign == listing.unfinished == []
+    for number, path in listing.files:
+        found = segment.scan_file(path, kind=FILE_STORE, node_id=77, owner=2, file=number)
+        assert len(found.frames) == 0
+    assert len(listing.files) + len(listing.spares) == 1
+    shutil.rmtree(image)
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        (fail("fsync", errno.EIO), SyncFailed),  # of the directory, before anything
+        (fail("fsync", errno.EIO, after=1), SyncFailed),
+        (fail("fsync", errno.EIO, after=2), SyncFailed),
+    ],
+)
+def test_reuse_fails_without_a_file(
+    tmp_path: Path, patch: Callable[[pytest.MonkeyPatch], None], expected: type[StoreError]
+) -> None:
+    spare(tmp_path, 3)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        patch(monkeypatch)
+        with pytest.raises(expected):
+            segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path))
+    assert segment.list_files(tmp_path, ".rdq").files == []
+    made = segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path))
+    os.close(made.fd)
+
+
+def test_a_spare_that_cannot_be_written_is_dropped(tmp_path: Path) -> None:
+    spare(tmp_path, 3)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        real = os.pwrite
+        calls = iter(range(100))
+
+        def call(*args: object) -> object:
+            if next(calls) == 0:
+                raise OSError(errno.EIO, "bad sector")
+            return real(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "pwrite", call)
+        os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path)).fd)
+    assert os.listdir(tmp_path) == ["5.rdq"]
+    data = (tmp_path / "5.rdq").read_bytes()
+    assert data[FILE_HEADER_BYTES:] == bytes(SIZE - FILE_HEADER_BYTES)  # made afresh
+
+
+def test_listing_of_a_store(tmp_path: Path) -> None:
+    for name in ("3.rdq", "4.rdq", "3.lst", "7.lst", "9.free", "1.free", "5.rdq.new", "5.lst.new", "x.lst", "03.free"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "quarantine").mkdir()
+    (tmp_path / "8.lst").mkdir()
+    listing = segment.list_files(tmp_path, ".rdq")
+    assert [number for number, _path in listing.files] == [3, 4]
+    assert listing.lists == {3: tmp_path / "3.lst", 7: tmp_path / "7.lst"}
+    assert [number for number, _path in listing.spares] == [1, 9]
+    assert [path.name for path in listing.unfinished] == ["5.lst.new", "5.rdq.new"]
+    assert [path.name for path in listing.foreign] == ["03.free", "8.lst", "x.lst"]
+    journals = segment.list_files(tmp_path, ".jnl")
+    assert (journals.files, journals.lists, journals.spares) == ([], {}, [])
+
+
+def test_positions_must_make_sense(tmp_path: Path) -> None:
+    path = tmp_path / "5.rdq"
+    make(path)
+    for low, high in ((4, 3), (0, 6)):
+        page = _core.file_header_pack(FILE_STORE, 77, 2, 5, 1, 2, low, high)
+        with path.open("r+b") as file:
+            file.write(page)
+        with pytest.raises(CorruptRecord, match="positions"):
+            segment.read_header(path, **PLACE)

@@ -17,10 +17,14 @@ from rich.console import Console
 from warren.engine.errors import Error
 from warren.tools.bench.harness import BenchError, Result, filesystem_of, real_folder
 
-WORKLOADS = ("store", "queue", "store-latency", "queue-latency", "restart", "idle", "all")
+WORKLOADS = (
+    "store", "store-read", "store-read-old", "queue", "store-latency", "queue-latency",
+    "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "idle", "all",
+)  # fmt: skip
 BATCH = 1000
 LIMIT_SECONDS = 8.0
 RESTART_MESSAGES = 1_000_000
+BACKLOG_MESSAGES = 10_000_000
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -30,8 +34,12 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default="all",
         choices=WORKLOADS,
-        help="store: writes into the message store; queue: publish, consume, ack; …-latency: one message at a time; "
-        "restart: kill -9 with a backlog; idle: what a node costs that nobody uses",
+        help="store: writes into the message store; store-read: reads from memory, store-read-old: from files; "
+        "queue: publish, consume, ack; …-latency: one message at a time; "
+        "backlog: a queue that only grows, then only shrinks; "
+        "restart: kill -9 with a backlog; store-restart: the same with messages in the store; "
+        "store-collect: writes beside garbage collection, and without it; fanout: to 4 queues beside 1, rate and "
+        "bytes on disk; fairness: light queues beside a heavy one; idle: what a node costs that nobody uses",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -42,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
         "--batch", type=int, action="append", metavar="N", help=f"messages in a call; 1: single calls ({BATCH} and 1)"
     )
     parser.add_argument("--clients", type=int, default=1, metavar="N", help="producers, or pairs with a queue each (1)")
-    parser.add_argument("--messages", type=int, default=RESTART_MESSAGES, help="restart: the backlog (1,000,000)")
+    parser.add_argument("--messages", type=int, help="restart: the backlog (1,000,000); backlog: the same (10,000,000)")
+    parser.add_argument("--queues", type=int, default=1, metavar="N", help="restart: queues that share the backlog (1)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each cell; the median is shown (1)")
     parser.add_argument("--limits", action="store_true", help="measure the machine's own limits, too, and show ratios")
     parser.add_argument("--dir", metavar="DIR", help="folder for the temporary nodes")
@@ -52,8 +61,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int, Callable[[], Result]]]:
     """(what it is, size of a body, the run) of everything that was asked for."""
-    from warren.tools.bench.queue import run_idle, run_queue, run_queue_latency, run_restart
-    from warren.tools.bench.store import run_store, run_store_latency
+    from warren.tools.bench.fairness import LOADS, run_fairness
+    from warren.tools.bench.fanout import run_fanout
+    from warren.tools.bench.queue import run_backlog, run_idle, run_queue, run_queue_latency, run_restart
+    from warren.tools.bench.store import run_store, run_store_latency, run_store_read, run_store_read_old
+    from warren.tools.bench.store_life import COLLECT, NOTHING, ONLY_COPY, run_store_collect, run_store_restart
 
     def wanted(name: str) -> bool:
         return options.workload in (name, "all")
@@ -71,13 +83,58 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
                             folder, size, seconds, durability, batch, clients
                         ),
                     )
+            for name, reads in (("store-read", run_store_read), ("store-read-old", run_store_read_old)):
+                if wanted(name):
+                    text = f"{name}, {size} bytes, batch {batch}"
+                    yield (
+                        text,
+                        size,
+                        lambda reads=reads, size=size, batch=batch: reads(  # type: ignore[misc]
+                            folder, size, seconds, batch, clients
+                        ),
+                    )
         for name, timed in (("store-latency", run_store_latency), ("queue-latency", run_queue_latency)):
             if wanted(name):
                 text = f"{name}, {size} bytes, {durability}"
                 yield text, size, lambda timed=timed, size=size: timed(folder, size, seconds, durability)  # type: ignore[misc]
+        messages = options.messages or RESTART_MESSAGES
+        if wanted("backlog"):
+            n = options.messages or BACKLOG_MESSAGES
+            text = f"backlog of {n:,} messages of {size} bytes"
+            yield text, size, lambda size=size, n=n: run_backlog(folder, size, n, seconds)  # type: ignore[misc]
         if wanted("restart"):
-            text = f"restart with {options.messages:,} messages of {size} bytes"
-            yield text, size, lambda size=size: run_restart(folder, size, options.messages)  # type: ignore[misc]
+            text = f"restart with {messages:,} messages of {size} bytes in {options.queues} queues"
+            yield (
+                text,
+                size,
+                lambda size=size, n=messages: run_restart(folder, size, n, options.queues),  # type: ignore[misc]
+            )
+        if wanted("store-restart"):
+            text = f"store restart with {messages:,} messages of {size} bytes"
+            yield text, size, lambda size=size, n=messages: run_store_restart(folder, size, n)  # type: ignore[misc]
+        if wanted("store-collect"):
+            for beside in (COLLECT, NOTHING, *([ONLY_COPY] if options.limits else [])):
+                text = f"store, {size} bytes, nine of ten removed: {beside}"
+                yield (
+                    text,
+                    size,
+                    lambda size=size, beside=beside: run_store_collect(  # type: ignore[misc]
+                        folder, size, seconds, (options.batch or [BATCH])[0], beside
+                    ),
+                )
+        if wanted("fanout"):
+            batch = (options.batch or [BATCH])[0]
+            text = f"fanout to 1 and 4 queues, {size} bytes, {durability}"
+            yield (
+                text,
+                size,
+                lambda size=size, batch=batch: run_fanout(  # type: ignore[misc]
+                    folder, size, seconds, durability, batch
+                ),
+            )
+    if wanted("fairness"):
+        for load in LOADS:
+            yield f"ten light queues beside: {load}", 0, lambda load=load: run_fairness(folder, seconds, load)  # type: ignore[misc]
     if wanted("idle"):
         yield "idle", 0, lambda: run_idle(folder, max(seconds, 2.0))
 
@@ -92,6 +149,8 @@ def main(argv: list[str] | None = None) -> int:
         or min(options.batch or [1]) < 1
         or options.clients < 1
         or options.repeat < 1
+        or options.queues < 1
+        or (options.messages is not None and options.messages < options.queues)
     ):
         print("warren bench: sizes, seconds, batches, clients and repeats must be positive", file=sys.stderr)
         return 2

@@ -14,10 +14,12 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).with_name("limits.c")
+READS = Path(__file__).with_name("preads.c")
 FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-pthread"]
 if platform.machine() in {"x86_64", "AMD64"}:
     FLAGS.append("-msse4.2")
@@ -53,22 +55,28 @@ def measure(directory: str | os.PathLike[str], size_bytes: int, seconds: float) 
     }
 
 
-def _run_program(arguments: list[str]) -> str:
+def measure_reads(files: Sequence[Path], length: int, seconds: float) -> float:
+    """Reads per second of a loop of pread in C, `length` bytes at random places of these files."""
+    answer = _run_program([str(length), str(seconds), *map(str, files)], READS)
+    return float(json.loads(answer)["reads_per_s"])
+
+
+def _run_program(arguments: list[str], source: Path = SOURCE) -> str:
     if sys.prefix == sys.base_prefix or not os.access(sys.prefix, os.W_OK):
         with tempfile.TemporaryDirectory(prefix="limits-") as folder:
-            return _output_of([_compiled(Path(folder)), *arguments])
+            return _output_of([_compiled(source, Path(folder)), *arguments])
     kept = Path(sys.prefix, "limits")
     kept.mkdir(exist_ok=True)
-    return _output_of([_compiled(kept), *arguments])
+    return _output_of([_compiled(source, kept), *arguments])
 
 
-def _compiled(folder: Path) -> str:
+def _compiled(source: Path, folder: Path) -> str:
     """Return the program's path, compiled from this very source; an unfinished one is never seen under that name."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
-    program = folder / f"limits-{digest[:16]}"
+    digest = hashlib.sha256(source.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
+    program = folder / f"{source.stem}-{digest[:16]}"
     if not program.exists():
         unfinished = folder / f"{program.name}.{os.getpid()}"
-        _output_of([os.environ.get("CC", "gcc"), *FLAGS, str(SOURCE), "-o", str(unfinished)])
+        _output_of([os.environ.get("CC", "gcc"), *FLAGS, str(source), "-o", str(unfinished)])
         unfinished.replace(program)
     return str(program)
 

@@ -23,6 +23,7 @@ import warren
 from warren.tools.bench.harness import (
     BenchError,
     Result,
+    TemporaryNode,
     cell,
     percentiles_us,
     run_clients,
@@ -219,13 +220,14 @@ def run_queue_latency(folder: Path, size: int, seconds: float, durability: str) 
 # -- restart ----------------------------------------------------------------------------------------------------------
 
 
-def _filler(pipe: Connection, directory: str, size: int, messages: int) -> None:
+def _filler(pipe: Connection, directory: str, size: int, messages: int, queues: list[str]) -> None:
     with warren.attach(directory, name="bench-producer") as node:
-        target = node.queue("backlog")
+        targets = [node.queue(name) for name in queues]
         body = _body(size)
         start = wait_for_go(pipe)
-        for done in range(0, messages, 10_000):
-            target.put_many([body] * min(10_000, messages - done))
+        step = max(1, min(10_000, messages // len(queues)))
+        for n, done in enumerate(range(0, messages, step)):
+            targets[n % len(targets)].put_many([body] * min(step, messages - done))
         pipe.send({"messages": messages, "start": start, "end": time.monotonic_ns()})
 
 
@@ -237,12 +239,16 @@ def _first_message_s(queue: warren.Queue, since: int) -> float:
     return took
 
 
-def run_restart(folder: Path, size: int, messages: int) -> Result:
+def run_restart(folder: Path, size: int, messages: int, queues_n: int = 1) -> Result:
     """kill -9 with a backlog: of one worker, of the store, of everything; the time until the first message is there."""
+    names = ["backlog", *(f"backlog-{n}" for n in range(1, queues_n))]
     with temporary_node(folder) as temporary:
-        temporary.node.queue("backlog")
+        for name in names:
+            temporary.node.queue(name)
         (filled,) = run_clients(
-            [(_filler, {"size": size, "messages": messages})], temporary.directory, messages / 10_000
+            [(_filler, {"size": size, "messages": messages, "queues": names})],
+            temporary.directory,
+            messages / 10_000,
         )
         one: dict[str, float] = {}
         for role in ("queue_worker", "store"):
@@ -264,17 +270,104 @@ def run_restart(folder: Path, size: int, messages: int) -> Result:
         opened = (time.monotonic_ns() - since) / 1e9
         queue = temporary.node.queue("backlog")
         first = _first_message_s(queue, since)
-        stats = queue.stats()
+        left = 0
+        for name in names:
+            stats = temporary.node.queue(name).stats()
+            left += stats["ready"] + stats["unacked"]
         temporary.processes()
-        left = stats["ready"] + stats["unacked"]
         if left != messages:
             raise BenchError(f"{messages:,} messages were confirmed, and {left:,} are there after the restart")
         return cell(
-            "restart", size, "synced", 10_000, 1, messages, first, None,
+            "restart", size, "synced", 10_000, 1, messages, first, None, queues=queues_n,
             first_message_s=round(first, 4), open_s=round(opened, 4),
             worker_first_message_s=round(one["queue_worker"], 4), store_first_write_s=round(one["store"], 4),
             filled_per_s=round(messages / ((filled["end"] - filled["start"]) / 1e9), 1), pss_bytes=pss,
         )  # fmt: skip
+
+
+# -- backlog ----------------------------------------------------------------------------------------------------------
+
+BACKLOG_STEPS = 100
+BACKLOG_SEEN = 1_000_000  #: publishing into a backlog is compared from here on
+
+
+def _backlog_step(messages: int) -> int:
+    return max(1000, messages // BACKLOG_STEPS // 1000 * 1000)
+
+
+def _backlog_producer(pipe: Connection, directory: str, size: int, messages: int) -> None:
+    """Fill the queue; when each step of it was confirmed."""
+    with warren.attach(directory, name="bench-producer") as node:
+        target = node.queue("backlog")
+        bodies = [_body(size)] * 1000
+        step = _backlog_step(messages)
+        start = wait_for_go(pipe)
+        under_way: deque[Any] = deque()
+        at = []
+        for done in range(0, messages, 1000):
+            under_way.append(target.put_many(bodies[: messages - done], wait=False))
+            if len(under_way) > BATCHES_UNDER_WAY:
+                under_way.popleft().wait()
+            if done % step == 0:
+                at.append(time.monotonic_ns())
+        for confirm in under_way:
+            confirm.wait()
+        pipe.send({"messages": messages, "start": start, "end": time.monotonic_ns(), "at": at})
+
+
+def _backlog_consumer(pipe: Connection, directory: str, messages: int) -> None:
+    with warren.attach(directory, name="bench-consumer") as node:
+        source = node.queue("backlog")
+        start = wait_for_go(pipe)
+        taken = 0
+        while taken < messages:
+            batch = source.get_many(1000, IDLE_S)
+            if not batch:
+                raise BenchError(f"the consumer got nothing for {IDLE_S:g} s after {taken:,} of {messages:,} messages")
+            batch[-1].ack(multiple=True)
+            taken += len(batch)
+        node.close()
+        pipe.send({"messages": taken, "start": start, "end": time.monotonic_ns()})
+
+
+def _worker_pss(temporary: TemporaryNode) -> int:
+    return sum(process.memory_full_info().pss for role, process in temporary.processes() if role == "queue_worker")
+
+
+def run_backlog(folder: Path, size: int, messages: int, seconds: float) -> Result:
+    """A queue that only grows, then only shrinks: both speeds beside an empty queue's flow, and the workers' memory."""
+    flow = run_queue(folder, size, seconds, "synced", 1000, 1)
+    with temporary_node(folder) as temporary:
+        temporary.node.queue("backlog")
+        idle = _worker_pss(temporary)
+        (filled,) = run_clients(
+            [(_backlog_producer, {"size": size, "messages": messages})], temporary.directory, messages / 10_000
+        )
+        top = _worker_pss(temporary)
+        time.sleep(1.0)  # what the last message left to do
+        settled = _worker_pss(temporary)
+        stats = temporary.node.queue("backlog").stats()
+        (drained,) = run_clients([(_backlog_consumer, {"messages": messages})], temporary.directory, messages / 10_000)
+        after = _worker_pss(temporary)
+        left = temporary.node.queue("backlog").stats()
+        if left["ready"] + left["unacked"]:
+            raise BenchError(f"{left['ready']:,} messages are left after as many were taken as were published")
+    at = np.array([*filled["at"], filled["end"]], dtype=np.int64)
+    step = _backlog_step(messages)
+    steps = np.minimum(np.arange(len(at)) * step, messages)
+    first = max(1, len(at) // 20)
+    into = min(BACKLOG_SEEN // step, len(at) // 2)
+    empty_rate = steps[first] / max(1, at[first] - filled["start"]) * 1e9
+    into_rate = (steps[-1] - steps[into]) / max(1, at[-1] - at[into]) * 1e9
+    drain_s = (drained["end"] - drained["start"]) / 1e9
+    return cell(
+        "backlog", size, "synced", 1000, 1, messages, drain_s, None,
+        flow_per_s=flow["messages_per_s"], drain_per_s=round(messages / drain_s, 1),
+        filled_per_s=round(messages / ((filled["end"] - filled["start"]) / 1e9), 1),
+        empty_per_s=round(float(empty_rate), 1), into_backlog_per_s=round(float(into_rate), 1),
+        idle_pss_bytes=idle, top_pss_bytes=max(top, settled), after_pss_bytes=after,
+        states={key: stats[key] for key in ("alpha", "beta", "gamma", "delta")},
+    )  # fmt: skip
 
 
 # -- idle -------------------------------------------------------------------------------------------------------------

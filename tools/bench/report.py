@@ -20,7 +20,7 @@ def median_of(runs: list[Result]) -> Result:
             return float(run["latency_us"]["p50"])
         if "cpu_share" in run:
             return float(run["cpu_share"])
-        return float(run["seconds"] if run["workload"] == "restart" else run["messages_per_s"])
+        return float(run["seconds"] if run["workload"].endswith("restart") else run["messages_per_s"])
 
     ordered = sorted(runs, key=key)
     middle = dict(ordered[len(ordered) // 2])
@@ -118,7 +118,7 @@ def table_of(runs: list[Result]) -> Table:
 def print_people(runs: list[Result]) -> None:
     """Tables, and sentences for what no table fits."""
     console = Console() if sys.stdout.isatty() else Console(width=150)
-    rows = [run for run in runs if run["workload"] not in ("idle", "restart")]
+    rows = [run for run in runs if run["workload"] not in ("idle", "restart", "backlog")]
     if rows:
         console.print(table_of(rows))
     for run in runs:
@@ -128,10 +128,24 @@ def print_people(runs: list[Result]) -> None:
                 f"idle: {run['cpu_share']:.2%} of a core ({shares}); {run['processes']} processes, "
                 f"{_number(run['rss_bytes'], 'B')} resident, {_number(run['pss_bytes'], 'B')} proportional"
             )
+        elif run["workload"] == "backlog":
+            console.print(
+                f"backlog of {run['messages']:,} messages of {run['size_bytes']} bytes: filled at "
+                f"{_number(run['filled_per_s'], '/s')} ({_number(run['into_backlog_per_s'], '/s')} into the backlog, "
+                f"{_number(run['empty_per_s'], '/s')} at its begin), drained at {_number(run['drain_per_s'], '/s')} "
+                f"(an empty queue's flow: {_number(run['flow_per_s'], '/s')}); the workers' proportional memory: "
+                f"{_number(run['idle_pss_bytes'], 'B')} before, {_number(run['top_pss_bytes'], 'B')} at the top, "
+                f"{_number(run['after_pss_bytes'], 'B')} afterwards"
+            )
         elif run["workload"] == "restart":
             console.print(
                 f"kill -9 with {run['messages']:,} messages of {run['size_bytes']} bytes: first message after "
                 f"{run['first_message_s']:.3f} s (node open after {run['open_s']:.3f} s); of a worker alone "
                 f"{run['worker_first_message_s']:.3f} s, of the store alone (first write) "
                 f"{run['store_first_write_s']:.3f} s"
+            )
+        elif run["workload"] == "fanout":
+            console.print(
+                f"fanout of {run['size_bytes']} bytes to {run['queues']} queues: {run['disk_bytes_per_message']:,.0f} "
+                f"bytes on disk a message, {run['disk_ratio']:.2f} × of one queue; {run['rate_ratio']:.2f} × its rate"
             )

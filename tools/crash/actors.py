@@ -1,17 +1,17 @@
-"""The processes that a kill campaign runs and kills: producer, consumer, storer, probe.
+"""The processes that a kill campaign runs and kills: producer, none-producer, consumer, keeper, probes.
 
 `python -m warren.tools.crash.actors ROLE DIRECTORY LOG SEED`. Each writes one log: append-only, one `write` for each
 entry, so a kill leaves whole lines (and at most one torn last one). An entry is written before what it announces, or
-after what it reports has happened:
+after what it reports has happened. Times are of the machine's monotonic clock:
 
-    producer  i KEY          is about to be put             c KEY           was confirmed at `synced`
+    producer  i KEY          is about to be put             c KEY TIME      was confirmed (`synced`, or `none`)
     consumer  r KEY FLAG N   was received (FLAG 1: marked redelivered, N deliveries before), before it is acked
+              l KEY REASON   a dead letter was received, before it is acked
               b …            a body that is not what its key says
-    storer    i ID           is about to be written         c ID            was confirmed at `synced`
-              x ID           is about to be removed         d ID            its removal was applied
-              b …            a confirmed message that cannot be read, or reads wrong
-    probe     p KIND US      an answer took so long         f KIND US TEXT  no answer
+    probes    p KIND US TIME an answer took so long         f KIND US TIME TEXT  no answer
+              u ID           a message that was given up: it may be in the store or not
     all       e TEXT         an error that an actor lived through
+    keeper    its own: ledger.py
 
 A producer or consumer that gets SIGTERM finishes what it does and leaves the node in good order.
 """
@@ -23,16 +23,37 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import warren
+from warren.tools.crash.keeper import Keeper
+from warren.tools.crash.logs import Log
 
 QUEUES = ("kill-0", "kill-1", "kill-2")
+NONE_QUEUE = "kill-none"
+#: messages of it have a priority, which is the last part of the key
+PRIORITY_QUEUE = "kill-priority"
+PRIORITY_MAX = 3
+#: everything in these dies: nobody acks what is in the first, and the second one's expires
+REJECTED_QUEUE, EXPIRED_QUEUE = "kill-rejected", "kill-expired"
+LETTERS_QUEUE, LETTERS_EXCHANGE = "kill-letters", "kill-dead"
+REASONS = {REJECTED_QUEUE: "rejected", EXPIRED_QUEUE: "expired"}
+#: what a queue is declared with
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    PRIORITY_QUEUE: {"max_priority": PRIORITY_MAX},
+    REJECTED_QUEUE: {"dead_letter_exchange": LETTERS_EXCHANGE},
+    EXPIRED_QUEUE: {"dead_letter_exchange": LETTERS_EXCHANGE, "message_ttl": 0.2},
+}
+#: every queue that `producer` puts into, and what `consumer` takes from
+PUT = (*QUEUES, *ARGUMENTS)
+TAKEN = (*QUEUES, NONE_QUEUE, PRIORITY_QUEUE, REJECTED_QUEUE, LETTERS_QUEUE)
 PROBE_QUEUE = "probe-{}"
 OPERATION_TIMEOUT_S = 15.0
 RETRY_S = 0.02
-PROBE_PAUSE_S = 0.03
+PROBE_PAUSE_S = 0.02
+PRODUCER_PAUSE_S = 0.04
 
 _stopping = False
 
@@ -40,27 +61,6 @@ _stopping = False
 def _stop(_number: int, _frame: FrameType | None) -> None:
     global _stopping
     _stopping = True
-
-
-class Log:
-    """An append-only log that survives the death of its writer at any point."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def write(self, *lines: str) -> None:
-        """Append whole lines with one write."""
-        data = ("\n".join(lines) + "\n").encode()
-        written = os.write(self._fd, data)
-        assert written == len(data)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-    def error(self, error: Exception) -> None:
-        """Note an error that was lived through."""
-        self.write(f"e {type(error).__name__}: {error}".replace("\n", " "))
 
 
 def body_of(key: str) -> bytes:
@@ -88,43 +88,72 @@ def _attached(directory: str, log: Log, name: str, work: Callable[[warren.Node],
             time.sleep(RETRY_S)
 
 
+def opened(node: warren.Node, name: str) -> warren.Queue:
+    """A queue of a campaign, declared as it has to be."""
+    return node.queue(name, **ARGUMENTS.get(name, {}))
+
+
+def declare_all(node: warren.Node) -> None:
+    """All queues of a campaign but the probes', and where dead letters go."""
+    node.declare_exchange(LETTERS_EXCHANGE, type="fanout")
+    for name in (*PUT, NONE_QUEUE, LETTERS_QUEUE):
+        opened(node, name)
+    node.bind(LETTERS_QUEUE, LETTERS_EXCHANGE)
+
+
 def producer(directory: str, log: Log, rng: random.Random) -> None:
     """Put messages into the queues, singly and in batches, and log what was confirmed."""
+    _produce(directory, log, rng, PUT, None)
+
+
+def none_producer(directory: str, log: Log, rng: random.Random) -> None:
+    """The same with durability `none`: confirmed while it lies in memory, which outlives every single process."""
+    _produce(directory, log, rng, (NONE_QUEUE,), "none")
+
+
+def _produce(directory: str, log: Log, rng: random.Random, names: Sequence[str], durability: str | None) -> None:
     incarnation = f"{os.getpid()}.{time.monotonic_ns() & 0xFFFFFFFF:x}"
     counter = 0
 
     def work(node: warren.Node) -> None:
         nonlocal counter
-        queues = {name: node.queue(name) for name in QUEUES}
+        queues = {name: opened(node, name) for name in names}
         while not _stopping:
-            name = rng.choice(QUEUES)
+            name = rng.choice(names)
             count = rng.choice((1, 1, 5, 40))
-            keys = [f"{name}.{incarnation}.{counter + n}" for n in range(count)]
+            priority = rng.randrange(PRIORITY_MAX + 1) if name == PRIORITY_QUEUE else 0
+            keys = [f"{name}.{incarnation}.{counter + n}.{priority}" for n in range(count)]
             counter += count
             log.write(*(f"i {key}" for key in keys))
             try:
                 if count == 1:
-                    queues[name].put(body_of(keys[0]), timeout=OPERATION_TIMEOUT_S)
+                    queues[name].put(
+                        body_of(keys[0]), durability=durability, timeout=OPERATION_TIMEOUT_S, priority=priority
+                    )
                 else:
-                    queues[name].put_many([body_of(key) for key in keys], timeout=OPERATION_TIMEOUT_S)
+                    bodies = [body_of(key) for key in keys]
+                    queues[name].put_many(bodies, durability=durability, timeout=OPERATION_TIMEOUT_S, priority=priority)
             except warren.Error as error:
                 log.error(error)  # they may be there or not
                 if isinstance(error, warren.ClosedError):
                     raise
                 continue
-            log.write(*(f"c {key}" for key in keys))
-            if rng.random() < 0.3:
-                time.sleep(rng.random() * 0.01)
+            now = time.monotonic()
+            log.write(*(f"c {key} {now:.3f}" for key in keys))
+            time.sleep(rng.random() * PRODUCER_PAUSE_S)
 
     _attached(directory, log, "kill-producer", work)
 
 
 def log_received(log: Log, messages: list[warren.Message]) -> None:
-    """Note messages before anything is done with them."""
+    """Note messages, or dead letters, before anything is done with them."""
     lines = []
     for message in messages:
         key = key_of(message.body)
-        if key is None:
+        if key is not None and message.queue.name == LETTERS_QUEUE:
+            death = message.headers["x-death"][0]
+            lines.append(f"l {key} {death['queue']} {death['reason']}")
+        elif key is None:
             lines.append(f"b body {message.body[:60]!r} of {len(message.body)} bytes in {message.queue.name}")
         else:
             lines.append(f"r {key} {int(message.redelivered)} {message.delivery_count}")
@@ -132,10 +161,10 @@ def log_received(log: Log, messages: list[warren.Message]) -> None:
 
 
 def consumer(directory: str, log: Log, rng: random.Random) -> None:
-    """Take messages, log them, then ack them (or give some back)."""
+    """Take messages, log them, then ack them (or give some back, or drop what is to die)."""
 
     def work(node: warren.Node) -> None:
-        queues = [node.queue(name) for name in QUEUES]
+        queues = [opened(node, name) for name in TAKEN]
         while not _stopping:
             queue = rng.choice(queues)
             messages = queue.get_many(rng.choice((1, 10, 64)), timeout=0.05)
@@ -145,6 +174,8 @@ def consumer(directory: str, log: Log, rng: random.Random) -> None:
             try:
                 if rng.random() < 0.05:
                     queue.nack(messages)
+                elif queue.name == REJECTED_QUEUE:
+                    queue.nack(messages, requeue=False)
                 elif rng.random() < 0.5:
                     messages[-1].ack(multiple=True)
                 else:
@@ -157,54 +188,43 @@ def consumer(directory: str, log: Log, rng: random.Random) -> None:
     _attached(directory, log, "kill-consumer", work)
 
 
-def storer(directory: str, log: Log, rng: random.Random) -> None:
+def keeper(directory: str, base: str, rng: random.Random) -> None:
     """Write, read and remove messages of the store itself."""
-
-    def work(node: warren.Node) -> None:
-        store = node.store()
-        alive: list[bytes] = []
-        while not _stopping:
-            ids = [os.urandom(16) for _ in range(rng.choice((1, 3, 20)))]
-            log.write(*(f"i {id.hex()}" for id in ids))
-            bodies = [body_of(id.hex()) for id in ids]
-            store.write_many(ids, bodies, timeout=OPERATION_TIMEOUT_S)
-            log.write(*(f"c {id.hex()}" for id in ids))
-            alive += ids
-            for id in rng.sample(alive, min(3, len(alive))):
-                body = store.read(id)
-                if body != body_of(id.hex()):
-                    log.write(f"b store {id.hex()} reads {None if body is None else body[:40]!r}")
-            if len(alive) > 30:
-                gone = [alive.pop(rng.randrange(len(alive))) for _ in range(10)]
-                log.write(*(f"x {id.hex()}" for id in gone))
-                store.remove(gone, timeout=OPERATION_TIMEOUT_S)
-                store.barrier("synced", timeout=OPERATION_TIMEOUT_S)
-                log.write(*(f"d {id.hex()}" for id in gone))
-            time.sleep(rng.random() * 0.02)
-
-    _attached(directory, log, "kill-storer", work)
+    Keeper(directory, base, rng, lambda: _stopping).run()
 
 
-def probe(directory: str, log: Log, _rng: random.Random) -> None:
-    """Ask every server for a sign of life all the time, and log how long each took."""
+def _probing(directory: str, log: Log, kind: str, prepare: Callable[[warren.Node], Callable[[], None]]) -> None:
+    """Ask for a sign of life all the time, and log how long each took."""
 
-    def timed(kind: str, ask: Callable[[], object]) -> None:
-        began = time.monotonic_ns()
+    def timed(ask: Callable[[], None]) -> None:
+        began = time.monotonic()
         try:
             ask()
         except warren.Error as error:
-            took = (time.monotonic_ns() - began) // 1000
-            log.write(f"f {kind} {took} {type(error).__name__}: {error}".replace("\n", " "))
+            took = int((time.monotonic() - began) * 1e6)
+            log.write(f"f {kind} {took} {time.monotonic():.3f} {type(error).__name__}: {error}".replace("\n", " "))
             if isinstance(error, warren.ClosedError):
                 raise
         else:
-            log.write(f"p {kind} {(time.monotonic_ns() - began) // 1000}")
+            log.write(f"p {kind} {int((time.monotonic() - began) * 1e6)} {time.monotonic():.3f}")
 
     def work(node: warren.Node) -> None:
-        store = node.store()
+        ask = prepare(node)
+        while not _stopping:
+            timed(ask)
+            time.sleep(PROBE_PAUSE_S)
+
+    _attached(directory, log, f"kill-probe-{kind}", work)
+
+
+def queue_probe(directory: str, log: Log, rng: random.Random) -> None:
+    """A message through a queue."""
+
+    def prepare(node: warren.Node) -> Callable[[], None]:
         queues = [node.queue(PROBE_QUEUE.format(n)) for n in range(2)]
 
-        def through(queue: warren.Queue) -> None:
+        def ask() -> None:
+            queue = rng.choice(queues)
             body = os.urandom(16)
             queue.put(body, timeout=OPERATION_TIMEOUT_S)
             while True:
@@ -213,26 +233,41 @@ def probe(directory: str, log: Log, _rng: random.Random) -> None:
                 if message.body == body:  # else an older probe, which was given up
                     return
 
-        def stored() -> None:
+        return ask
+
+    _probing(directory, log, "queue", prepare)
+
+
+def store_probe(directory: str, log: Log, _rng: random.Random) -> None:
+    """A message through the store."""
+
+    def prepare(node: warren.Node) -> Callable[[], None]:
+        store = node.store()
+
+        def ask() -> None:
             id = store.new_id()
-            store.write(id, b"probe", timeout=OPERATION_TIMEOUT_S)
-            assert store.read(id) == b"probe"
-            store.remove(id, timeout=OPERATION_TIMEOUT_S)
+            try:
+                store.write(id, b"probe", timeout=OPERATION_TIMEOUT_S)
+                body = store.read(id)
+                if body != b"probe":
+                    log.write(f"b store: {id.hex()} was confirmed and reads {body!r}")
+                store.remove(id, timeout=OPERATION_TIMEOUT_S)
+            except warren.Error:
+                log.write(f"u {id.hex()}")
+                raise
 
-        while not _stopping:
-            for queue in queues:
-                timed("queue", lambda queue=queue: through(queue))  # type: ignore[misc]
-            timed("store", stored)
-            time.sleep(PROBE_PAUSE_S)
+        return ask
 
-    _attached(directory, log, "kill-probe", work)
+    _probing(directory, log, "store", prepare)
 
 
+#: what a role does with (directory, log, dice); the keeper keeps its logs itself
 ROLES: dict[str, Callable[[str, Log, random.Random], None]] = {
     "producer": producer,
     "consumer": consumer,
-    "storer": storer,
-    "probe": probe,
+    "none": none_producer,
+    "queue-probe": queue_probe,
+    "store-probe": store_probe,
 }
 
 
@@ -241,7 +276,11 @@ def main(argv: list[str]) -> int:
     role, directory, path, seed = argv
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ROLES[role](directory, Log(path), random.Random(int(seed)))
+    rng = random.Random(int(seed))
+    if role == "keeper":
+        keeper(directory, path, rng)
+    else:
+        ROLES[role](directory, Log(path), rng)
     return 0
 
 

@@ -1,225 +1,145 @@
 """Kill campaign: a real node under load, and SIGKILL / SIGSTOP / SIGCONT of any of its processes from a seed.
 
-Method: actors (actors.py) log what was confirmed and received outside of the node. The campaign kills and stops at
-random the store server, queue workers, supervisor, producers, consumers and storers, and starts its own actors anew. At
-the end it takes what is left itself, and compares the logs.
+Method: actors (actors.py, keeper.py) log what was confirmed and received outside of the node. The campaign kills and
+stops at random the store server, queue workers, supervisor, collector, and its own actors, singly or several at once,
+some again while they recover; and it arms named crash points (ipc/layout.py), so that whoever gets there kills itself,
+also again and again while it starts. The files are small, so that they roll, empty, are collected and recycled all the
+time. At the end it takes what is left itself, and compares the logs.
 
 Invariants (violations of them are the result)
-  every confirmed message was received, or is still there
+  every confirmed message was received, or is still there; of durability none, as long as a process of the node lives
   of all receipts of a message at most one is without the redelivered mark
-  no body differs from what its key says
-  a stored message that was confirmed and not removed can be read; one whose removal was applied is gone
-  no probe takes longer than HANG_S; nothing stays behind in /dev/shm, as System V segment or semaphore, or as a process
-
-The supervisor gives a server up that dies ten times within a minute, and waits longer after each death: the campaign
-kills each server at most four times a minute and supervisor, so it measures restarts, not the back-off.
+  a consumer gets the messages of one publisher in one queue (with one priority) in order, but for those that are marked
+  every confirmed message that was dropped, or that expired, comes out of the exchange for dead letters, with its reason
+  no body differs from what its key, or its id and version, says
+  a stored message has as many references as its writers have confirmed and not removed, and when all are removed
+  nothing is left and the disk is nearly empty
+  no probe takes longer than `probe_s` for each death that falls into it
+  nothing stays behind in /dev/shm, as message queue, System V segment or semaphore, or as a process
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 
 import warren
+from warren.engine.errors import Error
 from warren.ipc.identity import Identity
-from warren.ipc.layout import SERVER_WORKER_FIRST
-from warren.ipc.superblock import Superblock
-from warren.tools.crash.actors import PROBE_QUEUE, QUEUES, Log, body_of, log_received
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
+from warren.tools.crash.actors import (
+    EXPIRED_QUEUE,
+    LETTERS_QUEUE,
+    NONE_QUEUE,
+    PRIORITY_QUEUE,
+    PROBE_QUEUE,
+    QUEUES,
+    REASONS,
+    REJECTED_QUEUE,
+    declare_all,
+    key_of,
+    log_received,
+    opened,
+)
+from warren.tools.crash.keeper import settle
+from warren.tools.crash.ledger import Ledger
+from warren.tools.crash.logs import Log
+from warren.tools.crash.points import Points
+from warren.tools.crash.report import Report
+from warren.tools.crash.victims import Actor, Node, names_in, processes_of, send, system_v_left
 
-HANG_S = 10.0
-SERVER_KILLS = 4
-SERVER_KILLS_WINDOW_S = 60.0
-STOPPED_S_MAX = 0.3
+PROBE_S = 10.0
+STOPPED_S_MAX = 0.25
+PAUSE_S_MAX = 0.3
 DRAIN_S = 60.0
-ACTORS = (("producer", 2), ("consumer", 2), ("storer", 1))
-#: small files, so that rolls, flushes and deletions happen all the time
-SETTINGS = {"file_bytes": 1 << 20, "journal_files_max": 3, "message_bytes_max": 256 << 10, "index_rows": 4096}
+SHRINK_S = 10.0
+FILES_LEFT_MAX = 8
+NONE_EXCUSED_S = 20.0
+RECOVERING = CONSTANTS["SERVER_RECOVERING"]
+ACTORS = (("producer", 2), ("none", 1), ("consumer", 2), ("keeper", 2), ("queue-probe", 1), ("store-probe", 1))
+DRAINED_FIRST = ("producer", "none", "keeper", "queue-probe", "store-probe", "consumer")
+#: small files, so that rolls, flushes, collections and deletions happen all the time
+SETTINGS = {
+    "workers": 2,
+    "file_bytes": 256 << 10,
+    "arena_bytes": 2 << 20,
+    "journal_files_max": 3,
+    "message_bytes_max": 128 << 10,
+    "index_rows": 1024,
+    "ring_records": 1024,
+    "delivery_slots": 512,
+}
+#: counters of the store's row that are summed up over its lives
+COUNTERS = ("collected_n", "retired_n", "eliminated_n", "written_n", "lost_n", "evicted_n")
 
 #: what is done to whom, and how often
 WEIGHTS = {
-    ("kill", "producer"): 4,
-    ("kill", "consumer"): 4,
-    ("kill", "storer"): 2,
+    ("kill", "producer"): 3,
+    ("kill", "none"): 1,
+    ("kill", "consumer"): 3,
+    ("kill", "keeper"): 4,
     ("kill", "worker"): 5,
-    ("kill", "store"): 4,
-    ("kill", "supervisor"): 2,
+    ("kill", "store"): 5,
+    ("kill", "collector"): 4,
+    ("kill", "supervisor"): 1,
+    ("again", "store"): 2,
+    ("again", "worker"): 1,
+    ("several", "node"): 2,
+    ("end", "store"): 1,
     ("stop", "producer"): 1,
     ("stop", "consumer"): 1,
+    ("stop", "keeper"): 1,
     ("stop", "worker"): 1,
     ("stop", "store"): 1,
+    ("stop", "collector"): 1,
     ("stop", "supervisor"): 1,
 }
-
-
-@dataclass
-class Report:
-    """What a campaign found."""
-
-    seed: int
-    kills: Counter[str] = field(default_factory=Counter)
-    stops: Counter[str] = field(default_factory=Counter)
-    node_deaths: int = 0
-    seconds: float = 0.0
-    confirmed: int = 0
-    received: int = 0
-    redelivered: int = 0
-    unconfirmed_received: int = 0
-    stored: int = 0
-    removed: int = 0
-    probes: dict[str, dict[str, float]] = field(default_factory=dict)
-    probe_failures: list[str] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-
-    @property
-    def kills_n(self) -> int:
-        return sum(self.kills.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        plain = {**self.__dict__, "kills_n": self.kills_n}
-        return {key: dict(value) if isinstance(value, Counter) else value for key, value in plain.items()}
-
-    def __str__(self) -> str:
-        probes = "; ".join(
-            f"{kind} p50 {row['p50_ms']:.1f} p99 {row['p99_ms']:.0f} max {row['max_ms']:.0f} ms ({row['n']:.0f}, "
-            f"{row['over_1s']:.0f} over 1 s)"
-            for kind, row in self.probes.items()
-        )
-        queues = (
-            f"queues: {self.confirmed:,} confirmed, {self.received:,} receipts, {self.redelivered:,} marked redelivered"
-            f", {self.unconfirmed_received:,} received that were never confirmed"
-        )
-        lines = [
-            f"seed {self.seed}: {self.kills_n} kills {dict(self.kills)} in {self.seconds:.0f} s",
-            f"stops: {dict(self.stops)}; {self.node_deaths} times nothing was left of the node",
-            queues,
-            f"store: {self.stored:,} confirmed, {self.removed:,} removed",
-            f"probes: {probes}; {len(self.probe_failures)} without an answer",
-            f"errors lived through: {dict(self.errors)}",
-            f"violations: {len(self.violations)}",
-            *(f"  {text}" for text in self.violations[:40]),
-        ]
-        return "\n".join(lines)
-
-
-class Actor:
-    """A process of ours that is started anew when it dies; all its incarnations share one log."""
-
-    def __init__(self, role: str, number: int, directory: Path, logs: Path, rng: random.Random) -> None:
-        self.role = role
-        self.path = logs / f"{role}-{number}.log"
-        self._directory = directory
-        self._rng = rng
-        self._errors = logs / f"{role}-{number}.err"
-        self.process = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "warren.tools.crash.actors", self.role, str(self._directory), str(self.path)]
-        with open(self._errors, "ab") as errors:
-            return subprocess.Popen(
-                [*command, str(self._rng.getrandbits(32))], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
-            )
-
-    def kill(self) -> None:
-        """kill -9, and start the next incarnation."""
-        self.process.kill()
-        self.process.wait()
-        self.process = self._start()
-
-    def failed(self) -> str | None:
-        """What it printed when it died by itself, None while it lives."""
-        if self.process.poll() is None:
-            return None
-        text = self._errors.read_text(errors="replace").strip()
-        return f"a {self.role} ended with {self.process.returncode}: {text[-800:]}"
-
-    def end(self, timeout: float) -> str | None:
-        """SIGTERM and wait; the complaint when it does not end, or ends badly."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return f"a {self.role} did not end within {timeout:g} s of SIGTERM"
-        ended_early = -signal.SIGTERM  # it had not come to its signal handler yet
-        return None if self.process.returncode in (0, ended_early) else self.failed()
-
-
-class Node:
-    """The processes of a node, as its superblock names them: what there is to kill."""
-
-    def __init__(self, directory: Path) -> None:
-        node_id = json.loads((directory / "node.json").read_text())["node_id"]
-        self.node_id = int(node_id, 16) if isinstance(node_id, str) else int(node_id)
-        self.superblock = Superblock.attach(self.node_id)
-        self._deaths: dict[str, list[float]] = {}
-
-    def processes(self, role: str) -> list[Identity]:
-        """Those that are alive."""
-        if role == "supervisor":
-            found = [self.superblock.supervisor]
-        elif role == "store":
-            found = [self.superblock.server_identity(0)]
-        else:
-            found = [self.superblock.server_identity(n) for n in range(SERVER_WORKER_FIRST, self.superblock.servers_n)]
-        return [identity for identity in found if identity.pid and identity.alive()]
-
-    def all(self) -> list[Identity]:
-        """Every process of the node that is alive."""
-        return [identity for role in ("supervisor", "store", "worker") for identity in self.processes(role)]
-
-    def may_die(self, role: str, pid_of: int) -> bool:
-        """Whether the supervisor would restart it (nearly) at once."""
-        if role == "supervisor":
-            return True
-        now = time.monotonic()
-        name = f"{role}-{pid_of}"
-        self._deaths[name] = [when for when in self._deaths.get(name, []) if now - when < SERVER_KILLS_WINDOW_S]
-        return len(self._deaths[name]) < SERVER_KILLS
-
-    def died(self, role: str, number: int) -> None:
-        """Count a death; a new supervisor counts anew."""
-        if role == "supervisor":
-            self._deaths.clear()
-        else:
-            self._deaths.setdefault(f"{role}-{number}", []).append(time.monotonic())
 
 
 class Campaign:
     """One node, its actors, and the hand that kills them."""
 
-    def __init__(self, folder: Path, seed: int, say: Callable[[str], None] = lambda _text: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        say: Callable[[str], None] = lambda _text: None,
+        *,
+        probe_s: float = PROBE_S,
+        points: bool = True,
+        pause_s: float = PAUSE_S_MAX,
+    ) -> None:
         self.rng = random.Random(seed)
         self.say = say
+        self.probe_s, self.pause_s = probe_s, pause_s
         self.report = Report(seed)
         self.root = Path(tempfile.mkdtemp(prefix="warren-crash-", dir=folder))
         self.directory, self.logs = self.root / "node", self.root / "logs"
         self.logs.mkdir()
         self.hits = Log(str(self.logs / "hits.log"))
-        self._before = _left_on_machine()
+        self.points = Points(self.rng, self.report, self._note) if points else None
+        self._pids = {os.getpid()}
+        self._keys: set[int] = set()
         self.actors: list[Actor] = []
         self._found: Node | None = None
         self._observer: warren.Node | None = None
+        self._counted: dict[str, int] = {}
+        self._hits: list[tuple[float, str, bool]] = []
+        self._last: dict[str, Identity] = {}
+        self._node_deaths: list[float] = []
+        #: from when until when there was no node, and a client had to wait until somebody opened it
+        self._down: list[tuple[float, float]] = []
         self.began = time.monotonic()
+        self.stopping = False  #: kill no more; what was found until now is compared
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -227,12 +147,16 @@ class Campaign:
         """Kill until `kills` have happened or `seconds` are over; drain, compare, clean up (but for a violation)."""
         try:
             observer = self._open()
-            for name in [*QUEUES, *(PROBE_QUEUE.format(n) for n in range(2))]:
-                observer.queue(name)
+            declare_all(observer)
+            for n in range(2):
+                observer.queue(PROBE_QUEUE.format(n))
             self._storm(kills, seconds)
+            if self.points is not None:
+                self.points.disarm(self._node)
             observer = self._revive()
             self._drain(observer)
             self._compare(observer)
+            self._end_store(observer)
             observer.close()
             self._stop_node()
         finally:
@@ -249,8 +173,11 @@ class Campaign:
     def _open(self) -> warren.Node:
         self._observer = warren.open(self.directory, name="kill-observer", idle_exit=120.0, **SETTINGS)
         if self._found is not None:
+            self._pids |= self._found.pids
             self._found.superblock.close()
         self._found = Node(self.directory)
+        self._keys |= {self._found.superblock.get(name) for name in ("live_semaphore_key", "store_lock_key")}
+        self._counted.clear()
         return self._observer
 
     @property
@@ -263,41 +190,68 @@ class Campaign:
         assert self._observer is not None
         if self._node.all():
             return self._observer
-        self._note("nothing is left of the node")
+        self._note("nothing is left of the node", death=True)
+        died = time.monotonic()
+        self._node_deaths.append(died)
         self.report.node_deaths += 1
         self._observer.close()
-        return self._open()
+        opened = self._open()
+        self._note("the node is open again")
+        self._down.append((died, time.monotonic()))
+        return opened
 
     def _storm(self, kills: int, seconds: float) -> None:
         self.actors = [
             Actor(role, number, self.directory, self.logs, self.rng)
-            for role, count in (*ACTORS, ("probe", 1))
+            for role, count in ACTORS
             for number in range(count)
         ]
         deadline = self.began + seconds
         self._wait_for_load(deadline)
         choices, weights = list(WEIGHTS), list(WEIGHTS.values())
         last_said = time.monotonic()
-        while self.report.kills_n < kills and time.monotonic() < deadline:
-            what, role = self.rng.choices(choices, weights)[0]
+        while self.report.kills_n < kills and time.monotonic() < deadline and not self.stopping:
             self._revive()
+            self._node.watch()
+            self._count()
+            if self.points is not None:
+                self.points.turn(self._node)
+            what, role = self.rng.choices(choices, weights)[0]
             self._hit(self._node, what, role)
-            time.sleep(self.rng.random() ** 2 * 0.3)
-            for actor in self.actors:
-                failed = actor.failed()
-                if failed:
-                    self.report.violations.append(failed)
-                    actor.kill()
+            time.sleep(self.rng.random() ** 2 * self.pause_s)
+            self._look_at_actors()
             if time.monotonic() - last_said > 5:
                 last_said = time.monotonic()
-                self.say(f"{self.report.kills_n} of {kills} kills")
+                self.say(f"{self.report.kills_n} of {kills} kills, {last_said - self.began:.0f} s, {self._sizes()}")
+
+    def _look_at_actors(self) -> None:
+        for actor in self.actors:
+            failed = actor.failed()
+            if failed:
+                self.report.violations.append(failed)
+                actor.kill()
+
+    def _sizes(self) -> str:
+        get = self._node.superblock.server_get
+        files, used, valid = (get(SERVER_STORE_PERSISTENT, name) for name in ("files", "file_bytes_sum", "valid_bytes"))
+        return (
+            f"store: {files} files, {used >> 10:,} KiB, {valid >> 10:,} KiB live; {self.report.store['retired']} gone"
+        )
+
+    def _count(self) -> None:
+        """Sum up the store's counters over its lives."""
+        for name in COUNTERS:
+            value = self._node.superblock.server_get(SERVER_STORE_PERSISTENT, name)
+            before = self._counted.get(name, 0)
+            self.report.store[name.removesuffix("_n")] += value - before if value >= before else value
+            self._counted[name] = value
 
     def _wait_for_load(self, deadline: float) -> None:
         """Until everybody has written something into his log: killing who has not begun shows nothing."""
-        while time.monotonic() < deadline:
-            if all(actor.path.exists() and actor.path.stat().st_size for actor in self.actors):
-                return
+        while time.monotonic() < deadline and not all(actor.working() for actor in self.actors):
             time.sleep(0.02)
+
+    # -- hitting --------------------------------------------------------------------------------------------------
 
     def _hit(self, node: Node, what: str, role: str) -> None:
         actors = [actor for actor in self.actors if actor.role == role]
@@ -306,138 +260,301 @@ class Campaign:
             if what == "kill":
                 actor.kill()
                 self.report.kills[role] += 1
+                self._note(f"killed a {role}")
             else:
                 self._stopped(Identity.of(actor.process.pid), role)
+        elif what == "several":
+            names = ["supervisor", "collector", *node.servers()]
+            for name in self.rng.sample(names, self.rng.choice((2, 2, 3, 4))):
+                self._kill(node, name)
+        else:
+            name = self.rng.choice(node.names(role))
+            if what == "stop":
+                self._stopped(node.find(name), role)
+            elif what == "end":
+                self._end(node, name)
+            elif self._kill(node, name) and what == "again":
+                self._kill_again(node, name)
+
+    def _kill(self, node: Node, name: str) -> bool:
+        """kill -9, or the supervisor in its place when it has died too often for this one. False: not done."""
+        if not node.may_die(name):
+            name = "supervisor"
+        identity = node.find(name)
+        if (
+            identity is None
+            or identity == self._last.get(name)
+            or (name == "supervisor" and not node.supervisor_settled())
+        ):
+            return False  # it is just being restarted
+        if not send(identity, signal.SIGKILL):
+            return False
+        self._last[name] = identity
+        role = name.partition("-")[0]
+        self.report.kills[role] += 1
+        self._note(f"killed {name} {identity.pid}", death=True)
+        return True
+
+    def _kill_again(self, node: Node, name: str) -> None:
+        """Once more, while it recovers."""
+        if name not in node.servers() or not node.may_die(name, 2):
             return
-        found = node.processes(role)
-        if not found:
-            return  # it is just being restarted
-        identity = self.rng.choice(found)
-        number = identity.pid if role != "worker" else self._server_of(node, identity)
-        if what == "stop":
-            self._stopped(identity, role)
-        elif node.may_die(role, 0 if role == "store" else number) and _signal(identity, signal.SIGKILL):
-            node.died(role, 0 if role == "store" else number)
-            self.report.kills[role] += 1
-            others = " ".join(str(other.pid) for other in node.all() if other != identity)
-            self._note(f"killed {role} {identity.pid}; alive: {others}")
+        before = node.find(name)
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            found = node.find(name)
+            if found is not None and found != before:
+                time.sleep(self.rng.random() ** 2 * 0.05)
+                recovering = node.superblock.server_get(node.servers()[name], "state") == RECOVERING
+                if send(found, signal.SIGKILL):
+                    self.report.kills[f"{name.partition('-')[0]} again" if not recovering else "recovering"] += 1
+                    self._note(
+                        f"killed {name} {found.pid} {'while it recovered' if recovering else 'again'}", death=True
+                    )
+                return
+            time.sleep(0.001)
 
-    @staticmethod
-    def _server_of(node: Node, identity: Identity) -> int:
-        servers = range(SERVER_WORKER_FIRST, node.superblock.servers_n)
-        return next((n for n in servers if node.superblock.server_identity(n) == identity), 0)
+    def _end(self, node: Node, name: str) -> None:
+        """SIGTERM: it saves everything, ends, and is started again."""
+        identity = node.find(name)
+        if identity is not None and node.may_die(name) and send(identity, signal.SIGTERM):
+            self.report.stops[f"{name} ended"] += 1
+            self._note(f"ended {name} {identity.pid}", death=True)
 
-    def _note(self, text: str) -> None:
-        self.hits.write(f"{time.strftime('%H:%M:%S')} {time.monotonic() - self.began:.3f} {text}")
+    def _note(self, text: str, *, death: bool = False) -> None:
+        now = time.monotonic()
+        self._hits.append((now, text, death))
+        self.hits.write(f"{time.strftime('%H:%M:%S')} {now:.3f} {text}")
 
     def _stopped(self, identity: Identity | None, role: str) -> None:
-        if identity is None or not _signal(identity, signal.SIGSTOP):
+        if identity is None or not send(identity, signal.SIGSTOP):
             return
         try:
             self.report.stops[role] += 1
+            self._note(f"stopped a {role} {identity.pid}")
             time.sleep(self.rng.random() * STOPPED_S_MAX)
         finally:
-            _signal(identity, signal.SIGCONT)
+            send(identity, signal.SIGCONT)
+            self._note(f"continued {identity.pid}")
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _drain(self, node: warren.Node) -> None:
         """End the actors, consumers last, and take what is left."""
-        for role in ("producer", "storer", "probe", "consumer"):
+        for role in DRAINED_FIRST:
             for actor in self.actors:
                 if actor.role == role:
                     complaint = actor.end(30.0)
                     if complaint:
                         self.report.violations.append(complaint)
         log = Log(str(self.logs / "drain.log"))
-        deadline = time.monotonic() + DRAIN_S
-        for name in QUEUES:
-            queue = node.queue(name)
-            while True:
-                messages = queue.get_many(500, timeout=0.2)
-                if messages:
-                    log_received(log, messages)
-                    queue.ack(messages)
-                    continue
-                stats = queue.stats()
-                if not stats["ready"] and not stats["unacked"]:
-                    break
-                if time.monotonic() > deadline:
-                    self.report.violations.append(f"queue {name} does not drain: {stats}")
-                    break
-                time.sleep(0.02)  # what dead consumers held is on its way back
+        kept = (*QUEUES, NONE_QUEUE, PRIORITY_QUEUE)
+        for name in (*kept, *(PROBE_QUEUE.format(n) for n in range(2)), REJECTED_QUEUE, EXPIRED_QUEUE):
+            self._drain_queue(opened(node, name), log if name in (*kept, REJECTED_QUEUE) else None)
+        self._drain_letters(node.queue(LETTERS_QUEUE), log)
         log.close()
 
+    def _drain_queue(self, queue: warren.Queue, log: Log | None) -> None:
+        """Take everything, or wait until it has expired."""
+        deadline = time.monotonic() + DRAIN_S
+        while True:
+            messages = [] if queue.name == EXPIRED_QUEUE else queue.get_many(500, timeout=0.2)
+            if messages:
+                if log is not None:
+                    log_received(log, messages)
+                if queue.name == REJECTED_QUEUE:
+                    queue.nack(messages, requeue=False)
+                else:
+                    queue.ack(messages)
+                continue
+            stats = queue.stats()
+            if not stats["ready"] and not stats["unacked"]:
+                return
+            if time.monotonic() > deadline:
+                self.report.violations.append(f"queue {queue.name} does not drain: {stats}")
+                return
+            time.sleep(0.02)  # what dead consumers held is on its way back
+
+    def _drain_letters(self, queue: warren.Queue, log: Log) -> None:
+        """Until every confirmed message that has to die came as a letter; what is still missing is said by _compare."""
+        confirmed = {entry[1] for entry in self._entries("producer") if entry[0] == "c"}
+        missing = {key for key in confirmed if key.split(".")[0] in REASONS}
+        for role in ("consumer", "drain"):
+            missing -= {entry[1] for entry in self._entries(role) if entry[0] == "l"}
+        deadline = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline:
+            messages = queue.get_many(500, timeout=0.2)
+            log_received(log, messages)
+            queue.ack(messages)
+            missing -= {key for message in messages if (key := key_of(message.body)) is not None}
+            stats = queue.stats()
+            if not messages and not missing and not stats["ready"] and not stats["unacked"]:
+                return
+
     def _entries(self, role: str) -> Iterator[list[str]]:
-        for path in sorted(self.logs.glob(f"{role}*.log")):
+        for path in sorted(self.logs.glob(f"{role}-*.log" if role != "drain" else "drain.log")):
             for line in path.read_text(errors="replace").split("\n")[:-1]:
                 yield line.split(" ")
 
     def _compare(self, node: warren.Node) -> None:
         report = self.report
-        confirmed = {entry[1] for entry in self._entries("producer") if entry[0] == "c"}
-        announced = {entry[1] for entry in self._entries("producer") if entry[0] == "i"}
+        confirmed: dict[str, float] = {}
+        announced: set[str] = set()
+        for role in ("producer", "none"):
+            for entry in self._entries(role):
+                if entry[0] == "c":
+                    confirmed[entry[1]] = float(entry[2])
+                elif entry[0] == "i":
+                    announced.add(entry[1])
         first: Counter[str] = Counter()
         received: Counter[str] = Counter()
+        letters: Counter[str] = Counter()
         for role in ("consumer", "drain"):
             for entry in self._entries(role):
                 if entry[0] == "r":
                     received[entry[1]] += 1
                     first[entry[1]] += entry[2] == "0"
+                elif entry[0] == "l":
+                    letters[entry[1]] += 1
+                    if entry[2:] != [name := entry[1].split(".")[0], REASONS.get(name)]:
+                        report.violations.append(f"dead letter {entry[1]} died in {entry[2]} of {entry[3]}")
                 elif entry[0] == "b":
                     report.violations.append("wrong bytes: " + " ".join(entry[1:]))
+        report.letters = letters.total()
+        report.letters_again = report.letters - len(letters)
+        report.violations += self._out_of_order()
         report.confirmed, report.received = len(confirmed), received.total()
         report.redelivered = report.received - first.total()
-        report.unconfirmed_received = len(set(received) - confirmed)
-        lost = sorted(confirmed - set(received))
-        report.violations += [f"lost: {key} was confirmed and never received" for key in lost]
+        report.unconfirmed_received = len(set(received) - set(confirmed))
+        for key in sorted(confirmed):
+            if key.split(".")[0] in REASONS and not letters[key]:
+                report.violations.append(f"lost: {key} was confirmed at {confirmed[key]:.3f} and is no dead letter")
+        dying = {key for key in confirmed if key.startswith(EXPIRED_QUEUE)}
+        for key in sorted(set(confirmed) - set(received) - dying):
+            if key.startswith(NONE_QUEUE) and self._node_died_after(confirmed[key]):
+                report.excused += 1
+            else:
+                report.violations.append(f"lost: {key} was confirmed at {confirmed[key]:.3f} and never received")
         report.violations += [f"doubled: {key} came {n} times without the mark" for key, n in first.items() if n > 1]
-        report.violations += [f"invented: {key} was received and never put" for key in set(received) - announced]
-        self._compare_store(node.store())
-        self._compare_probes()
-        for role in ("producer", "consumer", "storer", "probe"):
+        report.violations += [
+            f"invented: {key} was received and never put" for key in {*received, *letters} - announced
+        ]
+        self._compare_store(node)
+        for kind in ("queue", "store"):
+            self._compare_probes(kind)
+        for role in ("producer", "none", "consumer", "queue-probe", "store-probe"):
             report.errors.update(entry[1].rstrip(":") for entry in self._entries(role) if entry[0] == "e")
 
-    def _compare_store(self, store: warren.Store) -> None:
-        report = self.report
-        by_kind: dict[str, set[str]] = {kind: set() for kind in "icxd"}
-        for entry in self._entries("storer"):
-            if entry[0] == "b":
-                report.violations.append("store: " + " ".join(entry[1:]))
-            elif entry[0] in by_kind:
-                by_kind[entry[0]].add(entry[1])
-        report.stored, report.removed = len(by_kind["c"]), len(by_kind["d"])
-        for id in sorted(by_kind["c"] - by_kind["x"]):
-            body = store.read(bytes.fromhex(id))
-            if body != body_of(id):
-                what = "is gone" if body is None else "reads wrong"
-                report.violations.append(f"store: {id} was confirmed, never removed, and {what}")
-        for id in sorted(by_kind["d"]):
-            if store.contains(bytes.fromhex(id)):
-                report.violations.append(f"store: {id} was removed and is there again")
+    def _out_of_order(self) -> Iterator[str]:
+        """Receipts without the mark go up in each consumer, for each publisher, queue and priority."""
+        for path in sorted((*self.logs.glob("consumer-*.log"), self.logs / "drain.log")):
+            highest: dict[tuple[str, ...], int] = {}
+            for line in path.read_text(errors="replace").split("\n")[:-1]:
+                entry = line.split(" ")
+                if entry[0] != "r" or entry[2] != "0":
+                    continue
+                name, *publisher, number, priority = entry[1].split(".")
+                whose = (name, *publisher, priority)
+                if int(number) < highest.get(whose, -1):
+                    yield f"order: {entry[1]} came to {path.stem} after number {highest[whose]}"
+                highest[whose] = max(highest.get(whose, -1), int(number))
 
-    def _compare_probes(self) -> None:
+    def _node_died_after(self, when: float) -> bool:
+        """Whether every process of the node died soon after: what was in memory only is gone with it."""
+        return any(when <= death <= when + NONE_EXCUSED_S for death in self._node_deaths)
+
+    def _compare_store(self, node: warren.Node) -> None:
         report = self.report
-        times: dict[str, list[float]] = {}
-        for entry in self._entries("probe"):
+        ledgers = []
+        for path in sorted({path.with_suffix("") for path in self.logs.glob("keeper-*.log.*")}):
+            ledger, _next = Ledger.latest(path)
+            ledgers.append(ledger)
+            for incarnation in sorted(self.logs.glob(f"{path.name}.*")):
+                for line in incarnation.read_text(errors="replace").split("\n")[:-1]:
+                    if line.startswith("b "):
+                        report.violations.append(f"store: {line[2:]} ({incarnation.name})")
+                    elif line.startswith("e "):
+                        report.errors[line.split(" ")[1].rstrip(":")] += 1
+        report.stored = sum(ledger.confirmed for ledger in ledgers)
+        report.removed = sum(ledger.removed for ledger in ledgers)
+        report.reads = sum(ledger.reads for ledger in ledgers)
+        self._wait_for_sweep()
+        try:
+            report.violations += [f"store: {text}" for text in settle(node.store(), ledgers)]
+        except Error as error:
+            report.violations.append(f"store: the check at the end failed: {type(error).__name__}: {error}")
+
+    def _wait_for_sweep(self) -> None:
+        """Until the servers are done with every actor."""
+        node = self._node
+        own = {os.getpid(), *(identity.pid for identity in node.all())}
+        deadline = time.monotonic() + DRAIN_S
+        while left := [view for view in node.superblock.slots() if view.pid not in own]:
+            if time.monotonic() > deadline:
+                self.report.violations.append(f"slots of clients that ended are not free: {left}")
+                return
+            time.sleep(0.02)
+
+    def _end_store(self, node: warren.Node) -> None:
+        """Everything was removed: nothing is left in the store but a few files."""
+
+        def count(name: str) -> int:
+            return self._node.superblock.server_get(SERVER_STORE_PERSISTENT, name)
+
+        store = node.store()
+        for entry in self._entries("store-probe"):
+            if entry[0] == "u":  # a probe without an answer: it may be there or not
+                store.remove(bytes.fromhex(entry[1]), timeout=30)
+        deadline, fewest = time.monotonic() + SHRINK_S, count("files")
+        while count("messages") or count("valid_bytes") or count("files") > FILES_LEFT_MAX:
+            if count("files") < fewest:  # they go one by one where each speaks of the next
+                deadline, fewest = time.monotonic() + SHRINK_S, count("files")
+            if time.monotonic() > deadline:
+                self.report.violations.append(
+                    f"store: {count('messages')} messages, {count('valid_bytes')} bytes in {count('files')} files are "
+                    f"left after everything was removed, and none went for {SHRINK_S:.0f} s"
+                )
+                return
+            time.sleep(0.05)
+            store.barrier(timeout=30)
+
+    def _compare_probes(self, kind: str) -> None:
+        report = self.report
+        values: list[float] = []
+        for entry in self._entries(f"{kind}-probe"):
+            if entry[0] == "b":
+                report.violations.append(" ".join(entry[1:]))
+            if entry[0] not in "pf":
+                continue
+            seconds, ended = int(entry[2]) / 1e6, float(entry[3])
             if entry[0] == "p":
-                times.setdefault(entry[1], []).append(int(entry[2]) / 1000)
-            elif entry[0] == "f":
+                values.append(seconds * 1000)
+            else:
                 report.probe_failures.append(" ".join(entry[1:]))
-                if int(entry[2]) > HANG_S * 1e6:
-                    report.violations.append("hang: " + " ".join(entry[1:]))
-        for kind, values in times.items():
-            p50, p99 = np.percentile(values, [50, 99])
-            slow = sum(value > 1000 for value in values)
+            if seconds > 1.0 or entry[0] == "f":
+                self._slow(kind, seconds, ended)
+        if values:
+            p50, p99, p999 = np.percentile(values, [50, 99, 99.9])
             report.probes[kind] = {
-                "n": len(values), "p50_ms": float(p50), "p99_ms": float(p99), "max_ms": max(values), "over_1s": slow,
+                "n": len(values), "p50_ms": float(p50), "p99_ms": float(p99), "p999_ms": float(p999),
+                "max_ms": max(values), "over_1s": sum(value > 1000 for value in values),
             }  # fmt: skip
-            if max(values) > HANG_S * 1000:
-                report.violations.append(f"hang: a probe of the {kind} took {max(values) / 1000:.1f} s")
+
+    def _slow(self, kind: str, seconds: float, ended: float) -> None:
+        """A probe over a second: what was done to the node meanwhile."""
+        meanwhile = [hit for hit in self._hits if ended - seconds - 0.6 <= hit[0] <= ended]
+        deaths = sum(death for when, _text, death in meanwhile)
+        what = ", ".join(f"{when - ended + seconds:+.2f} {text}" for when, text, _death in meanwhile)
+        down = sum(max(0.0, min(to, ended) - max(since, ended - seconds)) for since, to in self._down)
+        text = f"a probe of the {kind} took {seconds:.2f} s (ended at {ended:.3f}): {what or 'nothing was done'}"
+        self.report.slow.append(text)
+        if seconds - down > self.probe_s * max(deaths, 1):
+            self.report.violations.append(f"hang: {text}")
 
     def _stop_node(self) -> None:
-        for identity in self._node.processes("supervisor"):
-            _signal(identity, signal.SIGTERM)
+        supervisor = self._node.find("supervisor")
+        if supervisor is not None:
+            send(supervisor, signal.SIGTERM)
         deadline = time.monotonic() + 30
         while self._node.all() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -445,11 +562,12 @@ class Campaign:
             self.report.violations.append(f"process {identity.pid} of the node did not end within 30 s of SIGTERM")
 
     def _end_all(self) -> None:
+        self._pids |= self._node.pids.union(*(actor.pids for actor in self.actors))
         for actor in self.actors:
             if actor.process.poll() is None:
                 actor.process.kill()
                 actor.process.wait()
-        for process in _processes_of(self.directory):
+        for process in processes_of(self.directory):
             process.kill()
             process.wait(10)
         if self._observer is not None:
@@ -461,43 +579,11 @@ class Campaign:
         node = f"warren-{self._node.node_id:012x}"
         deadline = time.monotonic() + 5
         while True:
-            left = [f"shared memory {name}" for name in _names_in("/dev/shm", node)]
-            left += [f"message queue {name}" for name in _names_in("/dev/mqueue", node)]
-            left += [f"System V {what}" for what in sorted(_left_on_machine() - self._before)]
-            left += [f"process {process.pid}" for process in _processes_of(self.directory)]
+            left = [f"shared memory {name}" for name in names_in("/dev/shm", node)]
+            left += [f"message queue {name}" for name in names_in("/dev/mqueue", node)]
+            left += [f"System V {what}" for what in system_v_left(self._pids, self._keys)]
+            left += [f"process {process.pid}" for process in processes_of(self.directory)]
             if not left or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         self.report.violations += [f"left behind: {what}" for what in left]
-
-
-def _signal(identity: Identity, number: signal.Signals) -> bool:
-    """Signal this very process; False when it is gone."""
-    pidfd = identity.open_pidfd()
-    if pidfd is None:
-        return False
-    try:
-        signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
-
-
-def _names_in(folder: str, part: str) -> list[str]:
-    return [name for name in os.listdir(folder) if part in name] if os.path.isdir(folder) else []
-
-
-def _left_on_machine() -> set[str]:
-    """System V segments that nobody is attached to: "segment 7"."""
-    rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-    return {f"segment {row[1]}" for row in rows if row[6] == "0"}
-
-
-def _processes_of(directory: Path) -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if str(directory) in (process.info["cmdline"] or []) and process.pid != os.getpid()
-    ]

@@ -24,7 +24,19 @@ SOURCES = (
     "ipc/core/port.c",
     *(
         f"engine/core/{name}.c"
-        for name in ("client", "bodies", "storeclient", "directory", "index", "frame", "crc32c", "log")
+        for name in (
+            "client",
+            "results",
+            "bodies",
+            "storeclient",
+            "storereader",
+            "directory",
+            "index",
+            "index_read",
+            "frame",
+            "crc32c",
+            "log",
+        )
     ),
 )
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-pthread", "-fno-strict-aliasing", "-UNDEBUG")

@@ -10,6 +10,10 @@
  * Operations (ids: 16 times the letter; bodies: 100 times the letter)
  *   write         a                             write_many    a, b, c, one submit
  *   eliminate     remove a, which is flying      remove        remove a: sends a command (nothing is flying)
+ *   read          a, which is flying             contains, barrier, terminate: the plain commands
+ *   batch         a … e in one command: ids are the client's epoch and 62 … 66, so they lie in two groups of the directory
+ *   batch_eliminate  remove b and d of a batch that is flying
+ *   batch_part    remove b, which is flying, and `a` as a single id, which is not: one is eliminated, one command is sent
  *   publish       put a into queue 1 of the worker     settle        ack of sequences 0, 1, 2 of queue 1
  * What comes before the stepped part is found in the first image. Exit: 0; 77 when ptrace is forbidden; else 1 and a reason.
  */
@@ -75,6 +79,39 @@ static void remove_one(wr_store_client *store, char letter, bool expect_eliminat
     wr_port_submit(store->port, store->server);
 }
 
+#define BATCH 5
+#define BATCH_FROM 62
+
+static void batch_id(const wr_store_client *store, uint32_t i, uint8_t id[16]) {
+    uint64_t epoch = store->port->client_epoch;
+    for (uint32_t k = 0; k < 8; k++) id[k] = (uint8_t)(epoch >> (56 - 8 * k));
+    memset(id + 8, 0, 7);
+    id[15] = (uint8_t)(BATCH_FROM + i);
+}
+
+static void prepare_batch(wr_store_client *store) {
+    static uint8_t bytes[BATCH][100];
+    wr_store_body bodies[BATCH];
+    uint8_t first[16];
+    uint64_t sequence;
+    for (uint32_t i = 0; i < BATCH; i++) {
+        memset(bytes[i], 'a' + (int)i, sizeof bytes[i]);
+        bodies[i] = (wr_store_body){bytes[i], sizeof bytes[i]};
+    }
+    batch_id(store, 0, first);
+    must(wr_store_client_write_many(store, first, bodies, BATCH, WR_FLAG_SYNCED, &sequence), "write_many");
+}
+
+static void plain(wr_store_client *store, uint8_t op, char letter) {
+    uint64_t sequence;
+    wr_command *command = wr_port_prepare(store->port, store->server, &sequence);
+    if (!command) must(EAGAIN, "prepare");
+    command->op = op;
+    command->flags = WR_FLAG_SYNCED;
+    memset(command->id, letter, sizeof command->id);
+    wr_port_submit(store->port, store->server);
+}
+
 static void operate(const options *o) {
     static wr_attachment attachment; /* its port serves the store's client, too */
     wr_superblock *super = (wr_superblock *)o->base;
@@ -113,12 +150,49 @@ static void operate(const options *o) {
     } else if (!strcmp(o->operation, "remove")) {
         mark();
         remove_one(&store, 'a', false);
+    } else if (!strcmp(o->operation, "read")) {
+        uint8_t *bytes;
+        uint32_t length;
+        uint16_t meta_length;
+        prepare_write(&store, 'a');
+        wr_port_submit(store.port, store.server);
+        mark();
+        must(wr_store_client_read(&store, id, &bytes, &length, &meta_length), "read");
+        if (length != 100 || memcmp(bytes, body, 100)) must(EBADMSG, "read");
+    } else if (!strcmp(o->operation, "contains")) {
+        mark();
+        plain(&store, WR_OP_STORE_CONTAINS, 'a');
+    } else if (!strcmp(o->operation, "barrier")) {
+        mark();
+        plain(&store, WR_OP_STORE_BARRIER, 0);
+    } else if (!strcmp(o->operation, "terminate")) {
+        mark();
+        plain(&store, WR_OP_STORE_TERMINATE, 0);
+    } else if (!strcmp(o->operation, "batch")) {
+        mark();
+        prepare_batch(&store);
+        wr_port_submit(store.port, store.server);
+    } else if (!strcmp(o->operation, "batch_eliminate") || !strcmp(o->operation, "batch_part")) {
+        bool part = o->operation[6] == 'p';
+        uint8_t ids[2][16];
+        uint32_t eliminated;
+        prepare_batch(&store);
+        wr_port_submit(store.port, store.server);
+        batch_id(&store, 1, ids[0]);
+        if (part)
+            memset(ids[1], 'a', 16);
+        else
+            batch_id(&store, 3, ids[1]);
+        mark();
+        must(wr_store_client_remove(&store, (const uint8_t(*)[16])ids, 2, &eliminated), "remove");
+        if (eliminated != (part ? 1 : 2)) must(EPROTO, "elimination");
+        wr_port_submit(store.port, store.server);
     } else if (!strcmp(o->operation, "publish")) {
         wr_route route = {.targets_n = 1, .targets = {{.server = WORKER, .queue = QUEUE, .ids_n = 1}}};
+        wr_message message = {.body = body, .length = sizeof body, .flags = WR_FLAG_PERSISTENT | WR_FLAG_SYNCED};
+        memcpy(message.id, id, 16);
         mark();
-        must(wr_attachment_publish(&attachment, &route, &done, id, NULL, 0, body, sizeof body,
-                                   WR_FLAG_PERSISTENT | WR_FLAG_SYNCED, sequences, &blocked),
-             "publish");
+        must(wr_attachment_publish(&attachment, &route, &done, &message, sequences, &blocked), "publish");
         wr_port_submit(&attachment.port, WORKER);
     } else if (!strcmp(o->operation, "settle")) {
         const uint64_t tags[3] = {0, 1, 2};

@@ -9,10 +9,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from warren.tools.model import deliveries, store, stored
+from warren.tools.model import batches, collection, credit, deliveries, dying, readers, store, stored
 from warren.tools.model.search import Found, search
 
-MODELS: tuple[tuple[str, Any], ...] = (("store", store), ("stored", stored), ("deliveries", deliveries))
+MODELS: tuple[tuple[str, Any], ...] = (
+    ("store", store),
+    ("stored", stored),
+    ("deliveries", deliveries),
+    ("collection", collection),
+    ("batches", batches),
+    ("dying", dying),
+    ("readers", readers),
+    ("credit", credit),
+)
 
 #: a rule that another one covers as well: it shows only when that one is broken, too
 WITH: Mapping[tuple[str, str], dict[str, bool]] = {
@@ -26,6 +35,9 @@ def mutants() -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
         for rule in fields(module.Rules):
             rules = module.Rules(**{rule.name: False}, **WITH.get((name, rule.name), {}))
             models = {**module.STANDARD, **getattr(module, "LATE", {})}
+            first = getattr(module, "WHERE", {}).get(rule.name)  # the model that shows it soonest
+            if first:
+                models = {first: models[first]}
             yield name, rule.name, module, {text: replace(model, rules=rules) for text, model in models.items()}
 
 

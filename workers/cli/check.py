@@ -1,41 +1,42 @@
 """`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
-or down.
+or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store_check.py`), and checked again.
 
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
 damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
-belong here, files that a killed process had not finished. With the node up the last file of each folder is being
-written: its end is not judged. Exit code 0: no problem; 1: problems.
+belong here, files that a killed process had not finished, missing lists. With the node up the last file of each folder
+is being written: its end is not judged. Exit code 0: no problem (any more); 1: problems; 2: --repair with the node up.
 """
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from warren.engine import _core, segment
+from warren.engine import _core, quarantine, segment
 from warren.engine.catalog import Catalog
-from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
+from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
     FILE_SEGMENT,
-    FILE_STORE,
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
 from warren.engine.node_directory import NodeDirectory
+from warren.engine.store_check import Damage, StoreCheck
 from warren.ipc.layout import PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 
-SNAPSHOT_MAGIC = b"WRNSNP01"
 TERMS_MAGIC = b"WRNTERM1"
+PARTS_MAX = 10  #: damaged parts of a file, and lost ids of a part, that are shown to people
 _NO_ENTRY = bytes(QUEUE_SEGMENT_ENTRY.size)
 
 
@@ -49,6 +50,7 @@ class Checked:
     records: int = 0
     problem: str = ""
     note: str = ""
+    damage: list[Damage] = field(default_factory=list)
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Report:
     dir: str
     running: bool
     files: list[Checked] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
@@ -81,9 +84,7 @@ class _Place:
 
 
 def places(directory: Path) -> Iterator[_Place]:
-    """The folders of a data directory that have segment files."""
-    for name, owner in (("persistent", SERVER_STORE_PERSISTENT), ("transient", SERVER_STORE_TRANSIENT)):
-        yield _Place(directory / "store" / name, ".rdq", FILE_STORE, owner, True)
+    """The folders of the queue workers that have segment files."""
     for worker in sorted((directory / "queues").glob("worker-*")):
         number = worker.name.removeprefix("worker-")
         if not number.isdigit():
@@ -97,14 +98,20 @@ def places(directory: Path) -> Iterator[_Place]:
                 yield _Place(queue, ".idx", FILE_SEGMENT, owner, False)
 
 
-def verify(directory: NodeDirectory, progress: Any = None) -> Report:
-    """Check everything; `progress(done, all)` is called after each file. Raises NodeNotRunning when there is no data
-    directory.
+def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False) -> Report:
+    """Check everything; `progress(done, all)` is called after each file.
+
+    `repair`: the stores are repaired first; the caller holds the lock. Raises NodeNotRunning when there is no data
+    directory, StoreError.
     """
     node = directory.read()
-    report = Report(str(directory.path), directory.locked())
+    tell = progress if progress is not None else lambda _done, _all: None
+    report = Report(str(directory.path), directory.locked() and not repair)
     report.files.append(Checked(str(directory.path / "node.json"), "node"))
     report.files.append(_catalog(directory.path))
+    for store, folder in stores(directory.path):
+        if folder.is_dir():
+            _store(report, StoreCheck(folder, node.node_id, store, report.running), tell, repair)
     work: list[tuple[_Place, int, Path, bool]] = []
     for place in places(directory.path):
         if not place.folder.is_dir():
@@ -118,9 +125,34 @@ def verify(directory: NodeDirectory, progress: Any = None) -> Report:
         checked = _segment_file(place, number, path, node.node_id, is_last, report.running)
         if checked is not None:
             report.files.append(checked)
-        if progress is not None:
-            progress(done, len(work))
+        tell(done, len(work))
     return report
+
+
+def stores(directory: Path) -> Iterator[tuple[int, Path]]:
+    """Server number and folder of each store."""
+    for number, name in ((SERVER_STORE_PERSISTENT, "persistent"), (SERVER_STORE_TRANSIENT, "transient")):
+        yield number, directory / "store" / name
+
+
+def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], None], repair: bool) -> None:
+    if check.owner == SERVER_STORE_TRANSIENT and not report.running:
+        report.files.append(Checked(str(check.folder), "transient", note="is emptied by the next start; not read"))
+        return
+    found = check.repair(progress) if repair else check.examine(progress)
+    report.repaired += check.actions
+    report.files += [
+        Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note, item.damage)
+        for item in found
+    ]
+    reported = quarantine.entries(check.folder)
+    if reported:
+        lost = sum(entry.messages or 0 for entry in reported)
+        place = check.folder / segment.QUARANTINE
+        note = (
+            f"{len(reported)} damaged parts were found earlier, {lost} messages lost at least: see {quarantine.REPORT}"
+        )
+        report.files.append(Checked(str(place), "quarantine", note=note))
 
 
 def _catalog(directory: Path) -> Checked:
@@ -133,9 +165,8 @@ def _catalog(directory: Path) -> Checked:
 
 
 def _strangers(listing: segment.Listing, place: _Place) -> Iterable[Checked]:
-    known = {"clean", "index.snapshot"} if place.kind == FILE_STORE else set()
     for path in listing.foreign:
-        if path.name in known or (place.suffix == ".dat" and path.is_dir()):
+        if place.suffix == ".dat" and path.is_dir():
             continue
         yield Checked(str(path), "foreign", note="does not belong here; it is left alone")
     for path in listing.unfinished:
@@ -143,20 +174,18 @@ def _strangers(listing: segment.Listing, place: _Place) -> Iterable[Checked]:
 
 
 def _marks(folder: Path) -> Iterator[Checked]:
-    """Checksums of the snapshot of a store, and of the terms of a queue worker."""
-    for path, magic in ((folder / "index.snapshot", SNAPSHOT_MAGIC), (folder.parent / "terms", TERMS_MAGIC)):
-        if path.name == "terms" and folder.name != "journal":
-            continue
-        try:
-            content = path.read_bytes()
-        except OSError:
-            continue
-        body = content[12:]
-        crc = _core.crc32c(body) if magic == SNAPSHOT_MAGIC else zlib.crc32(body)
-        checked = Checked(str(path), "mark", len(content))
-        if content[:8] != magic or int.from_bytes(content[8:12], "big") != crc:
-            checked.note = "has a wrong checksum; it is not used, the next start scans instead"
-        yield checked
+    """Checksum of the terms of a queue worker."""
+    path = folder.parent / "terms"
+    if folder.name != "journal":
+        return
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return
+    checked = Checked(str(path), "mark", len(content))
+    if content[:8] != TERMS_MAGIC or int.from_bytes(content[8:12], "big") != zlib.crc32(content[12:]):
+        checked.note = "has a wrong checksum; it is not used, the next start scans instead"
+    yield checked
 
 
 def _segment_file(place: _Place, number: int, path: Path, node_id: int, is_last: bool, running: bool) -> Checked | None:
@@ -191,7 +220,7 @@ def _segment_file(place: _Place, number: int, path: Path, node_id: int, is_last:
 
 def _stopped_clean(place: _Place) -> bool:
     """Whether the server that owns the folder marked that it ended in good order, and none has begun since."""
-    return (place.folder / "clean").exists() or (place.suffix == ".jnl" and (place.folder.parent / "terms").exists())
+    return place.suffix == ".jnl" and (place.folder.parent / "terms").exists()
 
 
 def _last_begun(files: list[tuple[int, Path]]) -> int:
@@ -220,13 +249,15 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
         path, data[:FILE_HEADER_BYTES], kind=FILE_SEGMENT, node_id=node_id, owner=owner, file=number
     )
     checked.bytes = len(data)
-    seed = _core.crc32c(header.salt.to_bytes(8, sys.byteorder))
+    place = struct.Struct(">QIQ")  # what seeds an entry's CRC: salt, queue, sequence
+    queue = int(path.parent.name)
     size = QUEUE_SEGMENT_ENTRY.size
     wrong = []
     for slot in range(min(SEGMENT_ENTRY_COUNT, (len(data) - FILE_HEADER_BYTES) // size)):
         entry = data[FILE_HEADER_BYTES + slot * size : FILE_HEADER_BYTES + (slot + 1) * size]
         if entry == _NO_ENTRY:
             continue
+        seed = _core.crc32c(place.pack(header.salt, queue, number * SEGMENT_ENTRY_COUNT + slot))
         if _core.crc32c(entry[4:], seed) == QUEUE_SEGMENT_ENTRY.unpack(entry, "crc"):
             checked.records += 1
         else:
@@ -236,22 +267,39 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
         checked.problem = f"{len(wrong)} entries are damaged, the first at byte {at}"
 
 
+def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
+    if not bar:
+        return verify(target, repair=repair)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("reading files", total=None)
+        return verify(target, lambda done, total: shown.update(task, completed=done, total=total), repair)
+
+
 @click.command()
 @click.argument("directory", metavar="DIR")
+@click.option("--repair", is_flag=True, help="Set damaged files aside, keep what is good of them, make missing lists.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")
-def check(directory: str, as_json: bool, verbose: bool) -> int:
-    """Verify every file of DIR: checksums, numbers, owners. Changes nothing. Exit code 1 when something is damaged."""
+def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
+    """Verify every file of DIR: checksums, numbers, owners, lists. Changes nothing without --repair, which wants the
+    node down. Exit code 1 when something is damaged.
+    """
     target = NodeDirectory(directory)
-    if sys.stderr.isatty() and not as_json:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("reading files", total=None)
-            report = verify(target, lambda done, total: bar.update(task, completed=done, total=total))
-    else:
-        report = verify(target)
+    if repair:
+        target.read()
+        try:
+            target.lock()
+        except DirectoryInUse as error:
+            raise DirectoryInUse(
+                f"{target.path} cannot be repaired while its node runs: stop it with `warren stop {target.path}`"
+            ) from error
+    try:
+        report = _verify(target, repair, sys.stderr.isatty() and not as_json)
+    finally:
+        target.unlock()
     if as_json:
         output.print_json(
             {
@@ -261,16 +309,27 @@ def check(directory: str, as_json: bool, verbose: bool) -> int:
                 "files": [asdict(item) for item in report.files],
                 "problems": report.problems,
                 "notes": report.notes,
+                "repaired": report.repaired,
             }
         )
         return 1 if report.problems else 0
     for item in report.files:
         if verbose and not item.problem:
             print(f"ok       {item.path}: {item.records} records, {output.bytes_text(item.bytes)}")
+    for done in report.repaired:
+        print(f"repaired {done}")
     for note in report.notes:
         print(f"note     {note}")
-    for problem in report.problems:
-        print(f"PROBLEM  {problem}")
+    for item in report.files:
+        if not item.problem:
+            continue
+        print(f"PROBLEM  {item.path}: {item.problem}")
+        for part in item.damage[:PARTS_MAX]:
+            cost = "unknown" if part.messages is None else str(part.messages)
+            ids = f": {', '.join(part.ids[:PARTS_MAX])}" if part.ids else ""
+            print(f"           bytes {part.start} to {part.end}, {part.reason}, messages lost: {cost}{ids}")
+        if len(item.damage) > PARTS_MAX:
+            print(f"           and {len(item.damage) - PARTS_MAX} more, see --json")
     records = sum(item.records for item in report.files)
     total = sum(item.bytes for item in report.files)
     verdict = f"{len(report.problems)} problems" if report.problems else "no problem"

@@ -6,6 +6,7 @@ For finding out what a node is doing when it does not say so itself; the numbers
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ import click
 from warren.engine import file_summary
 from warren.engine.errors import NodeNotRunning, PermissionRefused
 from warren.engine.node_directory import NodeDirectory
+from warren.ipc import _core as shared
 from warren.ipc import names, region
 from warren.ipc.declare import Struct
 from warren.ipc.layout import (
+    CLIENT,
     CONSTANTS,
     INDEX_HEADER,
     LINK,
@@ -32,7 +35,9 @@ from warren.workers.segments import semaphore_value
 if TYPE_CHECKING:
     from rich.table import Table
 
-PARTS = ("superblock", "servers", "slots", "links", "files", "index", "regions")
+#: a slot's `reading`: server << READING_SHIFT | file number + 1
+READING_SHIFT, READING_FILE = 56, (1 << 56) - 1
+PARTS = ("superblock", "servers", "slots", "links", "files", "collection", "index", "regions")
 
 
 def _names_of(prefix: str) -> dict[int, str]:
@@ -57,6 +62,7 @@ def superblock_part(superblock: Superblock) -> dict[str, Any]:
     found = _scalars(SUPERBLOCK, superblock.get)
     found["state"] = _NODE_STATES.get(found["state"], found["state"])
     found["alarms"] = sorted(name for bit, name in _names_of("ALARM_").items() if found["alarms"] & bit)
+    found["shortages"] = sorted(name for bit, name in _names_of("SHORT_").items() if found["shortages"] & bit)
     for name in ("magic", "layout_hash", "node_id"):
         found[name] = f"{found[name]:#x}"
     found["live_clients"] = semaphore_value(superblock.get("live_semaphore_key"))
@@ -113,6 +119,7 @@ def links_part(superblock: Superblock) -> list[dict[str, Any]]:
                 continue
             for server in range(superblock.servers_n):
                 base = PAGE_BYTES + server * LINK.size
+                counts = {name: CLIENT.unpack(memory.buffer, name) for name in ("blocked_alarm", "blocked_credit")}
                 row = {item.name: LINK.unpack(memory.buffer, item.name, base) for item in LINK.fields}
                 rows.append(
                     {
@@ -121,6 +128,7 @@ def links_part(superblock: Superblock) -> list[dict[str, Any]]:
                         **row,
                         "waiting": row["tail"] - row["processed"],
                         "in_ring": row["tail"] - row["head"],
+                        **counts,
                         "undelivered": row["delivery_tail"] - row["delivery_head"],
                     }
                 )
@@ -137,15 +145,38 @@ def _region_of(superblock: Superblock, what: str, server: int, generation: str) 
         return None  # the server is being replaced
 
 
-def files_part(superblock: Superblock) -> list[dict[str, Any]]:
-    """The file summary of both stores."""
+def _readers(superblock: Superblock) -> Counter[tuple[int, int]]:
+    """How many clients read each file just now, by (server, file): what they say themselves in their slots."""
+    found: Counter[tuple[int, int]] = Counter()
+    for view in superblock.slots():
+        word = shared.load64(superblock.buffer, superblock.slot_at(view.slot, "reading"))
+        if word & READING_FILE and view.state == CONSTANTS["SLOT_ACTIVE"] and view.identity.alive():
+            found[word >> READING_SHIFT, (word & READING_FILE) - 1] += 1
+    return found
+
+
+def collection_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """What the collection of garbage has to do, and has done, in each store."""
     rows = []
+    for server in range(SERVER_STORE_TRANSIENT + 1):
+        names_of = ("files", "valid_bytes", "file_bytes_sum", "collected_n", "retired_n", "copied_bytes", "lost_n")
+        row = {name: superblock.server_get(server, name) for name in names_of}
+        used = row["valid_bytes"] / row["file_bytes_sum"] if row["file_bytes_sum"] else 1.0
+        rows.append({"server": server, **row, "utilisation": round(used, 4)})
+    return rows
+
+
+def files_part(superblock: Superblock) -> list[dict[str, Any]]:
+    """The file summary of both stores, in the order of their positions, with who reads what."""
+    rows = []
+    readers = _readers(superblock)
     for server in range(SERVER_STORE_TRANSIENT + 1):
         memory = _region_of(superblock, "summary", server, "generation")
         if memory is None:
             continue
         try:
-            rows += [{"server": server, **row._asdict()} for row in file_summary.files(memory.buffer)]
+            found = sorted(file_summary.files(memory.buffer), key=lambda row: (row.position_low, row.file))
+            rows += [{"server": server, **row._asdict(), "readers": readers[server, row.file]} for row in found]
         finally:
             memory.close()
     return rows
@@ -186,11 +217,16 @@ _READERS: dict[str, Callable[[Superblock], Any]] = {
     "slots": slots_part,
     "links": links_part,
     "files": files_part,
+    "collection": collection_part,
     "index": index_part,
     "regions": regions_part,
 }
 #: columns that are shown to people, where there are too many for a screen
 _COLUMNS = {
+    "files": (
+        *("server", "file", "position_low", "position_high", "left", "right", "locked", "settled", "ghosts", "readers"),
+        *("messages", "valid_total_size", "file_size", "pin_low", "pin_high", "image"),
+    ),
     "servers": (
         *("server", "state", "pid", "epoch", "generation", "restarts", "error", "sleeping", "messages", "files"),
         *(
@@ -218,7 +254,7 @@ _COLUMNS = {
             "delivery_tail",
             "delivery_head",
         ),
-        *("server_epoch", "evicted"),
+        *("server_epoch", "evicted", "blocked_alarm", "blocked_credit"),
     ),
 }
 
@@ -240,7 +276,9 @@ def attach(directory: str) -> Superblock:
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
-    """Show the shared memory of a node: superblock, servers, slots, links, files, index, regions; default: all."""
+    """Show the shared memory of a node: superblock, servers, slots, links, files, collection, index, regions;
+    default: all.
+    """
     superblock = attach(directory)
     try:
         found = {part: _READERS[part](superblock) for part in parts or PARTS}

@@ -6,7 +6,7 @@ import base64
 import sys
 import time
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -32,6 +32,12 @@ BATCH = 1000
     type=click.Choice(["none", "written", "synced"]),
     help="What a confirm means; default: by the queue.",
 )
+@click.option("--priority", type=click.IntRange(0, 9), default=0, help="Priority, 0 to 9.")
+@click.option("--ttl", type=click.FloatRange(min=0), help="They expire after so many seconds.")
+@click.option("--delay", type=click.FloatRange(min=0), help="Nobody gets them for so many seconds.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be given several times.")
+@click.option("--transient", is_flag=True, help="Keep them in memory only, also in a durable queue.")
+@click.option("--mandatory", is_flag=True, help="With --exchange: fail when no queue gets them.")
 @click.option("--json", "as_json", is_flag=True)
 def publish(
     directory: str,
@@ -42,6 +48,12 @@ def publish(
     body: str | None,
     whole: bool,
     durability: str | None,
+    priority: int,
+    ttl: float | None,
+    delay: float | None,
+    headers: tuple[str, ...],
+    transient: bool,
+    mandatory: bool,
     as_json: bool,
 ) -> None:
     """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange."""
@@ -55,15 +67,26 @@ def publish(
         bodies = iter([source.read()])
     else:
         bodies = (line.rstrip(b"\r\n") for line in source)
+    pairs = [item.partition("=") for item in headers]
+    if not all(name and sign for name, sign, _value in pairs):
+        raise UsageError("--header: write NAME=VALUE")
+    options: dict[str, Any] = {
+        "durability": durability,
+        "priority": priority,
+        "ttl": ttl,
+        "delay": delay,
+        "headers": {name: value for name, _sign, value in pairs} or None,
+        "persistent": not transient,
+    }
     began = time.monotonic()
     count = 0
     with warren.attach(directory, name="warren-publish") as node:
         target = node.queue(queue, create=False) if queue is not None else None
         while batch := _take(bodies):
             if target is not None:
-                target.put_many(batch, durability=durability)
+                target.put_many(batch, **options)
             else:
-                node.publish_many(batch, exchange or "", routing_key, durability=durability)
+                node.publish_many(batch, exchange or "", routing_key, mandatory=mandatory, **options)
             count += len(batch)
     seconds = time.monotonic() - began
     if as_json:
@@ -121,7 +144,16 @@ def _print(message: object, style: str) -> None:
         shown["body"] = body.decode()
     except UnicodeDecodeError:
         shown["body_base64"] = base64.b64encode(body).decode()
-    for name in ("exchange", "routing_key", "headers", "redelivered", "delivery_count", "delivery_tag"):
+    for name in (
+        "exchange",
+        "routing_key",
+        "headers",
+        "properties",
+        "priority",
+        "redelivered",
+        "delivery_count",
+        "delivery_tag",
+    ):
         value = getattr(message, name, None)
         if value is not None:
             shown[name] = value

@@ -271,7 +271,9 @@ def tables(report: dict[str, Any]) -> Group:
         processes.add_row(
             role,
             str(item["pid"]),
-            item["state"] + (f" (error {item['error']})" if item.get("error") else ""),
+            item["state"]
+            + (f" (error {item['error']})" if item.get("error") else "")
+            + (" (retiring)" if item.get("retiring") else ""),
             output.bytes_text(item["rss_bytes"]),
             str(item["restarts"]),
             output.rate_text(rates.get("commands_per_s", 0)),
@@ -297,10 +299,15 @@ def tables(report: dict[str, Any]) -> Group:
             *(output.rate_text(rates[key]) for key in ("published_per_s", "delivered_per_s", "acked_per_s")),
         )
     clients = Table(title="Clients", title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in ("slot", "pid", "name", "state"):
+    for column in ("slot", "pid", "name", "state", "under way", "blocked"):
         clients.add_column(column)
     for item in report["clients"]:
-        clients.add_row(str(item["slot"]), str(item["pid"]), item["name"], item["state"])
+        under_way = ", ".join(
+            f"{link['server']} {link['commands']:,}" for link in item["under_way"] if link["commands"]
+        )
+        clients.add_row(
+            str(item["slot"]), str(item["pid"]), item["name"], item["state"], under_way or "–", item["blocked"] or "–"
+        )
     store = report["store"]
     used = f" ({100 * store['valid_bytes'] / store['file_bytes']:.0f} %)" if store["file_bytes"] else ""
     parts: list[Any] = [
@@ -310,7 +317,15 @@ def tables(report: dict[str, Any]) -> Group:
             f"{output.bytes_text(store['valid_bytes'])} live of {output.bytes_text(store['file_bytes'])}{used}"
         ),
     ]
-    parts += [Text(f"ALARM {alarm}", style="bold red") for alarm in report["alarms"]]
+    for alarm in report["alarm_details"]:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(alarm["since"]))
+        parts.append(Text(f"ALARM since {since}: {alarm['text']}", style="bold red"))
+    blocked = {why: n for why, n in report["blocked_publishers"].items() if n}
+    if blocked:
+        waiting = ", ".join(
+            f"{n} by {'an alarm' if why == 'alarm' else 'missing credit'}" for why, n in blocked.items()
+        )
+        parts.append(Text(f"blocked publishers: {waiting}", style="yellow"))
     for table in (processes, queues, clients):
         parts += [Text(""), table if table.row_count else Text(f"{table.title}: none")]
     if report.get("messages"):

@@ -5,14 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
-from warren.engine.errors import NotYet
+from warren.engine.catalog import EXCHANGE_TYPES
+from warren.engine.errors import NotYet, QueueNotFound, UsageError
 from warren.workers.cli import output
 from warren.workers.control import ControlClient
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 NAME = click.argument("name")
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+
+
+ARGUMENT = click.option(
+    "--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; may be given several times."
+)
+
+
+def _pairs(arguments: tuple[str, ...]) -> dict[str, str]:
+    """What --argument options say."""
+    found = {}
+    for item in arguments:
+        name, sign, value = item.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--argument {item}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
+    """The same for bindings: what reads as JSON (7, 1.5, true, null, "7") is that, anything else is text."""
+    found: dict[str, Any] = {}
+    for name, text in _pairs(arguments).items():
+        try:
+            found[name] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            found[name] = text
+    return found
 
 
 def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
@@ -38,16 +67,20 @@ def queue() -> None:
 @click.option(
     "--durable/--transient", default=True, help="Whether it and its messages outlive the node; default: durable."
 )
+@ARGUMENT
 @JSON
-def declare_queue(directory: str, name: str, durable: bool, as_json: bool) -> None:
-    """Declare a queue; well too when it exists with the same properties."""
-    answer = _call(directory, "declare_queue", name=name, durable=durable)
+def declare_queue(directory: str, name: str, durable: bool, arguments: tuple[str, ...], as_json: bool) -> None:
+    """Declare a queue; well too when it exists with the same properties.
+
+    Arguments: message_ttl, expires, deduplication_window (seconds), max_length, max_length_bytes, overflow (drop-head
+    or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-9), delivery_limit,
+    single_active_consumer, auto_delete (true or false).
+    """
+    answer = _call(directory, "declare_queue", name=name, durable=durable, arguments=_pairs(arguments))
     text = "declared" if answer["created"] else "exists already"
-    _done(
-        as_json,
-        answer,
-        f"queue {name} {text} ({'durable' if durable else 'transient'}, worker {answer['queue']['worker']})",
-    )
+    kind = "durable" if durable else "transient"
+    known = "".join(f", {key}={value}" for key, value in answer["queue"]["arguments"].items())
+    _done(as_json, answer, f"queue {name} {text} ({kind}, worker {answer['queue']['worker']}{known})")
 
 
 @queue.command("delete")
@@ -82,6 +115,7 @@ def list_queues(directory: str, as_json: bool) -> None:
     for column in ("ready", "unacked", "bytes", "consumers"):
         table.add_column(column, justify="right")
     table.add_column("bindings")
+    table.add_column("arguments")
     for row in rows:
         table.add_row(
             row["name"],
@@ -92,11 +126,50 @@ def list_queues(directory: str, as_json: bool) -> None:
             output.bytes_text(row["bytes"]),
             str(row["consumers"]),
             ", ".join(f"{item['exchange']}:{item['routing_key']}" for item in row["bindings"]),
+            ", ".join(f"{key}={value}" for key, value in row["arguments"].items()),
         )
     if rows:
         output.console().print(table)
     else:
         print("no queues")
+
+
+@queue.command("show")
+@DIRECTORY
+@NAME
+@JSON
+def show_queue(directory: str, name: str, as_json: bool) -> None:
+    """Everything about one queue: arguments, counters, bindings, subscriptions, dead letters on their way."""
+    with ControlClient(directory) as client:
+        report = client.call("status")
+        bindings = client.call("queues")["bindings"]
+    found = next((item for item in report["queues"] if item["name"] == name), None)
+    if found is None:
+        raise QueueNotFound(f"there is no queue {name!r}: see `warren queue list {directory}`")
+    found["bindings"] = [item for item in bindings if item["queue"] == name]
+    found["subscriptions"] = [item for item in report["subscriptions"] if item["queue"] == name]
+    found["dead_letters"] = next((item for item in report["dead_letters"] if item["queue"] == name), None)
+    if as_json:
+        output.print_json(found)
+        return
+    for key, value in found.items():
+        if key == "arguments":
+            print("arguments:" + ("" if value else " none"))
+            for argument, set_to in value.items():
+                print(f"  {argument} = {set_to}")
+        elif key == "bindings":
+            for item in value:
+                print(f"bound to {item['exchange']} with {item['routing_key']!r} {item.get('arguments', '')}".rstrip())
+        elif key == "subscriptions":
+            for item in value:
+                print(f"subscription {item['name']}: {item['ready']:,} claimed")
+        elif key == "dead_letters":
+            if value is not None:
+                print(f"dead letters on their way: {value['ready'] + value['unacked']:,}")
+        elif key == "rates":
+            print(", ".join(f"{rate} {number:,}" for rate, number in value.items()))
+        elif value is not None:
+            print(f"{key}: {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{key}: {value}")
 
 
 @queue.command("purge")
@@ -117,10 +190,14 @@ def purge_queue(directory: str, name: str, as_json: bool) -> None:
 @NAME
 @click.argument("exchange")
 @click.argument("routing_key", default="")
+@ARGUMENT
 @JSON
-def bind_queue(directory: str, name: str, exchange: str, routing_key: str, as_json: bool) -> None:
-    """Let messages of EXCHANGE with ROUTING_KEY go to the queue."""
-    answer = _call(directory, "bind", queue=name, exchange=exchange, routing_key=routing_key)
+def bind_queue(
+    directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
+) -> None:
+    """Let messages of EXCHANGE with ROUTING_KEY go to the queue; --argument: headers wanted by a headers exchange."""
+    fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
+    answer = _call(directory, "bind", queue=name, **fields)
     _done(as_json, answer, f"queue {name} is bound to exchange {exchange} with {routing_key!r}")
 
 
@@ -129,10 +206,14 @@ def bind_queue(directory: str, name: str, exchange: str, routing_key: str, as_js
 @NAME
 @click.argument("exchange")
 @click.argument("routing_key", default="")
+@ARGUMENT
 @JSON
-def unbind_queue(directory: str, name: str, exchange: str, routing_key: str, as_json: bool) -> None:
+def unbind_queue(
+    directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
+) -> None:
     """Remove a binding."""
-    answer = _call(directory, "unbind", queue=name, exchange=exchange, routing_key=routing_key)
+    fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
+    answer = _call(directory, "unbind", queue=name, **fields)
     text = "is no longer bound" if answer["removed"] else "was not bound"
     _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {routing_key!r}")
 
@@ -145,12 +226,13 @@ def exchange() -> None:
 @exchange.command("declare")
 @DIRECTORY
 @NAME
-@click.option("--type", "kind", type=click.Choice(["direct", "fanout", "topic"]), default="direct", show_default=True)
+@click.option("--type", "kind", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True)
 @click.option("--durable/--transient", default=True)
+@click.option("--alternate", help="The exchange that gets what this one cannot route.")
 @JSON
-def declare_exchange(directory: str, name: str, kind: str, durable: bool, as_json: bool) -> None:
+def declare_exchange(directory: str, name: str, kind: str, durable: bool, alternate: str | None, as_json: bool) -> None:
     """Declare an exchange; well too when it exists with the same properties."""
-    answer = _call(directory, "declare_exchange", name=name, type=kind, durable=durable)
+    answer = _call(directory, "declare_exchange", name=name, type=kind, durable=durable, alternate=alternate)
     _done(as_json, answer, f"exchange {name} {'declared' if answer['created'] else 'exists already'} ({kind})")
 
 

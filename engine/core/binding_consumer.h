@@ -1,0 +1,35 @@
+/* A queue's handle, as binding_consumer.c (which may wait) and binding_wait.c (which never waits) use it. */
+#ifndef WR_BINDING_CONSUMER_H
+#define WR_BINDING_CONSUMER_H
+#include "binding_client.h"
+
+typedef struct {
+    PyObject_HEAD
+    ClientObject *client;
+    wr_taker consumer;
+    wr_route route;
+    PyObject *owner;        /* the Queue of Python */
+    PyTypeObject *messages; /* class of the messages, derived from Delivery */
+    PyObject *dead;         /* why the queue cannot be used any more (text), or NULL */
+    uint32_t server, queue;
+    bool registered;        /* `consumer` stands in the attachment */
+    uint32_t window;
+    uint32_t prefetch;      /* wanted by consume(); 0: credit */
+    uint64_t cancelled;     /* sequence + 1 of the last CANCEL, 0: none */
+    uint32_t inside;        /* threads that are in a get */
+    bool hot;               /* Python was told */
+    uint64_t last_ns;       /* end of the last get */
+    PyObject *weak;
+} HandleObject;
+
+/* Each of these: -1 (or NULL) with an exception. */
+int wr_handle_enter(HandleObject *h);           /* can it be used? */
+int wr_handle_intake(HandleObject *h);          /* what was pushed, into `pending` */
+PyObject *wr_handle_hand_out(HandleObject *h);  /* the next pending message; NULL without an exception: none */
+bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
+void wr_handle_note_call(HandleObject *h, uint32_t wanted); /* one more get; sets `window` */
+/* binding_wait.c */
+PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_handle_stop(PyObject *op, PyObject *unused);
+PyObject *wr_handle_give_back(PyObject *op, PyObject *unused);
+#endif

@@ -1,0 +1,171 @@
+"""What travels with a message besides its body: metadata (for who reads it) and delivery options (for the queues).
+
+Metadata is a msgpack array [exchange, routing key, headers or nil, properties or nil]; trailing nils are left out, a
+plain put has none at all, and a reader ignores elements that it does not know. Delivery options are words of the
+PUBLISH command: (expires | priority << 56, due, key of deduplication or None, persistent).
+
+Properties are those of AMQP: content_type, content_encoding, correlation_id, reply_to, message_id, timestamp, type,
+user_id, app_id. They mean nothing to the queues, but for message_id, which deduplicates.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from warren.engine.errors import UsageError
+from warren.ipc.layout import CONSTANTS
+
+PRIORITY_MAX = CONSTANTS["PRIORITY_MAX"]
+PRIORITY_SHIFT = CONSTANTS["PRIORITY_SHIFT"]
+KEY_BYTES = CONSTANTS["KEY_BYTES"]
+_TIME_MAX = (1 << CONSTANTS["TIME_BITS"]) - 1
+_TEXTS = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+)
+PROPERTIES = (*_TEXTS, "timestamp")
+
+#: (expires | priority << 56, due, key, persistent), as the core takes it
+Options = tuple[int, int, bytes | None, bool]
+
+
+class Metadata(msgspec.Struct, array_like=True, omit_defaults=True):
+    """Metadata of one message."""
+
+    exchange: str
+    routing_key: str
+    headers: dict[str, Any] | None = None
+    properties: dict[str, Any] | None = None
+
+
+decode = msgspec.msgpack.Decoder(Metadata).decode
+_encode = msgspec.msgpack.encode
+
+
+def encode(
+    exchange: str, routing_key: str, headers: object = None, properties: object = None, message_id: object = None
+) -> bytes:
+    """Metadata of a message as it travels. Raises UsageError for headers or properties that cannot."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
+    if headers and not all(isinstance(key, str) for key in headers):
+        raise UsageError("header names must be str")
+    known = _properties(properties, message_id)
+    fields: list[Any] = [exchange, routing_key, dict(headers) if headers else None]
+    if known:
+        fields.append(known)
+    try:
+        return _encode(fields)
+    except (TypeError, OverflowError, msgspec.MsgspecError) as error:
+        raise UsageError(
+            f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}"
+        ) from error
+
+
+def _properties(properties: object, message_id: object) -> dict[str, Any]:
+    if properties is not None and not isinstance(properties, Mapping):
+        raise UsageError(f"properties must be a mapping, not {type(properties).__name__}")
+    found: dict[str, Any] = {}
+    for name, value in (properties or {}).items():
+        if value is None:
+            continue
+        if name == "timestamp":
+            if isinstance(value, datetime.datetime):
+                value = value.timestamp()
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise UsageError("property timestamp is a number of seconds since 1970, or a datetime")
+        elif name not in _TEXTS:
+            raise UsageError(f"unknown property {name!r}: use one of {', '.join(PROPERTIES)}, or headers")
+        elif not isinstance(value, (str, bytes)):
+            raise UsageError(f"property {name!r} is text, not {type(value).__name__}")
+        found[name] = value
+    if message_id is not None:
+        found["message_id"] = message_id
+    return found
+
+
+def key_of(message_id: object) -> bytes:
+    """The key of deduplication of a message id: its hash. Raises UsageError when it is neither str nor bytes."""
+    if isinstance(message_id, str):
+        message_id = message_id.encode("utf-8", "surrogatepass")
+    if not isinstance(message_id, (bytes, bytearray)) or not message_id:
+        raise UsageError("message_id is str or bytes, and not empty")
+    return hashlib.blake2b(message_id, digest_size=KEY_BYTES).digest()
+
+
+def options(
+    priority: object = 0,
+    ttl: object = None,
+    delay: object = None,
+    message_id: object = None,
+    persistent: object = True,
+    now_ms: int | None = None,
+) -> Options | None:
+    """Delivery options of one message, None when they are all plain. `ttl`, `delay` in seconds; `ttl` counts from the
+    end of the delay. Raises UsageError.
+    """
+    if not priority and ttl is None and not delay and message_id is None and persistent is True:
+        return None
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= PRIORITY_MAX:
+        raise UsageError(f"priority is a whole number from 0 to {PRIORITY_MAX}, not {priority!r}")
+    if not isinstance(persistent, bool):
+        raise UsageError(f"persistent is True or False, not {persistent!r}")
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    due = now + _milliseconds("delay", delay) if delay else 0
+    expires = (due or now) + _milliseconds("ttl", ttl) if ttl is not None else 0
+    if max(due, expires) > _TIME_MAX:
+        raise UsageError("ttl and delay reach beyond the year 10889: give less")
+    return (
+        expires | priority << PRIORITY_SHIFT,
+        due,
+        None if message_id is None else key_of(message_id),
+        persistent,
+    )
+
+
+def options_each(
+    count: int, priority: Any, ttl: Any, delay: Any, message_id: Any, persistent: Any
+) -> Options | list[Options | None] | None:
+    """Delivery options of `count` messages: one for all, or a list with one for each when a value is a list or tuple.
+
+    Raises UsageError, also for one message_id for several messages, and for as many values as there are no messages.
+    """
+    values = {"priority": priority, "ttl": ttl, "delay": delay, "message_id": message_id, "persistent": persistent}
+    lists = {name: value for name, value in values.items() if isinstance(value, (list, tuple))}
+    for name, value in lists.items():
+        if len(value) != count:
+            raise UsageError(f"{name}: {len(value)} values for {count} messages")
+    if not lists:
+        if message_id is not None and count > 1:
+            raise UsageError("one message_id for several messages would drop all but the first: give a list of them")
+        return options(priority, ttl, delay, message_id, persistent)
+    now = time.time_ns() // 1_000_000
+    rows = zip(*(lists.get(name, [value] * count) for name, value in values.items()), strict=True)
+    return [options(first, life, later, id, kept, now) for first, life, later, id, kept in rows]
+
+
+def each(value: Any, count: int, what: str) -> Sequence[Any]:
+    """`value` for each of `count` messages: itself, or the elements of a list or tuple. Raises UsageError."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise UsageError(f"{what}: {len(value)} for {count} bodies")
+    return value
+
+
+def _milliseconds(name: str, seconds: object) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
+        raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds!r}")
+    return round(seconds * 1000)

@@ -1,0 +1,364 @@
+/* What queues are declared to do (queuepolicy.h), at random, on one thread: publishes with priorities, times and keys, deliveries,
+ * acks, returns and rejections; the clock is the real one, and times lie around it.
+ *
+ * Goal: the invariants hold after every round; deliveries come by priority, then by age; nothing appears or vanishes; and an engine
+ * that replays the journal as it lies in the image (what a kill leaves) has the same messages in the same queues with the
+ * same reasons. Method: a model of each message's fate by its number; wr_queue_check after each round.
+ *
+ *   policy_test [SEED]   exits 0
+ */
+#define _GNU_SOURCE
+#include "queuepolicy.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SERVER WR_SERVER_WORKER_FIRST
+#define QUEUE 1
+#define DEAD 2
+#define PLAIN 3
+#define FILE_BYTES (8u << 20)
+#define IMAGES_N 4
+#define MESSAGES 4000
+
+#define CHECK(x)                                                            \
+    do {                                                                    \
+        if (!(x)) {                                                         \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);         \
+            abort();                                                        \
+        }                                                                   \
+    } while (0)
+
+static uint64_t state = 1;
+static uint64_t random64(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * 0x2545F4914F6CDD1Dull;
+}
+static uint32_t below(uint32_t n) { return (uint32_t)(random64() >> 33) % n; }
+
+static void *memory(uint64_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
+typedef struct {
+    wr_superblock *super;
+    wr_queue_engine *e;
+    uint8_t *images, *timages;
+    void *stats;
+} rig;
+
+static void rig_new(rig *r) {
+    r->super = memory(WR_SUPERBLOCK_BYTES);
+    r->super->servers_n = 3;
+    r->super->ring_records = 16384;
+    r->super->delivery_slots = 1024;
+    r->super->arena_bytes = 8u << 20;
+    r->super->reply_bytes = 4096;
+    r->super->message_bytes_max = 1u << 20;
+    r->super->embed_bytes_max = 4096;
+    r->super->state = WR_NODE_RUNNING;
+    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
+    r->images = memory(bytes);
+    r->timages = memory(bytes);
+    r->stats = memory(8 * sizeof(wr_queue_stats));
+    wr_queue_options o = {.super = r->super, .server = SERVER, .images = r->images, .transient_images = r->timages,
+                          .images_bytes = bytes, .images_n = IMAGES_N, .file_bytes = FILE_BYTES, .stats = r->stats,
+                          .stats_rows = 8, .tick_ns = 25000000, .commit_bytes = 1 << 20, .journal_files_max = 1000};
+    r->e = wr_queue_new(&o);
+    CHECK(r->e);
+}
+
+static void rig_free(rig *r) {
+    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
+    wr_queue_free(r->e);
+    munmap(r->super, WR_SUPERBLOCK_BYTES);
+    munmap(r->images, bytes);
+    munmap(r->timages, bytes);
+    munmap(r->stats, 8 * sizeof(wr_queue_stats));
+}
+
+static void declare(rig *r, const wr_policy_options *options) {
+    CHECK(wr_queue_declare(r->e, QUEUE, true) && wr_queue_declare(r->e, DEAD, true) && wr_queue_declare(r->e, PLAIN, true));
+    wr_policy_set(wr_queue_find(r->e, QUEUE), options);
+}
+
+static void offer(rig *r, bool transient) {
+    FILE *f = tmpfile();
+    CHECK(f);
+    int fd = dup(fileno(f));
+    fclose(f);
+    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_BYTES) == 0);
+    uint8_t header[WR_FILE_HEADER_BYTES];
+    wr_file_header_write(header, WR_FILE_JOURNAL, 7, SERVER, 0, 1000, 1);
+    CHECK(!wr_log_offer(transient ? r->e->transient_log : r->e->log, fd, 0, 1000, header));
+}
+
+static void check(rig *r) {
+    for (uint32_t id = 1; id <= 3; id++) wr_queue_check(r->e, wr_queue_find(r->e, id));
+    CHECK(!r->e->deaths_n && !wr_aside_n(wr_queue_find(r->e, DEAD)));
+}
+
+static void turn(rig *r) {
+    wr_queue_run(r->e, 1000000, false);
+    check(r);
+}
+
+typedef struct {
+    wr_port port;
+    void *region;
+    uint64_t bytes;
+} peer;
+
+static void peer_new(rig *r, peer *p, uint32_t slot) {
+    wr_geometry g = wr_geometry_of(r->super);
+    p->bytes = wr_view_bytes(&g);
+    p->region = memory(p->bytes);
+    CHECK(!wr_port_init(&p->port, r->super, p->region, p->bytes, slot, 1, 100 + slot));
+    CHECK(!wr_queue_attach(r->e, slot, 1, 100 + slot, p->region, p->bytes));
+}
+
+static void peer_free(peer *p) {
+    wr_port_free(&p->port);
+    munmap(p->region, p->bytes);
+}
+
+static wr_command *command(peer *p, uint8_t op, uint32_t queue) {
+    uint64_t sequence;
+    wr_command *c = wr_port_prepare(&p->port, SERVER, &sequence);
+    CHECK(c);
+    c->op = op;
+    c->queue = queue;
+    return c;
+}
+
+/* ---- the model ---- */
+
+static struct {
+    uint64_t expires, due;
+    uint8_t priority;
+    bool delivered;
+} messages[MESSAGES];
+
+static void publish(peer *p, uint32_t number, bool timed) {
+    uint64_t position, now = wr_wall_ms();
+    uint32_t length = 8 + below(40);
+    bool keyed = below(4) == 0;
+    uint8_t *at;
+    CHECK(!wr_port_alloc(&p->port, WR_KEY_BYTES + length, &position, &at));
+    memset(at, 0, WR_KEY_BYTES + length);
+    uint8_t *body = at;
+    if (keyed) {
+        uint32_t key = below(300);
+        memcpy(at, &key, 4);
+        body += WR_KEY_BYTES;
+    }
+    memcpy(body, &number, 4);
+    uint64_t sequence;
+    wr_command *c = wr_port_prepare(&p->port, SERVER, &sequence);
+    CHECK(c && !wr_port_use(&p->port, SERVER, sequence));
+    c->op = WR_OP_PUBLISH;
+    c->flags = WR_FLAG_PERSISTENT | (keyed ? WR_FLAG_DEDUPLICATE : 0);
+    c->body = position;
+    c->length = length + (keyed ? WR_KEY_BYTES : 0);
+    c->queue = below(10) ? QUEUE : PLAIN;
+    messages[number].priority = (uint8_t)below(10);
+    memcpy(c->id, &number, 4);
+    c->id[15] = 1;
+    uint64_t expires = timed && below(3) == 0 ? now - 5 + below(60) : 0, due = timed && below(5) == 0 ? now - 5 + below(60) : 0;
+    c->count = expires | (uint64_t)messages[number].priority << WR_PRIORITY_SHIFT;
+    c->tag = due;
+    messages[number].expires = expires;
+    messages[number].due = due;
+}
+
+typedef struct {
+    uint64_t sequences[1024];
+    uint32_t n;
+} held;
+
+/* What was delivered of a queue since `before`. */
+static void receive(peer *p, held *h, uint32_t queue, uint64_t before) {
+    wr_link *link = &p->port.view.links[SERVER];
+    uint64_t tail = atomic_load(&link->delivery_tail), head = atomic_load(&link->delivery_head);
+    for (; head < tail; head++) {
+        const wr_delivery *d = wr_view_delivery(&p->port.view, SERVER, atomic_load(wr_view_delivery_ring(&p->port.view, SERVER, head)));
+        if (atomic_load(&d->state) != WR_DELIVERY_HELD || d->pushed_at != head) continue;
+        CHECK(d->queue == queue);
+        uint32_t number;
+        memcpy(&number, d->id, 4);
+        CHECK(number < MESSAGES && d->flags >> WR_DELIVERY_PRIORITY_SHIFT == messages[number].priority);
+        CHECK(messages[number].delivered || d->delivery_count == 0 || queue == DEAD);
+        messages[number].delivered = true;
+        CHECK(messages[number].due <= wr_wall_ms());
+        CHECK(queue == DEAD || !messages[number].expires || messages[number].expires > before);
+        CHECK((queue == DEAD) == ((d->flags >> WR_DELIVERY_REASON_SHIFT & WR_DELIVERY_REASON_MASK) != 0));
+        h->sequences[h->n++] = d->sequence;
+    }
+    atomic_store(&link->delivery_head, tail);
+}
+
+static void settle(peer *p, held *h, uint32_t queue) {
+    while (h->n && below(8)) {
+        uint32_t i = below(h->n);
+        wr_command *c = command(p, below(2) ? WR_OP_ACK : WR_OP_NACK, queue);
+        c->tag = h->sequences[i];
+        if (c->op == WR_OP_NACK && below(3)) c->flags = WR_FLAG_REQUEUE;
+        h->sequences[i] = h->sequences[--h->n];
+    }
+}
+
+/* The same rows in both, but for what only memory knows (who holds what). A DELAYED row may have become due meanwhile. */
+static void same(const wr_queue *a, const wr_queue *b) {
+    uint64_t n = 0;
+    CHECK(a->next == b->next);
+    for (uint64_t s = 0; s < a->next; s++) {
+        const wr_entry *x = wr_queue_entry(a, s), *y = wr_queue_entry(b, s);
+        CHECK(!x == !y);
+        if (!x) continue;
+        n++;
+        CHECK(!memcmp(x->id, y->id, 16) && x->priority == y->priority && x->reason == y->reason && x->expires == y->expires);
+        CHECK(x->file == y->file && x->offset == y->offset && x->body_length == y->body_length && x->blob_offset == y->blob_offset);
+        if (x->state == WR_ENTRY_DELAYED && y->state == WR_ENTRY_DELAYED) CHECK(wr_policy_due(a, s) == wr_policy_due(b, s));
+        CHECK(y->state == WR_ENTRY_READY || y->state == WR_ENTRY_DELAYED);
+    }
+    CHECK(n == a->ready_n + a->unacked_n + wr_aside_n(a));
+}
+
+static void receive_all(rig *r, peer *b, held *live, peer *d, held *dead) {
+    uint64_t before = wr_wall_ms();
+    turn(r);
+    receive(b, live, QUEUE, before);
+    receive(d, dead, DEAD, before);
+}
+
+static void at_random(const wr_policy_options *options, bool timed) {
+    rig r;
+    rig_new(&r);
+    declare(&r, options);
+    wr_journal_recovered(r.e, true);
+    offer(&r, false);
+    offer(&r, true);
+    peer a, b, d;
+    peer_new(&r, &a, 1);
+    peer_new(&r, &b, 2);
+    peer_new(&r, &d, 3);
+    wr_queue_begin(r.e, 1);
+    wr_command *c = command(&b, WR_OP_CREDIT, QUEUE);
+    c->count = 50; /* prefetch */
+    c = command(&d, WR_OP_CREDIT, DEAD);
+    c->count = 50;
+    wr_port_submit(&b.port, SERVER);
+    wr_port_submit(&d.port, SERVER);
+    memset(messages, 0, sizeof messages);
+    held live = {0}, dead = {0};
+    for (uint32_t number = 0; number < MESSAGES;) {
+        for (uint32_t n = below(60); n && number < MESSAGES; n--) publish(&a, number++, timed);
+        wr_port_submit(&a.port, SERVER);
+        receive_all(&r, &b, &live, &d, &dead);
+        settle(&b, &live, QUEUE);
+        if (dead.n > 40) settle(&d, &dead, DEAD);
+        wr_port_submit(&b.port, SERVER);
+        wr_port_submit(&d.port, SERVER);
+        receive_all(&r, &b, &live, &d, &dead);
+    }
+    for (uint32_t i = 0; i < 5; i++) turn(&r);
+    const wr_queue *q = wr_queue_find(r.e, QUEUE);
+    CHECK(!options->dead_letters || q->policy->dead_lettered_n);
+    CHECK(!options->max_length || q->ready_n <= options->max_length);
+    CHECK(!options->reject_publish || q->policy->refused_n);
+    CHECK(!options->deduplication_ms || q->policy->duplicates_n);
+    CHECK(options->reject_publish || !options->max_length || q->policy->dropped_n);
+    CHECK(!timed || q->policy->expired_n);
+
+    /* what a kill leaves lies in the image */
+    rig again;
+    rig_new(&again);
+    declare(&again, options);
+    wr_files_add(&again.e->files, 0);
+    uint64_t at = WR_FILE_HEADER_BYTES, frames = 0, appended = wr_log_look(r.e->log)->append;
+    const char *reason;
+    CHECK(appended > 100000 && appended < FILE_BYTES);
+    CHECK(!wr_journal_replay(again.e, r.images + WR_PAGE_BYTES, appended, 0, 1000, &at, &frames, &reason) && at == appended);
+    for (uint32_t id = 1; id <= 3; id++) {
+        wr_queue_check(again.e, wr_queue_find(again.e, id));
+        same(wr_queue_find(r.e, id), wr_queue_find(again.e, id));
+    }
+    rig_free(&again);
+    rig_free(&r);
+    peer_free(&a);
+    peer_free(&b);
+    peer_free(&d);
+}
+
+/* Deliveries of a full queue come by priority and age, each once, over several chunks. */
+static void in_order(void) {
+    rig r;
+    rig_new(&r);
+    wr_policy_options options = {.max_priority = 4};
+    declare(&r, &options);
+    wr_journal_recovered(r.e, true);
+    offer(&r, false);
+    offer(&r, true);
+    peer a, b;
+    peer_new(&r, &a, 1);
+    peer_new(&r, &b, 2);
+    wr_queue_begin(r.e, 1);
+    uint32_t n = 0;
+    memset(messages, 0, sizeof messages);
+    while (n < MESSAGES) {
+        for (uint32_t i = 0; i < 200; i++) publish(&a, n++, false);
+        wr_port_submit(&a.port, SERVER);
+        turn(&r);
+    }
+    uint64_t ready = wr_queue_find(r.e, QUEUE)->ready_n, got = 0, last = 0;
+    uint32_t level = 4;
+    held live = {0};
+    command(&b, WR_OP_CREDIT, QUEUE)->tag = 1 << 20;
+    while (got < ready) {
+        wr_port_submit(&b.port, SERVER);
+        turn(&r);
+        receive(&b, &live, QUEUE, 0);
+        CHECK(live.n);
+        for (uint32_t i = 0; i < live.n; i++, got++) {
+            const wr_entry *entry = wr_queue_entry(wr_queue_find(r.e, QUEUE), live.sequences[i]);
+            uint32_t now = entry->priority < 4 ? entry->priority : 4;
+            CHECK(now < level || (now == level && (!got || live.sequences[i] > last)));
+            level = now;
+            last = live.sequences[i];
+        }
+        for (uint32_t i = 0; i < live.n; i++) command(&b, WR_OP_ACK, QUEUE)->tag = live.sequences[i];
+        live.n = 0;
+    }
+    CHECK(level == 0);
+    rig_free(&r);
+    peer_free(&a);
+    peer_free(&b);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 7;
+    const wr_policy_options all[] = {
+        {.message_ttl_ms = 30, .dead_letters = DEAD},
+        {.max_length = 100, .dead_letters = DEAD, .delivery_limit = 2},
+        {.max_length_bytes = 2000, .reject_publish = true, .deduplication_ms = 40, .dead_letters = DEAD, .max_priority = 9},
+        {.max_priority = 3, .max_length = 150, .delivery_limit = 1},
+        {.max_priority = 9, .max_length = 90, .message_ttl_ms = 40, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
+    };
+    for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) {
+        state = seed * 0x9E3779B97F4A7C15ull + i + 1;
+        at_random(&all[i], true);
+    }
+    state = seed;
+    wr_policy_options plain = {.delivery_limit = 3, .dead_letters = DEAD};
+    at_random(&plain, false);
+    in_order();
+    puts("policy_test: ok");
+    return 0;
+}

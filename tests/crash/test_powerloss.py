@@ -1,0 +1,318 @@
+"""Goal: a power failure at any point loses nothing that was confirmed; and the campaign that says so can see a loss.
+
+Method: short seeded histories of a real node, recorded and crashed (warren.tools.crash.powerloss). Then faults are
+planted in such a recording: syncs that did nothing, names whose directory was never synced, confirms that came too
+early, a truth that says otherwise; each must be found. The model of the disk is tested with records made by hand.
+"""
+
+import dataclasses
+import itertools
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from warren.tools.crash import powerloss
+from warren.tools.crash.afterwards import Checker, Truth, fates
+from warren.tools.crash.disk import SECTOR, Disk, State
+from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
+
+ROOT = "/root"
+STATES = 120
+
+
+@dataclasses.dataclass
+class Recorded:
+    """A history of a node."""
+
+    records: list[Record]
+    root: str
+    folder: Path
+
+    def wrong(self, records: list[Record], states: int = STATES) -> list[str]:
+        """What a campaign finds in crash states of these records."""
+        truth, checker = Truth(records), Checker(self.folder)
+        try:
+            return [
+                text
+                for _number, point, state in powerloss.states_of(records, self.root, states, "test")
+                for text in checker.check(state, truth, point)
+            ]
+        finally:
+            checker.close()
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recorded]:
+    seed = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
+    print(f"WARREN_TEST_SEED={seed}")
+    with powerloss.scratch("warren-powerloss-test-") as folder:
+        records, root = powerloss.record_history(Recorder(folder), folder, seed, 150)
+        yield Recorded(records, root, folder)
+
+
+@pytest.mark.crash
+def test_nothing_confirmed_is_lost(recorded: Recorded) -> None:
+    kinds = {record.kind for record in recorded.records}
+    assert {"write", "sync", "create", "rename", "note", "space", "mkdir"} <= kinds
+    assert sum(record.kind == "sync" and record.result == 0 for record in recorded.records) > 50
+    assert recorded.wrong(recorded.records) == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("fault", ["data syncs", "directory syncs", "early confirms"])
+def test_planted_faults_are_found(recorded: Recorded, fault: str) -> None:
+    """The same record, with something in it that the node did not do right."""
+    planted = []
+    for record in recorded.records:
+        if record.kind == "sync" and bool(record.path) == (fault == "directory syncs") and fault != "early confirms":
+            record = dataclasses.replace(record, result=-1)
+        planted.append(record)
+    if fault == "early confirms":
+        for at, record in enumerate(planted):
+            what = msgspec.msgpack.decode(record.data) if record.kind == "note" else [""]
+            if what[0] in ("w", "p"):  # confirmed before anything was done
+                token = msgspec.msgpack.encode(("c", what[1]))
+                last = next(n for n in range(at, len(planted)) if n == len(planted) - 1 or planted[n].data == token)
+                planted[at + 1 : last + 1] = [planted[last], *planted[at + 1 : last]]
+    wrong = recorded.wrong(planted)
+    assert any("and should have" in text or "is gone" in text for text in wrong), wrong[:5]
+
+
+@pytest.mark.crash
+def test_what_is_there_is_looked_at(recorded: Recorded) -> None:
+    """A truth that knows less, or something else, than the disk has: false and doubled messages are found."""
+    truth = Truth(recorded.records)
+    checker = Checker(recorded.folder)
+    *_, (_number, point, state) = powerloss.states_of(recorded.records, recorded.root, 40, "last")
+    try:
+        barrier = truth.barrier(point)
+        held, act = next(
+            (id, acts[-1])
+            for id, acts in truth.acts.items()
+            if fates(acts, truth, point, barrier)[0] == {1} and acts[-1].write and acts[-1].size
+        )
+        assert checker.check(state, truth, point) == []
+        truth.fates_at = -1
+        truth.acts[held].append(dataclasses.replace(act))
+        wrong = checker.check(state, truth, point)
+        assert any(f"{held.hex()} has 1 references, and should have [2]" in text for text in wrong)
+        truth.acts[held] = [dataclasses.replace(act, version=act.version + 1)]
+        truth.fates_at = -1
+        assert any(f"{held.hex()} reads other bytes" in text for text in checker.check(state, truth, point))
+        del truth.acts[held]
+        truth.fates_at = -1
+        assert any(f"{held.hex()} was never written" in text for text in checker.check(state, truth, point))
+        files = [path for path, content in state.items() if path.endswith(".rdq") and content]
+        damaged = state | {path: b"\xff" * len(state[path] or b"") for path in files[:1]}
+        assert any("damage" in text or "should have" in text for text in checker.check(damaged, truth, point))
+    finally:
+        checker.close()
+
+
+def test_a_history_is_refused_when_something_in_it_has_no_model() -> None:
+    with pytest.raises(RecordingError, match="never made"):
+        Disk([_record("write", inode=5, data=b"x")], ROOT).advance(1)
+    with pytest.raises(RecordingError, match="no file of records"):
+        parse(bytes(4096))
+
+
+# -- the model of the disk --------------------------------------------------------------------------------------------
+
+
+def _record(kind: str, **more: object) -> Record:
+    base = Record(kind, 1, 0, 0, 0, "", "", b"")
+    return dataclasses.replace(base, **more)  # type: ignore[arg-type]
+
+
+def _sync(records: list[Record], **more: object) -> None:
+    records.append(_record("sync", over=len(records) + 1, result=0, **more))
+
+
+def _write(records: list[Record], inode: int, at: int, data: bytes, over: int | None = None) -> None:
+    end = len(records) + 1 if over is None else over
+    records.append(_record("write", inode=inode, at=at, length=len(data), data=data, over=end, result=len(data)))
+
+
+def _made(name: str = "a", inode: int = 1) -> list[Record]:
+    """A file whose name is certain."""
+    records = [_record("create", path=f"{ROOT}/{name}", inode=inode)]
+    _sync(records, path=ROOT)
+    return records
+
+
+def _states(records: list[Record], tries: int = 400) -> list[State]:
+    disk = Disk(records, ROOT)
+    disk.advance(len(records))
+    return [disk.crash(random.Random(n)) for n in range(tries)]
+
+
+def test_synced_bytes_are_always_there_and_others_in_any_part() -> None:
+    records = _made()
+    _write(records, 1, 0, b"s" * 4 * SECTOR)
+    _sync(records, inode=1)
+    _write(records, 1, SECTOR, b"n" * 2 * SECTOR)
+    found = {state["a"] for state in _states(records)}
+    expected = {
+        b"".join(byte * SECTOR for byte in (b"s", first, second, b"s"))
+        for first, second in itertools.product((b"s", b"n"), repeat=2)
+    }
+    assert found == expected
+
+
+def test_a_sync_covers_only_calls_that_had_returned_before_it_began() -> None:
+    for over, certain in ((3, True), (4, False), (NEVER, False)):
+        records = _made()
+        _write(records, 1, 0, b"x" * 100, over)
+        _sync(records, inode=1)
+        found = {state["a"] for state in _states(records)}
+        assert (found == {b"x" * 100}) == certain
+        assert b"x" * 100 in found
+    failed = [*records[:-1], _record("sync", inode=1, over=len(records), result=-1)]
+    assert len({state["a"] for state in _states(failed)}) > 1
+
+
+def test_sizes_change_in_order() -> None:
+    records = _made()
+    records.append(_record("space", inode=1, length=3000))
+    _sync(records, inode=1)
+    records += [_record("size", inode=1, at=1000), _record("size", inode=1, at=3000)]
+    assert {len(state["a"] or b"") for state in _states(records)} == {1000, 3000}
+    records = _made()
+    _write(records, 1, 0, b"x" * 5 * SECTOR)
+    sizes = {len(state["a"] or b"") for state in _states(records)}
+    assert {0, 5 * SECTOR} < sizes
+
+
+def test_names_without_a_sync_may_have_changed_or_not() -> None:
+    records = _made("old", 1)
+    _write(records, 1, 0, b"1")
+    _sync(records, inode=1)
+    records += [_record("create", path=f"{ROOT}/new", inode=2), _record("rename", path=f"{ROOT}/new", to=f"{ROOT}/old")]
+    found = {(*sorted(state), state.get("old")) for state in _states(records)}
+    # neither, the first, both, and the rename alone: it is one change, so `old` is always something
+    assert found == {("old", b"1"), ("new", "old", b"1"), ("old", b"")}
+    _sync(records, path=ROOT)
+    assert {tuple(sorted(state)) for state in _states(records)} == {("old",)}
+    records.append(_record("unlink", path=f"{ROOT}/old"))
+    assert {tuple(state) for state in _states(records)} == {(), ("old",)}
+
+
+def test_a_directory_takes_with_it_what_lies_in_it() -> None:
+    records = [_record("mkdir", path=f"{ROOT}/d"), _record("create", path=f"{ROOT}/d/a", inode=1)]
+    _sync(records, path=f"{ROOT}/d")
+    assert {tuple(state) for state in _states(records)} == {(), ("d", "d/a")}
+    _sync(records, path=ROOT)
+    assert {tuple(state) for state in _states(records)} == {("d", "d/a")}
+
+
+def test_an_inode_that_is_used_again_is_another_file() -> None:
+    records = _made("a", 1)
+    _write(records, 1, 0, b"old")
+    _sync(records, inode=1)
+    records.append(_record("unlink", path=f"{ROOT}/a"))
+    records.append(_record("create", path=f"{ROOT}/b", inode=1))
+    _write(records, 1, 0, b"new")
+    _sync(records, inode=1)
+    _sync(records, path=ROOT)
+    assert all(state == {"b": b"new"} for state in _states(records, 20))
+
+
+@pytest.mark.parametrize(
+    ("acts", "counts", "versions"),
+    [
+        ("W0", {1}, {0}),
+        ("w0", {0, 1}, {0}),
+        ("W0 R", {0}, {0}),
+        ("W0 r", {0, 1}, {0}),
+        ("w0 R", {0}, {0}),
+        ("W0 W1", {2}, {0}),
+        ("W0 R W1", {1}, {1}),
+        ("W0 r w1", {0, 1, 2}, {0, 1}),
+        ("R W0", {1}, {0}),
+        ("W0 r B", {0}, {0}),
+        ("W0 r b", {0, 1}, {0}),
+        ("W0 r s", {0}, {0}),
+        ("W0 r k B", {0, 1}, {0}),
+        ("W0 r k R W0", {1}, {0}),
+    ],
+)
+def test_fates(acts: str, counts: set[int], versions: set[int]) -> None:
+    """Writes, removes, barriers, stops and kills of everything; what is in capitals was confirmed."""
+    notes: list[tuple[object, ...]] = []
+    for token, act in enumerate(acts.split()):
+        what = act[0].lower()
+        more: dict[str, tuple[object, ...]] = {
+            "w": (token, [(b"id", int(act[1:] or 0), 1)]),
+            "r": (token, [b"id"]),
+            "b": (token,),
+            "k": ("all",),
+        }
+        notes.append((what, *more.get(what, ())))
+        if act[0].isupper():
+            notes.append(("c", token))
+    truth = Truth([_record("note", data=msgspec.msgpack.encode(note)) for note in notes])
+    found = fates(truth.acts[b"id"], truth, len(notes), truth.barrier(len(notes)))
+    assert found[0] == counts
+    assert {version for version, _size in found[1]} == versions
+
+
+def test_the_library_sees_what_a_process_does(tmp_path: Path) -> None:
+    """Every call that the engine uses, made by Python, in the record in its order."""
+    recorder, below = Recorder(tmp_path), tmp_path / "below"
+    recorder.begin()
+    program = """
+import os, sys
+from warren.tools.crash.recording import note
+os.mkdir("below"); os.mkdir("below/log")
+open("below/log/x", "w").write("not recorded")
+fd = os.open("below/a", os.O_RDWR | os.O_CREAT, 0o600)
+os.posix_fallocate(fd, 0, 8192)
+os.pwrite(fd, b"one", 100); os.write(fd, b"two"); os.pwritev(fd, [b"th", b"ree"], 8000)
+os.ftruncate(fd, 4096)
+os.fdatasync(fd); os.fsync(fd); os.close(fd)
+note(b"hello")
+os.rename("below/a", "below/b")
+at = os.open("below", os.O_RDONLY | os.O_DIRECTORY); os.fsync(at)
+if os.fork() == 0:
+    os.unlink("b", dir_fd=at); os._exit(0)
+os.wait()
+os.write(1, b"elsewhere")
+"""
+    subprocess.run([sys.executable, "-c", program], env=recorder.environment(below), cwd=tmp_path, check=True)
+    records = recorder.read()
+    assert [record.kind for record in records] == (
+        ["mkdir"] * 2
+        + ["create", "space"]
+        + ["write"] * 3
+        + ["size", "sync", "sync", "note", "rename", "sync", "unlink"]
+    )
+    assert [(record.at, record.data, record.result) for record in records[4:7]] == [
+        (100, b"one", 3), (0, b"two", 3), (8000, b"three", 5)
+    ]  # fmt: skip
+    assert records[0].path == str(below)
+    assert (records[11].path, records[11].to) == (str(below / "a"), str(below / "b"))
+    assert (records[13].path, records[13].pid == records[0].pid) == (str(below / "b"), False)
+    syncs = [(at, record) for at, record in enumerate(records) if record.kind == "sync"]
+    assert all(record.result == 0 and record.over == at + 1 for at, record in syncs)
+    assert records[10].data == b"hello"
+
+
+def test_strange_calls_are_refused(tmp_path: Path) -> None:
+    recorder, below = Recorder(tmp_path), tmp_path / "below"
+    below.mkdir()
+    for program in (
+        "import mmap; fd = os.open('below/a', os.O_RDWR | os.O_CREAT); os.ftruncate(fd, 4096); mmap.mmap(fd, 4096)",
+        "os.open('below/b', os.O_RDWR | os.O_CREAT | os.O_SYNC)",
+        "os.symlink('x', 'below/c')",
+    ):
+        recorder.begin()
+        command = [sys.executable, "-c", f"import os; {program}"]
+        subprocess.run(command, env=recorder.environment(below), cwd=tmp_path, check=True)
+        with pytest.raises(RecordingError, match="no model"):
+            recorder.read()

@@ -1,0 +1,135 @@
+"""Goal: `warren check` and `--repair` on the data directory of a real node, up, killed or stopped; it serves the rest.
+
+Method: the command line as processes; bodies large enough for the message store; bytes changed by hand in between.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warren.engine import quarantine, recovery, segment
+from warren.engine.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.node_directory import NodeDirectory
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+SMALL = (
+    *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
+    *("--set", "ring_records=256", "--set", "delivery_slots=256"),
+)
+COUNT, LENGTH = 400, 6000
+
+
+def warren(*words: object, given: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+    found = subprocess.run(
+        [sys.executable, "-m", "warren", *map(str, words)], input=given, capture_output=True, text=True, timeout=100
+    )
+    assert "Traceback" not in found.stderr + found.stdout, found.stderr
+    assert found.returncode == code, f"{words}: exit code {found.returncode}\n{found.stdout}\n{found.stderr}"
+    return found
+
+
+def check(node: Path, *more: object, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(warren("check", node, "--json", *more, code=code).stdout)
+    return found
+
+
+def line(n: int) -> str:
+    return f"{n:08d}" + "x" * LENGTH
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Path]:
+    """A node that runs, with messages in its store."""
+    directory = tmp_path / "node"
+    warren("up", directory, "--detach", "--workers", 1, *SMALL)
+    warren("queue", "declare", directory, "q")
+    warren("publish", directory, "q", given="".join(line(n) + "\n" for n in range(COUNT)))
+    yield directory
+    if NodeDirectory(directory).locked():
+        warren("stop", directory)
+
+
+def damage(node: Path, number: int, at: int) -> Path:
+    """Flip a byte in the body of a message in the middle of a file."""
+    path = node / "store" / "persistent" / f"{number}.rdq"
+    header = segment.read_header(
+        path, kind=FILE_STORE, node_id=NodeDirectory(node).read().node_id, owner=0, file=number
+    )
+    found, _reason = recovery.scan(path, number, header.salt)
+    messages = [item for item in found.items() if item[5] == KIND_MESSAGE]
+    with path.open("r+b") as file:
+        file.seek(messages[at][1] + 500)
+        file.write(b"\xff")
+    return path
+
+
+def test_a_node_that_runs_is_checked_and_not_repaired(node: Path) -> None:
+    assert check(node)["problems"] == []
+    path = damage(node, 0, 5)
+    found = check(node, code=1)
+    assert [problem.split(":")[0] for problem in found["problems"]] == [str(path)]
+    (part,) = next(item["damage"] for item in found["files"] if item["path"] == str(path))
+    assert (part["reason"], part["messages"]) == ("crc", 1)
+    before = path.read_bytes()
+    refused = warren("check", node, "--repair", code=2)
+    assert "stop it with `warren stop" in refused.stderr
+    assert path.read_bytes() == before
+
+
+def test_check_beside_traffic_finds_nothing(node: Path) -> None:
+    traffic = subprocess.Popen(
+        [sys.executable, "-m", "warren", "publish", str(node), "q"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert traffic.stdin is not None
+    for round_ in range(3):
+        for n in range(300):
+            traffic.stdin.write(line(1000 + 300 * round_ + n) + "\n")
+        traffic.stdin.flush()
+        assert check(node)["problems"] == []
+    traffic.stdin.close()
+    assert traffic.wait(60) == 0
+    assert check(node)["problems"] == []
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_repair_and_a_start_that_serves_the_rest(node: Path, how: str) -> None:
+    if how == "stopped":
+        warren("stop", node)
+    else:
+        processes = json.loads(warren("status", node, "--json").stdout)["processes"]
+        for process in processes:  # first all of them stand still, or they start each other
+            os.kill(process["pid"], signal.SIGSTOP)
+        for process in processes:
+            os.kill(process["pid"], signal.SIGKILL)
+        wait_until(lambda: not NodeDirectory(node).locked(), 20, what="the end of the node")
+    path = damage(node, 0, 7)
+    content = path.read_bytes()
+    assert len(check(node, code=1)["problems"]) == 1
+    shown = warren("check", node, code=1).stdout
+    assert "PROBLEM" in shown
+    assert "bytes" in shown
+    assert path.read_bytes() == content
+    found = check(node, "--repair")
+    assert (found["ok"], len(found["repaired"]) > 0) == (True, True)
+    assert not path.exists()
+    assert (path.parent / "quarantine" / "0.rdq").read_bytes() == content
+    assert quarantine.entries(path.parent)[0].file == "0.rdq"
+    assert check(node)["problems"] == []
+    assert check(node, "--repair")["repaired"] == []
+    warren("up", node, "--detach")
+    taken = warren("consume", node, "q", "--count", COUNT - 1, "--timeout", 20).stdout.splitlines()
+    assert taken == [line(n) for n in range(COUNT) if n != 7]
+    assert check(node)["problems"] == []

@@ -1,0 +1,177 @@
+"""Goal: requests that make no sense are refused or dropped by supervisor, queue workers, store server, collector; none
+of them dies.
+
+Method: a real node; nonsense by its control socket, by OP_CONTROL, by its mailboxes. The same processes serve after it.
+"""
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import posix_ipc
+import pytest
+
+import warren
+from warren.engine.node_directory import CONTROL_SOCKET
+from warren.ipc import names
+from warren.ipc.layout import CONSTANTS
+
+from support.real_node import RealNode
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+DEEP = b"\x91" * 3000  # arrays in arrays: deeper than a decoder goes
+EDGES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1 << 63,
+    -(1 << 63),
+    1.5,
+    float("inf"),
+    float("nan"),
+    "",
+    "x" * 500,
+    b"\xff" * 9,
+    [],
+    {},
+    [[]],
+    {"a": 1},
+)
+
+
+def op_with(op: bytes, value: bytes) -> bytes:
+    """A map of an op and something more, as bytes."""
+    return b"\x82\xa2op" + bytes([0xA0 | len(op)]) + op + b"\xa5queue" + value
+
+
+KINDS = ("register", "deregister", "client_dying", "collect", "collected", "damage", "verified", "verify", "x")
+
+REQUESTS = [
+    b"",
+    b"\xc1",
+    b"\x80",
+    b"\x81\xa2op\xc0",
+    b"\x81\xa2op" + DEEP,
+    op_with(b"stats", DEEP),
+    op_with(b"stats", b"\xdd\xff\xff\xff\xff"),
+    op_with(b"stats", b"\xa3\xff\xfe\xfd"),
+    op_with(b"status", b"\xc9\xff\xff\xff\xff\x01"),
+    b"\xdf\xff\xff\xff\xff",
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
+    with RealNode(tmp_path_factory.mktemp("nonsense") / "node", workers=1) as made:
+        yield made
+
+
+def ask(directory: Path, request: bytes) -> bytes:
+    """One raw request to the supervisor; what it answers, or nothing when it hangs up."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(str(directory / CONTROL_SOCKET))
+        sock.sendall(struct.pack(">I", len(request)) + request)
+        return sock.recv(1 << 16)
+
+
+def test_control_socket(node: RealNode) -> None:
+    before = node.pids()
+    for request in REQUESTS:
+        assert b"ok" in ask(node.directory, request)
+    for op in ("declare_queue", "bind", "settings", "status", "subscription", "ping", "stop_not"):
+        for edge in EDGES:
+            answer = ask(
+                node.directory, msgspec.msgpack.encode({"op": op, "name": edge, "queue": edge, "durable": edge})
+            )
+            assert msgspec.msgpack.decode(answer[4:])["ok"] in (True, False)
+    assert ask(node.directory, b"x" * 10) is not None
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(node.directory / CONTROL_SOCKET))
+        sock.sendall(b"\xff" * 100)  # a length beyond every limit
+    assert node.pids() == before
+
+
+def test_control_requests_of_workers(node: RealNode, seed: int) -> None:
+    before = node.pids()
+    chance = random.Random(seed)
+    with warren.attach(node.directory) as attached:
+        queue = attached.queue("work")
+        queue.put(b"before")
+        client = attached._client
+        core = client.attachment().core
+        id = queue._declaration.id
+        server = CONSTANTS["SERVER_WORKER_FIRST"]
+        requests = list(REQUESTS)
+        for op in ("stats", "ranges", "purge", "ack_to", "browse", "claim", "release", "nothing"):
+            for edge in EDGES:
+                fields = {
+                    name: chance.choice((edge, id))
+                    for name in ("queue", "sequence", "count", "start", "subscription_queue", "max_messages")
+                }
+                requests.append(msgspec.msgpack.encode({"op": op, **fields}))
+        for request in requests:
+            if not request:
+                continue
+            result, reply = core.control(server, request, 10.0)
+            assert result in (CONSTANTS["RESULT_OK"], CONSTANTS["RESULT_ERROR"])
+            assert isinstance(msgspec.msgpack.decode(reply), dict)
+        queue.purge()
+        queue.put(b"after")
+        message = queue.get(timeout=5.0)
+        assert message is not None
+        assert message.body == b"after"
+    assert node.pids() == before
+
+
+def test_mailboxes(node: RealNode) -> None:
+    before = node.pids()
+    victim = warren.attach(node.directory)  # a message about somebody who is there is not put aside early
+    victim.store().write(victim.store().new_id(), b"known to the store")
+    attachment = victim._client.attachment()
+    node_id, slot = attachment.superblock.node_id, attachment.slot
+    for role in ("supervisor", "store", "collector"):
+        queue = posix_ipc.MessageQueue(names.mailbox(node_id, role))
+        try:
+            messages = [request for request in REQUESTS if request]
+            for kind in KINDS:
+                sensible: dict[str, Any] = {"kind": kind, "slot": slot.slot, "generation": slot.generation, "server": 0}
+                sensible |= {
+                    "store": 0,
+                    "store_epoch": attachment.superblock.server_get(0, "epoch"),
+                    "until": 1,
+                    "output": 1 << 30,
+                    "salt": 1,
+                    "file": 0,
+                    "below": 0,
+                    "sources": [],
+                    "bytes": 0,
+                    "paced": True,
+                }
+                for name in sensible:
+                    messages += [msgspec.msgpack.encode(sensible | {name: edge}) for edge in EDGES]
+            for message in messages:
+                if len(message) <= queue.max_message_size:
+                    try:
+                        queue.send(message, timeout=20, priority=7)
+                    except posix_ipc.BusyError:
+                        raise AssertionError(f"{role} does not read its mailbox, before {message!r}") from None
+            wait_until(lambda queue=queue: queue.current_messages == 0, 10, what=f"{role} reading its mailbox")  # type: ignore[misc]
+        finally:
+            queue.close()
+    victim.close()
+    with warren.attach(node.directory) as attached:
+        attached.queue("work").put(b"still")
+        attached.queue("work").purge()
+        store = attached.store()
+        (id,) = store.new_ids(1)
+        store.write(id, b"body")
+        assert store.read(id) == b"body"
+    assert node.pids() == before

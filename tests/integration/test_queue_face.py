@@ -1,0 +1,237 @@
+"""Goal: node.work_queue is a queue.Queue that survives. Method: a real node; the standard promises, over processes."""
+
+import json
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+import warren
+
+from support.real_node import RealNode
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with RealNode(tmp_path_factory.mktemp("node") / "data") as running:
+        yield running.directory
+
+
+@pytest.fixture
+def node(directory: Path) -> Iterator[warren.Node]:
+    with warren.attach(directory) as attached:
+        yield attached
+
+
+@pytest.fixture
+def name() -> str:
+    return f"q-{uuid4().hex[:8]}"
+
+
+def test_it_is_used_like_the_standard_one(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name)
+    assert (tasks.empty(), tasks.qsize(), tasks.full()) == (True, 0, False)
+    for number in range(5):
+        tasks.put(b"%d" % number)
+    assert (tasks.empty(), tasks.qsize()) == (False, 5)
+    assert [tasks.get(timeout=5), tasks.get(), tasks.get_nowait()] == [b"0", b"1", b"2"]
+    for _number in range(3):
+        tasks.task_done()
+    assert [tasks.get(), tasks.get(block=False)] == [b"3", b"4"]
+    with pytest.raises(queue.Empty) as empty:
+        tasks.get_nowait()
+    assert isinstance(empty.value, warren.Error)
+    with pytest.raises(queue.Empty):
+        tasks.get(timeout=0.01)
+    with pytest.raises(warren.TimedOut, match="2 items"):
+        tasks.join(timeout=0)
+    tasks.task_done()
+    tasks.task_done()
+    tasks.join(timeout=10)
+    with pytest.raises(ValueError, match="too many"):
+        tasks.task_done()
+    for wrong in (lambda: tasks.get(timeout=-1), lambda: tasks.put(b"", timeout=-1), lambda: tasks.join(-1)):
+        with pytest.raises(ValueError, match="non-negative"):
+            wrong()
+
+
+@pytest.mark.parametrize("serializer", ["pickle", "json", "msgpack", json, msgspec.json])
+def test_items_are_packed(node: warren.Node, name: str, serializer: object) -> None:
+    tasks = node.work_queue(name, serializer=serializer)
+    item = {"page": 1, "words": ["a", "ö"], "none": None}
+    tasks.put(item)
+    assert tasks.get(timeout=5) == item
+    tasks.task_done()
+    tasks.join(10)
+
+
+def test_without_a_serializer_items_are_bytes(node: warren.Node, name: str) -> None:
+    with pytest.raises(warren.UsageError):
+        node.work_queue(name).put("text")  # type: ignore[arg-type]
+    with pytest.raises(warren.UsageError, match="serializer"):
+        node.work_queue(name, serializer=5)
+
+
+def test_an_item_that_cannot_be_unpacked_is_still_there(node: warren.Node, name: str) -> None:
+    node.queue(name).put(b"{")
+    tasks = node.work_queue(name, serializer="json")
+    with pytest.raises(json.JSONDecodeError):
+        tasks.get(timeout=5)
+    assert node.work_queue(name).get(timeout=5) == b"{"
+
+
+def test_a_full_queue_refuses_and_waits(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name, maxsize=2)
+    tasks.put(b"1")
+    tasks.put(b"2")
+    assert tasks.full()
+    with pytest.raises(queue.Full) as full:
+        tasks.put_nowait(b"3")
+    assert isinstance(full.value, warren.Error)
+    with pytest.raises(queue.Full, match="max_length=2"):
+        tasks.put(b"3", timeout=0.05)
+    assert tasks.qsize() == 2
+    waiting = threading.Thread(target=tasks.put, args=(b"4",))
+    waiting.start()
+    assert tasks.get(timeout=5) == b"1"  # a place is free as soon as an item was got, done or not
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert [tasks.get(timeout=5), tasks.get(timeout=5)] == [b"2", b"4"]
+
+
+def test_task_done_is_for_the_threads_own_item(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name)
+    for number in range(3):
+        tasks.put(b"%d" % number)
+    assert tasks.get(timeout=5) == b"0"
+    got: list[bytes] = []
+
+    def work() -> None:
+        got.append(tasks.get(timeout=5))
+        tasks.task_done()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert got == [b"1"]
+    tasks.close()  # this thread's 0 returns, in its place
+    assert [tasks.get(timeout=5), tasks.get(timeout=5)] == [b"0", b"2"]
+    helper = threading.Thread(target=tasks.task_done)  # has none of its own: the oldest of the process
+    helper.start()
+    helper.join(30)
+    tasks.close()
+    assert tasks.get(timeout=5) == b"2"
+    tasks.task_done()
+    tasks.join(10)
+
+
+def worker(directory: Path, name: str, results: str) -> None:
+    with warren.attach(directory) as node:
+        tasks = node.work_queue(name, serializer="pickle")
+        done = node.work_queue(results, serializer="pickle")
+        while (item := tasks.get()) is not None:
+            done.put(item * item)
+            tasks.task_done()
+        tasks.task_done()
+
+
+def test_join_waits_for_workers_in_other_processes(node: warren.Node, directory: Path, name: str) -> None:
+    tasks = node.work_queue(name, serializer="pickle")
+    results = node.work_queue(f"{name}-results", serializer="pickle")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=worker, args=(directory, name, f"{name}-results")) for _number in range(2)]
+    for process in processes:
+        process.start()
+    for number in range(200):
+        tasks.put(number)
+    tasks.join(timeout=60)
+    assert results.qsize() == 200, "all was done when join returned"
+    for _process in processes:
+        tasks.put(None)
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(results.get(timeout=5) for _number in range(200)) == [number * number for number in range(200)]
+
+
+def test_a_killed_worker_leaves_its_item_to_others(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name)
+    tasks.put(b"precious")
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(write, tasks.get(timeout=20))
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write)
+    assert os.read(read, 100) == b"precious"
+    os.close(read)
+    assert tasks.empty()
+    with pytest.raises(warren.TimedOut):
+        tasks.join(timeout=0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert tasks.get(timeout=20) == b"precious"
+    tasks.task_done()
+    tasks.join(timeout=20)
+
+
+def test_producer_and_consumers_over_fork_and_threads(node: warren.Node, name: str) -> None:
+    """Items got before the fork stay the parent's; the child takes others, each exactly once."""
+    tasks = node.work_queue(name, serializer="json")
+    seen = node.work_queue(f"{name}-seen", serializer="json")
+    tasks.put("parent's")
+    assert tasks.get(timeout=5) == "parent's"
+    children = []
+    for _number in range(2):
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                try:
+                    tasks.task_done()
+                except ValueError:
+                    code = 2
+                while code == 2:
+                    item = tasks.get(timeout=60)
+                    if item is None:
+                        tasks.task_done()
+                        node.close()
+                        code = 0
+                        break
+                    seen.put(item)
+                    tasks.task_done()
+            finally:
+                os._exit(code)
+        children.append(child)
+
+    def produce(thread: int) -> None:
+        for number in range(100):
+            tasks.put([thread, number])
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    tasks.task_done()
+    tasks.join(timeout=60)
+    for _child in children:
+        tasks.put(None)
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    found = [tuple(seen.get(timeout=5)) for _number in range(300)]
+    assert sorted(found) == [(thread, number) for thread in range(3) for number in range(100)]
+    wait_until(tasks.empty)

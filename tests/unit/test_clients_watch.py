@@ -1,0 +1,65 @@
+"""The supervisor's watch over client slots: what a client leaves that dies before it is a client."""
+
+import os
+import secrets
+import selectors
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from warren.ipc import region
+from warren.ipc.identity import Identity
+from warren.ipc.superblock import FREE, GEOMETRY, Superblock
+from warren.workers.clients_watch import ClientsWatch
+from warren.workers.segments import remove_unrecorded, segments
+
+SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
+
+
+@pytest.fixture
+def superblock() -> Iterator[Superblock]:
+    made = Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL)
+    yield made
+    made.unlink()
+    made.close()
+
+
+def die_with_a_segment(superblock: Superblock) -> int:
+    """A client that claims a slot, makes its segment and dies before it has recorded it; its pid."""
+    pid = os.fork()
+    if not pid:
+        superblock.claim(Identity.current(), "short-lived")
+        region.sysv_create(superblock.get("client_region_bytes"))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def made_by(pid: int) -> list[int]:
+    return [item.id for item in segments() if item.creator == pid]
+
+
+def test_a_slot_is_not_free_before_its_unrecorded_segment_is_gone(superblock: Superblock) -> None:
+    """A supervisor that is killed behind the freed slot leaves nobody who knows of the segment."""
+    pid = die_with_a_segment(superblock)
+    assert len(made_by(pid)) == 1
+    with selectors.DefaultSelector() as selector:
+        watch = ClientsWatch(superblock, selector, list, list)
+        slot = next(view.slot for view in superblock.slots() if view.pid == pid)
+        watch.look(slot)
+        time.sleep(0.05)  # its death is seen twice: the clock has to move
+        watch.look(slot)
+        assert superblock.slot(slot).state == FREE
+        assert made_by(pid) == []
+        watch.close()
+
+
+def test_a_segment_of_the_pids_next_owner_stays(superblock: Superblock) -> None:
+    pid = die_with_a_segment(superblock)
+    (made,) = made_by(pid)
+    size = next(item.size for item in segments() if item.id == made)
+    assert remove_unrecorded(pid, size, before=time.time() - 5) == 0
+    assert made_by(pid) == [made]
+    assert remove_unrecorded(pid, size, before=time.time() + 5) == 1
+    assert made_by(pid) == []

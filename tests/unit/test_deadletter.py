@@ -1,0 +1,66 @@
+"""Goal: headers of dead letters say what RabbitMQ's say, and cycles end where its cycles end. Method: by example."""
+
+from typing import Any
+
+import pytest
+
+from warren.workers.deadletter import deaths_of, is_cycle, with_death
+
+
+def died(headers: dict[str, Any] | None, queue: str, reason: str, now: int = 100) -> dict[str, Any]:
+    return with_death(headers, queue, reason, "x", "k", now)
+
+
+def test_a_first_death() -> None:
+    assert died({"mine": 1}, "q", "rejected") == {
+        "mine": 1,
+        "x-death": [
+            {"queue": "q", "reason": "rejected", "count": 1, "time": 100, "exchange": "x", "routing-keys": ["k"]}
+        ],
+        "x-first-death-queue": "q",
+        "x-first-death-reason": "rejected",
+        "x-first-death-exchange": "x",
+    }
+
+
+def test_deaths_are_counted_by_queue_and_reason_newest_first() -> None:
+    headers = died(None, "a", "expired", 1)
+    headers = died(headers, "b", "rejected", 2)
+    before = [dict(item) for item in headers["x-death"]]
+    headers = died(headers, "a", "expired", 3)
+    assert [(item["queue"], item["reason"], item["count"]) for item in headers["x-death"]] == [
+        ("a", "expired", 2),
+        ("b", "rejected", 1),
+    ]
+    assert headers["x-death"][0]["time"] == 1
+    assert before[0]["queue"] == "b", "the headers of the letter itself are not changed"
+    headers = died(headers, "a", "maxlen", 4)
+    assert [(item["queue"], item["reason"]) for item in headers["x-death"]] == [
+        ("a", "maxlen"),
+        ("a", "expired"),
+        ("b", "rejected"),
+    ]
+    assert headers["x-first-death-queue"] == "a"
+    assert headers["x-first-death-reason"] == "expired"
+
+
+@pytest.mark.parametrize("told", [None, 5, "q", [5, None], [{"queue": 7}], {"queue": "q"}])
+def test_a_header_of_that_name_may_hold_anything(told: object) -> None:
+    assert deaths_of({"x-death": told}) == []
+    assert len(died({"x-death": told}, "q", "expired")["x-death"]) == 1
+
+
+def test_a_count_that_is_none_begins_anew() -> None:
+    odd = {"x-death": [{"queue": "q", "reason": "expired", "count": "many"}]}
+    assert died(odd, "q", "expired")["x-death"][0]["count"] == 1
+
+
+def test_cycles() -> None:
+    automatic = died(died(None, "work", "expired"), "wait", "expired")["x-death"]
+    assert is_cycle("work", automatic)
+    assert is_cycle("wait", automatic)
+    assert not is_cycle("other", automatic)
+    retried = died(died(None, "work", "rejected"), "wait", "expired")["x-death"]
+    assert not is_cycle("work", retried), "somebody rejected it: a retry, not a circle"
+    assert is_cycle("wait", retried)
+    assert not is_cycle("wait", died({"x-death": retried}, "wait", "rejected")["x-death"])

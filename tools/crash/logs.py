@@ -1,0 +1,40 @@
+"""Logs that survive the death of their writer at any point, and how a node's number is found."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+
+class Log:
+    """An append-only log: one `write` for each entry, so a kill leaves whole lines and at most one torn last one."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, *lines: str) -> None:
+        """Append whole lines with one write."""
+        data = ("\n".join(lines) + "\n").encode()
+        written = os.write(self._fd, data)
+        if written != len(data):
+            raise OSError(f"a log took {written} of {len(data)} bytes")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def error(self, error: Exception) -> None:
+        """Note an error that was lived through."""
+        self.write(f"e {type(error).__name__}: {error}".replace("\n", " "))
+
+
+def node_id_of(directory: Path) -> int:
+    """The number that names the shared objects of a directory's node."""
+    found = json.loads((directory / "node.json").read_text())["node_id"]
+    return int(found, 16) if isinstance(found, str) else int(found)
+
+
+def node_epoch_of(directory: Path) -> int:
+    """How often the node of a directory began anew."""
+    return int(json.loads((directory / "node.json").read_text())["node_epoch"])

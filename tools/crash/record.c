@@ -1,0 +1,405 @@
+/* A library for LD_PRELOAD that writes down what a process does to the files below one directory: for the power-loss campaign.
+ *
+ *     WARREN_RECORD        the record: a file made by recording.py, mapped by every process of the node
+ *     WARREN_RECORD_BELOW  the directory, an absolute path without links in it; what lies in its `log` does not count
+ *
+ * All processes and threads write into one mapping; a record's place is a fetch_add, so the order of the file is one order
+ * of everything. A record is made before its call, and an END record after it, where it matters what was over when:
+ *     WRITE … END      the bytes may be on the disk in any part from WRITE on
+ *     SYNC … END       covers what had ended before SYNC, if END says 0
+ * Changes of names, sizes and space are recorded once, after they succeeded: before that they count as not happened.
+ * NOTE comes from the client (warren_record_note): what is about to be submitted, and what was confirmed.
+ *
+ * A record of a process that was killed while it made it has kind 0 and is skipped: its call was not made.
+ * What this library cannot describe (a shared writable mapping of such a file, copy_file_range, O_SYNC …) becomes a
+ * STRANGE record, and the campaign refuses the history.
+ * The calls are made as raw system calls: nothing here depends on what libc does inside. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, NOTE, STRANGE };
+
+#define MAGIC 0x5741525245435244ull
+#define FDS_MAX 65536
+
+typedef struct {
+    uint64_t magic; /* written last but one: who finds it may trust `bytes` */
+    uint64_t bytes; /* of the whole record, a multiple of 8 */
+    _Atomic uint32_t kind;
+    uint32_t pid;
+    uint64_t inode;
+    uint64_t a, b; /* WRITE, SPACE: offset, length. SIZE: size. END: place of its beginning, result */
+    uint32_t text_bytes, data_bytes; /* paths (two with a NUL between), then bytes */
+} record;
+
+typedef struct {
+    uint64_t magic;
+    _Atomic uint64_t end;
+    uint64_t capacity;
+    _Atomic uint64_t lost; /* records that had no room */
+} head;
+
+static head *log_head;
+static char below[PATH_MAX];
+static size_t below_bytes;
+static _Atomic uint8_t known[FDS_MAX]; /* 0: not known, 1: not ours, 2: ours */
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("WARREN_RECORD"), *where = getenv("WARREN_RECORD_BELOW");
+    if (!path || !where || strlen(where) >= sizeof below) return;
+    strcpy(below, where);
+    below_bytes = strlen(below);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0) return;
+    struct stat status;
+    void *at = MAP_FAILED;
+    if (syscall(SYS_fstat, fd, &status) == 0)
+        at = (void *)syscall(SYS_mmap, NULL, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    syscall(SYS_close, fd);
+    if (at != MAP_FAILED && ((head *)at)->magic == MAGIC) log_head = at;
+}
+
+/* Returns the record's place, 0 when nothing was recorded. */
+static uint64_t put(uint32_t kind, uint64_t inode, uint64_t a, uint64_t b, const char *text, size_t text_bytes,
+                    const struct iovec *parts, int parts_n, size_t data_bytes) {
+    if (!log_head) return 0;
+    int saved = errno;
+    size_t bytes = (sizeof(record) + text_bytes + data_bytes + 7) & ~(size_t)7;
+    uint64_t at = atomic_fetch_add(&log_head->end, bytes);
+    if (at + bytes > log_head->capacity) {
+        atomic_fetch_add(&log_head->lost, 1);
+        return 0;
+    }
+    record *r = (record *)((uint8_t *)log_head + at);
+    r->bytes = bytes;
+    atomic_signal_fence(memory_order_seq_cst);
+    r->magic = MAGIC;
+    r->pid = (uint32_t)getpid();
+    r->inode = inode;
+    r->a = a;
+    r->b = b;
+    r->text_bytes = (uint32_t)text_bytes;
+    r->data_bytes = (uint32_t)data_bytes;
+    uint8_t *to = (uint8_t *)(r + 1);
+    if (text_bytes) memcpy(to, text, text_bytes);
+    to += text_bytes;
+    for (int i = 0; i < parts_n && data_bytes; i++) {
+        size_t n = parts[i].iov_len < data_bytes ? parts[i].iov_len : data_bytes;
+        memcpy(to, parts[i].iov_base, n);
+        to += n;
+        data_bytes -= n;
+    }
+    atomic_store_explicit(&r->kind, kind, memory_order_release);
+    errno = saved;
+    return at;
+}
+
+static uint64_t put_text(uint32_t kind, uint64_t inode, uint64_t a, uint64_t b, const char *text) {
+    return put(kind, inode, a, b, text, strlen(text), NULL, 0, 0);
+}
+
+static void put_end(uint64_t began, uint64_t inode, int64_t result) {
+    if (began) put(END, inode, began, (uint64_t)result, NULL, 0, NULL, 0, 0);
+}
+
+void warren_record_note(const char *bytes, size_t n);
+void warren_record_note(const char *bytes, size_t n) {
+    struct iovec part = {(void *)(uintptr_t)bytes, n};
+    put(NOTE, 0, 0, 0, NULL, 0, &part, 1, n);
+}
+
+/* ---- whose file is it ---- */
+
+static bool inside(const char *path) {
+    if (!log_head || strncmp(path, below, below_bytes) != 0) return false;
+    const char *rest = path + below_bytes;
+    return !*rest || (*rest == '/' && strncmp(rest, "/log/", 5) != 0); /* what servers print is no state */
+}
+
+static bool path_of_fd(int fd, char path[PATH_MAX]) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = syscall(SYS_readlinkat, AT_FDCWD, link, path, PATH_MAX - 1);
+    if (n <= 0) return false;
+    path[n] = 0;
+    return true;
+}
+
+/* The absolute path of what a call names; false: too long or not to be found out. */
+static bool path_of(int at, const char *name, char path[PATH_MAX]) {
+    int saved = errno;
+    bool good;
+    if (name[0] == '/') {
+        good = (size_t)snprintf(path, PATH_MAX, "%s", name) < PATH_MAX;
+    } else {
+        char folder[PATH_MAX];
+        good = at == AT_FDCWD ? syscall(SYS_getcwd, folder, sizeof folder) > 0 : path_of_fd(at, folder);
+        good = good && (size_t)snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX;
+    }
+    errno = saved;
+    return good;
+}
+
+/* Is fd a file or directory of ours? */
+static bool ours(int fd) {
+    if (!log_head || fd < 0 || fd >= FDS_MAX) return false;
+    uint8_t now = atomic_load_explicit(&known[fd], memory_order_relaxed);
+    if (!now) {
+        int saved = errno;
+        char path[PATH_MAX];
+        now = path_of_fd(fd, path) && inside(path) ? 2 : 1;
+        atomic_store_explicit(&known[fd], now, memory_order_relaxed);
+        errno = saved;
+    }
+    return now == 2;
+}
+
+/* Its inode if it is an ordinary file, else 0. */
+static uint64_t file_inode(int fd, struct stat *status) {
+    int saved = errno;
+    bool good = syscall(SYS_fstat, fd, status) == 0 && S_ISREG(status->st_mode);
+    errno = saved;
+    return good ? status->st_ino : 0;
+}
+
+static void strange(int fd, const char *what) {
+    char text[PATH_MAX + 64], path[PATH_MAX];
+    if (!ours(fd)) return;
+    int saved = errno;
+    snprintf(text, sizeof text, "%s %s", what, path_of_fd(fd, path) ? path : "?");
+    put_text(STRANGE, 0, 0, 0, text);
+    errno = saved;
+}
+
+static void forget(int fd) {
+    if (fd >= 0 && fd < FDS_MAX) atomic_store_explicit(&known[fd], 0, memory_order_relaxed);
+}
+
+/* ---- open, close ---- */
+
+static int do_open(int at, const char *name, int flags, mode_t mode) {
+    char path[PATH_MAX];
+    struct stat status;
+    bool mine = path_of(at, name, path) && inside(path);
+    bool existed = mine && (flags & O_CREAT) && syscall(SYS_newfstatat, AT_FDCWD, path, &status, AT_SYMLINK_NOFOLLOW) == 0;
+    uint64_t size = existed ? (uint64_t)status.st_size : 0;
+    int fd = (int)syscall(SYS_openat, at, name, flags, mode);
+    if (fd < 0) return fd;
+    if (fd < FDS_MAX) atomic_store_explicit(&known[fd], mine ? 2 : 1, memory_order_relaxed);
+    if (!mine || (flags & O_ACCMODE) == O_RDONLY) return fd;
+    uint64_t inode = file_inode(fd, &status);
+    if (!inode) return fd;
+    if (flags & O_DSYNC) strange(fd, "opened with O_SYNC:");
+    if ((flags & O_CREAT) && !existed) put_text(CREATE, inode, 0, 0, path);
+    if ((flags & O_TRUNC) && (existed ? size : 0)) put(SIZE, inode, 0, 0, NULL, 0, NULL, 0, 0);
+    return fd;
+}
+
+#define OPEN_MODE                                          \
+    mode_t mode = 0;                                       \
+    if (flags & (O_CREAT | O_TMPFILE)) {                 \
+        va_list more;                                      \
+        va_start(more, flags);                             \
+        mode = va_arg(more, mode_t);                       \
+        va_end(more);                                      \
+    }
+
+int open(const char *name, int flags, ...) { OPEN_MODE return do_open(AT_FDCWD, name, flags, mode); }
+int open64(const char *name, int flags, ...) { OPEN_MODE return do_open(AT_FDCWD, name, flags, mode); }
+int openat(int at, const char *name, int flags, ...) { OPEN_MODE return do_open(at, name, flags, mode); }
+int openat64(int at, const char *name, int flags, ...) { OPEN_MODE return do_open(at, name, flags, mode); }
+int creat(const char *name, mode_t mode) { return do_open(AT_FDCWD, name, O_WRONLY | O_CREAT | O_TRUNC, mode); }
+int creat64(const char *name, mode_t mode) { return creat(name, mode); }
+
+int close(int fd) {
+    forget(fd);
+    return (int)syscall(SYS_close, fd);
+}
+
+int dup2(int from, int to) {
+    if (from != to) forget(to);
+    return from == to ? (fcntl(from, F_GETFD) < 0 ? -1 : to) : (int)syscall(SYS_dup3, from, to, 0);
+}
+
+int dup3(int from, int to, int flags) {
+    forget(to);
+    return (int)syscall(SYS_dup3, from, to, flags);
+}
+
+/* ---- bytes ---- */
+
+static ssize_t do_write(int fd, const struct iovec *parts, int parts_n, int64_t at) {
+    struct stat status;
+    uint64_t inode = ours(fd) ? file_inode(fd, &status) : 0, began = 0;
+    if (inode) {
+        size_t bytes = 0;
+        for (int i = 0; i < parts_n; i++) bytes += parts[i].iov_len;
+        int64_t where = at;
+        if (at < 0) {
+            int saved = errno;
+            where = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? (int64_t)status.st_size : syscall(SYS_lseek, fd, 0, SEEK_CUR);
+            errno = saved;
+        }
+        began = put(WRITE, inode, (uint64_t)where, bytes, NULL, 0, parts, parts_n, bytes);
+    }
+    ssize_t n;
+    if (at < 0) n = parts_n == 1 ? syscall(SYS_write, fd, parts->iov_base, parts->iov_len) : syscall(SYS_writev, fd, parts, parts_n);
+    else if (parts_n == 1) n = syscall(SYS_pwrite64, fd, parts->iov_base, parts->iov_len, at);
+    else n = syscall(SYS_pwritev, fd, parts, parts_n, at, 0);
+    put_end(began, inode, n);
+    return n;
+}
+
+ssize_t write(int fd, const void *from, size_t n) {
+    struct iovec part = {(void *)(uintptr_t)from, n};
+    return do_write(fd, &part, 1, -1);
+}
+ssize_t pwrite(int fd, const void *from, size_t n, off_t at) {
+    struct iovec part = {(void *)(uintptr_t)from, n};
+    return do_write(fd, &part, 1, at);
+}
+ssize_t pwrite64(int fd, const void *from, size_t n, off64_t at) { return pwrite(fd, from, n, at); }
+ssize_t writev(int fd, const struct iovec *parts, int n) { return do_write(fd, parts, n, -1); }
+ssize_t pwritev(int fd, const struct iovec *parts, int n, off_t at) { return do_write(fd, parts, n, at); }
+ssize_t pwritev64(int fd, const struct iovec *parts, int n, off64_t at) { return do_write(fd, parts, n, at); }
+ssize_t pwritev2(int fd, const struct iovec *parts, int n, off_t at, int flags) {
+    if (flags) strange(fd, "pwritev2 with flags:");
+    return do_write(fd, parts, n, at);
+}
+ssize_t pwritev64v2(int fd, const struct iovec *parts, int n, off64_t at, int flags) { return pwritev2(fd, parts, n, at, flags); }
+
+static int do_sync(int fd, long number) {
+    struct stat status;
+    char path[PATH_MAX];
+    uint64_t began = 0;
+    if (ours(fd)) {
+        int saved = errno;
+        if (syscall(SYS_fstat, fd, &status) == 0) {
+            if (S_ISREG(status.st_mode)) began = put(SYNC, status.st_ino, 0, 0, NULL, 0, NULL, 0, 0);
+            else if (S_ISDIR(status.st_mode) && path_of_fd(fd, path)) began = put_text(SYNC, 0, 0, 0, path);
+        }
+        errno = saved;
+    }
+    int result = (int)syscall(number, fd);
+    put_end(began, 0, result);
+    return result;
+}
+int fsync(int fd) { return do_sync(fd, SYS_fsync); }
+int fdatasync(int fd) { return do_sync(fd, SYS_fdatasync); }
+
+static int sized(int fd, int result, uint64_t size) {
+    struct stat status;
+    uint64_t inode = result == 0 && ours(fd) ? file_inode(fd, &status) : 0;
+    if (inode) put(SIZE, inode, size, 0, NULL, 0, NULL, 0, 0);
+    return result;
+}
+int ftruncate(int fd, off_t size) { return sized(fd, (int)syscall(SYS_ftruncate, fd, size), (uint64_t)size); }
+int ftruncate64(int fd, off64_t size) { return ftruncate(fd, size); }
+
+static int spaced(int fd, int mode, off_t at, off_t n) {
+    int result = (int)syscall(SYS_fallocate, fd, mode, at, n);
+    struct stat status;
+    uint64_t inode = result == 0 && ours(fd) ? file_inode(fd, &status) : 0;
+    if (inode && mode) strange(fd, "fallocate with a mode:");
+    else if (inode) put(SPACE, inode, (uint64_t)at, (uint64_t)n, NULL, 0, NULL, 0, 0);
+    return result;
+}
+int fallocate(int fd, int mode, off_t at, off_t n) { return spaced(fd, mode, at, n); }
+int fallocate64(int fd, int mode, off64_t at, off64_t n) { return spaced(fd, mode, at, n); }
+int posix_fallocate(int fd, off_t at, off_t n) {
+    int saved = errno, error = spaced(fd, 0, at, n) ? errno : 0;
+    errno = saved;
+    return error;
+}
+int posix_fallocate64(int fd, off64_t at, off64_t n) { return posix_fallocate(fd, at, n); }
+
+/* ---- names ---- */
+
+int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned flags) {
+    char text[2 * PATH_MAX], path[PATH_MAX];
+    bool good = path_of(from_at, from, text) && path_of(to_at, to, path);
+    int result = (int)syscall(SYS_renameat2, from_at, from, to_at, to, flags);
+    if (result || !good || (!inside(text) && !inside(path))) return result;
+    size_t first = strlen(text);
+    memcpy(text + first + 1, path, strlen(path) + 1);
+    if (flags & ~RENAME_NOREPLACE || !inside(text) || !inside(path)) put_text(STRANGE, 0, 0, 0, "a rename in or out, or with flags");
+    else put(RENAME, 0, 0, 0, text, first + 1 + strlen(path), NULL, 0, 0);
+    return 0;
+}
+int renameat(int from_at, const char *from, int to_at, const char *to) { return renameat2(from_at, from, to_at, to, 0); }
+int rename(const char *from, const char *to) { return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0); }
+
+static int named(uint32_t kind, int at, const char *name, int result, const char *path, bool good) {
+    (void)at, (void)name;
+    if (result == 0 && good && inside(path)) put_text(kind, 0, 0, 0, path);
+    return result;
+}
+int unlinkat(int at, const char *name, int flags) {
+    char path[PATH_MAX];
+    bool good = path_of(at, name, path);
+    return named(flags & AT_REMOVEDIR ? RMDIR : UNLINK, at, name, (int)syscall(SYS_unlinkat, at, name, flags), path, good);
+}
+int unlink(const char *name) { return unlinkat(AT_FDCWD, name, 0); }
+int rmdir(const char *name) { return unlinkat(AT_FDCWD, name, AT_REMOVEDIR); }
+int mkdirat(int at, const char *name, mode_t mode) {
+    char path[PATH_MAX];
+    bool good = path_of(at, name, path);
+    return named(MKDIR, at, name, (int)syscall(SYS_mkdirat, at, name, mode), path, good);
+}
+int mkdir(const char *name, mode_t mode) { return mkdirat(AT_FDCWD, name, mode); }
+
+int linkat(int from_at, const char *from, int to_at, const char *to, int flags) {
+    char path[PATH_MAX];
+    if (path_of(to_at, to, path) && inside(path)) put_text(STRANGE, 0, 0, 0, "link");
+    return (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
+}
+int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
+int symlinkat(const char *from, int at, const char *to) {
+    char path[PATH_MAX];
+    if (path_of(at, to, path) && inside(path)) put_text(STRANGE, 0, 0, 0, "symlink");
+    return (int)syscall(SYS_symlinkat, from, at, to);
+}
+int symlink(const char *from, const char *to) { return symlinkat(from, AT_FDCWD, to); }
+int truncate(const char *name, off_t size) {
+    char path[PATH_MAX];
+    if (path_of(AT_FDCWD, name, path) && inside(path)) put_text(STRANGE, 0, 0, 0, "truncate by name");
+    return (int)syscall(SYS_truncate, name, size);
+}
+int truncate64(const char *name, off64_t size) { return truncate(name, size); }
+
+/* ---- what the campaign has no model of ---- */
+
+ssize_t copy_file_range(int from, off64_t *from_at, int to, off64_t *to_at, size_t n, unsigned flags) {
+    strange(to, "copy_file_range into");
+    return syscall(SYS_copy_file_range, from, from_at, to, to_at, n, flags);
+}
+ssize_t sendfile(int to, int from, off_t *at, size_t n) {
+    strange(to, "sendfile into");
+    return syscall(SYS_sendfile, to, from, at, n);
+}
+ssize_t sendfile64(int to, int from, off64_t *at, size_t n) { return sendfile(to, from, at, n); }
+ssize_t splice(int from, off64_t *from_at, int to, off64_t *to_at, size_t n, unsigned flags) {
+    strange(to, "splice into");
+    return syscall(SYS_splice, from, from_at, to, to_at, n, flags);
+}
+void *mmap(void *where, size_t n, int protection, int flags, int fd, off_t at) {
+    if (fd >= 0 && protection & PROT_WRITE && (flags & MAP_TYPE) != MAP_PRIVATE) strange(fd, "a shared writable mapping of");
+    return (void *)syscall(SYS_mmap, where, n, protection, flags, fd, at);
+}
+void *mmap64(void *where, size_t n, int protection, int flags, int fd, off64_t at) {
+    return mmap(where, n, protection, flags, fd, at);
+}

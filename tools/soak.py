@@ -1,0 +1,528 @@
+"""`python -m warren.tools.soak [DIR] --minutes N`: a node under changing load for long, and what grows meanwhile.
+
+Every cycle goes through the same phases: steady, burst, backlog (nobody consumes), drain, churn (clients and queues
+come and go), idle. One producer and one consumer process for each queue: small, middle and large bodies, durable, and
+transient ones. Each consumer checks that every message comes once and in order.
+
+Every few seconds memory (PSS of all; the private part by role), descriptors, threads, bytes and files on disk, shared
+memory and System V segments are read. A leak shows at rest: one point of each cycle, the last sample of its idle phase
+with empty queues, counts. After a warm-up a line is put through these points (Theil and Sen: the median of all slopes,
+so a single outlier does nothing); what rises by more than its allowance, by the line and between the first and the last
+third, grows.
+
+Exit code: 0 nothing grows, 1 something does, or a message was lost, doubled or out of order, 2 wrong options. SIGINT
+and SIGTERM end the run early, with its report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Column, Table
+
+import warren
+from warren.ipc import names
+from warren.tools.bench.harness import real_folder
+from warren.tools.crash.logs import node_id_of
+
+HEAD = struct.Struct("<QQ")  #: incarnation of the producer, number
+TICK_S = 0.01
+CALL_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 120.0
+MIB = 1 << 20
+POINTS_MIN = 4
+
+#: phase → share of a cycle, in this order
+PHASES = {"steady": 0.25, "burst": 0.15, "backlog": 0.15, "drain": 0.2, "churn": 0.1, "idle": 0.15}
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One queue, and how many messages a second it gets in a phase."""
+
+    queue: str
+    size: int
+    durable: bool
+    rates: dict[str, float]
+
+
+FLOWS = (
+    Flow("soak-small", 100, True, {"steady": 2000, "burst": 100_000, "backlog": 20_000, "churn": 200}),
+    Flow("soak-middle", 1500, True, {"steady": 500, "burst": 10_000, "backlog": 3000}),
+    Flow("soak-large", 20_000, True, {"steady": 100, "burst": 1000, "backlog": 300, "churn": 20}),
+    Flow("soak-transient", 200, False, {"steady": 1000, "burst": 50_000, "backlog": 5000}),
+)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Which phase it is, for every process alike (CLOCK_MONOTONIC)."""
+
+    start: float
+    cycle_s: float
+
+    def phase(self, now: float) -> str:
+        """The phase at a moment; before the start it is idle."""
+        if now < self.start:
+            return "idle"
+        share = (now - self.start) % self.cycle_s / self.cycle_s
+        for name, length in PHASES.items():
+            share -= length
+            if share < 0:
+                return name
+        return "idle"
+
+    def cycle(self, now: float) -> int:
+        """The number of the cycle at a moment."""
+        return int((now - self.start) / self.cycle_s)
+
+
+# ---- producers and consumers ----------------------------------------------------------------------------------------
+
+
+def _told_to_stop() -> list[int]:
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("ready", flush=True)
+    return told
+
+
+def _producer(directory: str, flow: Flow, clock: Clock, scale: float) -> dict[str, int]:
+    """Publish as the phases want until SIGTERM, then say how much that was."""
+    told = _told_to_stop()
+    incarnation, number, owed = os.getpid(), 0, 0.0
+    filler = bytes(max(0, flow.size - HEAD.size))
+    with warren.attach(directory, name=f"{flow.queue}-producer") as node:
+        queue = node.queue(flow.queue, durable=flow.durable)
+        before = time.monotonic()
+        while not told:
+            now = time.monotonic()
+            rate = flow.rates.get(clock.phase(now), 0.0) * scale
+            owed = min(owed + rate * (now - before), rate * 0.1) if rate else 0.0  # what is late is not made up for
+            before = now
+            count = int(owed)
+            if count:
+                owed -= count
+                bodies = [HEAD.pack(incarnation, number + n) + filler for n in range(count)]
+                queue.put_many(bodies, timeout=CALL_TIMEOUT_S)
+                number += count
+            time.sleep(max(0.0, TICK_S - (time.monotonic() - now)))
+    return {"published": number}
+
+
+def _consumer(directory: str, flow: Flow, clock: Clock) -> dict[str, int]:
+    """Take and check but in the backlog phase, until SIGTERM; then take what is left."""
+    told = _told_to_stop()
+    received = wrong = 0
+    following: dict[int, int] = {}
+    with warren.attach(directory, name=f"{flow.queue}-consumer") as node:
+        queue = node.queue(flow.queue, durable=flow.durable)
+        while True:
+            if clock.phase(time.monotonic()) == "backlog" and not told:
+                queue.release()
+                time.sleep(0.05)
+                continue
+            messages = queue.get_many(1000, timeout=0.2)
+            for message in messages:
+                producer, number = HEAD.unpack_from(message.body)
+                wrong += number != following.get(producer, 0) or len(message.body) != flow.size
+                following[producer] = number + 1
+            received += len(messages)
+            if messages:
+                messages[-1].ack(multiple=True)
+            elif told:
+                break
+    return {"received": received, "wrong": wrong}
+
+
+def _role(options: argparse.Namespace) -> int:
+    flow = next(flow for flow in FLOWS if flow.queue == options.flow)
+    clock = Clock(options.start, options.cycle)
+    found = (
+        _producer(options.dir, flow, clock, options.rate)
+        if options.role == "producer"
+        else _consumer(options.dir, flow, clock)
+    )
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+# ---- samples --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sample:
+    """What was there at one moment."""
+
+    at: float
+    phase: str
+    cycle: int
+    depth: int
+    values: dict[str, float]
+
+
+def disk_of(directory: Path) -> tuple[int, int]:
+    """(bytes that the files take, files) below a directory that changes meanwhile."""
+    taken = files = 0
+    for folder, _folders, members in os.walk(directory):
+        for name in members:
+            with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                taken += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                files += 1
+    return taken, files
+
+
+def _processes(pairs: Sequence[tuple[str, int]]) -> dict[str, float]:
+    """Memory, descriptors and threads of processes, in sum; private memory by role, too."""
+    values: dict[str, float] = {"pss": 0.0, "descriptors": 0.0, "threads": 0.0}
+    for role, pid in pairs:
+        try:
+            process = psutil.Process(pid)
+            with process.oneshot():
+                memory = process.memory_full_info()
+                descriptors, threads = process.num_fds(), process.num_threads()
+        except psutil.NoSuchProcess:
+            continue
+        values["pss"] += memory.pss
+        values[f"private {role}"] = values.get(f"private {role}", 0.0) + memory.uss
+        values["descriptors"] += descriptors
+        values["threads"] += threads
+    return values
+
+
+def _shared_memory(prefix: str) -> tuple[int, int]:
+    """(bytes, names) of POSIX shared memory of a node."""
+    taken = count = 0
+    for name in os.listdir("/dev/shm"):
+        if name.startswith(prefix):
+            with contextlib.suppress(FileNotFoundError):
+                taken += os.lstat(f"/dev/shm/{name}").st_blocks * 512
+                count += 1
+    return taken, count
+
+
+def _system_v(pids: set[int]) -> int:
+    """System V segments that one of these processes made."""
+    rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return sum(int(row.split()[4]) in pids for row in rows)
+
+
+#: allowance of what is measured at rest: so much, or such a share of it
+ALLOWED: dict[str, tuple[float, float]] = {
+    "pss": (8 * MIB, 0.05),
+    "descriptors": (4, 0.0),
+    "threads": (1, 0.0),
+    "disk bytes": (64 * MIB, 0.1),
+    "disk files": (16, 0.1),
+    "shared memory bytes": (4 * MIB, 0.02),
+    "shared memory names": (0.5, 0.0),
+    "System V segments": (0.5, 0.0),
+}
+ALLOWED_OF_ROLE = (6 * MIB, 0.06)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How one value went from cycle to cycle."""
+
+    name: str
+    points: int
+    first: float
+    last: float
+    lowest: float
+    highest: float
+    per_hour: float
+    rise: float
+    allowed: float
+
+    @property
+    def grows(self) -> bool:
+        return self.rise > self.allowed and self.last - self.first > self.allowed
+
+
+def trend(name: str, points: Sequence[tuple[float, float]], allowed: tuple[float, float]) -> Trend:
+    """The line through (seconds, value); `first` and `last` are medians of the first and the last third."""
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2) if b[0] > a[0]]
+    slope = statistics.median(slopes) if slopes else 0.0
+    values = [value for _at, value in points]
+    third = max(1, len(values) // 3)
+    first, last = statistics.median(values[:third]), statistics.median(values[-third:])
+    rise = slope * (points[-1][0] - points[0][0])
+    most = max(allowed[0], allowed[1] * first)
+    return Trend(name, len(points), first, last, min(values), max(values), slope * 3600, rise, most)
+
+
+def at_rest(samples: Sequence[Sample], warm_up: int) -> list[Sample]:
+    """The last sample of each idle phase after the warm-up in which nothing was left in a queue."""
+    found: dict[int, Sample] = {}
+    for sample in samples:
+        if sample.phase == "idle" and not sample.depth and sample.cycle >= warm_up:
+            found[sample.cycle] = sample
+    return list(found.values())
+
+
+def trends(samples: Sequence[Sample], warm_up: int) -> list[Trend]:
+    """How everything went that was measured; empty when there are too few points."""
+    rest = at_rest(samples, warm_up)
+    if len(rest) < POINTS_MIN:
+        return []
+    return [
+        trend(name, [(sample.at, sample.values[name]) for sample in rest], ALLOWED.get(name, ALLOWED_OF_ROLE))
+        for name in rest[0].values
+        if all(name in sample.values for sample in rest)
+    ]
+
+
+# ---- the run --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Soak:
+    """One run."""
+
+    directory: Path
+    clock: Clock
+    sample_s: float
+    rate: float
+    stopping: bool = False
+    samples: list[Sample] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+    churned: int = 0
+    _actors: list[tuple[str, subprocess.Popen[str]]] = field(default_factory=list)
+    _made: set[int] = field(default_factory=set)
+
+    def run(self, node: warren.Node, seconds: float) -> None:
+        """Load the node for so long, or until `stopping`."""
+        queues = [node.queue(flow.queue, durable=flow.durable) for flow in FLOWS]
+        self._made.add(os.getpid())
+        try:
+            for flow in FLOWS:
+                for role in ("consumer", "producer"):
+                    self._actors.append((role, self._start(role, flow)))
+            for role, process in self._actors:
+                if process.stdout is None or process.stdout.readline() != "ready\n":
+                    self.complaints.append(f"a {role} did not start")
+            print(
+                f"warren.tools.soak: {len(self._actors)} processes load {self.directory}", file=sys.stderr, flush=True
+            )
+            following = time.monotonic()
+            deadline = following + seconds
+            while (now := time.monotonic()) < deadline and not self.stopping and not self.complaints:
+                if self.clock.phase(now) == "churn":
+                    self._churn()
+                if now >= following:
+                    following = max(following + self.sample_s, now)
+                    self._sample(node, queues)
+                for role, process in self._actors:
+                    if process.poll() is not None:
+                        self.complaints.append(f"a {role} ended by itself with {process.returncode}")
+                time.sleep(0.05)
+        finally:
+            self._end()
+
+    def _start(self, role: str, flow: Flow) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "warren.tools.soak", str(self.directory), "--role", role, "--flow", flow.queue]
+        command += ["--start", repr(self.clock.start), "--cycle", str(self.clock.cycle_s), "--rate", str(self.rate)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self._made.add(process.pid)
+        return process
+
+    def _churn(self) -> None:
+        """A client comes, makes a queue, uses it, deletes it, and goes."""
+        self.churned += 1
+        with warren.attach(self.directory, name="soak-churn") as client:
+            queue = client.queue(f"soak-churn-{self.churned % 7}", durable=self.churned % 2 == 0)
+            bodies = [os.urandom(100), os.urandom(9000)]
+            queue.put_many(bodies, timeout=CALL_TIMEOUT_S)
+            for body in bodies:
+                message = queue.get(CALL_TIMEOUT_S)
+                if message.body != body:
+                    self.complaints.append("churn: a message came out of order")
+                message.ack()
+            queue.delete()
+
+    def _sample(self, node: warren.Node, queues: Sequence[warren.Queue]) -> None:
+        now = time.monotonic()
+        processes = [(str(item["role"]), int(item["pid"])) for item in node.status()["processes"] if item["pid"]]
+        clients = [("clients", process.pid) for _role, process in self._actors]
+        values = _processes([*processes, *clients, ("soak", os.getpid())])
+        values["disk bytes"], values["disk files"] = map(float, disk_of(self.directory))
+        shared = _shared_memory(names.node_prefix(node_id_of(self.directory)).lstrip("/"))
+        values["shared memory bytes"], values["shared memory names"] = map(float, shared)
+        values["System V segments"] = float(_system_v(self._made | {pid for _role, pid in processes}))
+        depth = 0
+        for queue in queues:
+            stats = queue.stats()
+            depth += stats["ready"] + stats["unacked"]
+        self.samples.append(Sample(now - self.clock.start, self.clock.phase(now), self.clock.cycle(now), depth, values))
+
+    def _end(self) -> None:
+        """Producers first, then the consumers, who take what is left; add up what they say."""
+        for kind in ("producer", "consumer"):
+            for role, process in self._actors:
+                if role == kind and process.poll() is None:
+                    process.terminate()
+            for role, process in self._actors:
+                if role != kind:
+                    continue
+                try:
+                    said, _nothing = process.communicate(timeout=END_TIMEOUT_S)
+                    for name, number in json.loads(said or "{}").items():
+                        self.totals[name] = self.totals.get(name, 0) + int(number)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.communicate()
+                    self.complaints.append(f"a {role} did not end within {END_TIMEOUT_S:.0f} s of SIGTERM")
+        lost = self.totals.get("published", 0) - self.totals.get("received", 0)
+        if lost:
+            self.complaints.append(f"{lost:,} messages that were confirmed did not come")
+        if self.totals.get("wrong"):
+            self.complaints.append(f"{self.totals['wrong']:,} messages came twice, out of order or with another length")
+
+
+def _report(soak: Soak, found: Sequence[Trend], warm_up: int) -> dict[str, Any]:
+    grows = [item.name for item in found if item.grows]
+    return {
+        "seconds": round(soak.samples[-1].at, 1) if soak.samples else 0.0,
+        "cycle_s": soak.clock.cycle_s,
+        "warm_up_cycles": warm_up,
+        "samples": len(soak.samples),
+        "points": len(at_rest(soak.samples, warm_up)),
+        **soak.totals,
+        "churned": soak.churned,
+        "depth_max": max((sample.depth for sample in soak.samples), default=0),
+        "trends": [{**item.__dict__, "grows": item.grows} for item in found],
+        "grows": grows,
+        "complaints": soak.complaints,
+    }
+
+
+def _number(name: str, value: float) -> str:
+    memory = name == "pss" or name.startswith("private") or name.endswith("bytes")
+    return f"{value / MIB:,.1f} MiB" if memory else f"{value:,.1f}"
+
+
+def _table(found: Sequence[Trend]) -> Table:
+    titles = ("at rest", "first third", "last third", "lowest", "highest", "per hour", "rise", "allowed", "")
+    table = Table(*(Column(title, no_wrap=True, justify="left" if title == "at rest" else "right") for title in titles))
+    for item in found:
+        cells = [item.first, item.last, item.lowest, item.highest, item.per_hour, item.rise, item.allowed]
+        table.add_row(
+            item.name, *(_number(item.name, cell) for cell in cells), "[red]grows[/red]" if item.grows else "flat"
+        )
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="warren.tools.soak", description="Load a node for long, and see what grows.")
+    parser.add_argument("dir", nargs="?", help="directory of the node; made, and kept (a temporary one)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="length of the run (60)")
+    parser.add_argument("--cycle", type=float, default=30.0, metavar="SECONDS", help="length of a cycle of phases (30)")
+    parser.add_argument("--sample", type=float, default=2.0, metavar="SECONDS", help="time between two samples (2)")
+    parser.add_argument("--warm-up", type=int, default=3, metavar="CYCLES", help="cycles that do not count (3)")
+    parser.add_argument("--rate", type=float, default=1.0, metavar="FACTOR", help="times the rates of the phases (1)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the node")
+    parser.add_argument("--json", action="store_true", help="the report as JSON, samples too")
+    parser.add_argument("--role", choices=("producer", "consumer"), help=argparse.SUPPRESS)
+    parser.add_argument("--flow", help=argparse.SUPPRESS)
+    parser.add_argument("--start", type=float, help=argparse.SUPPRESS)
+    return parser
+
+
+@contextlib.contextmanager
+def _directory(wanted: str | None) -> Iterator[Path]:
+    if wanted is not None:
+        yield Path(wanted).resolve()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="warren-soak-", dir=real_folder(None)))
+    try:
+        yield folder / "node"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop_node(node: warren.Node) -> None:
+    """End the node that this run started, and wait for it."""
+    pids = [int(item["pid"]) for item in node.status()["processes"] if item["role"] == "supervisor"]
+    supervisors = [psutil.Process(pid) for pid in pids]
+    node.close()
+    for process in supervisors:
+        process.terminate()
+    psutil.wait_procs(supervisors, timeout=60)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run it; see the module's text for the exit code."""
+    options = _parser().parse_args(argv)
+    if options.role:
+        return _role(options)
+    if min(options.minutes, options.cycle, options.sample, options.rate) <= 0 or options.warm_up < 0:
+        print("warren.tools.soak: minutes, cycle, sample and rate must be positive", file=sys.stderr)
+        return 2
+    settings: dict[str, Any] = {}
+    for text in options.set:
+        name, _, value = text.partition("=")
+        settings[name] = float(value) if "." in value else int(value)
+    with _directory(options.dir) as directory:
+        try:
+            warren.attach(directory, timeout=0.5).close()
+            ours = False
+        except warren.Error:
+            ours = True
+        node = warren.open(directory, name="soak", idle_exit=60.0, **settings)
+        soak = Soak(directory, Clock(time.monotonic() + 1.0, options.cycle), options.sample, options.rate)
+
+        def stop(_number: int, _frame: object) -> None:
+            soak.stopping = True
+
+        old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            soak.run(node, options.minutes * 60)
+            for flow in FLOWS:
+                node.delete_queue(flow.queue)
+        finally:
+            if ours:
+                _stop_node(node)
+            else:
+                node.close()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+    found = trends(soak.samples, options.warm_up)
+    report = _report(soak, found, options.warm_up)
+    if options.json:
+        print(json.dumps({**report, "all_samples": [sample.__dict__ for sample in soak.samples]}))
+    else:
+        console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+        console.print(
+            f"{report['seconds']:.0f} s, {report.get('published', 0):,} published, {report.get('received', 0):,} "
+            f"received, at most {report['depth_max']:,} in the queues, {soak.churned:,} clients came and went; "
+            f"{report['points']} points at rest"
+        )
+        console.print(_table(found) if found else "too few points at rest for a line: run it for more cycles")
+        for text in soak.complaints:
+            console.print(f"[red]{text}[/red]")
+    return 1 if report["grows"] or soak.complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

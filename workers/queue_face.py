@@ -1,0 +1,245 @@
+"""A queue of the node in the shape of queue.Queue: for programs that are written for that, across processes.
+
+    tasks = node.work_queue("tasks", maxsize=1000, serializer="pickle")
+    tasks.put({"page": 1})                          # durable when it returns
+    item = tasks.get(timeout=5)
+    tasks.task_done()                               # done with it: only now is it gone
+    tasks.join()                                    # until nothing is left, whoever works on it
+
+What differs from queue.Queue
+  An item that was got and is not done (its process died, or closed the queue) comes back to whoever gets next.
+  task_done() is for the oldest item that the calling thread got and that is not done; a thread that has none is done
+  with the oldest of any thread of this process. So a thread that gets one item at a time names its own.
+  maxsize counts items that nobody has got yet, as in queue.Queue; it belongs to the declaration (max_length with
+  reject-publish), so every process has the same. join() and the sizes count what all processes put.
+
+Invariants
+  An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
+  An item that cannot be unpacked goes back to the queue before its error is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+
+from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, UsageError
+from warren.workers.queues import Message, Queue
+
+T = TypeVar("T")
+
+#: how often a full queue, and one that is joined, is looked at: first and at most
+PAUSE_FIRST_S = 0.0005
+PAUSE_MOST_S = 0.02
+
+
+@runtime_checkable
+class Dumps(Protocol):
+    """A serializer like the modules pickle and json."""
+
+    def dumps(self, item: Any, /) -> Any: ...
+    def loads(self, data: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A serializer like the modules msgspec.msgpack and msgspec.json."""
+
+    def encode(self, item: Any, /) -> bytes: ...
+    def decode(self, data: bytes, /) -> Any: ...
+
+
+def _codec(serializer: object) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """What packs and unpacks items. Raises UsageError for a serializer that cannot."""
+    if serializer is None:
+        return _as_is, _as_is
+    found: Any = serializer
+    if isinstance(serializer, str):
+        if serializer == "pickle":
+            import pickle as found
+        elif serializer == "json":
+            import json as found
+        elif serializer == "msgpack":
+            from msgspec import msgpack as found
+    if isinstance(found, Encodes):
+        return found.encode, found.decode
+    if not isinstance(found, Dumps):
+        raise UsageError(
+            f"serializer must be 'pickle', 'json', 'msgpack', None (items are bytes), or have dumps and loads or "
+            f"encode and decode; not {serializer!r}"
+        )
+    dumps = found.dumps
+
+    def pack(item: Any) -> bytes:
+        data = dumps(item)
+        return data.encode() if isinstance(data, str) else bytes(data)
+
+    return pack, found.loads
+
+
+def _as_is(item: bytes) -> bytes:
+    return item
+
+
+class WorkQueue(Generic[T]):
+    """queue.Queue over a queue of the node. Made by `node.work_queue`; safe for threads and fork. A context manager."""
+
+    def __init__(self, queue: Queue, maxsize: int = 0, serializer: object = None) -> None:
+        self.queue = queue
+        self.maxsize = maxsize
+        self._pack, self._unpack = _codec(serializer)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._undone: deque[tuple[int, Message]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<WorkQueue {self.queue.name!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- putting ------------------------------------------------------------------------------------------------
+
+    def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item; it is stored (a durable queue: on stable storage) when this returns.
+
+        With a maxsize it waits for a place, at most `timeout` seconds (also while publishers are blocked by an alarm);
+        then it waits until the item is stored. Raises warren.QueueFull (a queue.Full) when there was no place,
+        UsageError, MessageTooLarge; PeerLost, SyncFailed (the item may be stored).
+        """
+        deadline = _deadline(block, timeout)
+        body = self._pack(item)
+        pause_s = PAUSE_FIRST_S
+        while True:
+            try:
+                confirm = self.queue.put(body, wait=False, timeout=None if deadline is None else _left(deadline))
+            except (TimedOut, DiskFull) as error:  # nothing was handed over
+                raise QueueFull(f"queue {self.queue.name!r} took nothing more within the timeout: {error}") from error
+            try:
+                assert confirm is not None
+                confirm.result()
+                return
+            except QueueFull as error:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise self.queue._full(error) from None
+            time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    def put_nowait(self, item: T) -> None:
+        """put(item, block=False): raises QueueFull at once. It still waits for the item to be stored."""
+        self.put(item, block=False)
+
+    # -- getting ------------------------------------------------------------------------------------------------
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds."""
+        if timeout is not None and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        message = self.queue.get(timeout if block else 0)
+        try:
+            item: T = self._unpack(message.body)
+        except BaseException:
+            message.nack()
+            raise
+        with self._lock:
+            self._mine().append((threading.get_ident(), message))
+        return item
+
+    def get_nowait(self) -> T:
+        """get(block=False)."""
+        return self.get(block=False)
+
+    def task_done(self) -> None:
+        """Done with the oldest item that this thread got (else: that this process got) and that is not done.
+
+        Raises ValueError when there is none, PeerLost when it went back to the queue (its attachment has ended).
+        """
+        me = threading.get_ident()
+        with self._lock:
+            undone = self._mine()
+            at = next((at for at, (thread, _message) in enumerate(undone) if thread == me), 0)
+            if not undone:
+                raise ValueError("task_done() called too many times: this process has no item that is not done")
+            _thread, message = undone[at]
+            del undone[at]
+        message.ack()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds.
+
+        Items that are delayed, or out of sight because they were dead-lettered, are not waited for.
+        """
+        deadline = _deadline(True, timeout)
+        pause_s = PAUSE_FIRST_S
+        while left := self._left_over():
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimedOut(f"queue {self.queue.name!r}: {left} items are not done within {timeout} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def qsize(self) -> int:
+        """Items that nobody has got, as the queue's worker knows after all that this process did."""
+        return int(self._counts()["ready"])
+
+    def empty(self) -> bool:
+        """Whether qsize() is 0; may be wrong when it is told, as in queue.Queue."""
+        return not self.qsize()
+
+    def full(self) -> bool:
+        """Whether there is no place; never without a maxsize."""
+        return 0 < self.maxsize <= self.qsize()
+
+    def close(self) -> None:
+        """Give back what this process got and is not done with, and what was delivered ahead, in order."""
+        with self._lock:
+            undone = self._mine()
+            messages = [message for _thread, message in undone]
+            undone.clear()
+        with contextlib.suppress(PeerLost):  # they were got from an attachment that has ended: they are back already
+            for message in messages:
+                message.nack()
+        self.queue.release()
+
+    def _counts(self) -> dict[str, Any]:
+        """Counters after all that this process submitted; those of stats() may be a batch old."""
+        queue = self.queue
+        if not queue._handle.usable:
+            queue._renew()
+        return queue._client.ask_worker(queue._server, "stats", queue=queue._declaration.id)
+
+    def _left_over(self) -> int:
+        counts = self._counts()
+        return int(counts["ready"]) + int(counts["unacked"])
+
+    def _mine(self) -> deque[tuple[int, Message]]:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._undone = deque()
+        return self._undone
+
+
+def _deadline(block: bool, timeout: float | None) -> float | None:
+    if not block:
+        return time.monotonic()
+    if timeout is None:
+        return None
+    if timeout < 0:
+        raise ValueError("'timeout' must be a non-negative number")
+    return time.monotonic() + timeout
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

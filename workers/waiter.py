@@ -1,0 +1,249 @@
+"""One thread that waits for all attachments of this process: asyncio's clients, and confirms that call back.
+
+    watch(core, listener)       the thread calls listener() when a want of the core is met, or it has ended
+    Promises                    confirms that are waited for, by the sequences that decide; who collects them calls back
+    add_done_callback, future   Confirm's methods of these names
+
+Invariants
+  A listener never blocks, and says anew what it wants: a want ends when it is met (core/binding_wait.c).
+  The thread ends when nobody is watched any more, and there is none in a child of fork before the child watches.
+  A callback is called once, without a lock held. What it raises is logged and nothing else, as in concurrent.futures.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import heapq
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from warren.engine import _core
+from warren.engine._core import Confirm, SessionLost
+from warren.engine.errors import Error
+
+log = logging.getLogger("warren")
+
+#: how long the thread sleeps when nothing wakes it; also how long it outlives its last listener
+SLEEP_S = 1.0
+#: how long the end of the process waits for the thread
+JOIN_S = 1.0
+
+Listener = Callable[[], None]
+Callback = Callable[[Confirm], object]
+
+
+class _Waiter:
+    def __init__(self, waitv: bool = True) -> None:
+        self.waitv = waitv
+        self.lock = threading.Lock()
+        self.listeners: dict[_core.Client, list[Listener]] = {}
+        self.thread: threading.Thread | None = None
+        self.ending = False
+
+    def watch(self, core: _core.Client, listener: Listener) -> None:
+        with self.lock:
+            self.listeners.setdefault(core, []).append(listener)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.run, name="warren-waiter", daemon=True)
+                self.thread.start()
+        _core.waiter_kick()
+
+    def unwatch(self, core: _core.Client, listener: Listener) -> None:
+        with self.lock:
+            found = self.listeners.get(core, [])
+            if listener in found:
+                found.remove(listener)
+            if not found:
+                self.listeners.pop(core, None)
+        _core.waiter_kick()
+
+    def run(self) -> None:
+        idle = False
+        while True:
+            seen = _core.waiter_kicks()
+            with self.lock:
+                cores = list(self.listeners)
+                if self.ending or (idle and not cores):
+                    self.thread = None
+                    return
+            met = _core.wait_any(cores, seen, SLEEP_S, self.waitv)
+            idle = not cores and seen == _core.waiter_kicks()
+            del cores
+            while met:
+                self.tell(met.pop())
+
+    def tell(self, core: _core.Client) -> None:
+        with self.lock:
+            listeners = list(self.listeners.get(core, ()))
+            if core.ended:
+                self.listeners.pop(core, None)  # nothing more comes of it
+        for listener in listeners:
+            try:
+                listener()
+            except Exception:  # one listener must not end the thread of all
+                log.exception("a listener of warren's waiting thread failed")
+
+    def end(self) -> None:
+        with self.lock:
+            self.ending = True
+            thread = self.thread
+        _core.waiter_kick()
+        if thread is not None:
+            thread.join(JOIN_S)
+
+
+_waiter = _Waiter()
+
+
+def watch(core: _core.Client, listener: Listener) -> None:
+    """Call `listener` when something that the core watches is met."""
+    _waiter.watch(core, listener)
+
+
+def unwatch(core: _core.Client, listener: Listener) -> None:
+    """No longer. Of a core that has ended every listener is forgotten after its last call."""
+    _waiter.unwatch(core, listener)
+
+
+class Promises:
+    """Confirms of one core that somebody waits for, each with a thing to call."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[tuple[int, int], list[tuple[int, int, Confirm, Callable[[Confirm], Any]]]] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._heaps.values()))
+
+    def servers(self) -> set[int]:
+        """Servers that something is waited for from."""
+        return {server for server, _level in list(self._heaps)}
+
+    def add(self, confirm: Confirm, call: Callable[[Confirm], Any]) -> bool:
+        """Wait for it; False when it is done already."""
+        place = None if confirm.done() else confirm.waits_for()
+        if place is None:
+            return False
+        server, level, sequence = place
+        with self._lock:
+            heap = self._heaps.setdefault((server, level), [])
+            heapq.heappush(heap, (sequence, next(self._numbers), confirm, call))
+        return True
+
+    def collect(self) -> list[tuple[Confirm, Callable[[Confirm], Any]]]:
+        """Those that are done, in order for each server; they are forgotten here."""
+        found = []
+        with self._lock:
+            heaps = list(self._heaps.items())
+            for _key, heap in heaps:
+                while heap and (heap[0][2].waits_for() is None or heap[0][2].done()):
+                    _sequence, _number, confirm, call = heapq.heappop(heap)
+                    found.append((confirm, call))
+                moved = heap and heap[0][2].waits_for()
+                while moved and moved[2] != heap[0][0]:  # this part of it is done, another is not
+                    _sequence, number, confirm, call = heapq.heappop(heap)
+                    heapq.heappush(self._heaps.setdefault(moved[:2], []), (moved[2], number, confirm, call))
+                    moved = heap and heap[0][2].waits_for()
+            for key in [key for key, heap in self._heaps.items() if not heap]:
+                del self._heaps[key]
+        return found
+
+    def watch(self, core: _core.Client) -> bool:
+        """Say to the core what is waited for; True when something of it is met already: collect again."""
+        with self._lock:
+            wanted = [(server, level, heap[0][0]) for (server, level), heap in self._heaps.items()]
+        return any(core.watch(server, level, sequence) for server, level, sequence in wanted)
+
+
+# ---- callbacks of confirms -----------------------------------------------------------------------------------------
+
+
+class _Callbacks:
+    """Confirms of one core with callbacks; calls them on the waiting thread."""
+
+    def __init__(self, core: _core.Client) -> None:
+        self.core = core
+        self.promises = Promises()
+
+    def __call__(self) -> None:
+        while True:
+            for confirm, call in self.promises.collect():
+                _call(confirm, call)
+            try:
+                again = self.promises.watch(self.core)
+            except (SessionLost, Error):  # it has ended: all of them are done, one way or the other
+                again = len(self.promises) > 0
+            if not again:
+                return
+
+
+def _call(confirm: Confirm, call: Callback) -> None:
+    try:
+        call(confirm)
+    except Exception:  # its errors are its own, as in concurrent.futures
+        log.exception("a callback of a Confirm failed")
+
+
+_callbacks: dict[_core.Client, _Callbacks] = {}
+_callbacks_lock = threading.Lock()
+
+
+def add_done_callback(confirm: Confirm, call: Callback) -> None:
+    """Call `call(confirm)` once when it is done: by the waiting thread, or at once when it is done already."""
+    if not callable(call):
+        raise TypeError(f"a callback must be callable, not {type(call).__name__}")
+    core = confirm.core
+    with _callbacks_lock:
+        for other in [other for other in _callbacks if other.ended]:
+            del _callbacks[other]
+        found = _callbacks.get(core)
+        new = found is None
+        if found is None:
+            found = _Callbacks(core)
+            if not core.ended:
+                _callbacks[core] = found
+    if not found.promises.add(confirm, call):
+        _call(confirm, call)
+        return
+    if new:
+        watch(core, found)
+    found()  # it says to the core what is waited for, and calls what is done already
+
+
+def future(confirm: Confirm) -> concurrent.futures.Future[None]:
+    """A Future of a Confirm. It runs already: cancel() is False."""
+    made: concurrent.futures.Future[None] = concurrent.futures.Future()
+    made.set_running_or_notify_cancel()
+
+    def done(confirm: Confirm) -> None:
+        error = confirm.exception(0)
+        if error is None:
+            made.set_result(None)
+        else:
+            made.set_exception(error)
+
+    add_done_callback(confirm, done)
+    return made
+
+
+def _at_exit() -> None:
+    _waiter.end()
+
+
+def _in_child() -> None:
+    global _waiter, _callbacks_lock
+    _waiter = _Waiter(_waiter.waitv)
+    _callbacks.clear()
+    _callbacks_lock = threading.Lock()
+    _core.waiter_forked()
+
+
+os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
+_core.set_confirm_face(add_done_callback, future)
