@@ -19,9 +19,12 @@
 #define TOKEN_FILE (WR_SERVERS_MAX + 1)
 #define TOKEN_WAIT (WR_SERVERS_MAX + 2)
 
-static void die_without_memory(void) {
-    fprintf(stderr, "queue worker: no memory for the journal's lists\n");
-    abort();
+static uint8_t *put_range(uint8_t *range, uint32_t queue, uint64_t first, uint64_t count, uint64_t to) {
+    wr_put32(range + WR_RANGE_AT_QUEUE, queue);
+    wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)count);
+    wr_put64(range + WR_RANGE_AT_FIRST, first);
+    wr_put64(range + WR_RANGE_AT_TO, to);
+    return range + WR_RANGE_SIZE;
 }
 
 /* ---- files ---- */
@@ -30,14 +33,7 @@ void wr_files_add(wr_files *f, uint32_t file) {
     if (!f->n) f->first = file;
     assert(file >= f->first);
     uint32_t n = file - f->first + 1;
-    if (n > f->size) {
-        uint32_t size = f->size ? f->size : 16;
-        while (size < n) size *= 2;
-        uint32_t *live = realloc(f->live, size * sizeof *live);
-        if (!live) die_without_memory();
-        f->live = live;
-        f->size = size;
-    }
+    f->live = wr_queue_grown(f->live, &f->size, n, sizeof *f->live);
     for (uint32_t i = f->n; i < n; i++) f->live[i] = 0;
     if (n > f->n) f->n = n;
 }
@@ -83,11 +79,7 @@ static void write_nexts(wr_queue_engine *e) {
         for (uint64_t j = from; j < i; j++) {
             if (!e->queues.rows[j].used) continue;
             const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[j].value;
-            wr_put32(range + WR_RANGE_AT_QUEUE, q->id);
-            wr_put32(range + WR_RANGE_AT_COUNT, 0);
-            wr_put64(range + WR_RANGE_AT_FIRST, q->next);
-            wr_put64(range + WR_RANGE_AT_TO, 0);
-            range += WR_RANGE_SIZE;
+            range = put_range(range, q->id, q->next, 0, 0);
         }
         wr_frame_head head = {.kind = WR_KIND_ACK, .extra = (uint32_t)n};
         wr_frame_seal(at, &head, n * WR_RANGE_SIZE, wr_log_look(e->log)->salt);
@@ -138,13 +130,7 @@ void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
             return;
         }
     }
-    if (e->ranges_n == e->ranges_size) {
-        uint32_t size = e->ranges_size ? 2 * e->ranges_size : 1024;
-        wr_pending_range *ranges = realloc(e->ranges, size * sizeof *ranges);
-        if (!ranges) die_without_memory();
-        e->ranges = ranges;
-        e->ranges_size = size;
-    }
+    e->ranges = wr_queue_grown(e->ranges, &e->ranges_size, e->ranges_n + 1ull, sizeof *e->ranges);
     q->range_round = e->round;
     q->range_at = e->ranges_n;
     e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1};
@@ -160,13 +146,7 @@ void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequenc
         last->token = token;
         return;
     }
-    if (e->segment_acks_n == e->segment_acks_size) {
-        uint64_t size = e->segment_acks_size ? 2 * e->segment_acks_size : 1024;
-        wr_segment_ack *acks = realloc(e->segment_acks, size * sizeof *acks);
-        if (!acks) die_without_memory();
-        e->segment_acks = acks;
-        e->segment_acks_size = size;
-    }
+    e->segment_acks = wr_queue_grown(e->segment_acks, &e->segment_acks_size, e->segment_acks_n + 1, sizeof *e->segment_acks);
     e->segment_acks[e->segment_acks_n++] = (wr_segment_ack){.queue = q->id, .count = 1, .first = sequence, .token = token, .file = file};
     if (!moved && ++e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = token;
 }
@@ -194,12 +174,9 @@ int wr_journal_acks(wr_queue_engine *e) {
             break; /* the log has failed: memory goes on, nothing is confirmed */
         }
         uint8_t *range = to + WR_FRAME_HEAD_BYTES;
-        for (uint32_t i = at; i < at + n; i++, range += WR_RANGE_SIZE) {
+        for (uint32_t i = at; i < at + n; i++) {
             const wr_pending_range *r = &e->ranges[i];
-            wr_put32(range + WR_RANGE_AT_QUEUE, r->count ? r->queue->id : 0);
-            wr_put32(range + WR_RANGE_AT_COUNT, r->count);
-            wr_put64(range + WR_RANGE_AT_FIRST, r->count ? r->first : 0);
-            wr_put64(range + WR_RANGE_AT_TO, 0);
+            range = put_range(range, r->count ? r->queue->id : 0, r->count ? r->first : 0, r->count, 0);
         }
         wr_frame_head head = {.kind = WR_KIND_ACK, .extra = n};
         wr_frame_seal(to, &head, (uint64_t)n * WR_RANGE_SIZE, wr_log_look(e->log)->salt);
@@ -216,6 +193,20 @@ int wr_journal_acks(wr_queue_engine *e) {
 typedef struct {
     uint64_t first, count;
 } span;
+
+void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t count, const wr_queue *to, uint64_t target, uint32_t reason) {
+    put_range(put_range(range, from->id, first, count, target), to->id, target, count, reason);
+}
+
+wr_entry wr_journal_take(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint32_t file) {
+    wr_entry *entry = wr_queue_entry(q, sequence), copy = *entry;
+    if (copy.flags & WR_ENTRY_PERSISTENT && wr_may_be_in_segment(e, &copy)) {
+        wr_segment_ack_note(e, q, sequence, file, true);
+        if (copy.index_file == WR_IN_SEGMENT) copy.index_file = file; /* only the MOVE says that it is there */
+    }
+    wr_queue_remove_entry(e, q, sequence, entry, false, true);
+    return copy;
+}
 
 /* READY entries of `from`, in order, go to the end of `to`. `all`: the held ones, too (there are none in a subscription).
  * One frame, all or nothing. 0, EAGAIN (no room in the journal yet), ENOMEM, or the log's errno; *start == *end: nothing was there. */
@@ -242,12 +233,7 @@ int wr_journal_move(wr_queue_engine *e, wr_queue *from, wr_queue *to, uint64_t m
                 spans[spans_n - 1].count++;
             } else {
                 if (spans_n == spans_max) goto collected;
-                if (spans_n == spans_size) {
-                    spans_size = spans_size ? 2 * spans_size : 64;
-                    span *more = realloc(spans, spans_size * sizeof *spans);
-                    if (!more) die_without_memory();
-                    spans = more;
-                }
+                spans = wr_queue_grown(spans, &spans_size, spans_n + 1, sizeof *spans);
                 spans[spans_n++] = (span){at, 1};
             }
             n++;
@@ -274,16 +260,8 @@ collected:
     uint8_t *range = at + WR_FRAME_HEAD_BYTES;
     uint64_t target = to->next;
     for (uint64_t i = 0; i < spans_n; i++) {
-        wr_put32(range + WR_RANGE_AT_QUEUE, from->id);
-        wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)spans[i].count);
-        wr_put64(range + WR_RANGE_AT_FIRST, spans[i].first);
-        wr_put64(range + WR_RANGE_AT_TO, target);
-        range += WR_RANGE_SIZE;
-        wr_put32(range + WR_RANGE_AT_QUEUE, to->id);
-        wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)spans[i].count);
-        wr_put64(range + WR_RANGE_AT_FIRST, target);
-        wr_put64(range + WR_RANGE_AT_TO, 0);
-        range += WR_RANGE_SIZE;
+        wr_move_put(range, from, spans[i].first, spans[i].count, to, target, 0);
+        range += 2 * WR_RANGE_SIZE;
         target += spans[i].count;
     }
     wr_frame_head head = {.kind = WR_KIND_MOVE, .client_epoch = client_epoch, .sequence = sequence, .extra = (uint32_t)(2 * spans_n)};
@@ -292,15 +270,9 @@ collected:
     uint32_t file = (uint32_t)wr_log_look(e->log)->file;
     for (uint64_t i = 0; i < spans_n; i++)
         for (uint64_t s = spans[i].first; s < spans[i].first + spans[i].count; s++) {
-            wr_entry *entry = wr_queue_entry(from, s);
-            wr_entry copy = *entry;
-            if (copy.flags & WR_ENTRY_PERSISTENT && wr_may_be_in_segment(e, &copy)) {
-                wr_segment_ack_note(e, from, s, file, true);
-                if (copy.index_file == WR_IN_SEGMENT) copy.index_file = file; /* only the MOVE says that it is there */
-            }
+            wr_entry copy = wr_journal_take(e, from, s, file);
             if (all) copy.flags |= WR_ENTRY_REDELIVERED;
             copy.expires = 0; /* a claim is held */
-            wr_queue_remove_entry(e, from, s, entry, false, true);
             wr_queue_insert(e, to, to->next, &copy);
         }
     free(spans);
@@ -441,7 +413,7 @@ int wr_link_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t sto
     if (l->gates_next - l->gates_first == l->gates_size) {
         uint32_t size = l->gates_size ? 2 * l->gates_size : 64;
         wr_gate *gates = malloc(size * sizeof *gates);
-        if (!gates) die_without_memory();
+        if (!gates) wr_queue_no_memory();
         for (uint64_t g = l->gates_first; g != l->gates_next; g++) gates[g % size] = l->gates[g % l->gates_size];
         free(l->gates);
         l->gates = gates;

@@ -10,16 +10,17 @@
 
 #define DELIVER_MAX 1024 /* of one queue in one round */
 
-/* Lists of pointers grow rarely. Without memory for them the worker dies, as by kill -9, and is started anew. */
-static void *grown(void *list, uint64_t *size, uint64_t needed, size_t each) {
+void wr_queue_no_memory(void) {
+    fprintf(stderr, "queue worker: no memory for what its queues need\n");
+    abort();
+}
+
+void *wr_queue_grown(void *list, uint64_t *size, uint64_t needed, size_t each) {
     if (needed <= *size) return list;
     uint64_t bigger = *size ? *size : 16;
     while (bigger < needed) bigger *= 2;
     void *p = realloc(list, bigger * each);
-    if (!p) {
-        fprintf(stderr, "queue worker: no memory for a list of %llu rows\n", (unsigned long long)bigger);
-        abort();
-    }
+    if (!p) wr_queue_no_memory();
     *size = bigger;
     return p;
 }
@@ -55,8 +56,8 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
         break;
     }
     /* room for each queue once, so that marking never fails */
-    e->wake = grown(e->wake, &e->wake_size, e->queues.n, sizeof *e->wake);
-    e->dirty = grown(e->dirty, &e->dirty_size, e->queues.n, sizeof *e->dirty);
+    e->wake = wr_queue_grown(e->wake, &e->wake_size, e->queues.n, sizeof *e->wake);
+    e->dirty = wr_queue_grown(e->dirty, &e->dirty_size, e->queues.n, sizeof *e->dirty);
     wr_queue_dirty(e, q);
     return q;
 }
@@ -167,7 +168,7 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     if (number < q->chunk_base) {
         /* only recovery does this: segments and journals of a queue come in any order */
         uint64_t more = q->chunk_base - number;
-        q->chunks = grown(q->chunks, &q->chunks_size, q->chunks_n + more, sizeof *q->chunks);
+        q->chunks = wr_queue_grown(q->chunks, &q->chunks_size, q->chunks_n + more, sizeof *q->chunks);
         memmove(q->chunks + more, q->chunks + q->chunks_at, q->chunks_n * sizeof *q->chunks);
         memset(q->chunks, 0, more * sizeof *q->chunks);
         q->chunks_at = 0;
@@ -179,7 +180,7 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
         if (q->chunks_at + i >= q->chunks_size) {
             if (q->chunks_n) memmove(q->chunks, q->chunks + q->chunks_at, q->chunks_n * sizeof *q->chunks);
             q->chunks_at = 0;
-            q->chunks = grown(q->chunks, &q->chunks_size, 2 * (i + 1), sizeof *q->chunks);
+            q->chunks = wr_queue_grown(q->chunks, &q->chunks_size, 2 * (i + 1), sizeof *q->chunks);
         }
         memset(q->chunks + q->chunks_at + q->chunks_n, 0, (i + 1 - q->chunks_n) * sizeof *q->chunks);
         q->chunks_n = i + 1;

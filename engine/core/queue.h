@@ -210,8 +210,9 @@ typedef struct wr_qlink {
 } wr_qlink;
 
 typedef struct {
-    uint32_t first, n, size; /* files first … first + n - 1 */
-    uint32_t *live;          /* per file: entries that need it */
+    uint32_t first, n; /* files first … first + n - 1 */
+    uint64_t size;
+    uint32_t *live; /* per file: entries that need it */
 } wr_files;
 
 /* Entries of a segment whose messages have gone. */
@@ -294,7 +295,8 @@ typedef struct wr_queue_engine {
     wr_files files, transient_files;
     wr_map data_files; /* segment data file → entries located there */
     wr_pending_range *ranges;
-    uint32_t ranges_n, ranges_size;
+    uint32_t ranges_n;
+    uint64_t ranges_size;
     uint64_t round; /* one set of pending ranges */
     wr_segment_ack *segment_acks;
     uint64_t segment_acks_n, segment_acks_size;
@@ -349,6 +351,9 @@ void wr_queue_drop(wr_queue_engine *e, wr_queue *q);
 wr_chunk *wr_queue_chunk_peek(const wr_queue *q, uint64_t number); /* resident or not; NULL: all gone */
 wr_chunk *wr_queue_chunk(const wr_queue *q, uint64_t number);      /* resident: brought back if need be; NULL: all gone */
 wr_entry *wr_queue_entry(const wr_queue *q, uint64_t sequence); /* NULL when gone */
+/* Lists grow by doubling. Without memory for them the worker aborts, as by kill -9, and is started anew. */
+void *wr_queue_grown(void *list, uint64_t *size, uint64_t needed, size_t each);
+_Noreturn void wr_queue_no_memory(void);
 int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence); /* make the chunk of a sequence >= the lowest one; 0 or ENOMEM */
 void wr_queue_chunk_release(wr_queue_engine *e, wr_queue *q, uint64_t number); /* recycled, if no row of it lives or is to come */
 void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry); /* room was made; row is GONE */
@@ -406,6 +411,10 @@ void wr_journal_append(wr_queue_engine *e, bool transient, uint64_t bytes, bool 
 int wr_journal_begin(wr_queue_engine *e);
 int wr_journal_acks(wr_queue_engine *e); /* write the pending ranges; 0, EAGAIN, or the log's errno (then they are dropped) */
 void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence);
+/* The two ranges of a MOVE frame, 2 * WR_RANGE_SIZE bytes: `count` rows from `first` on go to `target` and what follows. */
+void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t count, const wr_queue *to, uint64_t target, uint32_t reason);
+/* A row leaves its queue for another one, as a MOVE frame in journal file `file` says. */
+wr_entry wr_journal_take(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint32_t file);
 int wr_journal_move(wr_queue_engine *e, wr_queue *from, wr_queue *to, uint64_t max_messages, uint64_t max_bytes, bool all,
                     uint64_t client_epoch, uint64_t sequence, uint64_t *start, uint64_t *end);
 bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force); /* true: posted */

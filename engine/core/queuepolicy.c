@@ -7,29 +7,14 @@
 #define DEATHS_A_TURN 16384 /* of one queue, so that others are served meanwhile */
 #define LOOK_AGAIN_MS 100   /* a queue whose head does not expire, but something behind it */
 
-static void die_without_memory(void) {
-    fprintf(stderr, "queue worker: no memory for what a queue is declared to do\n");
-    abort(); /* as by kill -9: the worker is started anew */
-}
-
-static void *grown(void *list, uint64_t *size, uint64_t needed, size_t each) {
-    if (needed <= *size) return list;
-    uint64_t bigger = *size ? *size : 16;
-    while (bigger < needed) bigger *= 2;
-    void *p = realloc(list, bigger * each);
-    if (!p) die_without_memory();
-    *size = bigger;
-    return p;
-}
-
 static uint64_t *put(wr_map *m, uint64_t a, uint64_t b) {
     uint64_t *value = wr_map_put(m, a, b);
-    if (!value) die_without_memory();
+    if (!value) wr_queue_no_memory();
     return value;
 }
 
 static wr_policy *policy_of(wr_queue *q) {
-    if (!q->policy && !(q->policy = calloc(1, sizeof *q->policy))) die_without_memory();
+    if (!q->policy && !(q->policy = calloc(1, sizeof *q->policy))) wr_queue_no_memory();
     return q->policy;
 }
 
@@ -65,7 +50,7 @@ void wr_policy_forget(wr_queue_engine *e, const wr_queue *q) {
 static void look_at(wr_queue_engine *e, wr_queue *q, uint64_t when) {
     if (!q->policy->timed) {
         q->policy->timed = true;
-        e->timed = grown(e->timed, &e->timed_size, e->timed_n + 1, sizeof *e->timed);
+        e->timed = wr_queue_grown(e->timed, &e->timed_size, e->timed_n + 1, sizeof *e->timed);
         if (!e->timed_n) e->timed_at = when;
         e->timed[e->timed_n++] = q;
     }
@@ -175,7 +160,7 @@ static bool sooner(const wr_delayed *a, const wr_delayed *b) {
 }
 
 static void heap_push(wr_policy *p, wr_delayed item) {
-    p->heap = grown(p->heap, &p->heap_size, p->heap_n + 1, sizeof *p->heap);
+    p->heap = wr_queue_grown(p->heap, &p->heap_size, p->heap_n + 1, sizeof *p->heap);
     uint64_t i = p->heap_n++;
     for (; i && sooner(&item, &p->heap[(i - 1) / 2]); i = (i - 1) / 2) p->heap[i] = p->heap[(i - 1) / 2];
     p->heap[i] = item;
@@ -240,13 +225,8 @@ static wr_queue *grave_of(wr_queue_engine *e, const wr_queue *q) {
 
 /* The row leaves its queue and enters the other one. `file`: the journal file that says so. */
 static void move_over(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_queue *to, uint32_t reason, uint32_t file) {
-    wr_entry *entry = wr_queue_entry(q, sequence), copy = *entry;
-    if (copy.flags & WR_ENTRY_PERSISTENT && wr_may_be_in_segment(e, &copy)) {
-        wr_segment_ack_note(e, q, sequence, file, true);
-        if (copy.index_file == WR_IN_SEGMENT) copy.index_file = file; /* only the MOVE says that it is there */
-    }
+    wr_entry copy = wr_journal_take(e, q, sequence, file);
     wr_letter(&copy, reason);
-    wr_queue_remove_entry(e, q, sequence, entry, false, true);
     wr_queue_insert(e, to, to->next, &copy);
     to->published_n++;
     q->policy->dead_lettered_n++;
@@ -261,7 +241,7 @@ void wr_policy_die(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry 
         return;
     }
     if (!(entry->flags & WR_ENTRY_PERSISTENT)) { /* on no disk: no frame */
-        if (wr_queue_room(e, to, to->next)) die_without_memory();
+        if (wr_queue_room(e, to, to->next)) wr_queue_no_memory();
         move_over(e, q, sequence, to, reason, 0);
         return;
     }
@@ -269,7 +249,7 @@ void wr_policy_die(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry 
     else q->unacked_n--;
     entry->state = WR_ENTRY_DYING;
     q->policy->dying_n++;
-    e->deaths = grown(e->deaths, &e->deaths_size, e->deaths_n + 1, sizeof *e->deaths);
+    e->deaths = wr_queue_grown(e->deaths, &e->deaths_size, e->deaths_n + 1, sizeof *e->deaths);
     e->deaths[e->deaths_n++] = (wr_death){.queue = q, .sequence = sequence, .reason = reason};
     wr_queue_dirty(e, q);
 }
@@ -306,7 +286,7 @@ static uint64_t bury_some(wr_queue_engine *e, uint64_t at, int *error) {
             n++;
         }
         wr_queue *to = spans[n - 1].to;
-        if (wr_queue_room(e, to, to->next + d->queue->policy->burying_n++)) die_without_memory();
+        if (wr_queue_room(e, to, to->next + d->queue->policy->burying_n++)) wr_queue_no_memory();
     }
     for (uint32_t i = 0; i < n; i++) spans[i].from->policy->burying_n = 0;
     if (!n) return end;
@@ -316,16 +296,8 @@ static uint64_t bury_some(wr_queue_engine *e, uint64_t at, int *error) {
     if (to) {
         uint8_t *range = to + WR_FRAME_HEAD_BYTES;
         for (uint32_t i = 0; i < n; i++) {
-            wr_put32(range + WR_RANGE_AT_QUEUE, spans[i].from->id);
-            wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)spans[i].count);
-            wr_put64(range + WR_RANGE_AT_FIRST, spans[i].first);
-            wr_put64(range + WR_RANGE_AT_TO, spans[i].target);
-            range += WR_RANGE_SIZE;
-            wr_put32(range + WR_RANGE_AT_QUEUE, spans[i].to->id);
-            wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)spans[i].count);
-            wr_put64(range + WR_RANGE_AT_FIRST, spans[i].target);
-            wr_put64(range + WR_RANGE_AT_TO, spans[i].reason);
-            range += WR_RANGE_SIZE;
+            wr_move_put(range, spans[i].from, spans[i].first, spans[i].count, spans[i].to, spans[i].target, spans[i].reason);
+            range += 2 * WR_RANGE_SIZE;
         }
         wr_frame_head head = {.kind = WR_KIND_MOVE, .extra = 2 * n};
         wr_frame_seal(to, &head, (uint64_t)n * 2 * WR_RANGE_SIZE, wr_log_look(e->log)->salt);
@@ -442,7 +414,7 @@ void wr_policy_seen(wr_queue *q, const uint8_t key[WR_KEY_BYTES], uint64_t publi
     if (p->keys_n == p->keys_size) {
         uint64_t size = p->keys_size ? 2 * p->keys_size : 64;
         wr_seen *keys = malloc(size * sizeof *keys);
-        if (!keys) die_without_memory();
+        if (!keys) wr_queue_no_memory();
         for (uint64_t i = 0; i < p->keys_n; i++) keys[i] = p->keys[(p->keys_first + i) % p->keys_size];
         free(p->keys);
         p->keys = keys;
