@@ -18,7 +18,7 @@ Invariants
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -257,13 +257,15 @@ class Catalog:
         name: str,
         *,
         workers_n: int,
+        without: Collection[int] = (),
         durable: bool = True,
         arguments: dict[str, Any] | None = None,
         client: int = 0,
     ) -> QueueDeclaration:
         """Declare a queue, or find the same one. A new one gets a worker by its name (placement.py).
 
-        `client`: epoch of the client that declares, which becomes the owner of an exclusive queue.
+        `client`: epoch of the client that declares, which becomes the owner of an exclusive queue; `without`: workers
+        that get no new queue as long as there are others.
         Raises InvalidName, DeclarationMismatch, UsageError (unknown or wrong argument), ResourceLocked, LimitError.
         """
         check_name(name)
@@ -280,7 +282,7 @@ class Catalog:
             return found
         if policy.exclusive and not client:
             raise UsageError(f"queue {name!r}: an exclusive queue belongs to a client: declare it with node.queue()")
-        worker = self._place(name, workers_n, 2 if policy.dead_letters else 1)
+        worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
         owner = client if policy.exclusive else 0
         made = self._add_queue(name, durable, worker, arguments=given, owner=owner)
         if policy.dead_letters:
@@ -473,9 +475,10 @@ class Catalog:
                 counts[item.worker] += 1
         return counts
 
-    def _place(self, name: str, workers_n: int, queues_n: int = 1) -> int:
+    def _place(self, name: str, workers_n: int, without: Collection[int], queues_n: int = 1) -> int:
         """The worker for a queue of this name and those that belong to it (engine/placement.py)."""
-        worker = place(name, self._counts(range(workers_n)), queues_n)
+        able = [worker for worker in range(workers_n) if worker not in without] or range(workers_n)
+        worker = place(name, self._counts(able), queues_n)
         self._check_worker(worker, queues_n)
         return worker
 

@@ -286,7 +286,16 @@ def cause(superblock: Superblock, bit: int) -> str:
             "node is stopped and started: look at the disk first"
         )
     elif bit == SERVER_FAILED:
-        reasons.append("a process died again and again; see DIR/log")
+        failed = [
+            names.role_of(server)
+            for server in range(superblock.servers_n)
+            if superblock.server_get(server, "state") == CONSTANTS["SERVER_FAILED"]
+        ]
+        who = " and ".join(dict.fromkeys(failed)) or "a server"
+        reasons.append(
+            f"{who} could not run or died again and again, and is not started again; its queues wait as they are: see "
+            f"DIR/log/{failed[0] if failed else '*'}.log, mend what it says, then stop and start the node"
+        )
     return "; ".join(reasons) or "it is just ending"
 
 

@@ -7,7 +7,8 @@ Invariants
   A child holds nothing of the supervisor: no lock, socket, mailbox or pidfd of another process.
   A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
 Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for the
-collector's, without which the node runs: it is tried again every 5 s).
+collector's, without which the node runs: it is tried again every 5 s). The node goes on without a failed queue worker
+as long as there is another one, and ends with the store server.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ from warren.workers.control import ControlClient
 
 LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
-SERVER_READY = CONSTANTS["SERVER_READY"]
+SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
 #: how long close() waits for what was submitted
 CLOSE_WAIT_S = 10.0
 #: how long close() waits for the worker's last word on what was delivered ahead
@@ -253,6 +253,8 @@ class Attachment:
             except RegionError as error:  # it was restarted once more meanwhile
                 if images is not None:
                     images.close()
+                if self.superblock.server_get(server, "state") == SERVER_FAILED:
+                    raise given_up(self.directory, server) from error
                 if time.monotonic() > deadline:
                     raise PeerLost(
                         f"the memory of {names.role_of(server)} is not there ({error}): try again"
@@ -321,6 +323,15 @@ class Attachment:
                 return None
             found.rows[queue] = row
         return found.region.buffer[row * size : (row + 1) * size]
+
+
+def given_up(directory: NodeDirectory, server: int) -> PeerLost:
+    """What a call says that needs a server which the supervisor does not start again."""
+    role = names.role_of(server)
+    return PeerLost(
+        f"{role} has failed and is not started again, its queues wait as they are: see {directory.log_file(role)}, "
+        "mend what it says, then stop and start the node"
+    )
 
 
 def _folder(path: Path) -> int:
@@ -503,10 +514,7 @@ class Client:
                 "the node is reopened: look at the disk, then stop and start the node"
             )
         elif code == _core.HOOK_FAILED:
-            raise PeerLost(
-                f"the {names.role_of(server)} died again and again and was given up: "
-                f"see {self.directory.log_file(names.role_of(server))}"
-            )
+            raise given_up(self.directory, server)
         elif code == _core.HOOK_EVICTED:
             reason = attachment.core.evicted(server)
             lost = PeerLost(

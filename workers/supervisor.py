@@ -200,7 +200,6 @@ class Supervisor:
         self._store_told = False
         self._created = False
         self._next_sample = 0.0
-        self._role_failed = False
         self._life = QueueLife()
         self._life_at = 0.0
         self._seen_client = 0.0
@@ -344,16 +343,18 @@ class Supervisor:
 
     def _announce_when_ready(self) -> None:
         superblock = self._superblock
-        if any(superblock.server_get(server, "state") != READY for role in self._roles for server in role.servers):
+        waited_for = (role for role in self._roles if not (role.kind == "queue_worker" and role.failed))
+        if any(superblock.server_get(server, "state") != READY for role in waited_for for server in role.servers):
             return
         superblock.set_state(RUNNING)
         self._announced = True
         self._seen_client = time.monotonic()
         notify_systemd("READY=1")
         workers_n = self._superblock.servers_n - SERVER_WORKER_FIRST
+        failed = "".join(f", {role.name} has failed (see {role.log})" for role in self._failed_workers())
         self._ready(
             f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
-            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}, supervisor pid {os.getpid()}; "
+            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, supervisor pid {os.getpid()}; "
             f"stop it with `warren stop {self.directory.path}` or Ctrl-C"
         )
 
@@ -521,18 +522,24 @@ class Supervisor:
         if not role.vital:
             self._say(f"{role.name} cannot run: the node goes on without it, and its files only grow; see {role.log}")
             return
-        self._role_failed = True
         self._check_alarms()
+        how = (
+            f"{role.name} cannot run"
+            if fatal
+            else f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s"
+        )
         printed = children.last_lines(role.log)
         last = f"; its last words were:\n{printed}" if printed else f"; see {role.log}"
-        if fatal:
-            self.stop(f"{role.name} cannot run{last}", EXIT_DO_NOT_RESTART)
+        if role.kind == "queue_worker" and any(
+            other.kind == "queue_worker" and not other.failed for other in self._roles
+        ):
+            self._superblock.ring_all()  # who waits for it need not wait
+            self._say(f"{how}: the node goes on without its queues, and the next start tries it again{last}")
         else:
-            self.stop(
-                f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s; "
-                f"the node stops{last}",
-                1,
-            )
+            self.stop(f"{how}{last}", EXIT_DO_NOT_RESTART if fatal else 1)
+
+    def _failed_workers(self) -> list[Role]:
+        return [role for role in self._roles if role.kind == "queue_worker" and role.failed]
 
     def _workers_running(self) -> bool:
         return any(role.running for role in self._roles if role.kind == "queue_worker")
@@ -606,7 +613,7 @@ class Supervisor:
 
     def _check_alarms(self) -> None:
         """The alarms of the node: what the machine is short of, and what the servers raise themselves."""
-        for line in self._alarms.check(self._role_failed):
+        for line in self._alarms.check(any(role.failed and role.vital for role in self._roles)):
             self._say(line)
 
     def _check_idle(self, now: float) -> None:
@@ -783,10 +790,16 @@ class Supervisor:
         self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None, client: int = 0
     ) -> dict[str, Any]:
         workers_n = self._node.settings.workers  # those beyond only keep what they have
+        failed = {role.index for role in self._failed_workers()}
         answer = self._change(
             "queue",
             lambda catalog: catalog.declare_queue(
-                name, workers_n=workers_n, durable=bool(durable), arguments=arguments or {}, client=client
+                name,
+                workers_n=workers_n,
+                without=failed,
+                durable=bool(durable),
+                arguments=arguments or {},
+                client=client,
             ),
         )
         self._life.declared(answer["queue"], time.monotonic())

@@ -349,12 +349,27 @@ static int extras_of(PyObject *options, wr_extras *extras) {
     return 0;
 }
 
+/* Nothing goes to any queue of a route while one of its workers is given up: what the others took would be sent again. */
+static int given_up(ClientObject *c, const wr_route *route) {
+    wr_superblock *super = c->a.port.super;
+    if (__builtin_expect(!(atomic_load_explicit(&super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED), 1)) return 0;
+    for (uint32_t t = 0; t < route->targets_n; t++) {
+        uint32_t server = route->targets[t].server;
+        if (server < c->servers_n &&
+            atomic_load_explicit(&wr_superblock_server(super, server)->state, memory_order_acquire) == WR_SERVER_FAILED &&
+            wr_hook(c, WR_HOOK_FAILED, server, "publish"))
+            return -1;
+    }
+    return 0;
+}
+
 static int publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
                        int level, uint64_t deadline, const wr_extras *extras, uint64_t *sequences) {
     uint32_t done = 0;
     wr_condition blocked;
     for (uint32_t t = 0; t < route->targets_n; t++)
         if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
+    if (given_up(c, route)) return -1;
     uint8_t flags = wr_flags_of(level);
     if (extras->transient) flags &= (uint8_t)~WR_FLAG_PERSISTENT;
     if (extras->key) flags |= WR_FLAG_DEDUPLICATE;
@@ -566,7 +581,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         wr_body body;
         wr_extras own;
         const wr_extras *extras;
-        if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras)) goto done;
+        if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras) || given_up(c, to)) goto done;
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) + length <= c->a.message_bytes_max) continue;
         if (wr_body_take(c, object, length, &body)) goto done;
         wr_body_drop(&body);

@@ -65,8 +65,8 @@ def test_a_full_disk_refuses_loses_nothing_and_goes_on(small_disk: Path) -> None
         assert bodies[-1] == b"there is space again"
 
 
-def _fill(directory: Path, clean: bool = True) -> None:
-    with RealNode(directory) as real:
+def _fill(directory: Path, clean: bool = True, workers: int = 2) -> None:
+    with RealNode(directory, workers=workers) as real:
         with warren.attach(directory) as node:
             node.queue("work").put_many([b"small", b"L" * 10_000])
         if not clean:
@@ -105,7 +105,7 @@ def test_foreign_files_are_left_alone(tmp_path: Path, folder: str) -> None:
 def test_a_file_of_a_newer_version_stops_the_start(tmp_path: Path, folder: str, clean: bool) -> None:
     """A newer Warren wrote here: this one says so, changes nothing, and does not try again and again."""
     directory = tmp_path / "node"
-    _fill(directory, clean)
+    _fill(directory, clean, workers=1)  # a node goes on as long as there is another worker
     path = min(path for path in (directory / folder).iterdir() if path.suffix in (".rdq", ".jnl"))
     content = bytearray(path.read_bytes())
     content[8:12] = (99).to_bytes(4, "big")

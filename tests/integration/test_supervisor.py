@@ -316,16 +316,50 @@ def test_a_killed_server_is_replaced(start: Starter, role: str) -> None:
     node.stop()
 
 
-def test_a_server_that_dies_again_and_again_ends_the_node(start: Starter, tmp_path: Path) -> None:
+def test_the_node_goes_on_without_a_worker_that_dies_again_and_again(start: Starter, tmp_path: Path) -> None:
+    """The alarm names it, new queues go to the others, the drain does not wait for it, and the next start tries again;
+    without the last worker the node ends."""
     node = start("deaths_max=4").ready()
     pids = node.pids()
     behave(tmp_path / "node", "worker-1", "exit", "7")
     kill(pids["queue_worker-1"])
+    wait_until(lambda: node.status()["processes"][3]["state"] == "failed", 20, what="the worker to be given up")
+    status = node.status()
+    assert status["state"] == "running"
+    assert [alarm["alarm"] for alarm in status["alarm_details"]] == ["server_failed"]
+    assert "worker-1" in status["alarms"][0]
+    assert any("worker-1 died 4 times" in line and "told to end with 7" in line for line in status["messages"])
+    placed = [node.call("declare_queue", name=f"queue-{i}")["queue"]["worker"] for i in range(8)]
+    assert placed == [0] * 8
+    node.stop()
+    node = start("deaths_max=4").ready()
+    assert "worker-1 has failed" in node.printed
+    assert node.status()["processes"][3]["state"] == "failed"
+    behave(tmp_path / "node", "worker-0", "exit", "7")
+    kill(node.pids()["queue_worker-0"])
     code, _out, error = node.end()
     assert code == 1
-    assert "worker-1 died 4 times" in error
-    assert "worker-1 was told to end with 7" in error
-    assert all(map(gone, pids.values()))
+    assert "worker-0 died 4 times" in error
+    (tmp_path / "node" / "behave" / "worker-0.exit").unlink()
+    (tmp_path / "node" / "behave" / "worker-1.exit").unlink()
+    node = start().ready()
+    assert {item["state"] for item in node.status()["processes"]} == {"ready"}
+    assert not node.status()["alarms"]
+    node.stop()
+
+
+def test_the_successor_of_a_supervisor_tries_a_failed_worker_again(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-1", "exit", "3")
+    node = start().ready()
+    assert [alarm["alarm"] for alarm in node.status()["alarm_details"]] == ["server_failed"]
+    (tmp_path / "node" / "behave" / "worker-1.exit").unlink()
+    kill(node.process.pid)
+    node.end()
+    after = start("adopt=1").ready()
+    wait_until(lambda: not after.status()["alarms"], 20, what="the alarm to clear")
+    assert after.status()["processes"][3]["state"] == "ready"
+    after.stop()
 
 
 def test_the_node_runs_without_its_collector(start: Starter, tmp_path: Path) -> None:
