@@ -205,7 +205,10 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     }
     if (atomic_load_explicit(&link->evicted, memory_order_relaxed)) l->evicted = true; /* once closed, closed for ever */
     take_up_slots(e, l);
-    if (e->epoch) atomic_store_explicit(&link->server_epoch, e->epoch, memory_order_release);
+    if (e->epoch) {
+        atomic_store_explicit(&link->server_epoch, e->epoch, memory_order_release);
+        wr_bell_ring(&l->view.client->waiting); /* somebody may wait for just that, to give credit under it */
+    }
     return 0;
 }
 

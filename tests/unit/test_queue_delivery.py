@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
+from warren.ipc import _core as atomics
+from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY, SUPERBLOCK
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
 
@@ -49,6 +50,14 @@ def test_messages_arrive_in_order_and_acks_empty_the_queue(node: Node, worker: I
     worker.turns()
     assert worker.engine.stats(1)[:2] == (0, 0)
     assert consumer.held_slots() == 0
+
+
+def test_a_client_that_waits_to_be_taken_up_is_woken(node: Node, worker: Incarnation) -> None:
+    client = node.peer()
+    atomics.store32(client.buffer, CLIENT.offset("waiting"), 1)
+    worker.service.take_up(client.slot, client.generation, client.epoch, client.region)
+    assert client.get("server_epoch") == worker.epoch
+    assert atomics.load32(client.buffer, CLIENT.offset("waiting")) == 0
 
 
 def test_credit_is_absolute_and_counts_deliveries(node: Node, worker: Incarnation) -> None:
