@@ -18,7 +18,7 @@ import queue as queues
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -187,14 +187,15 @@ class QueueService:
 
     # ---- start and stop ----
 
-    def start(self) -> Recovered:
-        """Recover, begin the journals, take up every client. Serving can begin; the epoch is given by `begin`."""
+    def start(self, held: Mapping[int, memoryview] | None = None) -> Recovered:
+        """Recover, begin the journals, take up every client. Serving can begin; the epoch is given by `begin`.
+        `held`: journal files that are in memory (`queue_index.held_files`)."""
         o = self.options
         self._subscriptions = queue_index.read_subscriptions(o.folder)
         self._declare(o.load_catalog())
         if o.memory_bytes:
             self.engine.open_pages(o.folder.segments, o.node_id, o.memory_bytes)
-        self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached)
+        self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached, held)
         for line in self.recovered.damaged:
             o.say(f"damaged: {line}")
         self._next = {False: self.recovered.next_file, True: o.next_transient}
@@ -409,7 +410,9 @@ class QueueService:
         live, named = self.recovered.segment_live, self.recovered.named
 
         def job() -> bytearray:
-            return queue_index.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
+            from warren.engine import queue_flush  # needs numpy, which a start does not wait for
+
+            return queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
 
         self._index.ask(job, then)
 
@@ -445,7 +448,12 @@ class QueueService:
                 return
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
 
-        self._index.ask(lambda: queue_index.apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached), then)
+        def job() -> int:
+            from warren.engine import queue_flush
+
+            return queue_flush.apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached)
+
+        self._index.ask(job, then)
 
     def _unlink(self, path: Path, sync: bool = False) -> None:
         def job() -> None:

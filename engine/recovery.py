@@ -49,7 +49,6 @@ SUFFIX = segment.STORE
 LIST_SUFFIX = segment.LIST
 CLEAN = "clean"
 MARK_VERSION = 2
-FILE_BYTES_MAX = 1 << 30  #: no more of a file is read, whatever its length (the largest file_bytes)
 PROGRESS_S = 1.0
 SAID_MAX = 20  #: damaged parts of one file that are said one by one
 Found = TypeVar("Found")
@@ -268,21 +267,9 @@ def scan_into(path: Path, number: int, salt: int, buffer: memoryview) -> Scanned
 
 def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
     """The list of a file by reading all of it, and why the reading ended. Raises StoreError."""
-    with _buffer(path) as memory, memoryview(memory) as view:
+    with segment.scan_memory(path) as memory, memoryview(memory) as view:
         scanned = scan_into(path, file, salt, view)
     return scanned.found, scanned.reason
-
-
-def _buffer(*paths: Path) -> mmap.mmap:
-    """Memory for the largest of some files."""
-    sizes = [PAGE_BYTES]
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(min(path.stat().st_size, FILE_BYTES_MAX))
-    memory = mmap.mmap(-1, max(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 class Places:
@@ -314,7 +301,7 @@ class Readers(Generic[Found]):
         try:
             memory = self._free.get_nowait()
         except queue.Empty:
-            memory = _buffer(*self._paths)
+            memory = segment.scan_memory(*self._paths)
             self._all.append(memory)
         with memoryview(memory) as view:
             found = self._look(file, view)
@@ -466,7 +453,7 @@ class Recovery:
                 header, right = segment.check_or_mend(path, page, **place)
                 if right is not None:
                     mended.append((path, right))
-                size = min(path.stat().st_size, FILE_BYTES_MAX)
+                size = min(path.stat().st_size, segment.FILE_BYTES_MAX)
             except CorruptRecord as error:
                 strangers += error.expected.startswith("node_id")
                 bad.append((number, path, f"expected {error.expected} at byte {error.position}, found {error.found}"))
@@ -566,7 +553,7 @@ class Recovery:
 
     def _damage_of(self, output: StoreFile) -> list[tuple[int, int, str]] | None:
         """What of a collected file is damaged; None: it is whole. It was synced whole before it got its name."""
-        with _buffer(output.path) as memory, memoryview(memory) as view:
+        with segment.scan_memory(output.path) as memory, memoryview(memory) as view:
             scanned = scan_into(output.path, output.number, output.salt, view)
         listed = read_list(self.folder, self.node_id, self.owner, output.number, output.salt, output.size)
         if scanned.whole and (listed is None or same_items(listed, scanned.found)):
@@ -656,7 +643,7 @@ class Recovery:
                 found = self._scanned[later.number].found
             if not later.collected and (found.messages or found.controls):
                 return
-        with _buffer(file.path) as memory, memoryview(memory) as view:
+        with segment.scan_memory(file.path) as memory, memoryview(memory) as view:
             read_file(file.path, view)
             found, _reason = _core.scan_list(file.number, file.salt, view[: hole[0]])
             self._scanned[file.number] = Scanned(found, hole[2], [], bytes(view[hole[0] : hole[0] + 64]))

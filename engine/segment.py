@@ -49,6 +49,7 @@ from warren.engine.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FO
 from warren.engine.frame import Scan, pad, scan
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
+FILE_BYTES_MAX = 1 << 30  #: no more of a file is read, whatever its length (the largest file_bytes)
 UNFINISHED = ".new"
 SPARE = ".free"
 LIST = ".lst"
@@ -517,6 +518,19 @@ def sync_file(path: Path) -> None:
         _sync(fd, path)
     finally:
         os.close(fd)
+
+
+def scan_memory(*paths: Path) -> mmap.mmap:
+    """Memory for the largest of some files, in large pages: a first touch of each small one would cost more than the
+    file's bytes."""
+    sizes = [PAGE_BYTES]
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(min(path.stat().st_size, FILE_BYTES_MAX))
+    memory = mmap.mmap(-1, max(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def list_files(directory: Path, suffix: str) -> Listing:

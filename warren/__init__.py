@@ -11,7 +11,7 @@
 """
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from warren.engine.errors import (
     ClosedError,
@@ -38,19 +38,42 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.workers.node import Node, attach, open
-from warren.workers.queue_face import WorkQueue
-from warren.workers.queues import Confirm, Message, Queue, Subscription
-from warren.workers.store import Store
+
+if TYPE_CHECKING:
+    from warren.workers.node import Node, attach, open
+    from warren.workers.queue_face import WorkQueue
+    from warren.workers.queues import Confirm, Message, Queue, Subscription
+    from warren.workers.store import Store
 
 __version__ = "0.1.0"
 
+#: what is loaded when it is asked for: the servers of a node need none of it, and start the sooner
+_LATER = {
+    "open": "warren.workers.node",
+    "attach": "warren.workers.node",
+    "Node": "warren.workers.node",
+    "WorkQueue": "warren.workers.queue_face",
+    "Queue": "warren.workers.queues",
+    "Message": "warren.workers.queues",
+    "Confirm": "warren.workers.queues",
+    "Subscription": "warren.workers.queues",
+    "Store": "warren.workers.store",
+}
+#: modules of the face; `warren.spark` needs PySpark, which is an extra
+_MODULES = ("aio", "spark")
 
-def __getattr__(name: str) -> ModuleType:
-    """`warren.spark` comes when it is asked for: it needs PySpark, which is an extra."""
-    if name == "spark":
-        return import_module("warren.spark")
-    raise AttributeError(f"module 'warren' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"warren.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'warren' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 __all__ = [

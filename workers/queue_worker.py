@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warren.engine import _core, queue_index
 from warren.engine.catalog import Catalog, QueueDeclaration
@@ -30,7 +31,9 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import SlotView, Superblock
-from warren.workers.deadletter import Forwarder
+
+if TYPE_CHECKING:
+    from warren.workers.deadletter import Forwarder
 
 STATS_ROWS = 4096
 ADOPT_EVERY_S = 1.0
@@ -150,6 +153,8 @@ class Worker:
         generation = max([*old, superblock.server_get(self.server, "generation")]) + 1
         images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
         images = self._images("images", generation, images_bytes, old)
+        # before the engine takes the images for its own files
+        held = queue_index.held_files(images.buffer, settings.images_n, settings.file_bytes, self.folder)
         timages = self._images("timages", generation, images_bytes, old)
         next_transient = queue_index.next_file_of(timages.buffer, settings.images_n)
         stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
@@ -195,7 +200,8 @@ class Worker:
         self._register()
         with self._signals(engine):
             try:
-                recovered = service.start()
+                recovered = service.start(held)
+                held.clear()
                 epoch = superblock.server_get(self.server, "epoch") + 1
                 service.begin(epoch)
                 superblock.server_set(self.server, "generation", generation)
@@ -267,6 +273,8 @@ class Worker:
     def _forward_dead_letters(self) -> None:
         """Start the forwarder when there is something to forward; it stays until the worker ends."""
         if self._serving and self._has_companions and self._dead_letters is None:
+            from warren.workers.deadletter import Forwarder  # a client, which few workers need
+
             self._dead_letters = Forwarder(self.directory, self.worker, say)
             self._dead_letters.start()
 

@@ -17,7 +17,7 @@ from warren.engine import queue_index
 from warren.engine.formats import QUEUE_SEGMENT_ENTRY
 from warren.engine.queue import EVENT_NEED_FILE, POLICY_COUNTS
 from warren.engine.queue_arguments import QueueArguments
-from warren.engine.queue_index import ROW
+from warren.engine.queue_flush import ROW
 from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import DUPLICATE, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue

@@ -36,7 +36,7 @@ from warren.engine.formats import (
     SEGMENT_ENTRY_COUNT,
     TIMES,
 )
-from warren.engine.queue_index import ROW
+from warren.engine.queue_flush import ROW
 
 FOLDER = Path(__file__).parent / "golden"
 V1 = FOLDER / "v1.jnl"

@@ -439,8 +439,11 @@ class Node:
     def worker(self, salvage: bool = True, begin: bool = True) -> Incarnation:
         """Start a worker over what is there."""
         self.folder.make()
+        held: dict[int, memoryview] = {}
         if self.old_images is not None and salvage:
-            self.salvaged = queue_index.salvage(self.old_images.buffer, self.images_n, self.file_bytes, self.folder)
+            old = self.old_images.buffer
+            self.salvaged = queue_index.salvage(old, self.images_n, self.file_bytes, self.folder)
+            held = queue_index.held_files(old, self.images_n, self.file_bytes, self.folder)
         size = PAGE + self.images_n * self.file_bytes
         images, timages, stats = _Region(size), _Region(size), _Region(64 * QUEUE_STATS.size)
         g = self.geometry
@@ -483,7 +486,7 @@ class Node:
         )
         self.old_images = images
         try:
-            service.start()
+            service.start(held)
             for one in self.peers:
                 service.take_up(one.slot, one.generation, one.epoch, one.region)
         except BaseException:

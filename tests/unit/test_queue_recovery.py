@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine import queue_index
 from warren.engine.formats import FILE_HEADER_BYTES
 from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
 
@@ -306,11 +307,38 @@ def test_damage_in_an_old_file_is_reported_and_costs_only_that_file(node: Node) 
     data = bytearray(path.read_bytes())
     data[100_000] ^= 0xFF
     path.write_bytes(data)
-    worker = node.worker()
+    worker = node.worker(salvage=False)
     assert any(str(path) in line for line in worker.service.recovered.damaged)
     assert 250 < worker.engine.stats(1)[0] < 400
     numbers = [number for number, _marked in drain(worker, node.peer(worker), 1)]
     assert numbers == sorted(numbers)
+    worker.kill()
+
+
+@pytest.mark.parametrize("scribbled", [False, True])
+def test_files_are_read_from_the_images_that_hold_them(node: Node, scribbled: bool) -> None:
+    """But for what lies in an image as no file would: there the file decides."""
+    worker = node.worker()
+    publish(worker, node.peer(worker), 1, 400, size=2000)
+    files = sorted(int(path.stem) for path in node.folder.journal.glob("*.jnl"))
+    worker.kill()
+    node.peers.clear()
+    assert node.old_images is not None
+    images = node.old_images.buffer
+    held = queue_index.held_files(images, node.images_n, node.file_bytes, node.folder)
+    assert len(held[files[-2]]) > 50_000
+    if scribbled:
+        held[files[-2]][30_000] ^= 0xFF
+    else:  # nobody reads the file
+        with open(node.folder.journal_file(files[-2]), "r+b") as file:
+            file.seek(30_000)
+            file.write(b"what no frame has")
+    held.clear()
+    worker = node.worker()
+    assert worker.service.recovered.damaged == []
+    assert worker.engine.stats(1)[0] == 400
+    if scribbled:
+        assert [number for number, _marked in drain(worker, node.peer(worker), 1)] == list(range(400))
     worker.kill()
 
 

@@ -1,0 +1,335 @@
+"""How the queue index moves on: the oldest journal file into segments, acks into segment entries.
+
+Declared with its invariants and crash points in warren.engine.queue_index. A module of its own because it needs numpy,
+which a start does not wait for: the thread that keeps the index imports it when there is something to flush.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import secrets
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warren.engine import _core, atomic_file, segment
+from warren.engine.errors import StoreError
+from warren.engine.formats import (
+    FILE_HEADER_BYTES,
+    FILE_SEGMENT,
+    QUEUE_SEGMENT_ENTRY,
+    SEGMENT_ENTRY_COUNT,
+)
+from warren.engine.queue_index import Folder, Reached, nowhere
+from warren.ipc.layout import CONSTANTS
+
+IN_SEGMENT = 0xFFFF_FFFF
+FILES_AT_ONCE = 128  #: segments that a flush has open
+LINK_SHARE = 0.5  #: of a journal file that must be alive for it to become a data file as it is
+LOCATION_JOURNAL = CONSTANTS["LOCATION_JOURNAL"]
+LOCATION_SEGMENT = CONSTANTS["LOCATION_SEGMENT"]
+ENTRY_BYTES = QUEUE_SEGMENT_ENTRY.size
+SEGMENT_BYTES = FILE_HEADER_BYTES + SEGMENT_ENTRY_COUNT * ENTRY_BYTES
+
+#: wr_segment_row of engine/core/segment_entry.h, without gaps: numpy does not copy what no field covers
+ROW = np.dtype(
+    [
+        ("queue", "<u4"),
+        ("location", "<u4"),
+        ("sequence", "<u8"),
+        ("due", "<u8"),
+        ("id", "V16"),
+        ("file", "<u4"),
+        ("offset", "<u4"),
+        ("frame_length", "<u4"),
+        ("body_length", "<u4"),
+        ("blob_offset", "<u2"),
+        ("meta_length", "<u2"),
+        ("index_file", "<u4"),
+        ("where", "u1"),
+        ("rest", "V15"),
+    ]
+)
+assert ROW.itemsize == 80
+#: wr_segment_ack of engine/core/queue.h
+ACK = np.dtype(
+    [("queue", "<u4"), ("count", "<u4"), ("first", "<u8"), ("token", "<u8"), ("file", "<u4"), ("unused", "<u4")]
+)
+
+
+# ---- flush: the oldest journal file into segments -------------------------------------------------------------------
+
+
+def flush(
+    folder: Folder,
+    node_id: int,
+    server: int,
+    file: int,
+    rows: bytes,
+    live: dict[tuple[int, int], int],
+    named: set[tuple[int, int]],
+    reached: Reached = nowhere,
+) -> bytearray:
+    """Bring what is alive of a journal file into segments, durably; returns the rows with their new places.
+
+    `rows` comes from engine.export_file, the answer goes to engine.flushed; then the file may go. Runs in a thread of
+    its own: the journal file is sealed, nobody changes it. `live` counts the entries of each segment on disk,
+    `named` are those whose names are durable.
+    Raises DiskFull, SyncFailed, StoreError; then the journal file stays and nothing is lost.
+    """
+    placed = bytearray(rows)
+    table = np.frombuffer(placed, dtype=ROW)
+    try:
+        _write_bodies(folder, file, table, reached)
+        reached("flush.dat-synced")
+        _write_entries(folder, node_id, server, table, live, named, reached)
+        reached("flush.idx-synced")
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise atomic_file.explain(error, f"cannot flush {folder.journal_file(file)} into segments") from error
+    return placed
+
+
+def _write_bodies(folder: Folder, file: int, table: NDArray[np.void], reached: Reached) -> None:
+    """Bring the frames of embedded bodies into <file>.dat, each once, and give the rows their new places."""
+    embedded = table["location"] == LOCATION_JOURNAL
+    if not embedded.any():
+        return
+    if not _link_bodies(folder, file, table, embedded, reached):
+        _copy_bodies(folder, file, table, embedded, reached)
+    table["file"][embedded] = file
+    table["location"][embedded] = LOCATION_SEGMENT
+    table["where"][embedded] = LOCATION_SEGMENT
+
+
+def _link_bodies(
+    folder: Folder, file: int, table: NDArray[np.void], embedded: NDArray[np.bool_], reached: Reached
+) -> bool:
+    """A journal file of which most is alive becomes the data file as it is, offsets and all. False: copy."""
+    journal, path = folder.journal_file(file), folder.data_file(file)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        offsets, lengths = table["offset"][embedded], table["frame_length"][embedded]
+        if (offsets[1:] <= offsets[:-1]).any():  # messages of several queues, and perhaps of one in several
+            _offsets, first = np.unique(offsets, return_index=True)
+            lengths = lengths[first]
+        alive = int(lengths.sum(dtype=np.int64))
+        if alive < LINK_SHARE * journal.stat().st_size:
+            return False
+        try:
+            os.link(journal, path)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EXDEV):
+                return False
+            raise
+        reached("flush.linked")
+    else:
+        if not os.path.samestat(there, journal.stat()):
+            return False  # some frames were copied before; others go behind them
+    segment.sync_directory(folder.segments)
+    return True
+
+
+def _copy_bodies(
+    folder: Folder, file: int, table: NDArray[np.void], embedded: NDArray[np.bool_], reached: Reached
+) -> None:
+    path = folder.data_file(file)
+    with open(folder.journal_file(file), "rb") as source:
+        data = source.read()
+    offsets, first = np.unique(table["offset"][embedded], return_index=True)
+    lengths = table["frame_length"][embedded][first].astype(np.int64)
+    exists = path.exists()
+    with open(path, "r+b" if exists else "x+b") as target:
+        os.fchmod(target.fileno(), 0o600)
+        if not exists:
+            target.write(data[:FILE_HEADER_BYTES])
+        # A second flush of the same file (claims moved meanwhile) goes behind the first one.
+        start = target.seek(0, os.SEEK_END)
+        places = start + np.concatenate(([0], np.cumsum(lengths)[:-1]))
+        if int(places[-1] + lengths[-1]) > 0xFFFF_FFFF:
+            raise StoreError(f"{path} would grow beyond 4 GiB: lower file_bytes")
+        target.write(
+            b"".join(data[at : at + size] for at, size in zip(offsets.tolist(), lengths.tolist(), strict=True))
+        )
+        reached("flush.dat")
+        target.flush()
+        os.fsync(target.fileno())
+    segment.sync_directory(folder.segments)
+    table["offset"][embedded] = places[np.searchsorted(offsets, table["offset"][embedded])]
+
+
+def _open_segment(path: Path, node_id: int, server: int, number: int) -> tuple[int, int]:
+    """(descriptor, salt) of a segment file; FileNotFoundError when it is not there."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        page = os.pread(fd, FILE_HEADER_BYTES, 0)
+        header = segment.check_header(path, page, kind=FILE_SEGMENT, node_id=node_id, owner=server, file=number)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, header.salt
+
+
+def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[int, int]:
+    """(descriptor, salt) of a new segment under its unfinished name; whoever renames it has synced it."""
+    salt = secrets.randbits(64)
+    unfinished = path.with_name(path.name + segment.UNFINISHED)
+    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, SEGMENT_BYTES)
+        os.pwrite(fd, _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns()), 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, salt
+
+
+def _groups(table: NDArray[np.void]) -> list[tuple[int, int, int, int]]:
+    """(queue, segment, first row, end); the rows come queue by queue and by rising sequence, as the engine exports."""
+    if not len(table):
+        return []
+    queues, numbers = table["queue"], table["sequence"] // SEGMENT_ENTRY_COUNT
+    changes = np.flatnonzero((queues[1:] != queues[:-1]) | (numbers[1:] != numbers[:-1])) + 1
+    cuts = [0, *changes.tolist(), len(table)]
+    return [(int(queues[first]), int(numbers[first]), first, end) for first, end in itertools.pairwise(cuts)]
+
+
+def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) -> None:
+    """Write entries to their places, neighbours in one write."""
+    cuts = np.flatnonzero(np.diff(slots) != 1) + 1
+    view = memoryview(content)
+    for begin, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(slots)], strict=True):
+        at = FILE_HEADER_BYTES + int(slots[begin]) * ENTRY_BYTES
+        part = view[begin * ENTRY_BYTES : stop * ENTRY_BYTES]
+        while part:
+            n = os.pwrite(fd, part, at)
+            part, at = part[n:], at + n
+
+
+def _write_entries(
+    folder: Folder,
+    node_id: int,
+    server: int,
+    table: NDArray[np.void],
+    live: dict[tuple[int, int], int],
+    named: set[tuple[int, int]],
+    reached: Reached,
+) -> None:
+    groups = _groups(table)
+    for first in range(0, len(groups), FILES_AT_ONCE):
+        _write_groups(folder, node_id, server, table, groups[first : first + FILES_AT_ONCE], named, reached)
+    for queue, number, first, end in groups:
+        named.add((queue, number))
+        live[queue, number] = live.get((queue, number), 0) + end - first
+
+
+def _write_groups(
+    folder: Folder,
+    node_id: int,
+    server: int,
+    table: NDArray[np.void],
+    groups: list[tuple[int, int, int, int]],
+    named: set[tuple[int, int]],
+    reached: Reached,
+) -> None:
+    """Written first, synced afterwards: the first sync of many files takes most of the others with it."""
+    raw = table.view(np.uint8).data
+    fds: list[int] = []
+    new: list[Path] = []
+    unnamed: set[Path] = set()
+    try:
+        for queue, number, first, end in groups:
+            path = folder.index_file(queue, number)
+            try:
+                fd, salt = _open_segment(path, node_id, server, number)
+                if (queue, number) not in named:  # whoever made it may have been killed before he synced its name
+                    unnamed.add(path.parent)
+            except FileNotFoundError:
+                atomic_file.make_directories(path.parent)
+                fd, salt = _new_segment(path, node_id, server, number)
+                new.append(path)
+                unnamed.add(path.parent)
+            fds.append(fd)
+            content = _core.QueueEngine.encode_entries(raw[first * ROW.itemsize : end * ROW.itemsize], salt)
+            _write_runs(fd, (table["sequence"][first:end] % SEGMENT_ENTRY_COUNT).astype(np.int64), content)
+            reached("flush.idx-new" if new and new[-1] == path else "flush.idx")
+        for fd in fds:
+            os.fdatasync(fd)
+        for path in new:
+            os.rename(path.with_name(path.name + segment.UNFINISHED), path)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    for directory in unnamed:
+        segment.sync_directory(directory)
+
+
+def apply_acks(
+    folder: Folder, node_id: int, server: int, acks: bytes, live: dict[tuple[int, int], int], reached: Reached = nowhere
+) -> int:
+    """Zero the entries of messages that are gone, durably; remove segments without entries. Returns how many were
+    removed.
+
+    Runs in the thread that flushes. Entries that are not there (a deleted queue, a flush that came too late) do not
+    matter.
+    """
+    removed = 0
+    zeros = bytes(ENTRY_BYTES)
+    try:
+        for (queue, number), gone in _masks(np.frombuffer(acks, dtype=ACK)).items():
+            path = folder.index_file(queue, number)
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                live.pop((queue, number), None)
+                continue
+            try:
+                left = 0
+                if not gone.all():
+                    # What is left is read off the file, so that a damaged entry is never taken for nothing.
+                    entries = np.frombuffer(os.pread(fd, SEGMENT_BYTES, 0), dtype=np.uint64, offset=FILE_HEADER_BYTES)
+                    used: NDArray[np.bool_] = np.asarray(entries.reshape(-1, ENTRY_BYTES // 8).any(axis=1))
+                    used[gone[: len(used)]] = False
+                    left = int(used.sum())
+                if left:
+                    slots = np.flatnonzero(gone)
+                    _write_runs(fd, slots, zeros * len(slots))
+                    reached("acks.zeroed")
+                    os.fdatasync(fd)
+            finally:
+                os.close(fd)
+            live[queue, number] = left
+            if not left:
+                path.unlink()
+                segment.sync_directory(path.parent)
+                del live[queue, number]
+                removed += 1
+        reached("acks.synced")
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise atomic_file.explain(error, f"cannot write to the segments of {folder.path}") from error
+    return removed
+
+
+def _masks(ranges: NDArray[np.void]) -> dict[tuple[int, int], NDArray[np.bool_]]:
+    """(queue, segment) → which of its entries the ranges name."""
+    found: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    columns = (ranges[name].tolist() for name in ("queue", "first", "count"))
+    for queue, first, count in zip(*columns, strict=True):
+        end = first + count
+        while first < end:
+            number, slot = divmod(first, SEGMENT_ENTRY_COUNT)
+            n = min(end - first, SEGMENT_ENTRY_COUNT - slot)
+            mask = found.get((queue, number))
+            if mask is None:
+                mask = found[queue, number] = np.zeros(SEGMENT_ENTRY_COUNT, dtype=np.bool_)
+            mask[slot : slot + n] = True
+            first += n
+    return found
