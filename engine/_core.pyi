@@ -642,6 +642,8 @@ class QueueHandle:
     @property
     def pending(self) -> int: ...
     @property
+    def quiet(self) -> bool: ...
+    @property
     def usable(self) -> bool: ...
     def put(
         self,
@@ -667,8 +669,13 @@ class QueueHandle:
     ) -> Confirm | None: ...
     def get(self, timeout: float | None, /) -> Delivery | None: ...
     def get_many(self, max: int, timeout: float | None, /) -> list[Delivery]: ...
-    def begin(self, prefetch: int, /) -> None: ...
-    def release(self) -> None: ...
+    def begin(self, prefetch: int, /) -> int: ...
+    def release(self, begun: int | None = None, /) -> None:
+        """End consuming: what was not handed out returns. With a number of `begin`: unless there was another since."""
+
+    def tidy(self) -> None:
+        """release() if there is a hoard now, and nobody consumes or gets."""
+
     def hoard(self) -> int:
         """Messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none."""
 
@@ -679,7 +686,10 @@ class QueueHandle:
         """Ask for no more: sequence of the CANCEL, None (nothing was asked for), False (no room for it now)."""
 
     def give_back(self) -> bool:
-        """What was not handed out returns to the queue; False: no room for saying so."""
+        """What was not handed out returns to the queue, the last first; False: no room for saying so.
+
+        Whoever goes on consuming calls it when the handle is quiet: else later messages may come before these.
+        """
 
     def settle_many(self, messages: Sequence[Delivery], ack: bool, requeue: bool, unseen: bool = False, /) -> None: ...
     def kill(self, reason: str, /) -> None: ...

@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ CALL_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 120.0
 MIB = 1 << 20
 POINTS_MIN = 4
+TOLD_MAX = 20  #: messages out of order that a consumer tells about
 
 #: phase → share of a cycle, in this order
 PHASES = {"steady": 0.25, "burst": 0.15, "backlog": 0.15, "drain": 0.2, "churn": 0.1, "idle": 0.15}
@@ -129,6 +131,23 @@ def _producer(directory: str, flow: Flow, clock: Clock, scale: float) -> dict[st
     return {"published": number}
 
 
+def _tell(flow: Flow, messages: Sequence[warren.Message], wrong: warren.Message, expected: int) -> None:
+    """What came around a message that should not have come now, for whoever has to find out why."""
+    at = messages.index(wrong)
+    around = [
+        f"{message.delivery_tag}: number {HEAD.unpack_from(message.body)[1]}, {len(message.body)} bytes, "
+        f"delivery {message.delivery_count}{', redelivered' if message.redelivered else ''}"
+        for message in messages[max(0, at - 3) : at + 4]
+    ]
+    threads = ", ".join(thread.name for thread in threading.enumerate())
+    print(
+        f"warren.tools.soak: {flow.queue}: expected {expected} at place {at} of {len(messages)}; {'; '.join(around)}; "
+        f"threads {threads}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def _consumer(directory: str, flow: Flow, clock: Clock) -> dict[str, int]:
     """Take and check but in the backlog phase, until SIGTERM; then take what is left."""
     told = _told_to_stop()
@@ -144,7 +163,10 @@ def _consumer(directory: str, flow: Flow, clock: Clock) -> dict[str, int]:
             messages = queue.get_many(1000, timeout=0.2)
             for message in messages:
                 producer, number = HEAD.unpack_from(message.body)
-                wrong += number != following.get(producer, 0) or len(message.body) != flow.size
+                if number != following.get(producer, 0) or len(message.body) != flow.size:
+                    wrong += 1
+                    if wrong <= TOLD_MAX:
+                        _tell(flow, messages, message, following.get(producer, 0))
                 following[producer] = number + 1
             received += len(messages)
             if messages:

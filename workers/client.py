@@ -709,7 +709,7 @@ class Client:
                     self._hot.pop(queue, None)
             if hoard > 0:
                 with contextlib.suppress(Error, SessionLost):  # when the attachment is over the servers return it
-                    handle.release()
+                    handle.tidy()
         with self._lock:
             if self._hot and not self.closed:
                 return True

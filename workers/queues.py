@@ -119,6 +119,7 @@ class Queue:
         self.durable = declaration.durable
         self._client = client
         self._consuming = 0
+        self._begun = 0
         self._lock = threading.Lock()
         self._declaration = declaration
         self._handle = client.handle(declaration, self, self._messages)
@@ -285,7 +286,7 @@ class Queue:
             while True:
                 try:
                     if not begun:
-                        handle.begin(prefetch)
+                        self._begun = handle.begin(prefetch)
                         begun = True
                     message = handle.get(timeout)
                 except SessionLost:
@@ -297,9 +298,9 @@ class Queue:
         finally:
             with self._lock:
                 self._consuming -= 1
-                last = not self._consuming
-            if last:
-                self.release()
+                last = None if self._consuming else self._begun
+            if last is not None:  # another thread may begin now: then it goes on, with what lies here
+                self._release(last)
 
     def __enter__(self) -> Self:
         return self
@@ -311,10 +312,16 @@ class Queue:
         self.release()
 
     def release(self) -> None:
-        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew."""
+        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew.
+
+        Threads that get or consume at that moment go on, and so does the order: what lies ready for them stays here.
+        """
+        self._release(None)
+
+    def _release(self, begun: int | None) -> None:
         if self._handle.usable:
             try:
-                self._handle.release()
+                self._handle.release(begun)
             except SessionLost:
                 return  # the servers return it
 

@@ -11,6 +11,10 @@
  *   when this process goes.
  *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
  *   Entries taken out of `pending` are in local hands while the GIL is away; they come back there when that fails.
+ *   Order: what is handed out comes by ascending tag (in a priority) but for what somebody had in hand and returned. So what lies
+ *   here returns unseen only while the handle is quiet: no credit is out, the last CANCEL was executed, and all that was
+ *   pushed is taken in; the highest tags first. Whoever sends a CREDIT meanwhile (the GIL is away while we wait) gets the rest, which is
+ *   below all that was returned, and the worker executes the returns before that credit.
  */
 #include "binding_consumer.h"
 #include <structmember.h>
@@ -215,18 +219,13 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
 
 /* ---- pending, in hand -------------------------------------------------------------------------------------------- */
 
-static int push_back(HandleObject *h, const wr_pending *p) {
-    wr_taker *c = &h->consumer;
-    if (wr_taker_pending(c) < c->pending_size) {
-        memcpy((void *)&c->pending[--c->pending_first & (c->pending_size - 1)], (const void *)p, sizeof *p);
-        return 0;
-    }
+static void push_back(HandleObject *h, const wr_pending *p) {
+    if (!wr_taker_push_front(&h->consumer, p)) return;
     wr_condition blocked;
     uint64_t tag = p->delivery.sequence;
-    /* No room in front: back to the queue with it. When that cannot be said now, the worker returns it when we go. */
-    if (!wr_attachment_settle(&h->client->a, c, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, &tag, 1, &blocked))
+    /* No memory: back to the queue with it. When that cannot be said now, the worker returns it when we go. */
+    if (!wr_attachment_settle(&h->client->a, &h->consumer, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, &tag, 1, &blocked))
         wr_port_submit(&h->client->a.port, h->server);
-    return 0;
 }
 
 /* The next pending message; NULL without an exception when there is none. */
@@ -322,21 +321,29 @@ static int ensure_credit(HandleObject *h, uint32_t wanted, uint64_t deadline) {
     return announce(h, c->popped + wanted - lying, 0, deadline);
 }
 
-/* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. */
+/* Is the last CANCEL executed, and no CREDIT behind it? Then all that will ever come was pushed. */
+bool wr_handle_quiet(const HandleObject *h) {
+    const wr_link *link = wr_attachment_link(&h->client->a, h->server);
+    return !h->consumer.announced && atomic_load_explicit(&link->processed, memory_order_acquire) >= h->cancelled;
+}
+
+/* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. Another thread may have sent
+ * the CANCEL: it is waited for all the same. Afterwards another thread may have asked for more again. */
 static int cancel(HandleObject *h, uint64_t deadline) {
     ClientObject *c = h->client;
-    uint64_t sequence;
     wr_condition blocked;
-    if (!h->consumer.announced) return 0;
-    for (;;) {
+    while (h->consumer.announced) {
+        uint64_t sequence;
         int error = wr_attachment_cancel(&c->a, &h->consumer, &sequence, &blocked);
-        if (!error) break;
-        if ((error = wait_for_room(h, error, &blocked, deadline))) return error;
+        if (!error) h->cancelled = sequence + 1;
+        else if ((error = wait_for_room(h, error, &blocked, deadline))) return error;
     }
     wr_port_submit(&c->a.port, h->server);
-    h->cancelled = sequence + 1;
-    wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, sequence, h->server};
-    int answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
+    int answer = 0;
+    if (!wr_handle_quiet(h)) {
+        wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, h->cancelled - 1, h->server};
+        answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
+    }
     if (answer < 0 || enter(h) || intake(h)) return -1;
     return answer;
 }
@@ -442,10 +449,20 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
     }
 }
 
+/* A call ends without a message: its credit may be out still, because it failed, or because it served another thread, too. */
+static void leave_empty(HandleObject *h) {
+    PyObject *type, *value, *trace;
+    if (h->inside) return; /* the last one looks */
+    PyErr_Fetch(&type, &value, &trace);
+    if (enter(h) || tell_hot(h)) PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}
+
 static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline) {
     h->inside++;
     PyObject *message = wait_for_message(h, wanted, deadline);
     h->inside--;
+    if (!message) leave_empty(h);
     return message;
 }
 
@@ -502,17 +519,16 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         h->last_ns = 0;
         return list;
     }
+    h->inside++; /* reading from files lets the GIL go */
     while (message) {
         int error = PyList_Append(list, message);
         Py_DECREF(message);
-        if (error) goto failed;
+        if (error) break;
         if (PyList_GET_SIZE(list) >= most || !h->registered) break;
-        if (!wr_taker_pending(&h->consumer)) {
-            if (up_to_date(h) || intake(h)) goto failed;
-            if (!wr_taker_pending(&h->consumer)) break;
-        }
+        if (!wr_taker_pending(&h->consumer) && (up_to_date(h) || intake(h) || !wr_taker_pending(&h->consumer))) break;
         message = hand_out(h);
     }
+    h->inside--;
     if (PyErr_Occurred()) {
         if (!PyList_GET_SIZE(list)) goto failed;
         PyErr_Clear(); /* what was handed out before goes to the caller; the trouble is met again by the next call */
@@ -526,6 +542,7 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
     h->last_ns = wr_now_ns();
     return list;
 failed:
+    leave_empty(h);
     Py_DECREF(list);
     return NULL;
 }
@@ -548,7 +565,7 @@ void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
     if (!h->prefetch) note_call(h, wanted, wanted < WINDOW_MAX ? WINDOW_MAX : wanted);
 }
 
-/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. */
+/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this handle it is. */
 static PyObject *handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
     long prefetch = PyLong_Check(argument) ? PyLong_AsLong(argument) : 0;
@@ -560,49 +577,85 @@ static PyObject *handle_begin(PyObject *op, PyObject *argument) {
         return NULL;
     }
     h->prefetch = (uint32_t)prefetch;
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(++h->begun);
 }
 
-/* Return what is pending to the queue. */
-static int return_pending(HandleObject *h) {
-    ClientObject *c = h->client;
+/* Prepare the return of what lies here, or of its last part: 0 (nothing is left, if *left is 0), or what wr_attachment_settle says. */
+int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked) {
     wr_taker *consumer = &h->consumer;
-    uint64_t tags[512];
-    while (h->registered && wr_taker_pending(consumer)) {
-        uint32_t n = 0;
-        uint64_t i = consumer->pending_first;
-        while (n < 512 && i != consumer->pending_next)
-            tags[n++] = consumer->pending[i++ & (consumer->pending_size - 1)].delivery.sequence;
-        wr_condition blocked;
-        int error = wr_attachment_settle(&c->a, consumer, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, tags, n, &blocked);
-        if (!error) consumer->pending_first = i;
-        else if (wr_blocked(c, error, &blocked, 0, "room to return messages")) return -1;
+    uint64_t tags[512], at = consumer->pending_next;
+    uint32_t n = wr_taker_pending(consumer) < 512 ? (uint32_t)wr_taker_pending(consumer) : 512;
+    *left = 0;
+    if (!n) return 0;
+    for (uint32_t i = n; i-- > 0;) tags[i] = consumer->pending[--at & (consumer->pending_size - 1)].delivery.sequence;
+    int error = wr_attachment_settle(&h->client->a, consumer, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, tags, n, blocked);
+    if (!error) consumer->pending_next = at;
+    *left = wr_taker_pending(consumer);
+    return error;
+}
+
+/* Nothing more is delivered, and what lies here returns; but when another thread asks for more meanwhile, the rest is for that. */
+static int end_consuming(HandleObject *h) {
+    ClientObject *c = h->client;
+    wr_condition blocked;
+    if (cancel(h, 0) < 0) return -1;
+    for (uint64_t left = 1; left;) {
+        if (enter(h)) return -1;
+        if (h->consumer.announced) break;
+        if (!wr_handle_quiet(h)) { /* another thread asked, and gave up */
+            if (cancel(h, 0) < 0) return -1;
+            continue;
+        }
+        int error = wr_attachment_intake(&c->a, h->server);
+        if (error == EAGAIN) error = wr_attachment_room(&c->a, h->server, &blocked); /* it has something of another queue to return */
+        else if (!error) error = wr_handle_return_last(h, &left, &blocked);
+        if (error && wr_blocked(c, error, &blocked, 0, "room to return messages")) return -1;
     }
     wr_port_submit(&c->a.port, h->server);
     return 0;
 }
 
-/* release(): end consuming: nothing more is delivered, what was delivered and not handed out returns to the queue. */
-static PyObject *handle_release(PyObject *op, PyObject *unused) {
+/* release(begun=None): end consuming: nothing more is delivered, what was delivered and not handed out returns to the queue. With
+ * the number of a beginning it does nothing when there was another since. */
+static PyObject *handle_release(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
-    (void)unused;
+    if (given > 1) return PyErr_Format(PyExc_TypeError, "arguments: begun=None");
     if (enter(h)) return NULL;
+    if (given && args[0] != Py_None) {
+        uint64_t begun = PyLong_AsUnsignedLongLong(args[0]);
+        if (PyErr_Occurred()) return NULL;
+        if (begun != h->begun) Py_RETURN_NONE;
+    }
     h->prefetch = 0;
     h->window = 1;
     h->last_ns = 0;
     h->hot = false;
-    if (!h->registered) Py_RETURN_NONE;
-    if (cancel(h, 0) < 0 || enter(h) || return_pending(h)) return NULL;
+    if (h->registered && end_consuming(h)) return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *handle_hoard(PyObject *op, PyObject *unused) {
-    HandleObject *h = (HandleObject *)op;
-    (void)unused;
+static int64_t hoard_at_rest(HandleObject *h) {
     uint64_t hoard = hoarded(h);
     if (!hoard) h->hot = false;
-    else if (h->inside || wr_now_ns() - h->last_ns < 50000000ull) return PyLong_FromLong(-1);
-    return PyLong_FromUnsignedLongLong(hoard);
+    else if (h->inside || wr_now_ns() - h->last_ns < 50000000ull) return -1;
+    return (int64_t)hoard;
+}
+
+static PyObject *handle_hoard(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(hoard_at_rest((HandleObject *)op));
+}
+
+/* tidy(): release() if there is a hoard now, and nobody consumes or gets. */
+static PyObject *handle_tidy(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (enter(h)) return NULL;
+    if (hoard_at_rest(h) > 0) {
+        h->window = 1;
+        if (end_consuming(h)) return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 /* ---- publishing -------------------------------------------------------------------------------------------------- */
@@ -972,6 +1025,12 @@ static PyObject *handle_get_pending(PyObject *op, void *closure) {
     return PyLong_FromUnsignedLongLong(h->registered ? wr_taker_pending(&h->consumer) : 0);
 }
 
+static PyObject *handle_get_quiet(PyObject *op, void *closure) {
+    (void)closure;
+    HandleObject *h = (HandleObject *)op;
+    return PyBool_FromLong(wr_enter(h->client) ? (PyErr_Clear(), 1) : !h->registered || wr_handle_quiet(h));
+}
+
 static PyObject *handle_get_usable(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
@@ -984,8 +1043,10 @@ static PyMethodDef handle_methods[] = {
      "put_many(bodies, level, meta, timeout, wait, options=None) -> Confirm | None"},
     {"get", (PyCFunction)(void (*)(void))handle_get, METH_FASTCALL, "get(timeout) -> Delivery | None"},
     {"get_many", (PyCFunction)(void (*)(void))handle_get_many, METH_FASTCALL, "get_many(max, timeout) -> list"},
-    {"begin", handle_begin, METH_O, "begin(prefetch): deliver ahead from now on"},
-    {"release", handle_release, METH_NOARGS, "release(): end consuming; what was not handed out returns to the queue"},
+    {"begin", handle_begin, METH_O, "begin(prefetch) -> int: deliver ahead from now on"},
+    {"release", (PyCFunction)(void (*)(void))handle_release, METH_FASTCALL,
+     "release(begun=None): end consuming; what was not handed out returns to the queue"},
+    {"tidy", handle_tidy, METH_NOARGS, "tidy(): release() if there is a hoard now, and nobody consumes or gets"},
     {"hoard", handle_hoard, METH_NOARGS,
      "hoard(): messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none"},
     {"poll", (PyCFunction)(void (*)(void))wr_handle_poll, METH_FASTCALL, "poll(max, wanted, memory) -> list or code: get_many that never waits"},
@@ -998,6 +1059,7 @@ static PyMethodDef handle_methods[] = {
 static PyGetSetDef handle_attributes[] = {
     {"unacked", handle_get_unacked, NULL, "messages handed out and not settled", NULL},
     {"pending", handle_get_pending, NULL, "messages delivered and not handed out", NULL},
+    {"quiet", handle_get_quiet, NULL, "nothing is asked for, and nothing more can come of what was", NULL},
     {"usable", handle_get_usable, NULL, "neither the queue nor the attachment is gone", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 

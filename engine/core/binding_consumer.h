@@ -16,6 +16,7 @@ typedef struct {
     uint32_t window;
     uint32_t prefetch;      /* wanted by consume(); 0: credit */
     uint64_t cancelled;     /* sequence + 1 of the last CANCEL, 0: none */
+    uint64_t begun;         /* how often begin() was called */
     uint32_t inside;        /* threads that are in a get */
     bool hot;               /* Python was told */
     uint64_t last_ns;       /* end of the last get */
@@ -27,6 +28,8 @@ int wr_handle_enter(HandleObject *h);           /* can it be used? */
 int wr_handle_intake(HandleObject *h);          /* what was pushed, into `pending` */
 PyObject *wr_handle_hand_out(HandleObject *h);  /* the next pending message; NULL without an exception: none */
 bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
+bool wr_handle_quiet(const HandleObject *h);    /* nothing is asked for, and nothing more can come of what was */
+int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked);
 void wr_handle_note_call(HandleObject *h, uint32_t wanted); /* one more get; sets `window` */
 /* binding_wait.c */
 PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given);

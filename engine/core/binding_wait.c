@@ -18,7 +18,6 @@
 #define NONE UINT64_MAX
 #define SLICE_NS 50000000ull
 #define SHORT_NS 1000000ull /* without futex_waitv, or with more clients than it takes */
-#define TAGS_AT_ONCE 512
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449 /* the same number on every architecture */
 #endif
@@ -425,23 +424,18 @@ PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(h->cancelled - 1);
 }
 
-/* give_back(): what lies here and was not handed out returns to its place in the queue. False: no room for saying so, yet. */
+/* give_back(): what lies here and was not handed out returns to its place in the queue, the last first. False: no room for saying
+ * so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may come before these. */
 PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;
     if (wr_handle_enter(h)) return NULL;
     if (!h->registered) Py_RETURN_TRUE;
     if (wr_handle_intake(h)) return NULL;
-    wr_taker *taker = &h->consumer;
     int error = 0;
-    while (wr_taker_pending(taker) && !error) {
-        uint64_t tags[TAGS_AT_ONCE], i = taker->pending_first;
-        uint32_t n = 0;
-        while (n < TAGS_AT_ONCE && i != taker->pending_next)
-            tags[n++] = taker->pending[i++ & (taker->pending_size - 1)].delivery.sequence;
+    for (uint64_t left = 1; left && !error;) {
         wr_condition blocked;
-        error = wr_attachment_settle(&h->client->a, taker, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, tags, n, &blocked);
-        if (!error) taker->pending_first = i;
+        error = wr_handle_return_last(h, &left, &blocked);
     }
     wr_port_submit(&h->client->a.port, h->server);
     return PyBool_FromLong(!error);

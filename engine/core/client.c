@@ -284,18 +284,27 @@ void wr_taker_drop(wr_attachment *a, wr_taker *c) {
     c->unacked = NULL;
 }
 
+static int grow_pending(wr_taker *c) {
+    if (wr_taker_pending(c) < c->pending_size) return 0;
+    wr_pending *bigger = malloc(2 * (size_t)c->pending_size * sizeof *bigger);
+    if (!bigger) return ENOMEM;
+    for (uint64_t i = c->pending_first; i != c->pending_next; i++)
+        memcpy((void *)&bigger[i & (2ull * c->pending_size - 1)], (void *)&c->pending[i & (c->pending_size - 1)], sizeof *bigger);
+    free(c->pending);
+    c->pending = bigger;
+    c->pending_size *= 2;
+    return 0;
+}
+
 static int push_pending(wr_taker *c, const wr_pending *p) {
-    if (wr_taker_pending(c) == c->pending_size) {
-        wr_pending *bigger = malloc(2 * (size_t)c->pending_size * sizeof *bigger);
-        if (!bigger) return ENOMEM;
-        for (uint64_t i = c->pending_first; i != c->pending_next; i++)
-            memcpy((void *)&bigger[i & (2ull * c->pending_size - 1)], (void *)&c->pending[i & (c->pending_size - 1)],
-                   sizeof *bigger);
-        free(c->pending);
-        c->pending = bigger;
-        c->pending_size *= 2;
-    }
+    if (grow_pending(c)) return ENOMEM;
     memcpy((void *)&c->pending[c->pending_next++ & (c->pending_size - 1)], (const void *)p, sizeof *p);
+    return 0;
+}
+
+int wr_taker_push_front(wr_taker *c, const wr_pending *p) {
+    if (grow_pending(c)) return ENOMEM;
+    memcpy((void *)&c->pending[--c->pending_first & (c->pending_size - 1)], (const void *)p, sizeof *p);
     return 0;
 }
 

@@ -232,6 +232,8 @@ void wr_attachment_wake(wr_client *client);
 int wr_taker_add(wr_attachment *a, wr_taker *c, uint32_t server, uint32_t queue); /* ENOMEM, EEXIST */
 void wr_taker_drop(wr_attachment *a, wr_taker *c);                                /* forgets it; frees its rings */
 wr_taker *wr_taker_find(const wr_attachment *a, uint32_t queue);
+/* A delivery taken out of `pending` is the next one again. ENOMEM. */
+int wr_taker_push_front(wr_taker *c, const wr_pending *p);
 /* Note that a tag was handed out. ENOMEM. */
 int wr_taker_hand(wr_taker *c, uint64_t tag);
 /* Forget a tag; false when it was not handed out (or settled before). */

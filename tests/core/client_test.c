@@ -298,6 +298,24 @@ static void *serve(void *argument) {
     return NULL;
 }
 
+/* What is taken out comes back in front, also when the ring has been filled meanwhile. */
+static void fronts(void) {
+    node n;
+    make(&n);
+    wr_taker taker;
+    CHECK(!wr_taker_add(&n.a, &taker, WORKER, 5));
+    wr_pending p[40];
+    memset((void *)p, 0, sizeof p);
+    for (uint64_t i = 40; i-- > 0;) {
+        p[i].delivery.sequence = i;
+        CHECK(!wr_taker_push_front(&taker, &p[i]));
+    }
+    CHECK(wr_taker_pending(&taker) == 40 && taker.pending_size == 64);
+    for (uint64_t i = 0; i < 40; i++) CHECK(taker.pending[(taker.pending_first + i) & (taker.pending_size - 1)].delivery.sequence == i);
+    wr_taker_drop(&n.a, &taker);
+    drop(&n);
+}
+
 /* A wake may be meant for something else: sleep until it is met, and give up after ten seconds without it. */
 static void await(node *n, const wr_condition *condition, uint64_t spin_ns) {
     uint64_t deadline = wr_now_ns() + 10000000000ull;
@@ -475,6 +493,7 @@ int main(int count, char **words) {
     results();
     routes();
     files();
+    fronts();
     two_threads();
     printf("client_test: fine\n");
     return 0;

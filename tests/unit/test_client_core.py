@@ -355,6 +355,97 @@ def test_release_returns_what_was_not_handed_out(node: FakeNode, handle: _core.Q
     outcome[0].ack()
 
 
+def test_a_get_while_release_waits_keeps_what_lies_here(node: FakeNode, handle: _core.QueueHandle) -> None:
+    """Its credit is behind the CANCEL: later messages may be on their way, and what returns now comes after them."""
+    thread, _outcome = start_get(node, handle)
+    node.deliver(WORKER, QUEUE, 0, b"x")
+    thread.join(10)
+    releasing, _ended = in_thread(handle.release)
+    wait_until(lambda: not handle.quiet)
+    getting, outcome = start_get(node, handle)
+    assert node.ops(WORKER)[-2:] == [OP["CANCEL"], OP["CREDIT"]]
+    for n in (1, 2):
+        node.deliver(WORKER, QUEUE, n, b"x")
+    getting.join(10)
+    assert (outcome[0].delivery_tag, handle.pending) == (1, 1)
+    node.finish(WORKER)
+    releasing.join(10)
+    assert OP["NACK"] not in node.ops(WORKER)
+    node.deliver(WORKER, QUEUE, 3, b"x")
+    assert [handle.get(1.0).delivery_tag for _ in range(2)] == [2, 3]  # type: ignore[union-attr]
+
+
+def test_release_waits_for_the_cancel_of_another_thread(node: FakeNode, handle: _core.QueueHandle) -> None:
+    """Before it is executed the worker may push later messages than those that lie here."""
+    assert handle.stop() is None
+    thread, _outcome = start_get(node, handle)
+    for n in range(3):
+        node.deliver(WORKER, QUEUE, n, b"x")
+    thread.join(10)
+    cancelled = handle.stop()
+    assert isinstance(cancelled, int)
+    thread, _ended = in_thread(handle.release)
+    wait_until(lambda: node.client.busy == 1)
+    assert (node.ops(WORKER)[-1], handle.pending) == (OP["CANCEL"], 2)
+    node.deliver(WORKER, QUEUE, 3, b"x")
+    node.finish(WORKER)
+    thread.join(10)
+    nack = node.commands(WORKER)[-1]
+    assert (nack["op"], nack["flags"]) == (OP["NACK"], UNSEEN)
+    assert struct.unpack("<3Q", nack["blob"]) == (1, 2, 3)
+
+
+def test_a_return_in_parts_begins_with_the_last() -> None:
+    """Whoever comes between two parts gets what lies here, and that must be below what was returned."""
+    node = FakeNode(delivery_slots=1024)
+    handle = _core.QueueHandle(node.client, WORKER, QUEUE, "owner", _core.Delivery)
+    thread, _outcome = start_get(node, handle)
+    for n in range(701):
+        node.deliver(WORKER, QUEUE, n, b"x")
+    thread.join(10)
+    first = node.link(WORKER, "tail")
+    thread, _ended = in_thread(handle.release)
+    wait_until(lambda: bool(node.finish(WORKER)) or not thread.is_alive())
+    thread.join(10)
+    nacks = [record for record in node.commands(WORKER, first) if record["op"] == OP["NACK"]]
+    assert [struct.unpack_from("<Q", record["blob"])[0] for record in nacks] == [189, 1]
+    assert [record["count"] for record in nacks] == [512, 188]
+
+
+def test_what_another_consumer_began_is_not_ended(node: FakeNode, handle: _core.QueueHandle) -> None:
+    """An iterator that was the last one is left while another thread begins."""
+    first = handle.begin(30)
+    second = handle.begin(20)
+    thread, _outcome = start_get(node, handle)
+    node.deliver(WORKER, QUEUE, 0, b"x")
+    thread.join(10)
+    handle.release(first)
+    assert node.ops(WORKER) == [OP["CREDIT"]]
+    releasing, _ended = in_thread(lambda: handle.release(second))
+    wait_until(lambda: bool(node.finish(WORKER)) or not releasing.is_alive())
+    releasing.join(10)
+    assert node.ops(WORKER) == [OP["CREDIT"], OP["CANCEL"]]
+
+
+def test_the_credit_of_a_get_that_failed_is_looked_after(node: FakeNode, handle: _core.QueueHandle) -> None:
+    """Else the message that comes for it would lie here unseen for as long as the process lives."""
+    node.raising[_core.HOOK_STOPPING] = RuntimeError("as a signal's handler may raise it")
+    thread, outcome = in_thread(lambda: handle.get(10.0))
+    wait_until(lambda: node.link(WORKER, "tail") == 1)
+    node.set_node("state", CONSTANTS["NODE_DRAINING"])
+    thread.join(10)
+    assert isinstance(outcome[0], RuntimeError)
+    assert (_core.HOOK_HOT, QUEUE, "") in node.trouble
+    wait_until(lambda: handle.hoard() == 1, what="the call to be over for a while")
+    node.set_node("state", CONSTANTS["NODE_RUNNING"])
+    node.deliver(WORKER, QUEUE, 0, b"x")
+    tidying, _ended = in_thread(handle.tidy)
+    wait_until(lambda: bool(node.finish(WORKER)) or not tidying.is_alive())
+    tidying.join(10)
+    assert node.ops(WORKER) == [OP["CREDIT"], OP["CANCEL"], OP["NACK"]]
+    assert handle.hoard() == 0
+
+
 def take(node: FakeNode, handle: _core.QueueHandle, sequences: list[int]) -> list[_core.Delivery]:
     handle.begin(60)
     thread, outcome = start_get(node, handle)

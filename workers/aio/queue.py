@@ -335,10 +335,13 @@ class Queue:
         try:
             await self._stop()
             while not self._getters and not self._consumers and not self._filling and self._sync._handle.usable:
-                if self._ahead:
+                if not self._sync._handle.quiet:  # somebody came and went meanwhile, or the worker does not answer
+                    self._tidy_later()
+                    break
+                if self._sync._handle.give_back():  # the last ones first: whoever comes now gets what is below them
                     messages, self._ahead = list(self._ahead), deque()
-                    self._sync._handle.settle_many(messages, False, True, True)
-                if self._sync._handle.give_back():
+                    if messages:
+                        self._sync._handle.settle_many(messages, False, True, True)
                     await self._heard(time.monotonic() + LAST_LOOK_S)
                     break
                 await asyncio.sleep(RETRY_S)
