@@ -36,7 +36,8 @@
 #define WR_IN_SEGMENT UINT32_MAX /* index_file of an entry whose index record lies in a segment */
 #define WR_NO_SLOT UINT32_MAX
 #define WR_ROUTES_MAX 1024
-#define WR_BATCH_COMMANDS 512
+#define WR_BATCH_COMMANDS 512 /* of one link in one round */
+#define WR_BATCH_ROWS 4096    /* rows that they make or settle; the last command may pass it */
 
 /* events of wr_queue_run, bits */
 #define WR_EVENT_NEED_FILE 1           /* the persistent journal has no next file */

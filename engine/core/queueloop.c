@@ -1,6 +1,6 @@
 /* Links of clients and the loop of a queue worker: take-up, commands, sweep, sleep. Declared in queue.h.
  *
- * A round: up to 512 commands of each link; then, once for all, the ACK frames of the round, after which the shared delivery slots
+ * A round: up to 512 commands of each link, fewer when they are for many rows; then, once for all, the ACK frames of the round, after which the shared delivery slots
  * are freed and `processed` rises; then the stores, the journal's seal, deliveries, confirms.
  *
  * Commands are copied before they are looked at, every length is checked, every blob is masked into the arena: a client
@@ -674,7 +674,8 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
     }
     if (n > WR_BATCH_COMMANDS) n = WR_BATCH_COMMANDS;
     uint32_t done = 0;
-    for (; done < n; done++) {
+    uint64_t rows = 0;
+    for (; done < n && rows < WR_BATCH_ROWS; done++) {
         wr_command *record = wr_view_command(&l->view, e->o.server, l->next);
         __builtin_prefetch((const void *)wr_view_command(&l->view, e->o.server, l->next + 4));
         wr_command c;
@@ -685,6 +686,9 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
             if (told) atomic_store_explicit(&record->result, atomic_load_explicit(&c.result, memory_order_relaxed), memory_order_relaxed);
             if (c.op == WR_OP_PUBLISH && atomic_load_explicit(&record->result, memory_order_relaxed) != WR_RESULT_OK)
                 l->unusual_until = l->next + 1;
+            /* It was executed, so what it says of its length holds. */
+            if (c.op == WR_OP_PUBLISH) rows += c.flags & WR_FLAG_ROUTES ? c.queue : 1;
+            else if (c.op == WR_OP_ACK || c.op == WR_OP_NACK) rows += c.count;
         }
         l->next++;
     }

@@ -1,0 +1,268 @@
+/* Fairness of a queue worker (design note 004, section 4), turn by turn on one thread, so that no time is asserted.
+ *
+ * Goal: what one queue or one client has to be done in a turn is bounded, and in the same turn everybody else gets all that is his:
+ * a queue with 100,000 ready messages and a consumer that takes what it can beside ten light queues; a client that keeps its ring full of
+ * publishes, or of publishes to hundreds of queues, beside clients that send a few. Method: turns of a real engine, with what links and
+ * queues say after each.
+ *
+ *   fairness_test   exits 0
+ */
+#define _GNU_SOURCE
+#include "queuepolicy.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SERVER WR_SERVER_WORKER_FIRST
+#define FILE_BYTES (32u << 20)
+#define IMAGES_N 2
+#define HEAVY 1
+#define LIGHT 2 /* the first of ten */
+#define LIGHT_N 10
+#define FAN 100 /* the first of those that one message goes to */
+#define FAN_N 300
+#define BACKLOG 100000
+#define TURNS 60
+/* What one queue may be given, and what one link may have done, in a turn; these bounds are the engine's promise. */
+#define DELIVERIES_MAX 1024
+#define COMMANDS_MAX 512
+#define ROWS_MAX (4096 + WR_ROUTES_MAX)
+
+#define CHECK(x)                                                            \
+    do {                                                                    \
+        if (!(x)) {                                                         \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);         \
+            abort();                                                        \
+        }                                                                   \
+    } while (0)
+
+static void *memory(uint64_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
+typedef struct {
+    wr_superblock *super;
+    wr_queue_engine *e;
+    uint8_t *images, *timages;
+    void *stats;
+} rig;
+
+static void offer(wr_log *log) {
+    FILE *f = tmpfile();
+    CHECK(f);
+    int fd = dup(fileno(f));
+    fclose(f);
+    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_BYTES) == 0);
+    uint8_t header[WR_FILE_HEADER_BYTES];
+    wr_file_header_write(header, WR_FILE_JOURNAL, 7, SERVER, 0, 1000, 1);
+    CHECK(!wr_log_offer(log, fd, 0, 1000, header));
+}
+
+static void rig_new(rig *r) {
+    r->super = memory(WR_SUPERBLOCK_BYTES);
+    r->super->servers_n = 3;
+    r->super->ring_records = 4096;
+    r->super->delivery_slots = 8192;
+    r->super->arena_bytes = 4u << 20;
+    r->super->reply_bytes = 4096;
+    r->super->message_bytes_max = 1u << 20;
+    r->super->embed_bytes_max = 4096;
+    r->super->state = WR_NODE_RUNNING;
+    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
+    r->images = memory(bytes);
+    r->timages = memory(bytes);
+    r->stats = memory(8 * sizeof(wr_queue_stats));
+    wr_queue_options o = {.super = r->super, .server = SERVER, .images = r->images, .transient_images = r->timages,
+                          .images_bytes = bytes, .images_n = IMAGES_N, .file_bytes = FILE_BYTES, .stats = r->stats,
+                          .stats_rows = 8, .tick_ns = 25000000, .commit_bytes = 1 << 20, .journal_files_max = 1000};
+    r->e = wr_queue_new(&o);
+    CHECK(r->e);
+    offer(r->e->log);
+    offer(r->e->transient_log);
+    CHECK(wr_queue_declare(r->e, HEAVY, false));
+    for (uint32_t i = 0; i < LIGHT_N; i++) CHECK(wr_queue_declare(r->e, LIGHT + i, false));
+    wr_queue_begin(r->e, 1);
+}
+
+static void rig_free(rig *r) {
+    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
+    wr_queue_free(r->e);
+    munmap(r->super, WR_SUPERBLOCK_BYTES);
+    munmap(r->images, bytes);
+    munmap(r->timages, bytes);
+    munmap(r->stats, 8 * sizeof(wr_queue_stats));
+}
+
+/* Exactly one: an event ends the run behind it. */
+static void turn(rig *r) {
+    atomic_store(&r->e->kick, 1);
+    CHECK(wr_queue_run(r->e, 0, false) & WR_EVENT_KICK);
+}
+
+typedef struct {
+    wr_port port;
+    void *region;
+    uint64_t bytes;
+    uint64_t sent;
+} peer;
+
+static void peer_new(rig *r, peer *p, uint32_t slot) {
+    wr_geometry g = wr_geometry_of(r->super);
+    p->bytes = wr_view_bytes(&g);
+    p->region = memory(p->bytes);
+    p->sent = 0;
+    CHECK(!wr_port_init(&p->port, r->super, p->region, p->bytes, slot, 1, 100 + slot));
+    CHECK(!wr_queue_attach(r->e, slot, 1, 100 + slot, p->region, p->bytes));
+}
+
+static void peer_free(peer *p) {
+    wr_port_free(&p->port);
+    munmap(p->region, p->bytes);
+}
+
+static wr_link *link_of(const peer *p) { return &p->port.view.links[SERVER]; }
+
+static uint64_t waiting(const peer *p) {
+    return atomic_load(&link_of(p)->tail) - atomic_load(&link_of(p)->processed);
+}
+
+/* False: no room. `fan`: to so many queues. */
+static bool publish(peer *p, uint32_t queue, uint32_t fan) {
+    uint64_t position, sequence;
+    uint8_t *at;
+    uint32_t length = 4 * fan + 40;
+    if (wr_port_alloc(&p->port, length, &position, &at)) return false;
+    wr_command *c = wr_port_prepare(&p->port, SERVER, &sequence);
+    if (!c) return false;
+    memset(at, 0, length);
+    for (uint32_t i = 0; i < fan; i++) {
+        uint32_t id = queue + i;
+        memcpy(at + 4 * (uint64_t)i, &id, 4);
+    }
+    CHECK(!wr_port_use(&p->port, SERVER, sequence));
+    c->op = WR_OP_PUBLISH;
+    c->flags = fan ? WR_FLAG_ROUTES : 0;
+    c->queue = fan ? fan : queue;
+    c->body = position;
+    c->length = length;
+    memcpy(c->id, &p->sent, 8);
+    p->sent++;
+    c->id[15] = (uint8_t)p->port.slot;
+    return true;
+}
+
+static void plain(peer *p, uint8_t op, uint32_t queue, uint64_t tag, uint8_t flags) {
+    uint64_t sequence;
+    wr_command *c = wr_port_prepare(&p->port, SERVER, &sequence);
+    CHECK(c);
+    c->op = op;
+    c->flags = flags;
+    c->queue = queue;
+    c->tag = tag;
+    wr_port_submit(&p->port, SERVER);
+}
+
+/* Take all that was pushed; how many of them are of the heavy queue, and the last of those. */
+static uint32_t take(peer *p, uint64_t *last) {
+    wr_link *link = link_of(p);
+    uint32_t heavy = 0;
+    uint64_t tail = atomic_load(&link->delivery_tail);
+    for (uint64_t head = atomic_load(&link->delivery_head); head < tail; head++) {
+        const wr_delivery *d = wr_view_delivery(&p->port.view, SERVER, atomic_load(wr_view_delivery_ring(&p->port.view, SERVER, head)));
+        if (d->queue != HEAVY) continue;
+        heavy++;
+        *last = d->sequence;
+    }
+    atomic_store(&link->delivery_head, tail);
+    return heavy;
+}
+
+/* A deep queue whose consumer takes all it can, beside ten that get a message now and then. */
+static void deliveries(void) {
+    rig r;
+    rig_new(&r);
+    peer greedy, modest, publisher;
+    peer_new(&r, &greedy, 1);
+    peer_new(&r, &modest, 2);
+    peer_new(&r, &publisher, 3);
+    wr_queue *heavy = wr_queue_find(r.e, HEAVY);
+    for (uint64_t s = 0; s < BACKLOG; s++) {
+        wr_entry entry = {.frame_length = 100, .body_length = 40, .location = WR_LOCATION_JOURNAL_TRANSIENT};
+        memcpy(entry.id, &s, 8);
+        CHECK(!wr_queue_room(r.e, heavy, s));
+        wr_queue_insert(r.e, heavy, s, &entry);
+    }
+    plain(&greedy, WR_OP_CREDIT, HEAVY, UINT64_MAX, 0);
+    for (uint32_t i = 0; i < LIGHT_N; i++) plain(&modest, WR_OP_CREDIT, LIGHT + i, UINT64_MAX, 0);
+    uint64_t given = 0, last = 0;
+    for (uint32_t t = 0; t < TURNS; t++) {
+        uint64_t before[LIGHT_N];
+        for (uint32_t i = 0; i < LIGHT_N; i++) before[i] = wr_queue_find(r.e, LIGHT + i)->delivered_n;
+        uint32_t which = t * 7 % LIGHT_N, many = 1 + t % 3;
+        for (uint32_t i = 0; i < many; i++) CHECK(publish(&publisher, LIGHT + (which + i) % LIGHT_N, 0));
+        wr_port_submit(&publisher.port, SERVER);
+        turn(&r);
+        for (uint32_t i = 0; i < LIGHT_N; i++) {
+            const wr_queue *light = wr_queue_find(r.e, LIGHT + i);
+            bool given_some = (i + LIGHT_N - which) % LIGHT_N < many;
+            CHECK(light->ready_n == 0 && light->delivered_n - before[i] == given_some);
+        }
+        uint32_t n = take(&greedy, &last);
+        CHECK(n <= DELIVERIES_MAX);
+        CHECK(n > 0); /* nor does it wait for the others */
+        given += n;
+        plain(&greedy, WR_OP_ACK, HEAVY, last, WR_FLAG_MULTIPLE);
+        take(&modest, &last);
+    }
+    CHECK(given == heavy->delivered_n && heavy->ready_n == BACKLOG - given);
+    peer_free(&greedy);
+    peer_free(&modest);
+    peer_free(&publisher);
+    rig_free(&r);
+}
+
+/* A client whose ring is never empty, beside others that send a few commands each. `fan`: queues of each of its messages. */
+static void rings(uint32_t fan) {
+    rig r;
+    rig_new(&r);
+    peer heavy, light[3];
+    peer_new(&r, &light[0], 1); /* before it and behind it in the order of a turn */
+    peer_new(&r, &heavy, 2);
+    peer_new(&r, &light[1], 3);
+    peer_new(&r, &light[2], 4);
+    for (uint32_t i = 0; i < fan; i++) CHECK(wr_queue_declare(r.e, FAN + i, false));
+    uint64_t done_before = 0, rows_before = 0;
+    for (uint32_t t = 0; t < TURNS / 4; t++) {
+        while (publish(&heavy, fan ? FAN : HEAVY, fan)) {}
+        wr_port_submit(&heavy.port, SERVER);
+        CHECK(waiting(&heavy) > COMMANDS_MAX);
+        uint64_t from_light = 0;
+        for (uint32_t i = 0; i < 3; i++) {
+            for (uint32_t n = 0; n < 1 + (t + i) % 5; n++, from_light++) CHECK(publish(&light[i], LIGHT + i, 0));
+            wr_port_submit(&light[i].port, SERVER);
+        }
+        turn(&r);
+        for (uint32_t i = 0; i < 3; i++) CHECK(waiting(&light[i]) == 0);
+        uint64_t done = atomic_load(&link_of(&heavy)->processed), rows = r.e->published_n;
+        CHECK(done > done_before && done - done_before <= COMMANDS_MAX);
+        CHECK(rows - rows_before - from_light <= ROWS_MAX);
+        done_before = done;
+        rows_before = rows;
+    }
+    peer_free(&heavy);
+    for (uint32_t i = 0; i < 3; i++) peer_free(&light[i]);
+    rig_free(&r);
+}
+
+int main(void) {
+    deliveries();
+    rings(0);
+    rings(FAN_N);
+    printf("fairness_test: fine\n");
+    return 0;
+}
