@@ -736,8 +736,11 @@ class QueueEngine:
     def request_stop(self) -> None: ...
     def kick(self) -> None: ...
     def offer(self, transient: bool, fd: int, file: int, salt: int, header: Buffer, /) -> None: ...
-    def open_pages(self, segments: str | PathLike[str], node_id: int, memory_bytes: int, /) -> None:
-        """Page rows out beyond memory_bytes; they come back from this folder. Raises OSError."""
+    def open_pages(
+        self, segments: str | PathLike[str], spill: str | PathLike[str], node_id: int, memory_bytes: int, /
+    ) -> None:
+        """Page rows out beyond memory_bytes; they come back from this folder, those of transient messages from the file
+        `spill`, which is made empty. Raises OSError."""
 
     def page_out(self, queue: int, chunk: int, /) -> bool:
         """Page out 1024 rows (tests); false when they have to stay, or are out already."""

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from warren.engine import _core, queue_index, segment
+from warren.engine import _core, atomic_file, queue_index, segment
 from warren.engine.errors import QueueNotFound, StoreError, UsageError
 from warren.engine.formats import FILE_JOURNAL
 from warren.engine.queue_arguments import QueueArguments
@@ -176,6 +176,7 @@ class QueueService:
     _timer_at: float = 0.0
     _lost_said: int = 0
     _damaged_said: int = 0
+    _spill_error_said: int = 0
     _memory_short: bool = False
     _acks_waiting: bytes = b""
 
@@ -194,7 +195,10 @@ class QueueService:
         self._subscriptions = queue_index.read_subscriptions(o.folder)
         self._declare(o.load_catalog())
         if o.memory_bytes:
-            self.engine.open_pages(o.folder.segments, o.node_id, o.memory_bytes)
+            try:
+                self.engine.open_pages(o.folder.segments, o.folder.spill, o.node_id, o.memory_bytes)
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
         self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached, held)
         for line in self.recovered.damaged:
             o.say(f"damaged: {line}")
@@ -335,6 +339,14 @@ class QueueService:
                 "damaged; check the disk"
             )
             self._damaged_said = damaged
+        spill_error = counters["spill_error"]
+        if spill_error != self._spill_error_said:
+            self._spill_error_said = spill_error
+            if spill_error:
+                self.options.say(
+                    f"rows of transient messages stay in memory, {self.options.folder.spill} cannot be written: "
+                    f"{os.strerror(spill_error)}"
+                )
         self.options.timer()
 
     # ---- journal files ----

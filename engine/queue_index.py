@@ -2,6 +2,7 @@
 
     queues/worker-<i>/journal/<n>.jnl    frames (warren.engine.formats), appended by the C engine
     queues/worker-<i>/transient/<n>.jnl  the same for transient messages; removed at every start
+    queues/worker-<i>/transient/rows     their rows while they are not in memory (core/spill.h); the same
     queues/worker-<i>/segments/<n>.dat   <n>.jnl itself (a second link), or the few frames of it that were still alive
     queues/worker-<i>/segments/<queue>/<m>.idx   header page, then 16384 entries of 64 bytes, by sequence mod 16384
     queues/worker-<i>/subscriptions.json   whose claims a subscription holds, also after its deletion
@@ -81,6 +82,10 @@ class Folder:
     @property
     def transient(self) -> Path:
         return self.path / "transient"
+
+    @property
+    def spill(self) -> Path:
+        return self.transient / "rows"
 
     @property
     def segments(self) -> Path:

@@ -194,21 +194,22 @@ static PyObject *engine_offer(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Rows beyond `memory_bytes` leave memory and come back from this folder of segments. */
+/* Rows beyond `memory_bytes` leave memory and come back from this folder of segments, those of transient messages from the spill file. */
 static PyObject *engine_open_pages(PyObject *self, PyObject *args) {
-    const char *segments;
     unsigned long long node_id, memory_bytes;
-    PyObject *path;
-    if (!PyArg_ParseTuple(args, "O&KK", PyUnicode_FSConverter, &path, &node_id, &memory_bytes)) return NULL;
-    wr_queue_engine *e = engine_of(self);
-    segments = PyBytes_AS_STRING(path);
-    int error = e ? wr_pages_open(e, segments, node_id, memory_bytes) : 0;
-    if (error) {
-        errno = error;
-        PyErr_SetFromErrnoWithFilename(PyExc_OSError, segments);
+    PyObject *segments = NULL, *spill = NULL;
+    wr_queue_engine *e = NULL;
+    if (PyArg_ParseTuple(args, "O&O&KK", PyUnicode_FSConverter, &segments, PyUnicode_FSConverter, &spill, &node_id, &memory_bytes) &&
+        (e = engine_of(self))) {
+        int error = wr_pages_open(e, PyBytes_AS_STRING(segments), PyBytes_AS_STRING(spill), node_id, memory_bytes);
+        if (error) {
+            os_error(error);
+            e = NULL;
+        }
     }
-    Py_DECREF(path);
-    if (!e || error) return NULL;
+    Py_XDECREF(segments);
+    Py_XDECREF(spill);
+    if (!e) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -925,7 +926,7 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsO}", "row_bytes", (unsigned long long)wr_rows_bytes(e), "paged", (unsigned long long)e->paged_n, "page_ins",
+    return Py_BuildValue("{sKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsO}", "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
                          (unsigned long long)e->page_ins_n, "page_outs", (unsigned long long)e->page_outs_n, "damaged", (unsigned long long)e->damaged_n, "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",

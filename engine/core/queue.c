@@ -249,7 +249,8 @@ void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
             uint64_t *live = wr_map_put(&e->data_files, entry->file, 0);
             if (live) ++*live;
         }
-    } else if (entry->location == WR_LOCATION_JOURNAL_TRANSIENT || entry->location == WR_LOCATION_STORE_TRANSIENT) {
+    } else {
+        chunk->transient_n++;
         uint32_t *live = wr_files_live(&e->transient_files, entry->file);
         if (live) ++*live;
     }
@@ -285,6 +286,7 @@ void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, w
             if (wr_may_be_in_segment(e, entry)) wr_segment_ack_note(e, q, sequence, (uint32_t)wr_log_look(e->log)->file, false);
         }
     } else {
+        chunk->transient_n--;
         uint32_t *live = wr_files_live(&e->transient_files, entry->file);
         if (live && *live) --*live;
     }
@@ -652,7 +654,7 @@ void wr_queue_recent(wr_queue *q, const wr_entry *entry, bool comes) {
     }
 }
 
-/* alpha: body in an image; beta: row in memory and not in a segment; gamma: row in both; delta: row in a segment only. */
+/* alpha: body in an image; beta: row in memory alone; gamma: row in memory and in a segment; delta: row on disk only. */
 void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_t *gamma, uint64_t *delta) {
     const wr_queue_engine *e = q->engine;
     *alpha = 0;
@@ -665,7 +667,7 @@ void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_
     }
     uint64_t all = q->ready_n + q->unacked_n + wr_aside_n(q);
     *delta = q->paged_n;
-    *gamma = q->segment_n - q->paged_n;
+    *gamma = q->segment_n - (q->paged_n - q->spilled_n);
     *beta = all - *alpha - *gamma - *delta;
 }
 

@@ -1,7 +1,7 @@
 /* The engine of one queue worker: queues, consumers, what is held by whom, and the journal that makes it durable.
  * Design note 001, sections 2, 5, 8; rules 5 and 6 of the store and queue rules. Six files:
  *   queue.c      entries, consumers, delivery, acks: memory only
- *   queuepages.c rows that leave memory and come back from the segments
+ *   queuepages.c rows that leave memory and come back from the segments, or from the spill file
  *   queuepolicy.c what a queue is declared to do: times, lengths, priorities, dead letters
  *   journal.c    frames into the two logs, horizons and gates, replay of a journal file
  *   queueloop.c  links of clients: take-up, commands, sweep; the loop that a worker's life consists of
@@ -17,12 +17,13 @@
  *   A frame lies in the image before its effect shows in shared memory: whoever kills the worker between finds the frame
  *   (salvaged from the image), so HELD slots and entries always fit together again.
  *   No READY row lies below ready_from.
- *   Rows of a paged chunk are READY, persistent, in a segment, and none is still to come; the counts of its description hold.
+ *   Rows of a paged chunk are READY, and transient or in a segment; none is still to come; the counts of its description hold.
  */
 #ifndef WR_QUEUE_H
 #define WR_QUEUE_H
 #include "log.h"
 #include "map.h"
+#include "spill.h"
 #include "storeclient.h"
 
 #define WR_CHUNK_ROWS 1024
@@ -82,11 +83,12 @@ typedef union wr_rows {
     union wr_rows *next_free;
 } wr_rows;
 
-/* What the segment does not say of the rows of a paged chunk. */
+/* What the segment does not say of the rows of a paged chunk. If one of them is transient, all of them lie in the spill file. */
 typedef struct {
     uint64_t live[WR_CHUNK_ROWS / 64]; /* an entry on disk without its bit is of a message that has gone */
     uint64_t redelivered[WR_CHUNK_ROWS / 64];
     uint64_t bytes;
+    uint32_t slot, crc;         /* in the spill file, of transient_n > 0 */
     uint16_t delivery_counts[]; /* absent when all are 0 */
 } wr_page;
 
@@ -95,6 +97,7 @@ typedef struct wr_chunk {
     uint32_t live_n;
     uint32_t ready_n;
     uint32_t segment_n; /* live rows with their index record in a segment */
+    uint32_t transient_n; /* live rows that are not persistent */
     uint32_t stored_n;  /* live rows with their body in the persistent store */
     uint32_t file_low, file_high; /* index files of its rows lie in between (WR_IN_SEGMENT apart) */
     bool counted; /* the page has delivery_counts */
@@ -143,6 +146,7 @@ typedef struct wr_queue {
     uint64_t ready_n, unacked_n, bytes;
     uint64_t segment_n; /* rows with their index record in a segment, resident or not */
     uint64_t paged_n;   /* rows not in memory */
+    uint64_t spilled_n; /* those of them that no segment has */
     wr_recent recent[2][WR_RECENT_FILES]; /* by transient, file modulo */
     uint64_t published_n, delivered_n, acked_n, requeued_n;
     uint64_t asked_n, consumed_n; /* consumers that announced themselves; with a prefetch */
@@ -281,7 +285,12 @@ typedef struct wr_queue_engine {
     uint64_t entries_n, bytes;
     /* pages */
     int segments_fd; /* folder of the segments, -1: rows stay in memory */
-    uint64_t node_id, memory_bytes; /* of rows; above it chunks are paged out */
+    uint64_t node_id, memory_bytes; /* of rows, at most */
+    uint64_t rows_limit; /* above it chunks are paged out: memory_bytes, or less under pressure */
+    uint32_t pressure;   /* as it was taken over from the superblock */
+    uint64_t rate, rate_n, rate_ns; /* rows a second that came or were delivered; counted up to, and when */
+    wr_spill spill;
+    int spill_error; /* errno of the last chunk that found no room there, 0 once one did */
     uint64_t paged_n, page_outs_n, page_ins_n, damaged_n;
     uint64_t trim_after_ns, trim_at;
     uint8_t *page_bytes; /* room for one chunk's entries */
@@ -385,19 +394,25 @@ void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_
 void wr_queue_recent(wr_queue *q, const wr_entry *entry, bool comes);
 
 /* ---- pages (queuepages.c) ---- */
-int wr_pages_open(wr_queue_engine *e, const char *segments, uint64_t node_id, uint64_t memory_bytes); /* 0 or an errno */
+/* Page out to, and in from, the folder of the segments and the spill file. 0 or an errno. */
+int wr_pages_open(wr_queue_engine *e, const char *segments, const char *spill, uint64_t node_id, uint64_t memory_bytes);
 wr_rows *wr_rows_new(wr_queue_engine *e); /* NULL: no memory */
 void wr_rows_free(wr_queue_engine *e, wr_entry *rows); /* all GONE */
 void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chunk); /* the worker ends when the disk does not give them */
 bool wr_page_out(wr_queue_engine *e, wr_queue *q, uint64_t number); /* false: they have to stay */
-/* Page out what exceeds memory_bytes. Pointers to rows and chunks are void after it. */
+/* Page out what exceeds rows_limit, a batch at a time. Pointers to rows and chunks are void after it. */
 void wr_pages_trim(wr_queue_engine *e, uint64_t now);
+/* The limit anew, from the superblock's pressure and the rates; give memory back. Some times a second. */
+void wr_pages_look(wr_queue_engine *e, uint64_t now);
+/* How many bytes rows may have: pressure in 1/1000 (WR_PRESSURE_PAGE …), rate in rows a second. */
+uint64_t wr_pages_limit(uint64_t memory_bytes, uint32_t pressure, uint64_t rate);
+uint32_t wr_pages_pressure(uint32_t held, uint32_t pressure); /* a rise counts at once, a fall beyond the slack only */
 /* Rows in memory near their limit: flush journal files early. Over it while a flush runs: publishers wait for the disk. */
 static inline bool wr_pages_short(const wr_queue_engine *e) {
-    return e->segments_fd >= 0 && (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->memory_bytes / 2;
+    return e->segments_fd >= 0 && (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->rows_limit / 2;
 }
 static inline bool wr_pages_full(const wr_queue_engine *e) {
-    /* A stop finishes the rings, whatever that takes. */
+    /* A stop finishes the rings, whatever that takes. Pressure alone slows nobody down: what it asks for may not be there to leave. */
     return e->offered & WR_EVENT_FILES_MANY && !(e->offered & WR_EVENT_STOP) && e->segments_fd >= 0 &&
            (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->memory_bytes + e->memory_bytes / 4;
 }

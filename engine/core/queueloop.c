@@ -36,7 +36,8 @@ wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
     e->recovering = true;
     e->frozen = true;
     e->segments_fd = -1;
-    e->memory_bytes = UINT64_MAX;
+    e->memory_bytes = e->rows_limit = UINT64_MAX;
+    e->spill.fd = -1;
     e->round = 1;
     e->token_next = 1;
     e->spin_ns = o->spin_ns / 4;
@@ -107,6 +108,7 @@ void wr_queue_free(wr_queue_engine *e) {
     }
     free(e->page_bytes);
     if (e->segments_fd >= 0) close(e->segments_fd);
+    wr_spill_close(&e->spill);
     for (uint32_t s = 0; s < 2; s++) {
         wr_map_free(&e->stores[s].refs);
         wr_map_free(&e->stores[s].missing);
@@ -757,6 +759,7 @@ static void publish_counters(wr_queue_engine *e, uint64_t now) {
 #undef PUT
     if (e->dirty_n) wr_queue_stats_write(e);
     e->last_stats_ns = now;
+    wr_pages_look(e, now);
 }
 
 /* One turn over everything. True when something moved. */
@@ -774,7 +777,7 @@ static bool run_round(wr_queue_engine *e) {
     /* While slots wait to be freed nothing new is handed out: a kill now would leave two slots for one message. */
     if (!e->stalled) any |= wr_deliver(e);
     any |= wr_queue_store_round(e);
-    if (wr_rows_bytes(e) > e->memory_bytes) wr_pages_trim(e, 0);
+    if (wr_rows_bytes(e) > e->rows_limit) wr_pages_trim(e, 0);
     if (e->first_unsealed_ns || e->want_commit || e->unsynced) any |= wr_journal_seal(e, wr_now_ns(), false);
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];

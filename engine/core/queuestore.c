@@ -138,7 +138,7 @@ static void drop_missing(wr_queue_engine *e, uint32_t store) {
         uint64_t end = q->chunk_base + q->chunks_n;
         for (uint64_t number = q->chunk_base; number < end; number++) {
             const wr_chunk *chunk = wr_queue_chunk_peek(q, number);
-            if (!chunk || (!store && !chunk->stored_n)) continue; /* do not bring back what holds none of them */
+            if (!chunk || !(store ? chunk->transient_n : chunk->stored_n)) continue; /* do not bring back what holds none of them */
             for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
                 uint64_t sequence = number * WR_CHUNK_ROWS + r, a, b;
                 wr_entry *entry = wr_queue_entry(q, sequence);

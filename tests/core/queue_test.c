@@ -1,7 +1,8 @@
 /* The queue worker's engine with client, worker and committers as threads of one process (for ASan and TSan), and its speed.
  *
  * Goal: every message published is delivered once and in order, acks empty the queue, the journal replays to what was left;
- * a hostile client loses its link and nobody else anything; rows that left memory come back as they were. Method: a wr_port plays the clients.
+ * a hostile client loses its link and nobody else anything; rows that left memory come back as they were, and leave earlier under
+ * pressure. Method: a wr_port plays the clients.
  *
  *   queue_test                          the checks; exits 0
  *   queue_test bench SIZE MESSAGES SYNC prints messages a second for publish + deliver + ack
@@ -10,6 +11,7 @@
 #include "queue.h"
 #include "segment_entry.h"
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -425,22 +427,34 @@ static void flush_file(rig *r, uint32_t file) {
     free(rows);
 }
 
-/* A queue whose rows lie in segments, and nearly all of them out of memory; no thread, no client. */
-static wr_queue *paged_queue(rig *r, uint32_t id, uint64_t rows) {
-    wr_queue_engine *e = r->engine;
-    char path[128];
-    snprintf(path, sizeof path, "%s/segments", folder);
-    mkdir(path, 0700);
-    assert(wr_pages_open(e, path, 7, 3 * sizeof(wr_rows)) == 0);
-    wr_queue *q = wr_queue_declare(e, id, true);
-    wr_files_add(&e->files, 1);
-    for (uint64_t s = 0; s < rows; s++) {
+static void open_pages(rig *r, uint64_t memory_bytes) {
+    char segments[128], spill[128];
+    snprintf(segments, sizeof segments, "%s/segments", folder);
+    snprintf(spill, sizeof spill, "%s/rows", folder);
+    mkdir(segments, 0700);
+    assert(wr_pages_open(r->engine, segments, spill, 7, memory_bytes) == 0);
+}
+
+/* Every nth row from the first is transient, none for 0; their bodies lie in files 1, of the one journal and the other. */
+static void fill(wr_queue_engine *e, wr_queue *q, uint64_t rows, uint64_t transient_each) {
+    for (uint64_t s = q->next, end = s + rows; s < end; s++) {
+        bool transient = transient_each && s % transient_each == 0;
         wr_entry entry = {.file = 1, .offset = (uint32_t)s, .frame_length = 100, .body_length = 10, .index_file = 1,
-                          .location = WR_LOCATION_JOURNAL, .flags = WR_ENTRY_PERSISTENT};
+                          .location = transient ? WR_LOCATION_JOURNAL_TRANSIENT : WR_LOCATION_JOURNAL,
+                          .flags = transient ? 0 : WR_ENTRY_PERSISTENT};
         memcpy(entry.id, &s, 8);
         assert(wr_queue_room(e, q, s) == 0);
         wr_queue_insert(e, q, s, &entry);
     }
+}
+
+/* A queue whose rows lie in segments, and nearly all of them out of memory; no thread, no client. */
+static wr_queue *paged_queue(rig *r, uint32_t id, uint64_t rows) {
+    wr_queue_engine *e = r->engine;
+    open_pages(r, 3 * sizeof(wr_rows));
+    wr_queue *q = wr_queue_declare(e, id, true);
+    wr_files_add(&e->files, 1);
+    fill(e, q, rows, 0);
     wr_pages_trim(e, 0);
     assert(q->paged_n == 0 && wr_rows_bytes(e) > e->memory_bytes); /* the journal alone knows them */
     wr_queue_check(e, q);
@@ -566,6 +580,192 @@ static void check_paged_delivery(void) {
     rig_free(r);
 }
 
+/* A scratch file of slots: what was put comes back, slots are used again, and the last one to go takes the file's bytes with it. */
+static void check_spill(void) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/slots", folder);
+    wr_spill s;
+    uint8_t bytes[512], found[512];
+    uint32_t slots[200], again;
+    struct stat there;
+    assert(wr_spill_open(&s, path, sizeof bytes) == 0);
+    for (uint32_t i = 0; i < 200; i++) {
+        memset(bytes, (int)i, sizeof bytes);
+        assert(wr_spill_put(&s, bytes, &slots[i]) == 0 && slots[i] == i);
+    }
+    wr_spill_drop(&s, slots[70]);
+    wr_spill_drop(&s, slots[7]);
+    memset(bytes, 250, sizeof bytes);
+    assert(wr_spill_put(&s, bytes, &again) == 0 && again == 7);
+    for (uint32_t i = 0; i < 200; i++) {
+        memset(bytes, i == 7 ? 250 : (int)i, sizeof bytes);
+        assert(wr_spill_get(&s, slots[i], found) == 0 && !memcmp(bytes, found, sizeof bytes));
+        if (i != 70) wr_spill_drop(&s, slots[i]);
+    }
+    assert(stat(path, &there) == 0 && there.st_size == 0 && s.slots_n == 0);
+    assert(wr_spill_put(&s, bytes, &again) == 0 && again == 0);
+    assert(ftruncate(s.fd, 100) == 0);
+    assert(wr_spill_get(&s, again, found) == 0 && found[0] == bytes[0] && found[100] == 0);
+    /* no room on the disk: nothing was taken */
+    close(s.fd);
+    s.fd = open("/dev/full", O_RDWR);
+    assert(s.fd >= 0 && wr_spill_put(&s, bytes, &again) == ENOSPC && s.slots_n == 1 && s.free_n == 0);
+    wr_spill_close(&s);
+    assert(wr_spill_put(&s, bytes, &again) == EBADF);
+}
+
+/* Transient rows leave memory too, alone and among persistent ones, and come back as they were. */
+static void check_transient_pages(void) {
+    rig *r = rig_new();
+    wr_queue_engine *e = r->engine;
+    e->recovering = false;
+    open_pages(r, 3 * sizeof(wr_rows));
+    wr_files_add(&e->files, 1);
+    wr_files_add(&e->transient_files, 1);
+    wr_queue *q = wr_queue_declare(e, 20, false), *mixed = wr_queue_declare(e, 21, true);
+    fill(e, q, PAGED_ROWS, 1);
+    wr_pages_trim(e, 0);
+    wr_queue_check(e, q);
+    assert(wr_rows_bytes(e) <= e->memory_bytes && q->paged_n == q->spilled_n && q->paged_n >= PAGED_ROWS - 3 * WR_CHUNK_ROWS);
+    uint64_t alpha, beta, gamma, delta;
+    wr_queue_states(q, &alpha, &beta, &gamma, &delta);
+    assert(gamma == 0 && delta == q->paged_n && alpha + beta == PAGED_ROWS - delta);
+    /* one in three is transient: the chunk stays until the others are in segments, too */
+    fill(e, mixed, PAGED_ROWS, 3);
+    wr_pages_trim(e, UINT64_MAX);
+    assert(mixed->paged_n == 0);
+    flush_file(r, 1);
+    wr_pages_trim(e, UINT64_MAX);
+    wr_queue_check(e, mixed);
+    assert(wr_rows_bytes(e) <= 6 * sizeof(wr_rows) && mixed->paged_n >= PAGED_ROWS - 3 * WR_CHUNK_ROWS && mixed->spilled_n < mixed->paged_n / 2);
+    /* marks and counts, gaps, and acks of segments for the persistent ones alone */
+    for (uint64_t s = 0; s < PAGED_ROWS; s++) {
+        wr_entry *entry = wr_queue_entry(mixed, s);
+        assert(entry && entry->offset == s && !memcmp(entry->id, &s, 8));
+        assert(entry->location == (s % 3 ? WR_LOCATION_SEGMENT : WR_LOCATION_JOURNAL_TRANSIENT));
+        if (s % 5 == 0) {
+            wr_queue_remove_entry(e, mixed, s, entry, true, false);
+        } else if (s % 5 == 1) {
+            entry->flags |= WR_ENTRY_REDELIVERED;
+            entry->delivery_count = (uint16_t)(s % 7);
+        }
+        if (s % 500 == 0) wr_pages_trim(e, UINT64_MAX);
+    }
+    assert(wr_page_out(e, mixed, 0) && wr_page_out(e, mixed, 1));
+    wr_queue_check(e, mixed);
+    assert(wr_queue_base(mixed) == 1);
+    uint64_t gone = 0;
+    for (uint64_t i = 0; i < e->segment_acks_n; i++) gone += e->segment_acks[i].count;
+    assert(gone == (PAGED_ROWS + 4) / 5 - (PAGED_ROWS + 14) / 15);
+    for (uint64_t s = 0; s < PAGED_ROWS; s++) {
+        const wr_entry *entry = wr_queue_entry(mixed, s);
+        assert(!entry == (s % 5 == 0));
+        if (!entry) continue;
+        assert(entry->delivery_count == (s % 5 == 1 ? s % 7 : 0) && !(entry->flags & WR_ENTRY_REDELIVERED) == (s % 5 != 1));
+        if (s % 500 == 0) wr_pages_trim(e, UINT64_MAX);
+    }
+    /* a damaged slot costs its chunk, which is counted, no more */
+    assert(!wr_queue_chunk_peek(q, 3)->rows);
+    assert(pwrite(e->spill.fd, "x", 1, (off_t)(wr_queue_chunk_peek(q, 3)->page->slot * sizeof(wr_rows) + 5)) == 1);
+    assert(!wr_queue_entry(q, 3 * WR_CHUNK_ROWS) && e->damaged_n == WR_CHUNK_ROWS && q->ready_n == PAGED_ROWS - WR_CHUNK_ROWS);
+    wr_queue_check(e, q);
+    /* without room on the disk rows stay in memory, and leave when there is some */
+    int fd = e->spill.fd;
+    assert(wr_queue_entry(q, 5 * WR_CHUNK_ROWS));
+    e->spill.fd = open("/dev/full", O_RDWR);
+    assert(!wr_page_out(e, q, 5) && e->spill_error == ENOSPC);
+    wr_queue *plain = wr_queue_declare(e, 22, true);
+    fill(e, plain, 3 * WR_CHUNK_ROWS, 0);
+    fill(e, plain, 3 * WR_CHUNK_ROWS, 1);
+    flush_file(r, 1);
+    wr_pages_trim(e, UINT64_MAX);
+    assert(plain->paged_n == WR_CHUNK_ROWS && !plain->spilled_n); /* nor are others kept from leaving; its head stays */
+    wr_queue_drop(e, plain);
+    close(e->spill.fd);
+    e->spill.fd = fd;
+    assert(wr_page_out(e, q, 5) && !e->spill_error);
+    wr_queue_check(e, q);
+    /* all of it goes, read back or not, and the file with it */
+    assert(wr_queue_purge(e, q, UINT64_MAX, true) == PAGED_ROWS - WR_CHUNK_ROWS && q->paged_n == 0 && q->spilled_n == 0);
+    wr_queue_drop(e, mixed);
+    wr_queue_drop(e, q);
+    assert(e->entries_n == 0 && e->paged_n == 0 && e->bytes == 0 && e->spill.slots_n == 0);
+    assert(*wr_files_live(&e->transient_files, 1) == WR_CHUNK_ROWS); /* which file the damaged ones named is not known any more */
+    rig_free(r);
+}
+
+/* How many rows may stay: by pressure and rates. */
+static void check_limit(void) {
+    uint64_t floor = 16 * sizeof(wr_rows);
+    for (uint64_t memory_bytes = sizeof(wr_rows); memory_bytes < 1ull << 40; memory_bytes *= 3)
+        for (uint64_t rate = 0; rate < 1ull << 30; rate = 4 * rate + 1) {
+            uint64_t before = memory_bytes, steps = 0;
+            for (uint32_t pressure = 0; pressure <= 1100; pressure++) {
+                uint64_t limit = wr_pages_limit(memory_bytes, pressure, rate);
+                assert(limit <= before); /* falls with the pressure, evenly */
+                assert(before - limit <= memory_bytes / 500 + 1);
+                assert(limit >= (memory_bytes < floor ? memory_bytes : floor));
+                assert(limit >= wr_pages_limit(memory_bytes, pressure, rate / 2)); /* grows with the rates */
+                assert(pressure > WR_PRESSURE_PAGE || limit == memory_bytes);
+                assert(pressure < 1000 || limit <= (memory_bytes / 2 > floor ? memory_bytes / 2 : floor));
+                steps += limit != before;
+                before = limit;
+            }
+            assert(memory_bytes <= floor || steps >= 400);
+        }
+    assert(wr_pages_limit(1u << 30, 1000, 0) == floor);
+    assert(wr_pages_limit(1u << 30, 1000, 4u << 20) == (2u << 20) * sizeof(wr_entry)); /* rows of half a second */
+    /* a rise counts at once, a fall beyond the slack only */
+    uint32_t held = 0, changes = 0;
+    for (uint32_t i = 0; i < 100; i++) {
+        uint32_t next = wr_pages_pressure(held, i % 2 ? 700 : 660);
+        changes += next != held;
+        held = next;
+    }
+    assert(held == 700 && changes <= 2);
+    assert(wr_pages_pressure(700, 400) == 450 && wr_pages_pressure(450, 0) == 50 && wr_pages_pressure(30, 0) == 30);
+}
+
+/* The loop follows the pressure in the superblock; heads stay, whatever it says; memory is used again when it has passed. */
+static void check_pressure(void) {
+    rig *r = rig_new();
+    wr_queue_engine *e = r->engine;
+    open_pages(r, 200 * sizeof(wr_rows));
+    e->recovering = false;
+    wr_files_add(&e->transient_files, 1);
+    wr_queue *queues[20];
+    for (uint32_t i = 0; i < 20; i++) {
+        queues[i] = wr_queue_declare(e, 30 + i, false);
+        fill(e, queues[i], 8 * WR_CHUNK_ROWS, 1);
+    }
+    wr_queue_run(e, 0, false);
+    assert(e->paged_n == 0 && e->rows_limit == e->memory_bytes);
+    atomic_store(&r->super->pressure, 750);
+    for (int i = 0; i < 3; i++) wr_queue_run(e, 0, false); /* looked at at the end of a run, acted on in the next one */
+    uint64_t middle = e->rows_limit;
+    assert(middle < 110 * sizeof(wr_rows) && middle > 100 * sizeof(wr_rows) && wr_rows_bytes(e) <= middle && e->page_outs_n);
+    atomic_store(&r->super->pressure, 720); /* what left lowers it: nothing swings */
+    for (int i = 0; i < 3; i++) wr_queue_run(e, 0, false);
+    assert(e->rows_limit == middle);
+    atomic_store(&r->super->pressure, 1000);
+    for (int i = 0; i < 3; i++) wr_queue_run(e, 0, false);
+    assert(e->rows_limit == 16 * sizeof(wr_rows));
+    uint64_t outs = e->page_outs_n;
+    for (uint32_t i = 0; i < 20; i++) {
+        wr_queue_check(e, queues[i]);
+        for (uint64_t number = 0; number < 8; number++) assert(!wr_queue_chunk_peek(queues[i], number)->rows == (number >= 2));
+    }
+    assert(outs == 20 * 6);
+    atomic_store(&r->super->pressure, 0);
+    for (int i = 0; i < 3; i++) wr_queue_run(e, 0, false);
+    assert(e->rows_limit == e->memory_bytes && e->pressure == 50);
+    for (uint32_t i = 0; i < 20; i++)
+        for (uint64_t s = 0; s < 8 * WR_CHUNK_ROWS; s++) assert(wr_queue_entry(queues[i], s)->offset == s);
+    wr_queue_run(e, 0, false);
+    assert(e->paged_n == 0 && e->page_outs_n == outs);
+    rig_free(r);
+}
+
 static void remove_files(void) {
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -594,6 +794,10 @@ int main(int argc, char **argv) {
     check_hostile();
     check_pages();
     check_paged_delivery();
+    check_spill();
+    check_transient_pages();
+    check_limit();
+    check_pressure();
     remove_files();
     printf("queue_test: ok\n");
     return 0;

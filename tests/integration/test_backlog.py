@@ -1,8 +1,11 @@
 """Goal: a queue far longer than its memory loses nothing, keeps its order, and doubles nothing, whatever dies on the
-way; its rows stay within the setting. Method: a real node with small files and the least memory, its worker and the
-whole node killed while it fills and while it drains.
+way; its rows stay within the setting, within less of it when memory runs short, and those of transient messages too.
+Method: a real node with small files and the least memory, its worker and the whole node killed while it fills and while
+it drains. Pressure: a node with memory for all, its supervisor stopped, and the word that it writes set in its place.
 """
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren.engine.node_directory import NodeDirectory
+from warren.ipc.superblock import Superblock
 from warren.tools.bench.queue import run_backlog, run_restart
 
 from support.real_node import RealNode
@@ -80,6 +85,84 @@ def test_a_backlog_far_beyond_memory_survives_kills_and_drains_once_and_in_order
             assert queue.get_many(1, timeout=0.2) == []
         data_files = running.directory / "queues" / "worker-0" / "segments"
         wait_until(lambda: len(list(data_files.glob("*.dat"))) <= 2, 30, what="data files that are gone")
+
+
+def drained(queue: warren.Queue, first: int, n: int) -> None:
+    """Take and ack messages `first` to `n`, each once, in order and with its content."""
+    expected = first
+    while expected < n:
+        taken = queue.get_many(min(BATCH, n - expected), timeout=30)
+        numbers = range(expected, expected + len(taken))
+        assert [message.body for message in taken] == [b"%08d" % number + b"." * 60 for number in numbers]
+        queue.ack(taken)
+        expected += len(taken)
+
+
+def test_a_transient_backlog_far_beyond_memory_drains_in_order_and_does_not_outlive_its_worker(tmp_path: Path) -> None:
+    with RealNode(tmp_path / "data", **SETTINGS) as running, warren.attach(running.directory) as node:
+        queue = node.queue("long")  # durable: its messages are not
+        rows = running.directory / "queues" / "worker-0" / "transient" / "rows"
+        for bodies in batches():
+            queue.put_many(bodies, timeout=60, persistent=False)
+
+        wait_until(lambda: queue.stats()["ready"] == N)  # accepted is not yet counted
+
+        def resident() -> int:
+            found = queue.stats()
+            assert found["ready"] == N
+            assert sum(found[state] for state in ("alpha", "beta", "gamma", "delta")) == N
+            return int(N - found["delta"]) * ROW_BYTES
+
+        wait_until(lambda: resident() < MEMORY, 30, what="memory")
+        assert rows.stat().st_size > N // 2 * ROW_BYTES
+        drained(queue, 0, N // 2)
+        wait_until(lambda: queue.stats()["ready"] + queue.stats()["unacked"] == N - N // 2)
+        running.kill("worker-0")
+        wait_until(lambda: queue.stats()["ready"] + queue.stats()["unacked"] == 0, 30, what="an empty queue")
+        assert rows.stat().st_size == 0
+        for bodies in batches():
+            queue.put_many(bodies, timeout=60, persistent=False)
+        queue.put(b"it lives", persistent=True)
+        assert queue.purge() == N + 1
+        wait_until(lambda: queue.stats()["ready"] + queue.stats()["unacked"] == 0, 30, what="an empty queue")
+        assert rows.stat().st_size == 0
+        for bodies in batches():
+            queue.put_many(bodies, timeout=60, persistent=False)
+        drained(queue, 0, N)
+        wait_until(lambda: queue.stats()["unacked"] == 0)
+        wait_until(lambda: len(list(rows.parent.glob("*.jnl"))) <= 2, 30, what="files that are gone")
+
+
+def test_under_memory_pressure_rows_leave_memory_and_the_drain_is_in_order(tmp_path: Path) -> None:
+    settings = SETTINGS | {"queue_memory_bytes": 64 << 20}
+    with RealNode(tmp_path / "data", **settings) as running, warren.attach(running.directory) as node:
+        superblock = Superblock.attach(NodeDirectory(running.directory).read().node_id)
+        durable, transient = node.queue("durable"), node.queue("transient", durable=False)
+        for bodies in batches():
+            durable.put_many(bodies, timeout=60)
+            transient.put_many(bodies, timeout=60)
+        wait_until(lambda: transient.stats()["ready"] == N)
+
+        def resident() -> int:
+            found = [queue.stats() for queue in (durable, transient)]
+            assert [item["ready"] for item in found] == [N, N]
+            return sum(item["ready"] - item["delta"] for item in found)
+
+        assert resident() == 2 * N
+        supervisor = running.pids()["supervisor"]
+        os.kill(supervisor, signal.SIGSTOP)  # it would write its own figure each second
+        try:
+            before = 2 * N
+            for pressure, most in ((800, N), (1000, N // 2)):
+                superblock.set("pressure", pressure)
+                wait_until(lambda most=most: resident() < most, 30, what="rows that leave memory")
+                assert resident() < before
+                before = resident()
+            drained(durable, 0, N)
+            drained(transient, 0, N)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+            superblock.close()
 
 
 def test_the_benches_of_long_queues_count_every_message(tmp_path: Path) -> None:

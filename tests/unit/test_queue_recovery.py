@@ -17,6 +17,7 @@ import pytest
 
 from warren.engine import queue_index
 from warren.engine.formats import FILE_HEADER_BYTES
+from warren.engine.queue_index import Folder
 from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
 
 from support.queue_probe import NO, OK, Incarnation, Node, Peer, Queue
@@ -763,7 +764,10 @@ def test_a_million_messages_come_back_fast(tmp_path: Path) -> None:
 def paging(tmp_path: Path) -> Node:
     """A worker with memory for one chunk of rows: whatever can leave it does. Journal files of some 1,300 messages."""
     return Node(
-        tmp_path, queues=[Queue(1), Queue(2), Queue(5, subscription_of=1)], journal_files_max=2, memory_bytes=60_000
+        tmp_path,
+        queues=[Queue(1), Queue(2), Queue(3, durable=False), Queue(5, subscription_of=1)],
+        journal_files_max=2,
+        memory_bytes=60_000,
     )
 
 
@@ -931,6 +935,168 @@ def test_a_damaged_entry_of_a_paged_chunk_costs_one_message_and_is_reported(pagi
     assert numbers == [i for i in range(9_000) if i != 3_000]
     worker.engine.check()
     worker.until(lambda: any("1 messages dropped" in line for line in paging.said))
+    worker.kill()
+
+
+def publish_transient(worker: Incarnation, producer: Peer, queue: int, n: int, first: int = 0) -> None:
+    """Publish n numbered transient bodies, and wait until the worker has them."""
+    for i in range(first, first + n):
+        producer.publish(queue, b"%08d" % i + b"." * 90, flags=0)
+        if producer.prepared % 64 == 0:
+            worker.until(lambda: producer.get("head") + 900 > producer.prepared)
+    worker.until(lambda: producer.get("processed") == producer.prepared)
+    worker.turns(2)
+    worker.engine.check()
+
+
+def spilled(node: Node) -> int:
+    """Bytes in the file of transient rows."""
+    return node.folder.spill.stat().st_size
+
+
+def test_a_transient_backlog_leaves_memory_and_is_delivered_once_and_in_order(paging: Node) -> None:
+    worker = paging.worker()
+    producer, consumer = paging.peer(worker), paging.peer(worker)
+    n = 15_000
+    publish_transient(worker, producer, 3, n)
+    ready, _unacked, alpha, beta, gamma, delta = worker.engine.stats(3)[:6]
+    assert (ready, gamma, alpha + beta + delta) == (n, 0, n)
+    assert delta >= n - 4 * 1024
+    assert worker.engine.counters()["row_bytes"] <= 4 * 1024 * 56
+    assert n * 56 > spilled(paging) >= delta * 56
+    # some are held, some go, some come back in their places, and leave memory as they are
+    consumer.credit(3, credit=200)
+    worker.turns()
+    held = [item.sequence for item in consumer.receive(worker)]
+    assert held == list(range(200))
+    consumer.ack_many(3, held[::2])
+    consumer.command("OP_CANCEL", queue=3, flags=CONSTANTS["FLAG_REQUEUE"])
+    worker.turns()
+    assert worker.engine.page_out(3, 0)
+    worker.engine.check()
+    seen = drain(worker, consumer, 3)
+    assert seen == [*((i, True) for i in range(1, 200, 2)), *((i, False) for i in range(200, n))]
+    worker.engine.check()
+    assert worker.engine.counters()["messages"] == worker.engine.counters()["paged"] == 0
+    assert spilled(paging) == 0
+    worker.kill()
+
+
+def test_transient_messages_among_persistent_ones_leave_memory_with_them_and_go_with_the_worker(paging: Node) -> None:
+    worker = paging.worker()
+    producer, consumer = paging.peer(worker), paging.peer(worker)
+    n = 20_000
+    for i in range(n):
+        producer.publish(1, b"%08d" % i + b"." * 90, flags=0 if i % 3 else PERSISTENT)
+        if producer.prepared % 64 == 0:
+            worker.until(lambda: producer.get("head") + 900 > producer.prepared)
+    worker.until(lambda: producer.get("synced") == producer.prepared)
+    settle(worker)
+    assert worker.engine.stats(1)[5] > n // 3
+    consumer.credit(1, credit=200)
+    worker.turns()
+    found = consumer.receive(worker)
+    assert [int(item.body[:8]) for item in found] == list(range(200))
+    consumer.ack_many(1, [item.sequence for item in found])
+    worker.turns()
+    worker.engine.check()
+    worker.kill()
+    paging.peers.clear()
+    worker = paging.worker()
+    assert spilled(paging) == 0
+    assert drain(worker, paging.peer(worker), 1) == [(i, True) for i in range(201, n, 3)]
+    worker.engine.check()
+    worker.kill()
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_nothing_of_a_transient_backlog_comes_back(paging: Node, end: str) -> None:
+    worker = paging.worker()
+    publish_transient(worker, paging.peer(worker), 3, 8_000)
+    assert spilled(paging) > 0
+    if end == "kill":
+        worker.kill()
+    else:
+        assert worker.stop()
+    paging.peers.clear()
+    worker = paging.worker()
+    assert worker.engine.stats(3)[0] == spilled(paging) == 0
+    publish_transient(worker, paging.peer(worker), 3, 10)
+    assert drain(worker, paging.peer(worker), 3) == [(i, False) for i in range(10)]
+    worker.kill()
+
+
+def test_a_purge_and_a_deletion_reach_transient_messages_that_are_not_in_memory(paging: Node) -> None:
+    paging.queues.append(Queue(4, durable=False))
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    publish_transient(worker, producer, 3, 8_000)
+    publish_transient(worker, producer, 4, 8_000)
+    assert producer.control(worker, op="purge", queue=3) == {"count": 8_000}
+    worker.engine.check()
+    paging.queues = [queue for queue in paging.queues if queue.id != 4]
+    SUPERBLOCK.pack_into(paging.superblock.buffer, "catalog_version", 2)
+    worker.turns(3)
+    assert worker.engine.counters()["messages"] == worker.engine.counters()["paged"] == spilled(paging) == 0
+    worker.until(lambda: len(list(paging.folder.transient.glob("*.jnl"))) <= 2)
+    worker.kill()
+
+
+def test_a_spill_file_that_was_damaged_costs_a_chunk_and_is_reported(paging: Node) -> None:
+    worker = paging.worker()
+    publish_transient(worker, paging.peer(worker), 3, 8_000)
+    with open(paging.folder.spill, "r+b") as file:
+        file.write(b"\xff")  # its first slot
+    numbers = [number for number, _marked in drain(worker, paging.peer(worker), 3)]
+    assert len(numbers) == 8_000 - 1024
+    assert numbers == sorted(set(numbers))
+    worker.engine.check()
+    worker.until(lambda: any("1024 messages dropped" in line for line in paging.said))
+    worker.kill()
+
+
+def test_a_disk_without_room_for_transient_rows_is_reported_and_costs_memory_only(
+    paging: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "spill", Path("/dev/full"))
+    worker = paging.worker()
+    producer = paging.peer(worker)
+    publish_transient(worker, producer, 3, 6_000)
+    worker.until(lambda: any("No space left" in line for line in paging.said))
+    assert worker.engine.stats(3)[5] == 0
+    assert drain(worker, producer, 3) == [(i, False) for i in range(6_000)]
+    worker.kill()
+
+
+def test_under_pressure_rows_leave_memory_earlier_and_order_stays(tmp_path: Path) -> None:
+    node = Node(tmp_path, queues=[Queue(1), Queue(3, durable=False)], journal_files_max=4, memory_bytes=8 << 20)
+    worker = node.worker()
+    producer = node.peer(worker)
+    publish(worker, producer, 1, 40_000, size=100)
+    publish_transient(worker, producer, 3, 40_000)
+    worker.engine.check()
+    counters = worker.engine.counters
+    assert counters()["rows_limit"] == 8 << 20
+    assert counters()["paged"] == 0
+    sizes = [counters()["row_bytes"]]
+    for pressure in (700, 850, 1000):
+        SUPERBLOCK.pack_into(node.superblock.buffer, "pressure", pressure)
+        settle(worker)
+        sizes.append(counters()["row_bytes"])
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] <= sizes[0] // 3
+    limit = counters()["rows_limit"]
+    assert limit < 4 << 20
+    SUPERBLOCK.pack_into(node.superblock.buffer, "pressure", 960)
+    worker.turns(3)
+    assert counters()["rows_limit"] <= limit, "what leaves lowers the pressure: that must not bring it back"
+    consumer = node.peer(worker)
+    assert drain(worker, consumer, 1) == [(i, False) for i in range(40_000)]
+    assert drain(worker, consumer, 3) == [(i, False) for i in range(40_000)]
+    worker.engine.check()
+    SUPERBLOCK.pack_into(node.superblock.buffer, "pressure", 0)
+    worker.turns(3)
+    assert counters()["rows_limit"] == 8 << 20
     worker.kill()
 
 
