@@ -66,7 +66,8 @@ def store_folder(directory: Path, server: int) -> Path:
 
 def say(text: str) -> None:
     """One line for people, into the server's log."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} store: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk costs the line, not the process
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} store: {text}", file=sys.stderr, flush=True)
 
 
 class MessageStore:

@@ -178,9 +178,14 @@ class NodeDirectory:
                     f"{self.path} is in use by {f'process {pid}' if pid else 'another process'}: "
                     "attach to its node, stop it with `warren stop`, or choose another directory"
                 ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._lock = descriptor
+        said = b"%d\n" % os.getpid()
+        try:  # in place: who takes over a node on a full disk needs no space for it
+            os.pwrite(descriptor, said, 0)
+            os.ftruncate(descriptor, len(said))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise atomic_file.explain(error, f"cannot write {self.path / LOCK}") from error
 
     def unlock(self) -> None:
         """Let go of the lock. In a child of the holder this only closes the child's descriptor, if done before the
@@ -287,7 +292,9 @@ class NodeDirectory:
             return Launch()
 
     def write_launch(self, launch: Launch) -> None:
-        """Remember how this supervisor was started."""
+        """Remember how this supervisor was started. What is known already needs no space on the disk."""
+        if self.path.joinpath(LAUNCH).exists() and self.read_launch() == launch:
+            return
         atomic_file.replace(self.path / LAUNCH, msgspec.json.encode(launch) + b"\n")
 
 

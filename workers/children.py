@@ -253,8 +253,8 @@ def _child(
         if passed and not select.select([supervisor_pidfd], [], [], 0)[0]:
             code = role.main(supervisor_pidfd)
     except (FormatVersionError, PermissionRefused) as error:
-        print(f"warren: {error}", file=sys.stderr)
         code = EXIT_DO_NOT_RESTART
+        print(f"warren: {error}", file=sys.stderr)
     except Error as error:
         print(f"warren: {error}", file=sys.stderr)
     except BaseException:  # noqa: BLE001 - the last line of a process: whatever it is goes into its log

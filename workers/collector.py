@@ -47,7 +47,8 @@ JOB_SHARE, VERIFY_SHARE = 0.5, 0.2
 
 def say(text: str) -> None:
     """One line into the collector's log."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} collector: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk costs the line, not the process
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} collector: {text}", file=sys.stderr, flush=True)
 
 
 class _GivenUp(Exception):

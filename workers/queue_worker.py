@@ -48,7 +48,8 @@ CRASH_POINTS = {
 
 def say(line: str) -> None:
     """One line into the worker's log."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk costs the line, not the process
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 class Worker:

@@ -1,0 +1,98 @@
+"""A small disk that is filled and emptied below a node, and what its alarms say: for tests of alarms."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from warren.workers.control import ControlClient
+
+from support.waiting import wait_until
+
+MIB = 1 << 20
+LIMIT = 4 * MIB
+LEFT = 2 * MIB
+
+
+class Disk:
+    """A small disk that is filled up to a few bytes, or emptied again."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.directory = place / "node"
+        self.ballast = place / "ballast"
+
+    def free(self) -> int:
+        found = os.statvfs(self.place)
+        return found.f_bavail * found.f_frsize
+
+    def leave(self, size: int) -> None:
+        """The node makes files and lets go of files meanwhile: look again until it is so."""
+
+        def full() -> bool:
+            if (more := self.free() - size) > 0:
+                with open(self.ballast, "ab") as file:
+                    try:
+                        os.posix_fallocate(file.fileno(), 0, file.tell() + more)
+                    except OSError as error:
+                        if error.errno != errno.ENOSPC:
+                            raise
+            return self.free() <= size
+
+        wait_until(full, 20, what=f"a disk with only {size} bytes free")
+
+    def empty(self) -> None:
+        self.ballast.unlink(missing_ok=True)
+
+
+def status(directory: Path) -> dict[str, Any]:
+    with ControlClient(directory) as control:
+        return control.call("status", timeout=30)
+
+
+def alarm_row(directory: Path, name: str) -> dict[str, Any] | None:
+    return next((row for row in status(directory)["alarm_details"] if row["alarm"] == name), None)
+
+
+def alarm_on(directory: Path, name: str = "disk") -> dict[str, Any]:
+    return wait_until(lambda: alarm_row(directory, name), 20, what=f"alarm {name}")  # type: ignore[return-value]
+
+
+def filled(disk: Disk) -> dict[str, Any]:
+    """Fill the disk, and again if the node lets go of files before it looks; the alarm."""
+
+    def found() -> dict[str, Any] | None:
+        disk.leave(LEFT)
+        return alarm_row(disk.directory, "disk")
+
+    return wait_until(found, 20, what="alarm disk")  # type: ignore[return-value]
+
+
+def alarm_off(directory: Path) -> None:
+    wait_until(lambda: not status(directory)["alarms"], 20, what="the end of the alarms")
+
+
+class Later:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self.answer: Any = None
+
+        def run() -> None:
+            try:
+                self.answer = call()
+            except BaseException as error:  # noqa: BLE001 - looked at by `end`
+                self.error = error
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    def end(self) -> Any:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.answer
