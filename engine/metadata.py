@@ -123,8 +123,10 @@ def options(
     if not isinstance(persistent, bool):
         raise UsageError(f"persistent is True or False, not {persistent!r}")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    due = now + _milliseconds("delay", delay) if delay else 0
-    expires = (due or now) + _milliseconds("ttl", ttl) if ttl is not None else 0
+    # `now` is a millisecond that has begun: from the next one on, so that nothing comes or ends before its time
+    due = now + 1 + _milliseconds("delay", delay) if delay else 0
+    life = 0 if ttl is None else _milliseconds("ttl", ttl)
+    expires = 0 if ttl is None else due + life if due else now + 1 + life if life else now
     if max(due, expires) > _TIME_MAX:
         raise UsageError("ttl and delay reach beyond the year 10889: give less")
     return (

@@ -342,8 +342,18 @@ static void in_order(void) {
     peer_free(&b);
 }
 
+/* Times are whole milliseconds that have begun; no message may end before its time is over. */
+static void times(void) {
+    wr_policy policy = {.o = {.message_ttl_ms = 30}};
+    wr_queue q = {.policy = &policy};
+    CHECK(wr_policy_expires(&q, 1000, 0, 0) == 1031);
+    CHECK(wr_policy_expires(&q, 1000, 1020, 0) == 1020);
+    CHECK(wr_policy_expires(&q, 1000, 0, 5000) == 5030); /* `due` is a time that was rounded up */
+}
+
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 7;
+    times();
     const wr_policy_options all[] = {
         {.message_ttl_ms = 30, .dead_letters = DEAD},
         {.max_length = 100, .dead_letters = DEAD, .delivery_limit = 2},
