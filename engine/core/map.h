@@ -37,11 +37,8 @@ static inline uint64_t *wr_map_find(const wr_map *m, uint64_t a, uint64_t b) {
     }
 }
 
-static inline int wr_map_reserve(wr_map *m, uint64_t more) {
-    if (m->size && (m->n + more) * 2 <= m->size) return 0;
-    uint64_t size = m->size ? m->size : 64;
-    while (size < (m->n + more) * 2) size *= 2;
-    if (size == m->size) return 0;
+/* Pointers to rows are void after it. */
+static inline int wr_map_resize(wr_map *m, uint64_t size) {
     wr_map_row *rows = calloc(size, sizeof *rows);
     if (!rows) return ENOMEM;
     for (uint64_t i = 0; i < m->size; i++) {
@@ -54,6 +51,18 @@ static inline int wr_map_reserve(wr_map *m, uint64_t more) {
     m->rows = rows;
     m->size = size;
     return 0;
+}
+
+static inline int wr_map_reserve(wr_map *m, uint64_t more) {
+    if (m->size && (m->n + more) * 2 <= m->size) return 0;
+    uint64_t size = m->size ? m->size : 64;
+    while (size < (m->n + more) * 2) size *= 2;
+    return size == m->size ? 0 : wr_map_resize(m, size);
+}
+
+/* A table that is nearly empty gives most of its memory back; without memory for a smaller one it stays. */
+static inline void wr_map_shrink(wr_map *m) {
+    if (m->size > 4096 && m->n * 32 < m->size) wr_map_resize(m, m->size / 8);
 }
 
 /* The value of a key, made 0 when it is new. NULL: no memory. */

@@ -23,7 +23,7 @@
 #define FREE_ROWS_MAX 128
 #define HEAD_CHUNKS 2
 #define AHEAD_CHUNKS 8
-#define GIVE_BACK_MIN 1024 /* blocks */
+#define GIVE_BACK_MIN 256 /* blocks */
 #define GIVE_BACK_PRESSED 64
 #define TRY_AGAIN_NS 20000000ull
 #define TRY_AGAIN_SHARE 64   /* of the time that looking in vain took */
@@ -64,9 +64,23 @@ wr_rows *wr_rows_new(wr_queue_engine *e) {
     return rows;
 }
 
-/* A long backlog is gone: its memory goes back to the system, and not only to the next malloc. */
+static void free_spares(wr_queue_engine *e) {
+    while (e->free_rows) {
+        wr_rows *rows = e->free_rows;
+        e->free_rows = rows->next_free;
+        free(rows);
+        e->rows_n--;
+    }
+    e->free_rows_n = 0;
+}
+
+/* A long backlog has gone, or memory is short: it goes back to the system, and not only to the next malloc. */
 static void give_back(wr_queue_engine *e) {
-    e->rows_most = e->rows_n;
+    uint64_t used = e->rows_n - e->free_rows_n;
+    bool pressed = e->rows_limit < e->memory_bytes;
+    if (pressed ? e->rows_most <= used + used / 8 + GIVE_BACK_PRESSED : e->rows_most <= GIVE_BACK_MIN || used >= e->rows_most / 8) return;
+    free_spares(e);
+    e->rows_most = used;
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif
@@ -82,7 +96,6 @@ void wr_rows_free(wr_queue_engine *e, wr_entry *entries) {
         free(rows);
         e->rows_n--;
     }
-    if (e->rows_most > GIVE_BACK_MIN && e->rows_n - e->free_rows_n < e->rows_most / 8) give_back(e);
 }
 
 /* ---- how many ---- */
@@ -121,7 +134,7 @@ void wr_pages_look(wr_queue_engine *e, uint64_t now) {
     uint64_t before = e->rows_limit;
     e->rows_limit = wr_pages_limit(e->memory_bytes, pressure, e->rate);
     if (e->rows_limit < before) e->trim_after_ns = 0;
-    if (second && e->rows_limit < e->memory_bytes && e->rows_most > e->rows_n + e->rows_n / 8 + GIVE_BACK_PRESSED) give_back(e);
+    if (second) give_back(e);
 }
 
 /* ---- out ---- */
@@ -196,13 +209,7 @@ void wr_pages_trim(wr_queue_engine *e, uint64_t now) {
     if (e->segments_fd < 0 || wr_rows_bytes(e) <= e->rows_limit) return;
     if (!now) now = wr_now_ns();
     if (now < e->trim_after_ns) return;
-    while (e->free_rows) {
-        wr_rows *rows = e->free_rows;
-        e->free_rows = rows->next_free;
-        free(rows);
-        e->rows_n--;
-    }
-    e->free_rows_n = 0;
+    free_spares(e);
     e->trim_after_ns = 0;
     uint64_t target = e->rows_limit - e->rows_limit / 8;
     uint32_t batch = TRIM_CHUNKS;

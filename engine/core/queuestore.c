@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #define REMOVES_MAX 4096
+#define REMOVES_KEPT (1u << 16) /* places in a list that is empty again */
 #define IDS_MAX 32768
 
 static void key_of(const uint8_t id[16], uint64_t *a, uint64_t *b) {
@@ -238,6 +239,12 @@ bool wr_queue_store_round(wr_queue_engine *e) {
         wr_qstore *s = &e->stores[store];
         any |= resync_round(e, store);
         if (s->removes_n && s->phase <= WR_RESYNC_WANTED && is_up(e, store)) any |= send_removes(e, store);
+        wr_map_shrink(&s->refs);
+        if (!s->removes_n && s->removes_size > REMOVES_KEPT) {
+            free(s->removes);
+            s->removes = NULL;
+            s->removes_size = 0;
+        }
         wr_port_submit(&e->port, store);
     }
     return any;

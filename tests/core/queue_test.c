@@ -393,6 +393,16 @@ static void check_map(void) {
         assert(i % 3 ? v && *v == i : v == NULL);
     }
     assert(m.n == 5000 - 1667);
+    for (uint64_t i = 0; i < 100000; i++) *wr_map_put(&m, i, 1000000) = i;
+    uint64_t most = m.size;
+    for (uint64_t i = 0; i < 100000; i++) {
+        if (i % 1000 == 7) continue;
+        assert(wr_map_remove(&m, i, 1000000));
+        wr_map_shrink(&m);
+    }
+    assert(m.n == 3333 + 100 && m.size <= 32 * m.n && m.size >= 2 * m.n && m.size < most);
+    for (uint64_t i = 0; i < 100000; i++) assert(!wr_map_find(&m, i, 1000000) == (i % 1000 != 7));
+    for (uint64_t i = 1; i < 5000; i++) assert(!wr_map_find(&m, i % 1000, i) == (i % 3 == 0));
     wr_map_free(&m);
 }
 
@@ -766,6 +776,24 @@ static void check_pressure(void) {
     rig_free(r);
 }
 
+/* What a long backlog took goes back to the system once it has gone, and not at each turn. */
+static void check_give_back(void) {
+    rig *r = rig_new();
+    wr_queue_engine *e = r->engine;
+    open_pages(r, 1000 * sizeof(wr_rows));
+    e->recovering = false;
+    wr_files_add(&e->transient_files, 1);
+    wr_queue *q = wr_queue_declare(e, 60, false);
+    fill(e, q, 900 * WR_CHUNK_ROWS, 1);
+    wr_queue_purge(e, q, UINT64_MAX, true);
+    assert(e->free_rows_n > 0 && e->rows_most >= 900);
+    wr_pages_look(e, e->rate_ns + 999999999);
+    assert(e->rows_most >= 900); /* not yet a second */
+    wr_pages_look(e, e->rate_ns + 1000000000);
+    assert(e->rows_most == e->rows_n && e->free_rows_n == 0 && e->rows_n <= 1);
+    rig_free(r);
+}
+
 static void remove_files(void) {
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -798,6 +826,7 @@ int main(int argc, char **argv) {
     check_transient_pages();
     check_limit();
     check_pressure();
+    check_give_back();
     remove_files();
     printf("queue_test: ok\n");
     return 0;

@@ -149,7 +149,13 @@ def test_under_memory_pressure_rows_leave_memory_and_the_drain_is_in_order(tmp_p
             return sum(item["ready"] - item["delta"] for item in found)
 
         assert resident() == 2 * N
-        supervisor = running.pids()["supervisor"]
+        pids = running.pids()
+        supervisor, status = pids["supervisor"], Path(f"/proc/{pids['worker-0']}/status")
+
+        def private() -> int:
+            return next(int(line.split()[1]) for line in status.read_text().splitlines() if "RssAnon" in line) * 1024
+
+        used = private()
         os.kill(supervisor, signal.SIGSTOP)  # it would write its own figure each second
         try:
             before = 2 * N
@@ -158,6 +164,8 @@ def test_under_memory_pressure_rows_leave_memory_and_the_drain_is_in_order(tmp_p
                 wait_until(lambda most=most: resident() < most, 30, what="rows that leave memory")
                 assert resident() < before
                 before = resident()
+            # at least half of what rows took is the system's again
+            wait_until(lambda: used - private() > (2 * N - before) * ROW_BYTES // 2, 30, what="memory given back")
             drained(durable, 0, N)
             drained(transient, 0, N)
         finally:
