@@ -726,9 +726,11 @@ class QueueMachine(RuleBasedStateMachine):
             there = list(queue.entries)
             self._adopt(queue, unsure)
             queue.ghosts.clear()
+            left = set(queue.entries)
+            gone = [entry for entry in there if entry not in left]  # with the node, or before it
+            queue.letters += [Letter(entry, "expired", sure=False) for entry in gone if entry.expires is not None]
             if "max_length" in queue.arguments:
-                left = set(queue.entries)
-                queue.letters += [Letter(entry, "maxlen", sure=False) for entry in there if entry not in left]
+                queue.letters += [Letter(entry, "maxlen", sure=False) for entry in gone]
         for at in range(len(self.queues)):
             self._check(at)
 
