@@ -142,6 +142,8 @@ class NotYet(Error, NotImplementedError):
 
 #: exit code of a process that must not be restarted (bad directory, newer format, ...)
 EXIT_DO_NOT_RESTART = 3
+#: exit code of a server that found no space on the disk when it started: it is started again until there is some
+EXIT_NO_SPACE = 4
 
 
 def by_name(name: str, message: str) -> Error:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from warren.engine.errors import EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
+from warren.engine.errors import EXIT_DO_NOT_RESTART, EXIT_NO_SPACE, Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
@@ -38,6 +38,7 @@ DEATHS_WINDOW_S = 60.0
 DEATHS_AT_ONCE = 4
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
+NO_SPACE_EVERY_S = 1.0
 LOG_BYTES_MAX = 1 << 20
 
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2}
@@ -62,6 +63,7 @@ class Role:
     deaths: list[tuple[float, bool]] = field(default_factory=list)  #: when, and whether it had served
     restart_at: float | None = None
     failed: bool = False
+    short: bool = False  #: the last incarnation found no space on the disk
     finishing: bool = False  #: started while the node ends, to do what is still submitted; once
 
     @property
@@ -166,6 +168,7 @@ def reap(role: Role) -> str:
     pid = role.identity.pid
     os.close(role.pidfd)
     role.pidfd = -1
+    role.short = False
     if role.adopted:
         return "ended"
     with contextlib.suppress(ChildProcessError):
@@ -173,6 +176,7 @@ def reap(role: Role) -> str:
         code = os.waitstatus_to_exitcode(status)
         if code == EXIT_DO_NOT_RESTART:
             role.failed = True
+        role.short = code == EXIT_NO_SPACE
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return "ended"
 
@@ -181,8 +185,12 @@ def record_death(role: Role, now: float, served: bool) -> None:
     """Count a death: sets when to start the role again, or `failed` when it died too often.
 
     At once after the first death, and after some more when the role had come up each time: then something outside of it
-    killed it, and its clients wait. Else later and later.
+    killed it, and its clients wait. Else later and later. Who finds no space on the disk does not die of it: it is
+    tried for as long as that lasts.
     """
+    if role.short:
+        role.restart_at = now + NO_SPACE_EVERY_S
+        return
     role.deaths = [(when, up) for when, up in role.deaths if now - when < DEATHS_WINDOW_S] + [(now, served)]
     if len(role.deaths) >= DEATHS_MAX and role.vital:
         role.failed = True

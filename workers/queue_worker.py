@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING
 from warren.engine import _core, queue_index
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.config import Settings
-from warren.engine.errors import EXIT_DO_NOT_RESTART, CorruptRecord, Error, FormatVersionError, PermissionRefused
+from warren.engine.errors import (
+    EXIT_DO_NOT_RESTART,
+    EXIT_NO_SPACE,
+    CorruptRecord,
+    DiskFull,
+    Error,
+    FormatVersionError,
+    PermissionRefused,
+)
 from warren.engine.node_directory import NodeDirectory
 from warren.engine.queue import Declaration, Options, QueueService
 from warren.engine.queue_index import Folder
@@ -346,7 +354,7 @@ class Worker:
 def run_queue_worker(
     directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
 ) -> int:
-    """The whole life of a queue worker process; returns its exit code (0 clean, 1 start anew, 3 do not restart)."""
+    """The whole life of a queue worker process; returns its exit code (engine.errors; 0 clean, 1 start anew)."""
     try:
         instance = Worker(directory, node_id, worker, settings, supervisor_pidfd)
     except regions.RegionError as error:
@@ -357,6 +365,10 @@ def run_queue_worker(
     except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
         say(f"worker {worker} cannot serve: {error}")
         return EXIT_DO_NOT_RESTART
+    except DiskFull as error:
+        if instance.superblock.state != CONSTANTS["NODE_RUNNING"]:
+            say(f"worker {worker} failed: {error}")  # later the supervisor says so, once, not a line with each start
+        return EXIT_NO_SPACE
     except Error as error:
         say(f"worker {worker} failed: {error}")
         return 1

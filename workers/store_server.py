@@ -21,7 +21,14 @@ from types import FrameType
 import sysv_ipc
 
 from warren.engine.config import Settings
-from warren.engine.errors import EXIT_DO_NOT_RESTART, FormatVersionError, LimitError, PermissionRefused
+from warren.engine.errors import (
+    EXIT_DO_NOT_RESTART,
+    EXIT_NO_SPACE,
+    DiskFull,
+    FormatVersionError,
+    LimitError,
+    PermissionRefused,
+)
 from warren.engine.message_store import StoreHost, say
 from warren.engine.node_directory import NodeDirectory
 from warren.ipc.identity import Identity
@@ -37,7 +44,7 @@ DRAINING = CONSTANTS["NODE_DRAINING"]
 def run_store_server(directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int | None) -> int:
     """Serve both stores of a node until it is told to end; returns the exit code.
 
-    0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed.
+    0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed. 4: no space on the disk.
     """
     superblock = Superblock.attach(node_id)
     lock = _take_lock(superblock.get("store_lock_key"))
@@ -67,6 +74,11 @@ def run_store_server(directory: Path, node_id: int, settings: Settings, supervis
         say(str(refused))
         host.close()
         return EXIT_DO_NOT_RESTART
+    except DiskFull as full:
+        if superblock.state != CONSTANTS["NODE_RUNNING"]:
+            say(str(full))  # later the supervisor says so, once
+        host.close()
+        return EXIT_NO_SPACE
     except BaseException:
         host.close()  # ends the committers, so that the process can end
         raise

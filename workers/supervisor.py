@@ -480,6 +480,7 @@ class Supervisor:
         self._selector.unregister(role.pidfd)
         pid = role.identity.pid if role.identity else 0
         how = children.reap(role)
+        role.short &= self._superblock.state == RUNNING  # a node that never was up says why, and ends
         role.identity = None
         self._superblock.slots_changed()
         draining = self._superblock.state == DRAINING
@@ -495,7 +496,10 @@ class Supervisor:
                 self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}")
             self._clients.scan()
             return
-        self._say(f"{role.name} (process {pid}) {how}")
+        if role.short:
+            self._say(f"{role.name} finds no space on the disk and is started again until there is some", once=True)
+        else:
+            self._say(f"{role.name} (process {pid}) {how}")
         self._died(role)
         # only now: before it is known that the server comes back, nobody would wait for what it owes to dead clients
         self._clients.scan()

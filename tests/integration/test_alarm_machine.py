@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import warren
 from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
-from warren.ipc.layout import CONSTANTS
+from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.victims import Node as Victims
@@ -398,6 +398,28 @@ def test_a_death_on_a_full_disk(small_disk: Path, role: str) -> None:
         ("get", 5, True),
     ]
     run_example(small_disk, story, told)
+
+
+def test_a_worker_that_cannot_start_is_not_given_up(small_disk: Path) -> None:
+    """No alarm was on before the last byte went, and a worker that has just started has no next file yet."""
+    example = Example(small_disk)
+    try:
+        example.begin()
+        assert example.watch is not None
+        example.put_many(10, 20)
+        example.kill("worker-0")
+        example.disk.leave(0)
+        superblock = Superblock.attach(NodeDirectory(example.directory).read().node_id)
+        try:
+            wait_until(lambda: superblock.server_get(SERVER_WORKER_FIRST, "restarts") > 3, 60, what="more starts")
+        finally:
+            superblock.close()
+        example.finish()
+        assert "worker-0 finds no space on the disk" in "\n".join(status(example.directory)["messages"])
+        example.stop()
+    finally:
+        example.end()
+        shutil.rmtree(example.directory, ignore_errors=True)
 
 
 @pytest.mark.parametrize("dead", ["supervisor", "worker-0", "all"])

@@ -40,3 +40,13 @@ def test_too_many_deaths_are_the_end_of_a_vital_role_only() -> None:
         last = delays(died, [True] * children.DEATHS_MAX)[-1]
         assert died.failed == vital
         assert (last is None) == vital
+
+
+def test_a_server_without_space_is_tried_for_as_long_as_that_lasts() -> None:
+    died = role()
+    delays(died, [True] * 3)
+    died.short = True
+    assert delays(died, [False] * 3 * children.DEATHS_MAX) == [children.NO_SPACE_EVERY_S] * 3 * children.DEATHS_MAX
+    assert not died.failed
+    died.short = False
+    assert delays(died, [True]) == [0]
