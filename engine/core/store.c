@@ -322,8 +322,7 @@ static int remove_messages(wr_store *store, uint32_t slot, uint64_t sequence, co
 
 /* One go of a pass over all entries; false when it has reached the end. A table that was replaced meanwhile begins it anew:
  * what a pass does to an entry may be done twice. */
-static bool resync_pass(wr_store *store, wr_store_link *link, int holder, bool ends) {
-    uint32_t bit = 1u << holder;
+static bool resync_pass(wr_store *store, wr_store_link *link, uint32_t bits, bool ends) {
     if (link->cursor_of != store->index_count) {
         link->cursor_of = store->index_count;
         link->cursor = (wr_index_cursor){0};
@@ -336,14 +335,33 @@ static bool resync_pass(wr_store *store, wr_store_link *link, int holder, bool e
             return false;
         }
         if (!ends) {
-            if (entry->marks & bit) entry->marks &= ~bit;
+            if (entry->marks & bits) entry->marks &= ~bits;
             continue;
         }
         /* What a worker holds that this node does not have any more nobody will ever claim. */
-        uint32_t gone = entry->holders & ~store->server->workers_all;
-        if (entry->holders & bit && !(entry->marks & bit)) gone |= bit;
+        uint32_t gone = (entry->holders & ~store->server->workers_all) | (entry->holders & bits & ~entry->marks);
         for (; gone; gone &= gone - 1) wr_store_release(store, entry, __builtin_ctz(gone));
     }
+    return true;
+}
+
+/* The end of a worker's resync: it does not hold what it has not marked. A queue may have moved to a worker that has not said yet what
+ * it holds, and bodies may be read before: so nothing is released before all have said it, and then for all of them at once. False:
+ * not yet through. */
+static bool resync_end(wr_store *store, wr_store_link *link, int holder) {
+    wr_store_server *server = store->server;
+    uint32_t bit = 1u << holder;
+    if (!store->persistent || !(server->workers_all & ~(server->workers_resynced | bit))) {
+        do {
+            if (!link->sweep) link->sweep = store->unswept | bit;
+            if (resync_pass(store, link, link->sweep, true)) return false;
+            store->unswept &= ~link->sweep;
+            link->sweep = 0;
+        } while (store->unswept); /* others that came to their end meanwhile */
+    } else {
+        store->unswept |= bit;
+    }
+    if (store->persistent) server->workers_resynced |= bit;
     return true;
 }
 
@@ -370,13 +388,15 @@ static int resync(wr_store *store, uint32_t slot, wr_command *record, const wr_c
         }
         view->links[store->number].reply_length = (uint32_t)c->count;
     } else if (c->op == WR_OP_STORE_RESYNC_BEGIN) {
-        if (resync_pass(store, link, holder, false)) return WR_STORE_AGAIN;
+        /* Its marks go: nobody may take what it has not marked for what it does not hold. */
+        store->unswept &= ~(1u << holder);
+        for (uint32_t i = 0; i < server->active_n; i++) store->links[server->active[i]].sweep &= ~(1u << holder);
+        if (resync_pass(store, link, 1u << holder, false)) return WR_STORE_AGAIN;
         link->resyncing = true;
     } else if (link->resyncing) {
         /* Only the end of a resync that began in this incarnation of the server: the marks are its own. */
-        if (resync_pass(store, link, holder, true)) return WR_STORE_AGAIN;
+        if (!resync_end(store, link, holder)) return WR_STORE_AGAIN;
         link->resyncing = false;
-        if (store->persistent) server->workers_resynced |= 1u << holder;
         store->empty_check = true;
         wr_store_let_stalled_go_on(store);
     } else {

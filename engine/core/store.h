@@ -53,6 +53,7 @@ typedef struct {
     uint64_t dying_since_ns; /* 0: the timer has not seen it yet */
     wr_index_cursor cursor; /* of a running pass over the index (resync) */
     uint64_t cursor_of;     /* the index it belongs to, 0: no pass */
+    uint32_t sweep;         /* workers for which the running pass releases, bits */
     uint64_t processed;    /* next command */
     uint64_t limit;        /* of a frozen server */
     uint64_t effect;       /* commands up to here touch the log; those after it do not */
@@ -89,6 +90,7 @@ typedef struct {
     uint32_t scrub_at; /* the next row that is looked at for staleness */
     wr_summary_row *summary;
     uint32_t summary_rows;
+    uint32_t unswept; /* workers whose resync has ended before that of all others: nothing is released for them yet; bits */
     uint8_t *marks; /* per summary row, WR_FILE_…: what only the loop needs to know of a file */
     uint32_t ghosts_n, outputs_n; /* files with ghosts; outputs of collections that are not settled */
     uint64_t first_file, last_file; /* by position; + 1 */

@@ -579,6 +579,49 @@ def test_resync_tells_the_store_what_a_worker_holds(tmp_path: Path) -> None:
         wait_until(lambda: files[0] not in node.files())
 
 
+def test_what_moves_to_another_worker_is_held_all_the_time(tmp_path: Path) -> None:
+    """The old worker ends its resync first, and may be read from before the new one has said anything."""
+    ids = [message_id(i) for i in range(30)]
+    with StoreNode(tmp_path / "node", workers=2) as node:
+        node.start()
+        old = node.client(name="queue-worker-1")
+        fill(old, 0, 30)
+        node.kill()
+        node.start()
+        old.open()
+        new = node.client(name="queue-worker-0")
+        old.call("OP_STORE_RESYNC_BEGIN")
+        old.call("OP_STORE_RESYNC_IDS", ids=ids[:10])
+        assert old.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        old.write([(message_id(100), BODY)])
+        assert all(map(new.contains, [*ids, message_id(100)]))
+        new.call("OP_STORE_RESYNC_BEGIN")
+        new.call("OP_STORE_RESYNC_IDS", ids=ids[10:20])
+        assert new.core.reply() == b"\1" * 10
+        assert new.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        wait_until(lambda: node.get("messages") == 21)
+        assert [n for n, id in enumerate(ids) if new.contains(id)] == list(range(20))
+        assert new.contains(message_id(100))
+
+
+def test_a_worker_that_begins_again_is_not_judged_by_the_end_of_another(tmp_path: Path) -> None:
+    ids = [message_id(i) for i in range(30)]
+    with StoreNode(tmp_path / "node", workers=2) as node:
+        node.start()
+        one, other = node.client(name="queue-worker-1"), node.client(name="queue-worker-0")
+        fill(one, 0, 30)
+        one.call("OP_STORE_RESYNC_BEGIN")
+        one.call("OP_STORE_RESYNC_IDS", ids=ids)
+        one.call("OP_STORE_RESYNC_END")
+        one.call("OP_STORE_RESYNC_BEGIN")  # it was restarted: its marks are gone
+        other.call("OP_STORE_RESYNC_BEGIN")
+        assert other.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        assert all(map(other.contains, ids))
+        one.call("OP_STORE_RESYNC_IDS", ids=ids[:5])
+        one.call("OP_STORE_RESYNC_END")
+        wait_until(lambda: node.get("messages") == 5)
+
+
 def test_end_of_a_resync_that_began_before_a_restart_counts_for_nothing(tmp_path: Path) -> None:
     with StoreNode(tmp_path / "node", workers=1) as node:
         node.start()
