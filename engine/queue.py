@@ -568,9 +568,11 @@ class QueueService:
                     raise StoreError(
                         f"the journal has no room to bring back the claims of subscription {id}: raise file_bytes"
                     )
-            elif entries or not any(n > 0 for (queue, _m), n in self.recovered.segment_live.items() if queue == id):
+                self.engine.drop(id)
+                continue
+            self.engine.drop(id)  # before its segments go: rows that are not in memory are read from them once more
+            if entries or not any(n > 0 for (queue, _m), n in self.recovered.segment_live.items() if queue == id):
                 queue_index.remove_queue(o.folder, id, self.recovered.segment_live)
-            self.engine.drop(id)
 
     # ---- clients ----
 

@@ -1119,3 +1119,22 @@ def test_many_acks_of_a_long_backlog_are_applied_without_waiting_for_their_journ
             acked += len(half)
     worker.until(lambda: not list((paging.folder.segments / "1").glob("0.idx")))
     worker.kill()
+
+
+def test_a_long_queue_that_was_deleted_meanwhile_goes_at_the_start(tmp_path: Path) -> None:
+    """Its rows are not in memory: they are read from its segments before these go."""
+    node = Node(tmp_path, queues=[Queue(1), Queue(2)], memory_bytes=1, journal_files_max=2)
+    worker = node.worker()
+    producer = node.peer(worker)
+    publish(worker, producer, 1, 6000, size=200)
+    publish(worker, producer, 2, 10)
+    segments = node.folder.segments / "1"
+    worker.until(lambda: worker.engine.counters()["page_outs"] > 0)
+    assert segments.is_dir()
+    worker.kill()
+    node.peers.clear()
+    node.queues = [Queue(2)]
+    worker = node.worker()
+    assert not segments.exists()
+    assert [number for number, _marked in drain(worker, node.peer(worker), 2)] == list(range(10))
+    worker.kill()
