@@ -7,7 +7,8 @@ newer one.
 Invariants
   A queue id is never used again (`next_queue_id` only rises), because journals of the past name it.
   A binding's exchange and queue exist. It is as durable as the less durable of them.
-  A queue stays with its worker as long as it exists. A subscription lives with the worker of its queue.
+  A queue stays with its worker while a node runs. A subscription lives with the worker of its queue.
+  A queue that moved to another worker has another id there: for the old worker it is one that was deleted.
   A queue with a dead_letter_exchange has a companion, a hidden queue of the same worker and durability that holds its
   dead letters until they are forwarded; both are declared and deleted in one change.
   Transient and exclusive queues and transient exchanges vanish when a node starts cold (`drop_transient`), not when a
@@ -18,7 +19,7 @@ Invariants
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ QUEUES_PER_WORKER_MAX = 4096
 
 class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One queue. `subscription_of`, `dead_letters_of`: id of the queue whose claims or dead letters it holds, 0 for a
-    queue of its own. `owner`: client epoch of the client that an exclusive queue belongs to, else 0.
+    queue of its own. `owner`: client epoch of the client that an exclusive queue belongs to, else 0. `first_id`: its id
+    before it moved for the first time, 0: it never did.
     """
 
     id: int
@@ -62,6 +64,12 @@ class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscription_of: int = 0
     dead_letters_of: int = 0
     owner: int = 0
+    first_id: int = 0
+
+    @property
+    def lasting_id(self) -> int:
+        """The id that it was declared with. What outlives a start (checkpoints, keys of letters) names it by this."""
+        return self.first_id or self.id
 
     @property
     def policy(self) -> QueueArguments:
@@ -120,6 +128,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     queues: list[QueueDeclaration]
     exchanges: list[ExchangeDeclaration]
     bindings: list[Binding]
+    placed_for: int = 0
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,6 +150,7 @@ class Catalog:
     def __init__(self, version: int = 1) -> None:
         self.version = version
         self.next_queue_id = 1
+        self.placed_for = 0  #: workers of the node when its queues were last placed, 0: not known
         self.queues: dict[str, QueueDeclaration] = {}
         self.by_id: dict[int, QueueDeclaration] = {}
         self.exchanges: dict[str, ExchangeDeclaration] = {item.name: item for item in DEFAULT_EXCHANGES}
@@ -181,6 +191,7 @@ class Catalog:
             raise CorruptRecord(path, 0, "a catalog", str(error)) from error
         catalog = cls(body.version)
         catalog.next_queue_id = body.next_queue_id
+        catalog.placed_for = body.placed_for
         catalog.queues = {item.name: item for item in body.queues}
         catalog.by_id = {item.id: item for item in body.queues}
         catalog.exchanges.update((item.name, item) for item in body.exchanges)
@@ -199,6 +210,7 @@ class Catalog:
             sorted(self.queues.values(), key=lambda item: item.id),
             [item for name, item in sorted(self.exchanges.items()) if name not in defaults],
             sorted(self.bindings),
+            self.placed_for,
         )
         raw = msgspec.json.encode(body)
         return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
@@ -213,6 +225,7 @@ class Catalog:
         """An independent copy."""
         other = Catalog(self.version)
         other.next_queue_id = self.next_queue_id
+        other.placed_for = self.placed_for
         other.queues, other.by_id = dict(self.queues), dict(self.by_id)
         other.exchanges, other.bindings = dict(self.exchanges), set(self.bindings)
         return other
@@ -249,6 +262,13 @@ class Catalog:
     def of_worker(self, worker: int) -> list[QueueDeclaration]:
         """The queues that a worker owns, the hidden ones too, by id."""
         return sorted((item for item in self.queues.values() if item.worker == worker), key=lambda item: item.id)
+
+    def families(self) -> dict[str, list[QueueDeclaration]]:
+        """The queues with those that belong to them, by id: subscriptions, dead letters."""
+        found: dict[int, list[QueueDeclaration]] = {}
+        for item in sorted(self.queues.values(), key=lambda item: item.id):
+            found.setdefault(item.subscription_of or item.dead_letters_of or item.id, []).append(item)
+        return {self.by_id[id].name: members for id, members in found.items()}
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -336,6 +356,29 @@ class Catalog:
             self._remove_queue(companion)
         self._remove_queue(found)
         return found
+
+    def take_ids(self, count: int) -> list[int]:
+        """Queue ids that nobody else will ever get, once the catalog is saved. Raises LimitError."""
+        if self.next_queue_id + count - 1 > 0xFFFF_FFFF:
+            raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
+        self.next_queue_id += count
+        self.version += 1
+        return list(range(self.next_queue_id - count, self.next_queue_id))
+
+    def move_family(self, worker: int, ids: Mapping[int, int]) -> None:
+        """A queue and what belongs to it are with another worker now, under other ids: `ids`, old → new."""
+        for item in [self.by_id[id] for id in ids]:
+            moved = msgspec.structs.replace(
+                item,
+                id=ids[item.id],
+                worker=worker,
+                first_id=item.lasting_id,
+                subscription_of=ids.get(item.subscription_of, 0),
+                dead_letters_of=ids.get(item.dead_letters_of, 0),
+            )
+            del self.by_id[item.id]
+            self.queues[item.name] = self.by_id[moved.id] = moved
+        self.version += 1
 
     def declare_exchange(
         self, name: str, *, type: str = "direct", durable: bool = True, alternate: str | None = None

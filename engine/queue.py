@@ -200,7 +200,7 @@ class QueueService:
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
         self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached, held)
-        for line in self.recovered.damaged:
+        for line in [*self.recovered.damaged, *self.recovered.strangers]:
             o.say(f"damaged: {line}")
         self._next = {False: self.recovered.next_file, True: o.next_transient}
         for transient in (False, True):
@@ -503,25 +503,8 @@ class QueueService:
         for item in wanted:
             self.engine.declare(item.id, item.durable)
             if item.id not in self._declared:
-                self._give_policy(item, companions.get(item.id, 0))
+                queue_index.give_policy(self.engine, item.id, item.policy, companions.get(item.id, 0))
         self._declared = {item.id: item for item in wanted}
-
-    def _give_policy(self, item: Declaration, companion: int) -> None:
-        """What its arguments ask of the engine; a queue without any stays a plain one."""
-        policy = item.policy
-        wanted: dict[str, Any] = {
-            "message_ttl_ms": policy.message_ttl_ms,
-            "max_length": policy.max_length or 0,
-            "max_length_bytes": policy.max_length_bytes or 0,
-            "deduplication_ms": policy.deduplication_window_ms,
-            "delivery_limit": policy.delivery_limit or 0,
-            "dead_letters": companion,
-            "max_priority": policy.max_priority,
-            "reject_publish": policy.rejects_publish,
-            "single_active": policy.single_active_consumer,
-        }
-        if any(wanted.values()):
-            self.engine.set_policy(item.id, **wanted)
 
     def _reload_catalog(self) -> None:
         o = self.options

@@ -86,7 +86,7 @@ def flush(
     try:
         _write_bodies(folder, file, table, reached)
         reached("flush.dat-synced")
-        _write_entries(folder, node_id, server, table, live, named, reached)
+        write_entries(folder, node_id, server, table, live, named, reached)
         reached("flush.idx-synced")
     except OSError as error:
         if isinstance(error, StoreError):
@@ -212,14 +212,14 @@ def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) 
             part, at = part[n:], at + n
 
 
-def _write_entries(
+def write_entries(
     folder: Folder,
     node_id: int,
     server: int,
     table: NDArray[np.void],
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
-    reached: Reached,
+    reached: Reached = nowhere,
 ) -> None:
     groups = _groups(table)
     for first in range(0, len(groups), FILES_AT_ONCE):

@@ -5,6 +5,7 @@
     queues/worker-<i>/transient/rows     their rows while they are not in memory (core/spill.h); the same
     queues/worker-<i>/segments/<n>.dat   <n>.jnl itself (a second link), or the few frames of it that were still alive
     queues/worker-<i>/segments/<queue>/<m>.idx   header page, then 16384 entries of 64 bytes, by sequence mod 16384
+    queues/worker-<i>/segments/<queue>/terms   what a queue that was moved here brought along (engine/moving.py)
     queues/worker-<i>/subscriptions.json   whose claims a subscription holds, also after its deletion
     queues/worker-<i>/terms              clean mark: who was delivered how often; removed before work starts
 
@@ -30,6 +31,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -42,8 +44,11 @@ from warren.engine.formats import (
     FILE_SEGMENT,
     FORMAT_VERSION,
 )
+from warren.engine.queue_arguments import QueueArguments
 from warren.ipc import _core as atomics
 from warren.ipc.layout import IMAGE
+
+TERMS_MAGIC, QUEUE_TERMS_MAGIC = b"WRNTERM1", b"WRNQTRM1"
 
 #: called with the name of a crash point; tests kill the process there
 Reached = Callable[[str], None]
@@ -63,6 +68,19 @@ class Terms(msgspec.Struct, forbid_unknown_fields=True):
     file: int
     end: int
     queues: dict[int, tuple[int, bytes]]
+
+
+class QueueTerms(msgspec.Struct, forbid_unknown_fields=True):
+    """Content of a moved queue's `terms`. `next`: the sequence that it goes on with; `rows`: as in Terms; `keys`: what
+    its window of deduplication held, rows of a KEYS frame."""
+
+    format_version: int
+    node_id: int
+    server: int
+    queue: int
+    next: int
+    rows: bytes
+    keys: bytes
 
 
 @dataclass(frozen=True)
@@ -111,6 +129,9 @@ class Folder:
     def index_file(self, queue: int, number: int) -> Path:
         return self.segments / str(queue) / f"{number}.idx"
 
+    def queue_terms(self, queue: int) -> Path:
+        return self.segments / str(queue) / "terms"
+
     def make(self) -> None:
         """Make the directories and empty the transient one. Raises PermissionRefused, DiskFull, StoreError."""
         try:
@@ -133,6 +154,7 @@ class Recovered:
     torn_bytes: int = 0
     salvaged_bytes: int = 0
     damaged: list[str] = field(default_factory=list)  #: what could not be read, for people
+    strangers: list[str] = field(default_factory=list)  #: files that are not ours, for people
     foreign: set[int] = field(default_factory=set)  #: numbers of journal files that are not ours: never deleted
     seconds: float = 0.0
     segment_live: dict[tuple[int, int], int] = field(default_factory=dict)  #: (queue, segment) → entries on disk
@@ -225,14 +247,73 @@ def recover(
     began = time.monotonic()
     found = Recovered()
     reached("recover.salvaged")
+    paths, ends, unended = _read(engine, folder, node_id, server, found, dict(held or {}))
+    _judge(paths, ends, unended, found)
+    _end(engine, folder, node_id, server, ends, found)
+    if folder.terms.exists():
+        folder.terms.unlink()
+        segment.sync_directory(folder.path)
+    live = engine.data_files()
+    listing = segment.list_files(folder.segments, ".dat")
+    for path in listing.unfinished:
+        path.unlink(missing_ok=True)
+    for number, path in listing.files:
+        found.next_file = max(found.next_file, number + 1)
+        if not live.get(number):
+            path.unlink(missing_ok=True)
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def give_policy(engine: _core.QueueEngine, queue: int, policy: QueueArguments, companion: int) -> None:
+    """What a queue's arguments ask of the engine; a queue without any stays a plain one. `companion`: queue of its dead
+    letters, 0: none."""
+    wanted: dict[str, Any] = {
+        "message_ttl_ms": policy.message_ttl_ms,
+        "max_length": policy.max_length or 0,
+        "max_length_bytes": policy.max_length_bytes or 0,
+        "deduplication_ms": policy.deduplication_window_ms,
+        "delivery_limit": policy.delivery_limit or 0,
+        "dead_letters": companion,
+        "max_priority": policy.max_priority,
+        "reject_publish": policy.rejects_publish,
+        "single_active": policy.single_active_consumer,
+    }
+    if any(wanted.values()):
+        engine.set_policy(queue, **wanted)
+
+
+def look(engine: _core.QueueEngine, folder: Folder, node_id: int, server: int) -> Recovered:
+    """As `recover`, but nothing on disk is changed, and the engine is not for serving: for a move (engine/moving.py).
+
+    Raises FormatVersionError, StoreError.
+    """
+    found = Recovered()
+    paths, ends, unended = _read(engine, folder, node_id, server, found, {})
+    last = max((number for number, end in ends.items() if end > FILE_HEADER_BYTES), default=-1)
+    for number, reason in unended.items():
+        if number < last or _vouched(paths[number], ends[number]):
+            found.damaged.append(f"{paths[number]} at byte {ends[number]}: {reason}")
+    _end(engine, folder, node_id, server, ends, found)
+    return found
+
+
+def _read(
+    engine: _core.QueueEngine,
+    folder: Folder,
+    node_id: int,
+    server: int,
+    found: Recovered,
+    held: dict[int, memoryview],
+) -> tuple[dict[int, Path], dict[int, int], dict[int, str]]:
+    """Segments, then the journal: its files by number, where the frames of each end, why other bytes follow there."""
     _load_segments(engine, folder, node_id, server, found)
     listing = segment.list_files(folder.journal, ".jnl")
     for path in listing.unfinished:
         path.unlink(missing_ok=True)
-    found.damaged += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
+    found.strangers += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
     ends: dict[int, int] = {}
     unended: dict[int, str] = {}
-    held = dict(held or {})
     if listing.files:
         held.pop(listing.files[-1][0], None)  # what follows the frames of the newest has to be seen
     try:
@@ -245,9 +326,15 @@ def recover(
         if isinstance(error, StoreError):
             raise
         raise atomic_file.explain(error, f"cannot read {folder.journal}") from error
-    _judge(dict(listing.files), ends, unended, found)
+    return dict(listing.files), ends, unended
+
+
+def _end(
+    engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, ends: dict[int, int], found: Recovered
+) -> None:
+    """Was the last stop a clean one? A worker that never made a journal file has never served, which is as good."""
     terms = read_terms(folder, node_id, server)
-    found.clean = (
+    found.clean = not ends or (
         terms is not None
         and ends.get(terms.file) == terms.end
         and all(end <= FILE_HEADER_BYTES for number, end in ends.items() if number > terms.file)
@@ -258,16 +345,6 @@ def recover(
         for queue, (next_sequence, rows) in terms.queues.items():
             if queue in known:
                 engine.set_terms(queue, next_sequence, rows)
-    if folder.terms.exists():
-        folder.terms.unlink()
-        segment.sync_directory(folder.path)
-    live = engine.data_files()
-    for number, path in segment.list_files(folder.segments, ".dat").files:
-        found.next_file = max(found.next_file, number + 1)
-        if not live.get(number):
-            path.unlink(missing_ok=True)
-    found.seconds = time.monotonic() - began
-    return found
 
 
 def _contents(paths: list[Path]) -> Generator[memoryview, None, None]:
@@ -380,6 +457,31 @@ def _load_segments(engine: _core.QueueEngine, folder: Folder, node_id: int, serv
             found.damaged.append(f"{path}: {bad} entries are neither valid nor empty")
         found.messages_from_segments += live
         found.segment_live[queue, number] = live
+    for queue in known:
+        _take_queue_terms(engine, folder, node_id, server, queue, found)
+
+
+def _take_queue_terms(
+    engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, queue: int, found: Recovered
+) -> None:
+    """What a moved queue brought along. It stays beside the segments: what the journal and the clean mark say of the
+    same messages is newer, and comes after it."""
+    path = folder.queue_terms(queue)
+    body = _sealed(path, QUEUE_TERMS_MAGIC)
+    if body is None:
+        if path.exists():
+            found.damaged.append(f"{path}: not the terms of a moved queue; its marks and last sequence are lost")
+        return
+    try:
+        terms = msgspec.msgpack.decode(body, type=QueueTerms)
+    except msgspec.MsgspecError as error:
+        found.damaged.append(f"{path}: {error}")
+        return
+    if (terms.format_version, terms.node_id, terms.server, terms.queue) != (FORMAT_VERSION, node_id, server, queue):
+        found.damaged.append(f"{path}: the terms of another queue")
+        return
+    engine.set_terms(queue, terms.next, terms.rows)
+    engine.set_keys(terms.keys)
 
 
 def read_subscriptions(folder: Folder) -> dict[int, int]:
@@ -404,21 +506,40 @@ def write_terms(engine: _core.QueueEngine, folder: Folder, node_id: int, server:
     """The clean mark, after everything else is synced. Raises DiskFull, SyncFailed, StoreError."""
     queues = {queue: (engine.stats(queue)[8], engine.terms(queue)) for queue in engine.queues()}
     body = msgspec.msgpack.encode(Terms(FORMAT_VERSION, node_id, server, file, end, queues))
-    atomic_file.replace(folder.terms, struct.pack(">8sI", b"WRNTERM1", zlib.crc32(body)) + body)
+    _seal(folder.terms, TERMS_MAGIC, body)
+
+
+def write_queue_terms(folder: Folder, terms: QueueTerms) -> None:
+    """What a moved queue brings along, durably. Raises DiskFull, SyncFailed, StoreError."""
+    path = folder.queue_terms(terms.queue)
+    try:
+        atomic_file.make_directories(path.parent)
+    except OSError as error:
+        raise atomic_file.explain(error, f"cannot make {path.parent}") from error
+    _seal(path, QUEUE_TERMS_MAGIC, msgspec.msgpack.encode(terms))
+
+
+def _seal(path: Path, magic: bytes, body: bytes) -> None:
+    atomic_file.replace(path, struct.pack(">8sI", magic, zlib.crc32(body)) + body)
+
+
+def _sealed(path: Path, magic: bytes) -> bytes | None:
+    """The body of a sealed file; None: not there, or not whole."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise atomic_file.explain(error, f"cannot read {path}") from error
+    if len(content) < 12 or content[:8] != magic:
+        return None
+    return content[12:] if zlib.crc32(content[12:]) == struct.unpack(">I", content[8:12])[0] else None
 
 
 def read_terms(folder: Folder, node_id: int, server: int) -> Terms | None:
     """The clean mark, None when there is none that counts."""
-    try:
-        content = folder.terms.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise atomic_file.explain(error, f"cannot read {folder.terms}") from error
-    if len(content) < 12 or content[:8] != b"WRNTERM1":
-        return None
-    body = content[12:]
-    if zlib.crc32(body) != struct.unpack(">I", content[8:12])[0]:
+    body = _sealed(folder.terms, TERMS_MAGIC)
+    if body is None:
         return None
     try:
         terms = msgspec.msgpack.decode(body, type=Terms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from warren.engine import metadata
 from warren.engine._core import SessionLost
-from warren.ipc.layout import DELIVERY, SERVER_WORKER_FIRST
+from warren.ipc.layout import DELIVERY
 from warren.workers.queues import BROWSE_ROWS, Message
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ class _Columns:
         return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(offsets)], children=[entries])
 
 
+def _browsed(start: int, count: int, ready_only: bool, queue: QueueDeclaration) -> dict[str, Any]:
+    """What `browse` asks the worker of a queue for."""
+    return {"queue": queue.id, "start": start, "count": count, "ready_only": ready_only}
+
+
 class Batches:
     """Reads a range of a queue as Arrow batches, through `browse` of its worker. `owner` has the name of the queue."""
 
@@ -139,7 +145,6 @@ class Batches:
         self._owner = owner
         self._queue = queue
         self._ready_only = ready_only
-        self._server = SERVER_WORKER_FIRST + queue.worker
 
     @staticmethod
     def empty() -> pa.RecordBatch:
@@ -152,14 +157,8 @@ class Batches:
         columns = _Columns(self._owner.name)
         at, left, stalled = start, rows_max, 0
         while 0 <= at < end and left > 0:
-            answer = self._client.ask_worker(
-                self._server,
-                "browse",
-                queue=self._queue.id,
-                start=at,
-                count=min(end - at, left, BROWSE_ROWS),
-                ready_only=self._ready_only,
-            )
+            count = min(end - at, left, BROWSE_ROWS)
+            answer = self._client.ask_queue(self._queue, "browse", partial(_browsed, at, count, self._ready_only))
             rows, following = answer["rows"], int(answer["next"])
             table = np.frombuffer(rows, _ROW)
             if not len(table):
@@ -174,7 +173,7 @@ class Batches:
             if not wanted:
                 break
             try:
-                handle = self._client.handle(self._queue, self._owner, Message)
+                handle = self._client.handle(self._client.current(self._queue), self._owner, Message)
                 found = self._client.core.columns(handle, rows[: wanted * DELIVERY.size])
             except SessionLost:
                 continue

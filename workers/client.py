@@ -666,17 +666,36 @@ class Client:
         """Ask the supervisor as this client, to whom exclusive queues may belong."""
         return self.control(op, client=self.epoch, **fields)
 
-    def ask_worker(self, server: int, op: str, *, timeout: float | None = 30.0, **fields: Any) -> dict[str, Any]:
-        """Ask a queue worker (OP_CONTROL). Raises what it refused it with, PeerLost, TimedOut."""
-        request = msgspec.msgpack.encode({"op": op, **fields})
+    def current(self, queue: QueueDeclaration) -> QueueDeclaration:
+        """The queue as the catalog has it now: a node that was started with other workers has it elsewhere, under
+        another id. What was deleted stays what it was.
+        """
+        found = self.router().catalog.queues.get(queue.name)
+        return found if found is not None and found.lasting_id == queue.lasting_id else queue
+
+    def ask_queue(
+        self,
+        queue: QueueDeclaration,
+        op: str,
+        fields: Callable[[QueueDeclaration], dict[str, Any]] = lambda queue: {"queue": queue.id},
+        timeout: float | None = 30.0,
+    ) -> dict[str, Any]:
+        """Ask the worker of a queue, wherever it is; `fields` names it. Raises what it refused, PeerLost, TimedOut."""
         while True:
-            attachment = self.attachment()
+            now = self.current(queue)
             try:
-                with attachment.control_locks[server]:  # one answer area for each server
-                    result, reply = attachment.core.control(server, request, timeout)
-                break
+                return self._ask_worker(SERVER_WORKER_FIRST + now.worker, op, fields(now), timeout)
             except SessionLost:
                 continue
+
+    def _ask_worker(self, server: int, op: str, fields: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+        """Ask a queue worker (OP_CONTROL)."""
+        request = msgspec.msgpack.encode({"op": op, **fields})
+        attachment = self.attachment()
+        if server >= len(attachment.control_locks):
+            raise SessionLost("the node was started with fewer workers meanwhile")
+        with attachment.control_locks[server]:  # one answer area for each server
+            result, reply = attachment.core.control(server, request, timeout)
         try:
             answer = msgspec.msgpack.decode(reply, type=dict[str, Any])
         except msgspec.MsgspecError as error:

@@ -283,7 +283,7 @@ class Forwarder(threading.Thread):
         headers = with_death(told.headers, origin, reason, told.exchange, told.routing_key, int(time.time()))
         exchange = policy.dead_letter_exchange or ""
         key = told.routing_key if policy.dead_letter_routing_key is None else policy.dead_letter_routing_key
-        place = b"dead letter %d %d " % (source.companion.id, letter.delivery_tag) + letter.message_id
+        place = b"dead letter %d %d " % (source.companion.lasting_id, letter.delivery_tag) + letter.message_id
         words = (
             letter.priority << metadata.PRIORITY_SHIFT,
             0,

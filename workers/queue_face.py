@@ -218,7 +218,7 @@ class WorkQueue(Generic[T]):
         queue = self.queue
         if not queue._handle.usable:
             queue._renew()
-        return queue._client.ask_worker(queue._server, "stats", queue=queue._declaration.id)
+        return queue._client.ask_queue(queue._declaration, "stats")
 
     def _left_over(self) -> int:
         counts = self._counts()

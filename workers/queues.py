@@ -12,7 +12,7 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -347,7 +347,7 @@ class Queue:
             row = attachment.statistics_of(self._server, self._declaration.id)
             if row is not None:
                 return {name: QUEUE_STATS.unpack(row, name) for name in _STATISTICS}
-            answer = self._client.ask_worker(self._server, "stats", queue=self._declaration.id)
+            answer = self._client.ask_queue(self._declaration, "stats")
             return {name: int(answer.get(name, 0)) for name in _STATISTICS}
 
     def depth(self) -> int:
@@ -394,7 +394,7 @@ class Queue:
         """Drop the messages that are ready; returns how many. Unacked ones stay with whoever holds them."""
         if not self._handle.usable:
             self._renew()
-        return int(self._client.ask_worker(self._server, "purge", queue=self._declaration.id, timeout=timeout)["count"])
+        return int(self._client.ask_queue(self._declaration, "purge", timeout=timeout)["count"])
 
     def delete(self) -> None:
         """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
@@ -438,33 +438,25 @@ class Subscription:
         self._client = client
         self._claims = _Claims(queue, declaration)
         #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
-        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.id}"
+        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.lasting_id}"
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.queue.name!r}>"
 
-    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        return self._client.ask_worker(SERVER_WORKER_FIRST + self._claims.declaration.worker, op, **fields)
+    def _ask(self, op: str, fields: Callable[[QueueDeclaration], dict[str, Any]]) -> dict[str, Any]:
+        return self._client.ask_queue(self._claims.declaration, op, fields)
 
     def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
         """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then."""
         if max_messages < 1 or max_bytes < 1:
             raise UsageError("max_messages and max_bytes must be at least 1")
-        answer = self._ask(
-            "claim",
-            queue=self._source_id(),
-            subscription_queue=self._claims.declaration.id,
-            max_messages=min(max_messages, UNLIMITED),
-            max_bytes=min(max_bytes, UNLIMITED),
-        )
+        most = {"max_messages": min(max_messages, UNLIMITED), "max_bytes": min(max_bytes, UNLIMITED)}
+        answer = self._ask("claim", lambda claims: _both(claims) | most)
         return int(answer["start"]), int(answer["end"])
-
-    def _source_id(self) -> int:
-        return self._claims.declaration.subscription_of
 
     def range(self) -> tuple[int, int]:
         """[lowest claim not acked, end of the claims)."""
-        answer = self._ask("ranges", queue=self._claims.declaration.id)
+        answer = self._ask("ranges", lambda claims: {"queue": claims.id})
         return int(answer["base"]), int(answer["next"])
 
     def ready(self) -> int:
@@ -490,7 +482,7 @@ class Subscription:
 
     def ack(self, upto: int) -> int:
         """Done with every claim below `upto`; returns how many that were."""
-        return int(self._ask("ack_to", queue=self._claims.declaration.id, sequence=upto)["count"])
+        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": upto})["count"])
 
     def release(self) -> int:
         """A reader begins anew: returns the lowest claim not acked. Claims keep their numbers and their order."""
@@ -498,10 +490,14 @@ class Subscription:
 
     def delete(self) -> int:
         """Return all claims that are not acked to the end of the queue (redelivered), and forget the subscription."""
-        declared = self._claims.declaration
-        count = int(self._ask("release", queue=self._source_id(), subscription_queue=declared.id)["count"])
+        count = int(self._ask("release", _both)["count"])
         self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
         return count
+
+
+def _both(claims: QueueDeclaration) -> dict[str, Any]:
+    """The hidden queue of a subscription and the queue that it claims from, for the worker."""
+    return {"queue": claims.subscription_of, "subscription_queue": claims.id}
 
 
 class _Claims:
@@ -516,14 +512,14 @@ def _browse(
     client: Client, owner: Queue | _Claims, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
 ) -> tuple[list[Message | None], int]:
     """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
-    server = SERVER_WORKER_FIRST + queue.worker
+    more = {"start": start, "count": count, "ready_only": ready_only}
     while True:
-        answer = client.ask_worker(server, "browse", queue=queue.id, start=start, count=count, ready_only=ready_only)
+        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
         rows, following = answer["rows"], int(answer["next"])
         if not rows:
             return [], -1
         try:
-            handle = client.handle(queue, owner, Message)
+            handle = client.handle(client.current(queue), owner, Message)
             found = handle_deliveries(client, handle, rows)
         except SessionLost:
             continue
@@ -546,13 +542,12 @@ def _read_again(
     """One message of an older answer, asked for anew; None when it is gone."""
     row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
     sequence = DELIVERY.unpack(row, "sequence")
-    answer = client.ask_worker(
-        SERVER_WORKER_FIRST + queue.worker, "browse", queue=queue.id, start=sequence, count=1, ready_only=ready_only
-    )
+    more = {"start": sequence, "count": 1, "ready_only": ready_only}
+    answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
     fresh = answer["rows"][:_ROW_BYTES]
     if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
         return None
-    return handle_deliveries(client, client.handle(queue, owner, Message), fresh)[0]
+    return handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
 
 
 def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:

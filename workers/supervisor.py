@@ -58,6 +58,7 @@ from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
 from warren.workers.control import ControlServer
+from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
 from warren.workers.status import NODE_STATES, SAMPLE_S, Statistics
@@ -412,6 +413,15 @@ class Supervisor:
         self.directory.write(self._node)
         if self._catalog.drop_transient():
             self._catalog.save(self.directory.path)
+        self._catalog = Mover(
+            self.directory.path,
+            node_id,
+            self._node.settings,
+            self._catalog,
+            self._say,
+            lambda: self._signals > 0,
+            lambda: notify_systemd("EXTEND_TIMEOUT_USEC=30000000"),
+        ).run()
         try:
             for key, value in zip(keys, (0, 1), strict=True):
                 if not create_semaphore(key, value):

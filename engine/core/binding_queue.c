@@ -787,6 +787,59 @@ static PyObject *engine_export_file(PyObject *self, PyObject *arg) {
     return bytes;
 }
 
+/* Live rows of a queue from sequence `first` on, at most about `count`, and where to go on: (wr_segment_row …, next). Rows that are
+ * brought back for it leave memory again. */
+static PyObject *engine_export_queue(PyObject *self, PyObject *args) {
+    unsigned int id;
+    unsigned long long first, count;
+    if (!PyArg_ParseTuple(args, "IKK", &id, &first, &count)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    uint64_t number = first / WR_CHUNK_ROWS, end = q->chunk_base + q->chunks_n, n = 0;
+    uint64_t most = (count / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS;
+    if (number < q->chunk_base) number = q->chunk_base;
+    wr_segment_row *rows = malloc(most * sizeof *rows);
+    if (!rows) return PyErr_NoMemory();
+    for (; number < end && n + WR_CHUNK_ROWS <= most; number++) {
+        const wr_chunk *chunk = wr_queue_chunk(q, number);
+        for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS; r++) {
+            const wr_entry *entry = &chunk->rows[r];
+            uint64_t sequence = number * WR_CHUNK_ROWS + r;
+            if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT) || sequence < first) continue;
+            rows[n++] = (wr_segment_row){.queue = id, .location = entry->location, .sequence = sequence, .entry = *entry};
+            if (entry->state == WR_ENTRY_DELAYED) rows[n - 1].due = wr_policy_due(q, sequence);
+        }
+        if (chunk) wr_pages_trim(e, 0);
+    }
+    uint64_t next = number < end ? number * WR_CHUNK_ROWS : q->next;
+    PyObject *answer = Py_BuildValue("(y#K)", (const char *)rows, (Py_ssize_t)(n * sizeof *rows), (unsigned long long)next);
+    free(rows);
+    return answer;
+}
+
+/* keys(queue): what it has seen, as rows of a KEYS frame */
+static PyObject *engine_keys(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (!e || PyErr_Occurred()) return NULL;
+    const wr_queue *q = queue_of(e, (unsigned int)id);
+    if (!q) return NULL;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(wr_policy_keys(q, NULL) * WR_SEEN_KEY_SIZE));
+    if (bytes) wr_policy_keys(q, (uint8_t *)PyBytes_AS_STRING(bytes));
+    return bytes;
+}
+
+static PyObject *engine_set_keys(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    Py_buffer rows;
+    if (!e || PyObject_GetBuffer(arg, &rows, PyBUF_SIMPLE)) return NULL;
+    int error = wr_policy_replay_keys(e, rows.buf, (uint64_t)rows.len, (uint32_t)((uint64_t)rows.len / WR_SEEN_KEY_SIZE));
+    PyBuffer_Release(&rows);
+    if (error) return os_error(error);
+    Py_RETURN_NONE;
+}
+
 static PyObject *engine_flushed(PyObject *self, PyObject *args) {
     unsigned int file;
     Py_buffer bytes;
@@ -967,7 +1020,7 @@ static PyMethodDef engine_methods[] = {
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
-    M(export_file, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
+    M(export_file, METH_O), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
     M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(high, METH_O), {NULL, NULL, 0, NULL}};
 

@@ -480,6 +480,13 @@ void wr_policy_write_keys(wr_queue_engine *e) {
     }
 }
 
+uint64_t wr_policy_keys(const wr_queue *q, uint8_t *rows) {
+    const wr_policy *p = q->policy;
+    uint64_t n = p ? p->keys_n : 0;
+    for (uint64_t k = 0; rows && k < n; k++) write_key(rows + k * WR_SEEN_KEY_SIZE, q->id, &p->keys[(p->keys_first + k) % p->keys_size]);
+    return n;
+}
+
 int wr_policy_replay_keys(wr_queue_engine *e, const uint8_t *rows, uint64_t bytes, uint32_t n) {
     if ((uint64_t)n * WR_SEEN_KEY_SIZE > bytes) return EBADMSG;
     uint64_t now = wr_wall_ms();

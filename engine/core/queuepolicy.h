@@ -87,6 +87,8 @@ void wr_policy_seen(wr_queue *q, const uint8_t key[WR_KEY_BYTES], uint64_t publi
 
 /* The first frames of a journal file: keys of before; and their way back. 0 or EBADMSG. */
 void wr_policy_write_keys(wr_queue_engine *e);
+/* What a queue has seen, the oldest first, as rows of a KEYS frame; rows NULL: how many. */
+uint64_t wr_policy_keys(const wr_queue *q, uint8_t *rows);
 int wr_policy_replay_keys(wr_queue_engine *e, const uint8_t *rows, uint64_t bytes, uint32_t n);
 
 static inline void wr_ready_comes(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry) {

@@ -11,6 +11,7 @@ import warren
 from warren.workers.control import ControlClient
 
 from support.real_node import RealNode
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +32,7 @@ def place_of(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_fewer_workers_keep_what_is_there_until_it_is_gone(tmp_path: Path, clean: bool) -> None:
+def test_fewer_workers_take_over_what_is_there(tmp_path: Path, clean: bool) -> None:
     directory = tmp_path / "node"
     with RealNode(directory, workers=3) as real:
         with warren.attach(directory) as node:
@@ -41,43 +42,31 @@ def test_fewer_workers_keep_what_is_there_until_it_is_gone(tmp_path: Path, clean
         assert set(before.values()) == {0, 1, 2}
         if not clean:
             real.kill_all()
-    with RealNode(directory, workers=1), warren.attach(directory) as node:
-        assert processes(directory) == {0: False, 1: True, 2: True}
-        assert place_of(directory) == before
-        for name in [*NAMES, "new-1", "new-2", "new-3"]:
+    with RealNode(directory, workers=2), warren.attach(directory) as node:
+        assert processes(directory) == {0: False, 1: False}
+        after = place_of(directory)
+        assert all(after[name] == before[name] for name in NAMES if before[name] < 2), "only what has to move"
+        for name in NAMES:
             node.queue(name).put(b"later")
-        assert {place_of(directory)[f"new-{i}"] for i in (1, 2, 3)} == {0}
+    with RealNode(directory, workers=1), warren.attach(directory) as node:
+        assert processes(directory) == {0: False}
         for name in NAMES:
             messages = node.queue(name).get_many(10, timeout=5.0)
             assert [message.body for message in messages] == [*BODIES, b"later"]
             for message in messages:
                 message.ack()
-        for name in NAMES:
-            if before[name] == 2:
-                node.delete_queue(name)
-    with RealNode(directory, workers=1), warren.attach(directory) as node:
-        assert processes(directory) == {0: False, 1: True}
-        for name in NAMES:
-            if before[name] == 1:
-                node.delete_queue(name)
-    with RealNode(directory, workers=1), warren.attach(directory) as node:
-        assert processes(directory) == {0: False}
-        assert node.queue("new-1").get(timeout=5.0).body == b"later"
         with ControlClient(directory) as control:
-            assert control.call("status")["store"]["messages"] == 0, "nothing is kept for workers that went"
+            wait_until(lambda: control.call("status")["store"]["messages"] == 0, 20, what="an empty store")
 
 
-def test_more_workers_get_new_queues(tmp_path: Path) -> None:
+def test_more_workers_get_their_share(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     with RealNode(directory, workers=1), warren.attach(directory) as node:
         for name in NAMES:
             node.queue(name).put_many(BODIES)
     with RealNode(directory, workers=3), warren.attach(directory) as node:
         assert processes(directory) == {0: False, 1: False, 2: False}
-        for i in range(8):
-            node.queue(f"new-{i}").put(b"here")
-        placed = place_of(directory)
-        assert {placed[name] for name in NAMES} == {0}
-        assert {placed[f"new-{i}"] for i in range(8)} == {1, 2}
+        placed = list(place_of(directory).values())
+        assert max(placed.count(worker) for worker in range(3)) <= 3
         for name in NAMES:
             assert [message.body for message in node.queue(name).get_many(10, timeout=5.0)] == BODIES

@@ -355,3 +355,31 @@ def test_a_file_of_the_first_version_loads() -> None:
     assert (queue.owner, queue.dead_letters_of, queue.policy.given()) == (0, 0, {})
     assert catalog.bindings == {Binding("x", "q", "a.*")}
     assert catalog.exchange("x").alternate is None
+
+
+def test_a_family_moves_under_new_ids(tmp_path: Path) -> None:
+    """Names, bindings and what checkpoints name a queue by stay; ids that were taken are nobody else's."""
+    catalog = Catalog()
+    queue = catalog.declare_queue("work", workers_n=1, arguments={"dead_letter_exchange": "gone"})
+    reader = catalog.declare_subscription("work", "reader")
+    other = catalog.declare_queue("other", workers_n=1)
+    catalog.bind("work", "amq.topic", "a.#")
+    members = catalog.families()["work"]
+    assert [item.id for item in members] == [queue.id, queue.id + 1, reader.id]
+    ids = dict(zip([item.id for item in members], catalog.take_ids(3), strict=True))
+    assert catalog.declare_queue("late", workers_n=1).id not in {*ids, *ids.values()}
+    catalog.move_family(3, ids)
+    catalog.placed_for = 4
+    catalog.save(tmp_path)
+    catalog = Catalog.load(tmp_path)
+    assert catalog.placed_for == 4
+    moved = catalog.families()["work"]
+    assert [(item.id, item.lasting_id, item.worker) for item in moved] == [(new, old, 3) for old, new in ids.items()]
+    assert catalog.subscription("work", "reader") == moved[2]
+    assert catalog.dead_letters(moved[0]) == moved[1]
+    assert catalog.queue("other") == other
+    assert {item.queue for item in catalog.bindings} == {"work"}
+    assert not set(ids) & set(catalog.by_id)
+    again = dict(zip([item.id for item in moved], catalog.take_ids(3), strict=True))
+    catalog.move_family(0, again)
+    assert catalog.queue("work").lasting_id == queue.id

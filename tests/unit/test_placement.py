@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.engine.placement import place, weight, workers_needed
+from warren.engine.placement import Family, bound_of, moves, place, weight, workers_needed
 from warren.engine.queue_index import Folder
 
 
@@ -75,3 +75,39 @@ def test_which_workers_a_start_needs(tmp_path: Path) -> None:
     assert workers_needed(tmp_path, 2, [], 30) == 7, "it was killed: the store may keep something for it"
     folder.terms.write_bytes(b"")
     assert workers_needed(tmp_path, 2, [], 30) == 2
+
+
+def after(families: list[Family], plan: dict[str, int]) -> list[Family]:
+    return [Family(item.name, plan.get(item.name, item.worker), item.queues_n) for item in families]
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=8), st.tuples(st.integers(0, 11), st.integers(1, 3)), max_size=60),
+    st.integers(1, 12),
+    st.integers(1, 12),
+)
+def test_moves_are_few_and_come_to_an_end(found: dict[str, tuple[int, int]], before: int, wanted: int) -> None:
+    """Who moves has a reason: its worker goes, or a new one takes its share; a second start moves nothing more."""
+    families = [Family(name, worker % before, queues_n) for name, (worker, queues_n) in found.items()]
+    plan = moves(families, before, wanted, 4096)
+    for family in families:
+        if family.name in plan:
+            assert plan[family.name] < wanted
+            assert plan[family.name] != family.worker
+            assert family.worker >= wanted or before < wanted
+        else:
+            assert family.worker < wanted
+    assert moves(after(families, plan), wanted, wanted, 4096) == {}
+    total = sum(item.queues_n for item in families)
+    if before < wanted and all(item.queues_n == 1 for item in families):
+        bound = bound_of(total, wanted)
+        assert all(sum(item.worker == worker for item in after(families, plan)) <= bound for worker in range(wanted))
+
+
+def test_a_worker_more_takes_its_share_of_those_that_are_there() -> None:
+    names = [f"queue-{i}" for i in range(2000)]
+    families = [Family(name, worker) for name, worker in spread(names, 8).items()]
+    plan = moves(families, 8, 9, 4096)
+    assert set(plan.values()) == {8}
+    assert 0.75 * 2000 / 9 < len(plan) < 1.3 * 2000 / 9
+    assert moves(after(families, plan), 8, 9, 4096).keys() <= set(), "also when the number was not noted"

@@ -166,7 +166,7 @@ def _catalog(directory: Path) -> Checked:
 
 def _strangers(listing: segment.Listing, place: _Place) -> Iterable[Checked]:
     for path in listing.foreign:
-        if place.suffix == ".dat" and path.is_dir():
+        if (place.suffix == ".dat" and path.is_dir()) or (place.suffix == ".idx" and path.name == "terms"):
             continue
         yield Checked(str(path), "foreign", note="does not belong here; it is left alone")
     for path in listing.unfinished:
