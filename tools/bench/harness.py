@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -161,6 +162,27 @@ def wait_for_go(pipe: Connection) -> int:
     if left > 0:
         time.sleep(left / 1e9)
     return start
+
+
+def pipelined(submit: Callable[[], tuple[int, Any]], end: int, most: int) -> tuple[int, np.ndarray[Any, Any]]:
+    """Submit until the clock shows `end`, with at most `most` confirms outstanding. `submit` says how many messages it
+    has submitted, and their confirm. Returns all messages, and the nanoseconds from each submit to its confirm."""
+    under_way: deque[tuple[int, Any]] = deque()
+    latencies = []
+    messages = 0
+    clock = time.monotonic_ns
+    while (began := clock()) < end:
+        count, confirm = submit()
+        under_way.append((began, confirm))
+        messages += count
+        if len(under_way) > most:
+            began, confirm = under_way.popleft()
+            confirm.wait()
+            latencies.append(clock() - began)
+    for began, confirm in under_way:
+        confirm.wait()
+        latencies.append(clock() - began)
+    return messages, np.array(latencies, dtype=np.int64)
 
 
 def percentiles_us(nanoseconds: Sequence[int] | np.ndarray[Any, Any]) -> dict[str, float] | None:

@@ -26,6 +26,7 @@ from warren.tools.bench.harness import (
     TemporaryNode,
     cell,
     percentiles_us,
+    pipelined,
     run_clients,
     temporary_node,
     wait_for_go,
@@ -67,44 +68,20 @@ def _put_batches(
     queue: warren.Queue, body: bytes, end: int, durability: str, batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
     bodies = [body] * batch
-    under_way: deque[tuple[int, Any]] = deque()
-    latencies = []
-    messages = 0
-    clock = time.monotonic_ns
-    while (now := clock()) < end:
-        under_way.append((now, queue.put_many(bodies, durability=durability, wait=False)))
-        messages += batch
-        if len(under_way) > BATCHES_UNDER_WAY:
-            began, confirm = under_way.popleft()
-            confirm.wait()
-            latencies.append(clock() - began)
-    for began, confirm in under_way:
-        confirm.wait()
-        latencies.append(clock() - began)
-    return messages, np.array(latencies, dtype=np.int64)
+    return pipelined(lambda: (batch, queue.put_many(bodies, durability=durability, wait=False)), end, BATCHES_UNDER_WAY)
 
 
 def _put_singles(
     queue: warren.Queue, body: bytes, end: int, durability: str, _batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
-    under_way: deque[tuple[int, Any]] = deque()
-    latencies = []
-    messages = 0
-    clock = time.monotonic_ns
     put = queue.put
-    while (began := clock()) < end:
+
+    def some() -> tuple[int, Any]:
         for _ in range(SAMPLE_EACH - 1):
             put(body, durability, False)
-        under_way.append((began, put(body, durability, False)))
-        messages += SAMPLE_EACH
-        if len(under_way) > WINDOW // SAMPLE_EACH:
-            began, confirm = under_way.popleft()
-            confirm.wait()
-            latencies.append(clock() - began)
-    for began, confirm in under_way:
-        confirm.wait()
-        latencies.append(clock() - began)
-    return messages, np.array(latencies, dtype=np.int64)
+        return SAMPLE_EACH, put(body, durability, False)
+
+    return pipelined(some, end, WINDOW // SAMPLE_EACH)
 
 
 def _consumer(pipe: Connection, directory: str, queue: str, durability: str, batch: int) -> None:

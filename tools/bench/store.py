@@ -15,7 +15,6 @@ import itertools
 import os
 import random
 import time
-from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +30,7 @@ from warren.tools.bench.harness import (
     Result,
     cell,
     percentiles_us,
+    pipelined,
     run_clients,
     temporary_node,
     wait_for_go,
@@ -64,51 +64,31 @@ def _write_batches(
     store: warren.Store, body: bytes, end: int, durability: str, batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
     bodies = [body] * batch
-    under_way: deque[tuple[int, Any]] = deque()
-    latencies = []
-    messages = 0
-    clock = time.monotonic_ns
-    while (now := clock()) < end:
-        under_way.append((now, store.write_many(store.new_ids(batch), bodies, durability=durability, wait=False)))
-        messages += batch
-        if len(under_way) > BATCHES_UNDER_WAY:
-            began, confirm = under_way.popleft()
-            confirm.wait()
-            latencies.append(clock() - began)
-    for began, confirm in under_way:
-        confirm.wait()
-        latencies.append(clock() - began)
-    return messages, np.array(latencies, dtype=np.int64)
+    return pipelined(
+        lambda: (batch, store.write_many(store.new_ids(batch), bodies, durability=durability, wait=False)),
+        end,
+        BATCHES_UNDER_WAY,
+    )
 
 
 def _write_singles(
     store: warren.Store, body: bytes, end: int, durability: str, _batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
-    under_way: deque[tuple[int, Any]] = deque()
-    latencies = []
-    messages = 0
-    clock = time.monotonic_ns
     write = store.write
     ahead: list[bytes] = []
     at = 0
-    while clock() < end:
+
+    def some() -> tuple[int, Any]:
+        nonlocal ahead, at
         if at == len(ahead):
             ahead, at = store.new_ids(IDS_AHEAD), 0
         part = ahead[at : at + SAMPLE_EACH]
         at += SAMPLE_EACH
-        began = clock()
         for id in part[:-1]:
             write(id, body, durability, False)
-        under_way.append((began, write(part[-1], body, durability, False)))
-        messages += len(part)
-        if len(under_way) > WINDOW // SAMPLE_EACH:
-            began, confirm = under_way.popleft()
-            confirm.wait()
-            latencies.append(clock() - began)
-    for began, confirm in under_way:
-        confirm.wait()
-        latencies.append(clock() - began)
-    return messages, np.array(latencies, dtype=np.int64)
+        return len(part), write(part[-1], body, durability, False)
+
+    return pipelined(some, end, WINDOW // SAMPLE_EACH)
 
 
 def _one_at_a_time(pipe: Connection, directory: str, size: int, seconds: float, durability: str) -> None:
