@@ -8,17 +8,13 @@
  *   fairness_test   exits 0
  */
 #define _GNU_SOURCE
-#include "queuepolicy.h"
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#define SERVER WR_SERVER_WORKER_FIRST
 #define FILE_BYTES (32u << 20)
 #define IMAGES_N 2
+#define RING_RECORDS 4096
+#define DELIVERY_SLOTS 8192
+#define ARENA_BYTES (4u << 20)
+#include "queue_rig.h"
+
 #define HEAVY 1
 #define LIGHT 2 /* the first of ten */
 #define LIGHT_N 10
@@ -31,57 +27,8 @@
 #define COMMANDS_MAX 512
 #define ROWS_MAX (4096 + WR_ROUTES_MAX)
 
-#define CHECK(x)                                                            \
-    do {                                                                    \
-        if (!(x)) {                                                         \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);         \
-            abort();                                                        \
-        }                                                                   \
-    } while (0)
-
-static void *memory(uint64_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(p != MAP_FAILED);
-    return p;
-}
-
-typedef struct {
-    wr_superblock *super;
-    wr_queue_engine *e;
-    uint8_t *images, *timages;
-    void *stats;
-} rig;
-
-static void offer(wr_log *log) {
-    FILE *f = tmpfile();
-    CHECK(f);
-    int fd = dup(fileno(f));
-    fclose(f);
-    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_BYTES) == 0);
-    uint8_t header[WR_FILE_HEADER_BYTES];
-    wr_file_header_write(header, WR_FILE_JOURNAL, 7, SERVER, 0, 1000, 1);
-    CHECK(!wr_log_offer(log, fd, 0, 1000, header));
-}
-
-static void rig_new(rig *r) {
-    r->super = memory(WR_SUPERBLOCK_BYTES);
-    r->super->servers_n = 3;
-    r->super->ring_records = 4096;
-    r->super->delivery_slots = 8192;
-    r->super->arena_bytes = 4u << 20;
-    r->super->reply_bytes = 4096;
-    r->super->message_bytes_max = 1u << 20;
-    r->super->embed_bytes_max = 4096;
-    r->super->state = WR_NODE_RUNNING;
-    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
-    r->images = memory(bytes);
-    r->timages = memory(bytes);
-    r->stats = memory(8 * sizeof(wr_queue_stats));
-    wr_queue_options o = {.super = r->super, .server = SERVER, .images = r->images, .transient_images = r->timages,
-                          .images_bytes = bytes, .images_n = IMAGES_N, .file_bytes = FILE_BYTES, .stats = r->stats,
-                          .stats_rows = 8, .tick_ns = 25000000, .commit_bytes = 1 << 20, .journal_files_max = 1000};
-    r->e = wr_queue_new(&o);
-    CHECK(r->e);
+static void begin(rig *r) {
+    rig_new(r);
     offer(r->e->log);
     offer(r->e->transient_log);
     CHECK(wr_queue_declare(r->e, HEAVY, false));
@@ -89,40 +36,10 @@ static void rig_new(rig *r) {
     wr_queue_begin(r->e, 1);
 }
 
-static void rig_free(rig *r) {
-    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
-    wr_queue_free(r->e);
-    munmap(r->super, WR_SUPERBLOCK_BYTES);
-    munmap(r->images, bytes);
-    munmap(r->timages, bytes);
-    munmap(r->stats, 8 * sizeof(wr_queue_stats));
-}
-
 /* Exactly one: an event ends the run behind it. */
 static void turn(rig *r) {
     atomic_store(&r->e->kick, 1);
     CHECK(wr_queue_run(r->e, 0, false) & WR_EVENT_KICK);
-}
-
-typedef struct {
-    wr_port port;
-    void *region;
-    uint64_t bytes;
-    uint64_t sent;
-} peer;
-
-static void peer_new(rig *r, peer *p, uint32_t slot) {
-    wr_geometry g = wr_geometry_of(r->super);
-    p->bytes = wr_view_bytes(&g);
-    p->region = memory(p->bytes);
-    p->sent = 0;
-    CHECK(!wr_port_init(&p->port, r->super, p->region, p->bytes, slot, 1, 100 + slot));
-    CHECK(!wr_queue_attach(r->e, slot, 1, 100 + slot, p->region, p->bytes));
-}
-
-static void peer_free(peer *p) {
-    wr_port_free(&p->port);
-    munmap(p->region, p->bytes);
 }
 
 static wr_link *link_of(const peer *p) { return &p->port.view.links[SERVER]; }
@@ -133,6 +50,7 @@ static uint64_t waiting(const peer *p) {
 
 /* False: no room. `fan`: to so many queues. */
 static bool publish(peer *p, uint32_t queue, uint32_t fan) {
+    static uint64_t sent;
     uint64_t position, sequence;
     uint8_t *at;
     uint32_t length = 4 * fan + 40;
@@ -150,8 +68,8 @@ static bool publish(peer *p, uint32_t queue, uint32_t fan) {
     c->queue = fan ? fan : queue;
     c->body = position;
     c->length = length;
-    memcpy(c->id, &p->sent, 8);
-    p->sent++;
+    memcpy(c->id, &sent, 8);
+    sent++;
     c->id[15] = (uint8_t)p->port.slot;
     return true;
 }
@@ -185,7 +103,7 @@ static uint32_t take(peer *p, uint64_t *last) {
 /* A deep queue whose consumer takes all it can, beside ten that get a message now and then. */
 static void deliveries(void) {
     rig r;
-    rig_new(&r);
+    begin(&r);
     peer greedy, modest, publisher;
     peer_new(&r, &greedy, 1);
     peer_new(&r, &modest, 2);
@@ -229,7 +147,7 @@ static void deliveries(void) {
 /* A client whose ring is never empty, beside others that send a few commands each. `fan`: queues of each of its messages. */
 static void rings(uint32_t fan) {
     rig r;
-    rig_new(&r);
+    begin(&r);
     peer heavy, light[3];
     peer_new(&r, &light[0], 1); /* before it and behind it in the order of a turn */
     peer_new(&r, &heavy, 2);

@@ -8,29 +8,17 @@
  *   policy_test [SEED]   exits 0
  */
 #define _GNU_SOURCE
-#include "queuepolicy.h"
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#define FILE_BYTES (8u << 20)
+#define IMAGES_N 4
+#define RING_RECORDS 16384
+#define DELIVERY_SLOTS 1024
+#define ARENA_BYTES (8u << 20)
+#include "queue_rig.h"
 
-#define SERVER WR_SERVER_WORKER_FIRST
 #define QUEUE 1
 #define DEAD 2
 #define PLAIN 3
-#define FILE_BYTES (8u << 20)
-#define IMAGES_N 4
 #define MESSAGES 4000
-
-#define CHECK(x)                                                            \
-    do {                                                                    \
-        if (!(x)) {                                                         \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);         \
-            abort();                                                        \
-        }                                                                   \
-    } while (0)
 
 static uint64_t state = 1;
 static uint64_t random64(void) {
@@ -41,63 +29,9 @@ static uint64_t random64(void) {
 }
 static uint32_t below(uint32_t n) { return (uint32_t)(random64() >> 33) % n; }
 
-static void *memory(uint64_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(p != MAP_FAILED);
-    return p;
-}
-
-typedef struct {
-    wr_superblock *super;
-    wr_queue_engine *e;
-    uint8_t *images, *timages;
-    void *stats;
-} rig;
-
-static void rig_new(rig *r) {
-    r->super = memory(WR_SUPERBLOCK_BYTES);
-    r->super->servers_n = 3;
-    r->super->ring_records = 16384;
-    r->super->delivery_slots = 1024;
-    r->super->arena_bytes = 8u << 20;
-    r->super->reply_bytes = 4096;
-    r->super->message_bytes_max = 1u << 20;
-    r->super->embed_bytes_max = 4096;
-    r->super->state = WR_NODE_RUNNING;
-    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
-    r->images = memory(bytes);
-    r->timages = memory(bytes);
-    r->stats = memory(8 * sizeof(wr_queue_stats));
-    wr_queue_options o = {.super = r->super, .server = SERVER, .images = r->images, .transient_images = r->timages,
-                          .images_bytes = bytes, .images_n = IMAGES_N, .file_bytes = FILE_BYTES, .stats = r->stats,
-                          .stats_rows = 8, .tick_ns = 25000000, .commit_bytes = 1 << 20, .journal_files_max = 1000};
-    r->e = wr_queue_new(&o);
-    CHECK(r->e);
-}
-
-static void rig_free(rig *r) {
-    uint64_t bytes = WR_PAGE_BYTES + IMAGES_N * (uint64_t)FILE_BYTES;
-    wr_queue_free(r->e);
-    munmap(r->super, WR_SUPERBLOCK_BYTES);
-    munmap(r->images, bytes);
-    munmap(r->timages, bytes);
-    munmap(r->stats, 8 * sizeof(wr_queue_stats));
-}
-
 static void declare(rig *r, const wr_policy_options *options) {
     CHECK(wr_queue_declare(r->e, QUEUE, true) && wr_queue_declare(r->e, DEAD, true) && wr_queue_declare(r->e, PLAIN, true));
     wr_policy_set(wr_queue_find(r->e, QUEUE), options);
-}
-
-static void offer(rig *r, bool transient) {
-    FILE *f = tmpfile();
-    CHECK(f);
-    int fd = dup(fileno(f));
-    fclose(f);
-    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_BYTES) == 0);
-    uint8_t header[WR_FILE_HEADER_BYTES];
-    wr_file_header_write(header, WR_FILE_JOURNAL, 7, SERVER, 0, 1000, 1);
-    CHECK(!wr_log_offer(transient ? r->e->transient_log : r->e->log, fd, 0, 1000, header));
 }
 
 static void check(rig *r) {
@@ -108,25 +42,6 @@ static void check(rig *r) {
 static void turn(rig *r) {
     wr_queue_run(r->e, 1000000, false);
     check(r);
-}
-
-typedef struct {
-    wr_port port;
-    void *region;
-    uint64_t bytes;
-} peer;
-
-static void peer_new(rig *r, peer *p, uint32_t slot) {
-    wr_geometry g = wr_geometry_of(r->super);
-    p->bytes = wr_view_bytes(&g);
-    p->region = memory(p->bytes);
-    CHECK(!wr_port_init(&p->port, r->super, p->region, p->bytes, slot, 1, 100 + slot));
-    CHECK(!wr_queue_attach(r->e, slot, 1, 100 + slot, p->region, p->bytes));
-}
-
-static void peer_free(peer *p) {
-    wr_port_free(&p->port);
-    munmap(p->region, p->bytes);
 }
 
 static wr_command *command(peer *p, uint8_t op, uint32_t queue) {
@@ -243,8 +158,8 @@ static void at_random(const wr_policy_options *options, bool timed) {
     rig_new(&r);
     declare(&r, options);
     wr_journal_recovered(r.e, true);
-    offer(&r, false);
-    offer(&r, true);
+    offer(r.e->log);
+    offer(r.e->transient_log);
     peer a, b, d;
     peer_new(&r, &a, 1);
     peer_new(&r, &b, 2);
@@ -304,8 +219,8 @@ static void in_order(void) {
     wr_policy_options options = {.max_priority = 4};
     declare(&r, &options);
     wr_journal_recovered(r.e, true);
-    offer(&r, false);
-    offer(&r, true);
+    offer(r.e->log);
+    offer(r.e->transient_log);
     peer a, b;
     peer_new(&r, &a, 1);
     peer_new(&r, &b, 2);
