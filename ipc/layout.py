@@ -291,7 +291,7 @@ SLOT = Struct(
         Field("shmid", 24, "i32", "System V id of the client's region"),
         Field("pid_namespace", 32, "u64", "inode of the pid namespace; a foreign one is never judged by pid"),
         Field("name", 40, "bytes", "name for people, UTF-8, zero-padded", 48),
-        Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling", 32),
+        Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot", 32),
         Field("reading", 192, "a64", "hint: server << 56 | file number + 1 that this client reads now, 0: none (client)"),
     ),
 )

@@ -308,7 +308,8 @@ class Superblock:
             seen = _core.load64(self.buffer, offset)
             if seen & 0xFF != FREE:
                 continue
-            generation = (seen >> 8) + 1 & 0xFFFFFF or 1
+            generation = (seen >> 8) + 1 & 0xFFFFFF
+            generation += not generation & 0xFF  # its low byte in `server_done` must differ from what is there at first
             if not _core.cas64(self.buffer, offset, seen, identity.pid << 32 | generation << 8 | CLAIMED):
                 continue
             epoch = self.add("client_epoch_next")

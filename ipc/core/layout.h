@@ -144,7 +144,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x35ef6c2603deba03ull
+#define WR_LAYOUT_HASH 0x721dc8808b543e49ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -325,7 +325,7 @@ typedef struct {
     uint64_t pid_namespace; /* inode of the pid namespace; a foreign one is never judged by pid */
     uint8_t name[48]; /* name for people, UTF-8, zero-padded */
     uint8_t pad1_[40];
-    uint8_t server_done[32]; /* per server: low 8 bits of the generation whose end it has finished handling */
+    uint8_t server_done[32]; /* per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot */
     uint8_t pad2_[32];
     _Atomic uint64_t reading; /* hint: server << 56 | file number + 1 that this client reads now, 0: none (client) */
     uint8_t pad3_[56];

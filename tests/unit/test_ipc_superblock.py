@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from warren.ipc import _core as atomics
 from warren.ipc import layout, names, region
 from warren.ipc.identity import Identity, pid_namespace
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SUPERBLOCK
@@ -98,6 +99,27 @@ def test_the_life_of_a_slot(superblock: Superblock) -> None:
     assert (again.slot, again.generation) == (view.slot, 2)
     assert superblock.server_done(again.slot, 2) == 0
     assert again.client_epoch == view.client_epoch + 1
+
+
+@pytest.mark.parametrize("first", [0, 0xFFFE80])
+def test_no_generation_looks_finished_in_a_new_slot(superblock: Superblock, first: int) -> None:
+    """The 256th client of a slot was swept before its servers had let go of it, and the next one waited for ever."""
+    me = Identity.current()
+    slot = superblock.claim(me, "a").slot
+    offset = superblock.slot_at(slot, "claim")
+    atomics.store64(superblock.buffer, offset, first << 8 | FREE)
+    seen = set()
+    for _ in range(600):
+        view = superblock.claim(me, "a")
+        assert view.slot == slot
+        assert superblock.server_done(slot, 2) == 0
+        superblock.set_server_done(slot, 2, view.generation)
+        assert superblock.server_done(slot, 2) != 0
+        seen.add(view.generation)
+        assert superblock.slot_move(view, FREE)
+    assert len(seen) == 600
+    assert min(seen) > 0
+    assert max(seen) < 1 << 24
 
 
 def test_an_old_view_moves_nothing(superblock: Superblock) -> None:
