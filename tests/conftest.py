@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from support.leaks import Census, clean_up, leaks_since
+from support.waiting import wait_until
 
 FAILED = pytest.StashKey[bool]()
 
@@ -93,4 +94,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+
+        def unmounted() -> bool:
+            return subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL).returncode == 0
+
+        wait_until(unmounted, 20, what="the last process to leave the small disk")
