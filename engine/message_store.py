@@ -831,6 +831,7 @@ class StoreHost:
         for store in self.stores:
             self.superblock.server_set(store.number, "state", CONSTANTS["SERVER_STOPPING"])
         self.core.set_draining(True)
+        self._scan_slots(starting=False)  # who came since the last look has submitted, too
         self.core.freeze()
         if self._mail is not None:
             self._mail.stop()

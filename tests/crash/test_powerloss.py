@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -89,14 +90,18 @@ def test_what_is_there_is_looked_at(recorded: Recorded) -> None:
     """A truth that knows less, or something else, than the disk has: false and doubled messages are found."""
     truth = Truth(recorded.records)
     checker = Checker(recorded.folder)
-    *_, (_number, point, state) = powerloss.states_of(recorded.records, recorded.root, 40, "last")
+
+    def held_at(point: int) -> Iterator[tuple[bytes, Any]]:
+        """Messages that must be there."""
+        truth.fates_at = -1
+        for id, acts in truth.acts.items():
+            if fates(acts, truth, point, truth.barrier(point))[0] == {1} and acts[-1].write and acts[-1].size:
+                yield id, acts[-1]
+
+    points = [(point, state) for _, point, state in powerloss.states_of(recorded.records, recorded.root, 40, "last")]
+    point, state = [(point, state) for point, state in points if any(held_at(point))][-1]
     try:
-        barrier = truth.barrier(point)
-        held, act = next(
-            (id, acts[-1])
-            for id, acts in truth.acts.items()
-            if fates(acts, truth, point, barrier)[0] == {1} and acts[-1].write and acts[-1].size
-        )
+        held, act = next(held_at(point))
         assert checker.check(state, truth, point) == []
         truth.fates_at = -1
         truth.acts[held].append(dataclasses.replace(act))
