@@ -452,7 +452,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _producer(options)
     if options.role == "consumer":
         return _consumer(options)
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the temporary node goes with us
+    # the temporary node goes with us; not as SIGINT is, which a job in the background ignores, and its children with it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _node(options) as directory, tempfile.TemporaryDirectory(prefix="warren-stress-logs-") as logs:
         if options.json or not sys.stderr.isatty():
             verdict = campaign(options, directory, Path(logs))

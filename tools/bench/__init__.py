@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     talk = Console(stderr=True, quiet=options.json and not sys.stderr.isatty())
     if filesystem_of(folder) == "tmpfs":
         talk.print(f"[yellow]{folder} is a tmpfs: syncs cost nothing there; choose another folder with --dir[/yellow]")
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the temporary node goes with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the temporary node goes with us
     found: dict[int, dict[str, Any]] = {}
     runs: list[Result] = []
     try:
