@@ -31,7 +31,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -164,25 +164,40 @@ class Recovered:
 # ---- what a killed worker had in memory -----------------------------------------------------------------------------
 
 
+class _Image(NamedTuple):
+    """What an image of a journal holds: a file's number, where in the region its bytes start, how many were
+    appended, and how many of them are durable. Numbers, no views: whoever fails with one in hand could not
+    unmap the region."""
+
+    file: int
+    start: int
+    appended: int
+    durable: int
+
+
+def _images(buffer: memoryview, images_n: int, file_bytes: int) -> list[_Image]:
+    """The images of a region that hold frames, by file."""
+    found = []
+    for image in range(images_n):
+        base = image * IMAGE.size
+        file = atomics.load64(buffer, base + IMAGE.offset("file")) - 1
+        appended = atomics.load64(buffer, base + IMAGE.offset("appended"))
+        durable = atomics.load64(buffer, base + IMAGE.offset("durable"))
+        if file >= 0 and FILE_HEADER_BYTES < appended <= file_bytes:
+            found.append(_Image(file, FILE_HEADER_BYTES + image * file_bytes, appended, durable))
+    return sorted(found)
+
+
 def salvage(buffer: memoryview, images_n: int, file_bytes: int, folder: Folder) -> int:
     """Write into the journal files what the images of a dead worker hold beyond them, and sync; returns the bytes.
 
     The image's header page must be the file's: an image of another life is left alone. Raises SyncFailed, StoreError.
     """
     salvaged = 0
-
-    def file_of(image: int) -> int:
-        return int(atomics.load64(buffer, image * IMAGE.size + IMAGE.offset("file")))
-
     # Older files first: nothing of a file may be durable while an older one is not.
-    for image in sorted(range(images_n), key=file_of):
-        base = image * IMAGE.size
-        file = atomics.load64(buffer, base + IMAGE.offset("file")) - 1
-        appended = atomics.load64(buffer, base + IMAGE.offset("appended"))
-        durable = atomics.load64(buffer, base + IMAGE.offset("durable"))
-        if file < 0 or not FILE_HEADER_BYTES < appended <= file_bytes or durable >= appended:
+    for file, start, appended, durable in _images(buffer, images_n, file_bytes):
+        if durable >= appended:
             continue
-        start = FILE_HEADER_BYTES + image * file_bytes
         path = folder.journal_file(file)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -214,16 +229,10 @@ def held_files(buffer: memoryview, images_n: int, file_bytes: int, folder: Folde
     """Journal files that images hold as they are on disk (after `salvage`): number → bytes. Whoever reads them there
     does not wait for the disk. Good until the journals begin."""
     held = {}
-    for image in range(images_n):
-        base = image * IMAGE.size
-        file = atomics.load64(buffer, base + IMAGE.offset("file")) - 1
-        appended = atomics.load64(buffer, base + IMAGE.offset("appended"))
-        content = buffer[FILE_HEADER_BYTES + image * file_bytes :][: min(appended, file_bytes)]
-        if file < 0 or len(content) <= FILE_HEADER_BYTES:
-            continue
+    for file, start, appended, _durable in _images(buffer, images_n, file_bytes):
         with contextlib.suppress(FileNotFoundError), open(folder.journal_file(file), "rb", buffering=0) as disk:
-            if disk.read(FILE_HEADER_BYTES) == content[:FILE_HEADER_BYTES]:
-                held[file] = content
+            if disk.read(FILE_HEADER_BYTES) == buffer[start : start + FILE_HEADER_BYTES]:
+                held[file] = buffer[start : start + appended]
     return held
 
 
