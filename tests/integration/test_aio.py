@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import pytest
 
@@ -42,11 +41,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
 @pytest.fixture
 def directory(running: RealNode) -> Path:
     return running.directory
-
-
-@pytest.fixture
-def name() -> str:
-    return f"q-{uuid4().hex[:8]}"
 
 
 def drain(directory: Path, name: str) -> list[warren.Message]:

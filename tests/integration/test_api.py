@@ -6,36 +6,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 import warren
 from warren.workers.control import ControlClient
 
-from support.real_node import RealNode
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with RealNode(tmp_path_factory.mktemp("node") / "data") as running:
-        yield running.directory
-
-
-@pytest.fixture
-def node(directory: Path) -> Iterator[warren.Node]:
-    with warren.attach(directory) as attached:
-        yield attached
-
-
-@pytest.fixture
-def name() -> str:
-    return f"q-{uuid4().hex[:8]}"
 
 
 def drain(queue: warren.Queue, count: int, timeout: float = 10.0) -> list[warren.Message]:

@@ -6,36 +6,16 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import msgspec
 import pytest
 
 import warren
 
-from support.real_node import RealNode
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with RealNode(tmp_path_factory.mktemp("node") / "data") as running:
-        yield running.directory
-
-
-@pytest.fixture
-def node(directory: Path) -> Iterator[warren.Node]:
-    with warren.attach(directory) as attached:
-        yield attached
-
-
-@pytest.fixture
-def name() -> str:
-    return f"q-{uuid4().hex[:8]}"
 
 
 def test_it_is_used_like_the_standard_one(node: warren.Node, name: str) -> None:

@@ -6,7 +6,6 @@ Method: a real node; a delivery limit that one counted return would pass.
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,18 +14,11 @@ import pytest
 import warren
 import warren.aio
 
-from support.real_node import RealNode
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
 BODIES = [b"%d" % number for number in range(20)]
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with RealNode(tmp_path_factory.mktemp("node") / "data") as running:
-        yield running.directory
 
 
 @pytest.fixture
