@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import os
 import queue as queues
 import threading
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import msgspec
@@ -52,6 +54,7 @@ EVENT_KICK = 4096
 
 TURN_NS = 250_000_000
 RETRY_S = 0.2  #: after the disk refused a file
+PREPARE_S = 2.0  #: after the start: what flushes need is loaded
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
 #: what the reply of a browse needs beside its rows
@@ -102,6 +105,14 @@ class _Files(threading.Thread):
             except BaseException as error:  # noqa: BLE001 - the serving thread raises it: a worker without helpers must end
                 self.crash = error
             self._kick()
+
+
+def _flusher() -> ModuleType:
+    """warren.engine.queue_flush. It needs numpy, which a start does not wait for; and which is there before the first
+    flush, because that comes when there is most to do, and so that a worker's memory does not depend on it."""
+    from warren.engine import queue_flush
+
+    return queue_flush
 
 
 class _Index(threading.Thread):
@@ -174,6 +185,7 @@ class QueueService:
     _zero_since: dict[int, int] = field(default_factory=dict)
     _flush_failed_at: float = 0.0
     _timer_at: float = 0.0
+    _prepare_at: float = math.inf
     _lost_said: int = 0
     _damaged_said: int = 0
     _spill_error_said: int = 0
@@ -222,6 +234,7 @@ class QueueService:
     def begin(self, epoch: int) -> None:
         """Serve from now on under this epoch."""
         self.engine.begin(epoch)
+        self._prepare_at = time.monotonic() + PREPARE_S
 
     def serve(self) -> None:
         """Until the node drains or `engine.request_stop` was called."""
@@ -322,6 +335,9 @@ class QueueService:
             acks, self._acks_waiting = self._acks_waiting, b""
             self._apply(acks)
         self._remove_data_files()
+        if now >= self._prepare_at:
+            self._prepare_at = math.inf
+            self._index.ask(_flusher, lambda _: None)
         counters = self.engine.counters()
         if counters["no_memory"] != self._memory_short:
             self._memory_short = bool(counters["no_memory"])
@@ -422,9 +438,7 @@ class QueueService:
         live, named = self.recovered.segment_live, self.recovered.named
 
         def job() -> bytearray:
-            from warren.engine import queue_flush  # needs numpy, which a start does not wait for
-
-            return queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
+            return _flusher().flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
 
         self._index.ask(job, then)
 
@@ -461,9 +475,7 @@ class QueueService:
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
 
         def job() -> int:
-            from warren.engine import queue_flush
-
-            return queue_flush.apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached)
+            return _flusher().apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached)
 
         self._index.ask(job, then)
 

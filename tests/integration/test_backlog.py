@@ -179,3 +179,10 @@ def test_the_benches_of_long_queues_count_every_message(tmp_path: Path) -> None:
     assert min(found[name] for name in ("drain_per_s", "filled_per_s", "into_backlog_per_s", "top_pss_bytes")) > 0
     found = run_restart(tmp_path, 100, 20_000, 10)
     assert found["queues"] == 10
+
+
+def test_what_a_flush_needs_is_loaded_before_the_first_one(tmp_path: Path) -> None:
+    with RealNode(tmp_path / "data", workers=1) as running:
+        pid = running.pids()["worker-0"]
+        wait_until(lambda: "numpy" in Path(f"/proc/{pid}/maps").read_text(), 20, what="the loaded library")
+        assert running.pids()["worker-0"] == pid
