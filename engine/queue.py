@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import msgspec
@@ -107,12 +106,10 @@ class _Files(threading.Thread):
             self._kick()
 
 
-def _flusher() -> ModuleType:
-    """warren.engine.queue_flush. It needs numpy, which a start does not wait for; and which is there before the first
-    flush, because that comes when there is most to do, and so that a worker's memory does not depend on it."""
-    from warren.engine import queue_flush
-
-    return queue_flush
+def _prepare() -> None:
+    """Load what flushes need. A start does not wait for numpy; nor does the first flush, which comes when there is most
+    to do, and a worker's memory does not depend on whether it came."""
+    from warren.engine import queue_flush  # noqa: F401 - loading it is all
 
 
 class _Index(threading.Thread):
@@ -337,7 +334,7 @@ class QueueService:
         self._remove_data_files()
         if now >= self._prepare_at:
             self._prepare_at = math.inf
-            self._index.ask(_flusher, lambda _: None)
+            self._index.ask(_prepare, lambda _: None)
         counters = self.engine.counters()
         if counters["no_memory"] != self._memory_short:
             self._memory_short = bool(counters["no_memory"])
@@ -438,7 +435,9 @@ class QueueService:
         live, named = self.recovered.segment_live, self.recovered.named
 
         def job() -> bytearray:
-            return _flusher().flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
+            from warren.engine import queue_flush
+
+            return queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
 
         self._index.ask(job, then)
 
@@ -475,7 +474,9 @@ class QueueService:
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
 
         def job() -> int:
-            return _flusher().apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached)
+            from warren.engine import queue_flush
+
+            return queue_flush.apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached)
 
         self._index.ask(job, then)
 
