@@ -24,7 +24,7 @@ from warren.engine.moving import Source
 from warren.engine.node_directory import NodeDirectory
 from warren.engine.queue_flush import LOCATION_JOURNAL, LOCATION_SEGMENT, ROW
 from warren.tools.crash import powerloss
-from warren.tools.crash.disk import Disk, State
+from warren.tools.crash.disk import Disk, put_down
 from warren.tools.crash.recording import Record, Recorder
 
 from support.moving_recorded import move
@@ -105,7 +105,8 @@ class Recorded:
             disk.advance(point)
             directory = self.folder / "state"
             shutil.rmtree(directory, ignore_errors=True)
-            _build(directory, disk.crash(random.Random(f"{seed}/{number}")))
+            directory.mkdir()
+            put_down(disk.crash(random.Random(f"{seed}/{number}")), directory)
             try:
                 if content(directory) != self.before:
                     wrong.append(f"state {number} at {point}: not what it was")
@@ -115,17 +116,6 @@ class Recorded:
             except (warren.Error, AssertionError, OSError) as error:
                 wrong.append(f"state {number} at {point}: {error}")
         return wrong
-
-
-def _build(directory: Path, state: State) -> None:
-    directory.mkdir()
-    for path, data in sorted(state.items()):
-        target = directory / path
-        if data is None:
-            target.mkdir(parents=True, exist_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
 
 
 @pytest.fixture(scope="module")

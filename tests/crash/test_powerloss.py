@@ -20,7 +20,7 @@ import pytest
 
 from warren.tools.crash import powerloss
 from warren.tools.crash.afterwards import Checker, Truth, fates
-from warren.tools.crash.disk import SECTOR, Disk, State
+from warren.tools.crash.disk import SECTOR, Disk, State, put_down
 from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
 
 ROOT = "/root"
@@ -92,11 +92,13 @@ def test_what_is_there_is_looked_at(recorded: Recorded) -> None:
     checker = Checker(recorded.folder)
 
     def held_at(point: int) -> Iterator[tuple[bytes, Any]]:
-        """Messages that must be there."""
+        """Messages that must be there, by the last that is ever done to them."""
         truth.fates_at = -1
         for id, acts in truth.acts.items():
-            if fates(acts, truth, point, truth.barrier(point))[0] == {1} and acts[-1].write and acts[-1].size:
-                yield id, acts[-1]
+            last = acts[-1]
+            known = last.submitted < point and last.write and last.size
+            if known and fates(acts, truth, point, truth.barrier(point))[0] == {1}:
+                yield id, last
 
     points = [(point, state) for _, point, state in powerloss.states_of(recorded.records, recorded.root, 40, "last")]
     point, state = [(point, state) for point, state in points if any(held_at(point))][-1]
@@ -208,6 +210,28 @@ def test_names_without_a_sync_may_have_changed_or_not() -> None:
     assert {tuple(state) for state in _states(records)} == {(), ("old",)}
 
 
+def test_two_names_of_one_file(tmp_path: Path) -> None:
+    records = _made("a", 1)
+    _write(records, 1, 0, b"one")
+    _sync(records, inode=1)
+    records.append(_record("link", path=f"{ROOT}/a", to=f"{ROOT}/b"))
+    assert {tuple(state) for state in _states(records)} == {("a",), ("a", "b")}
+    _sync(records, path=ROOT)
+    records.append(_record("unlink", path=f"{ROOT}/a"))
+    _write(records, 1, 0, b"two", NEVER)
+    states = _states(records)
+    assert {tuple(state.items()) for state in states} == {
+        (*((("a", content),) if there else ()), ("b", content))
+        for content, there in itertools.product((b"one", b"two"), (False, True))
+    }
+    both = next(state for state in states if len(state) == 2)
+    put_down(both, tmp_path)
+    assert (tmp_path / "a").samefile(tmp_path / "b")
+    disk = Disk(records, ROOT)
+    disk.advance(len(records))
+    assert disk.now() == {"b": b"two"}
+
+
 def test_a_directory_takes_with_it_what_lies_in_it() -> None:
     records = [_record("mkdir", path=f"{ROOT}/d"), _record("create", path=f"{ROOT}/d/a", inode=1)]
     _sync(records, path=f"{ROOT}/d")
@@ -282,7 +306,7 @@ os.pwrite(fd, b"one", 100); os.write(fd, b"two"); os.pwritev(fd, [b"th", b"ree"]
 os.ftruncate(fd, 4096)
 os.fdatasync(fd); os.fsync(fd); os.close(fd)
 note(b"hello")
-os.rename("below/a", "below/b")
+os.rename("below/a", "below/b"); os.link("below/b", "below/c")
 at = os.open("below", os.O_RDONLY | os.O_DIRECTORY); os.fsync(at)
 if os.fork() == 0:
     os.unlink("b", dir_fd=at); os._exit(0)
@@ -295,17 +319,67 @@ os.write(1, b"elsewhere")
         ["mkdir"] * 2
         + ["create", "space"]
         + ["write"] * 3
-        + ["size", "sync", "sync", "note", "rename", "sync", "unlink"]
+        + ["size", "sync", "sync", "note", "rename", "link", "sync", "unlink"]
     )
     assert [(record.at, record.data, record.result) for record in records[4:7]] == [
         (100, b"one", 3), (0, b"two", 3), (8000, b"three", 5)
     ]  # fmt: skip
     assert records[0].path == str(below)
     assert (records[11].path, records[11].to) == (str(below / "a"), str(below / "b"))
-    assert (records[13].path, records[13].pid == records[0].pid) == (str(below / "b"), False)
+    assert (records[14].path, records[14].pid == records[0].pid) == (str(below / "b"), False)
+    assert (records[12].path, records[12].to) == (str(below / "b"), str(below / "c"))
     syncs = [(at, record) for at, record in enumerate(records) if record.kind == "sync"]
     assert all(record.result == 0 and record.over == at + 1 for at, record in syncs)
     assert records[10].data == b"hello"
+
+
+def test_who_is_killed_leaves_nothing_that_the_record_does_not_know(tmp_path: Path) -> None:
+    """Processes that are always in some call, killed: names, sizes and bytes are what the record says."""
+    recorder, below = Recorder(tmp_path), tmp_path / "below"
+    recorder.begin()
+    program = """
+import os, random, sys, threading, time
+from warren.tools.crash import recording
+os.mkdir("below")
+
+def change(name):
+    file, moved = f"below/{name}", f"below/{name}-moved"
+    steps = [
+        lambda: os.pwrite(fd, name.encode() * 3000, 100),
+        lambda: os.posix_fallocate(fd, 0, 20000),
+        lambda: os.ftruncate(fd, 5000),
+        lambda: os.close(fd),
+        lambda: os.rename(file, moved),
+        lambda: os.unlink(moved),
+    ]
+    while True:
+        fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        for step in steps:
+            time.sleep(random.uniform(0, 0.0003))
+            step()
+
+for life in range(40):
+    pids = []
+    for place in "ab":
+        pids.append(os.fork())
+        if not pids[-1]:
+            for name in "xy":
+                threading.Thread(target=change, args=(f"{life}{place}{name}",), daemon=True).start()
+            time.sleep(30)
+            os._exit(1)
+    time.sleep(random.uniform(0.005, 0.02))
+    recording.kill(pids)
+    for pid in pids:
+        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == 9
+"""
+    subprocess.run(
+        [sys.executable, "-c", program], env=recorder.environment(below), cwd=tmp_path, check=True, timeout=120
+    )
+    assert len(list(below.iterdir())) > 10, "nobody was killed in the middle"
+    assert powerloss.differences(recorder.read(), below) == []
+    (below / "more").touch()
+    next(path for path in below.iterdir() if path.stat().st_size).write_bytes(b"other")
+    assert len(powerloss.differences(recorder.read(), below)) == 2
 
 
 def test_strange_calls_are_refused(tmp_path: Path) -> None:

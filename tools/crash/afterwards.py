@@ -38,7 +38,7 @@ from warren.ipc.declare import Struct
 from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST, SUPERBLOCK
 from warren.ipc.region import Region
 from warren.ipc.superblock import GEOMETRY, Superblock
-from warren.tools.crash.disk import State
+from warren.tools.crash.disk import State, put_down
 from warren.tools.crash.history import body_of, message_of
 from warren.tools.crash.recording import Record
 
@@ -248,12 +248,7 @@ class Checker:
         """Put a state into the folder `state`."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
-        for path, content in state.items():
-            place = self.folder / path
-            if content is None:
-                place.mkdir(mode=0o700)
-            else:
-                place.write_bytes(content)
+        put_down(state, self.folder)
 
     def _start(self, node: NodeFile, catalog: Catalog, truth: Truth, point: int) -> Found:
         found = Found()

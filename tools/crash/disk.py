@@ -12,7 +12,8 @@ The rules, as pessimistic as POSIX lets a file system be (ext4 promises more):
   Others: either a prefix of them in order, as in a journal, or any of them independently; a rename is one change.
 - A directory that is not there takes with it what lies in it.
 
-A state is a dict from path (relative to the root) to bytes, None for a directory. Paths for which `ignore` says so, of
+A state is a dict from path (relative to the root) to bytes, None for a directory; two names of one file have the same
+object (`put_down` makes links of them). Paths for which `ignore` says so, of
 files that nothing relies on, are left out.
 """
 
@@ -22,6 +23,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from warren.tools.crash.recording import NEVER, Record, RecordingError
 
@@ -31,6 +33,20 @@ SECTOR = 512
 STYLES = ("none", "all", "prefix", "whole", "sectors")
 
 State = dict[str, bytes | None]
+
+
+def put_down(state: State, folder: Path) -> None:
+    """Make a state into files; `folder` is there, and empty."""
+    made: dict[int, Path] = {}
+    for path, content in sorted(state.items()):
+        place = folder / path
+        if content is None:
+            place.mkdir(mode=0o700)
+        elif len(content) > 1 and id(content) in made:  # Python has one object only for each shorter string
+            place.hardlink_to(made[id(content)])
+        else:
+            place.write_bytes(content)
+            made[id(content)] = place
 
 
 @dataclass(slots=True)
@@ -50,6 +66,13 @@ class _File:
 
     certain: bytearray = field(default_factory=bytearray)
     changes: list[_Change] = field(default_factory=list)
+
+    def now(self) -> bytes:
+        """What processes read."""
+        content = bytearray(self.certain)
+        for change in self.changes:
+            _apply(content, change)
+        return bytes(content)
 
 
 @dataclass(slots=True)
@@ -137,7 +160,7 @@ class Disk:
         elif kind in ("unlink", "rmdir"):
             if record.path in self.live:
                 self._name(number, {record.path: False})
-        elif kind == "rename":
+        elif kind in ("rename", "link"):
             if record.path not in self.live:
                 if self.ignore(self._inner(record.path)):
                     return
@@ -145,7 +168,7 @@ class Disk:
             moved = self.live[record.path]
             if moved is None:
                 raise RecordingError(f"the directory {record.path} was renamed: the campaign has no model of that")
-            self._name(number, {record.path: False, record.to: moved})
+            self._name(number, {record.to: moved} if kind == "link" else {record.path: False, record.to: moved})
 
     def _inner(self, path: str) -> str:
         return path[len(self.root) + 1 :]
@@ -190,6 +213,12 @@ class Disk:
                     self._stamps[path] = naming.number
                     _assign(self.names, path, what)
         self._namings = left_namings
+
+    def now(self) -> State:
+        """What processes find."""
+        read = {id(file): file.now() for file in self.live.values() if file}
+        names = self.live.items()
+        return {self._inner(path): read[id(file)] if file else None for path, file in names if path != self.root}
 
     # -- a power failure ----------------------------------------------------------------------------------------
 
@@ -243,11 +272,9 @@ def _crash_content(file: _File, rng: random.Random, style: str) -> bytes:
     changes = file.changes
     if not changes or style == "none":
         return bytes(file.certain)
-    content = bytearray(file.certain)
     if style == "all":
-        for change in changes:
-            _apply(content, change)
-        return bytes(content)
+        return file.now()
+    content = bytearray(file.certain)
     resizes = sum(change.kind != "write" for change in changes)
     sized = rng.randint(0, resizes)  # so many changes of size are there, in order
     kept = rng.randint(0, len(changes)) if style == "prefix" else len(changes)

@@ -22,9 +22,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -34,7 +32,7 @@ import msgspec
 
 import warren
 from warren.engine.node_directory import NodeDirectory
-from warren.tools.crash.recording import note
+from warren.tools.crash import recording
 from warren.workers.control import ControlClient
 
 #: small files and few of them, so that a short history has rolls, removals, collections, flushes and reuse
@@ -89,7 +87,7 @@ class History:
 
     def say(self, *words: Any) -> None:
         """Put a note into the record."""
-        note(msgspec.msgpack.encode(words))
+        recording.note(msgspec.msgpack.encode(words))
 
     def run(self, operations: int) -> None:
         """Some sessions, each with its share of the operations."""
@@ -236,18 +234,14 @@ class History:
         pids = self._pids()
         role = self.rng.choice([role for role in pids if role != "supervisor"])
         self.say("k", role)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pids[role], signal.SIGKILL)
+        recording.kill([pids[role]])
 
     def end(self) -> None:
         """Stop the node in good order, or kill all of it."""
         if self.rng.random() < 0.4:
             pids = self._pids()
             self.say("k", "all")
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in pids.values():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
+            recording.kill(pids.values())
             with contextlib.suppress(warren.Error):
                 self.node.close()
             self._wait_unlocked()

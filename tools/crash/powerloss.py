@@ -124,7 +124,23 @@ def record_history(recorder: Recorder, folder: Path, seed: int, operations: int)
     )
     if done.returncode:
         raise RecordingError(f"history {seed} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    return recorder.read(), str(directory)
+    records = recorder.read()
+    if differs := differences(records, directory):
+        raise RecordingError(f"the record of history {seed} is not what was done: {', '.join(differs[:WRONG_SHOWN])}")
+    return records, str(directory)
+
+
+def differences(records: Sequence[Record], directory: Path) -> list[str]:
+    """Paths that are not on the real disk as the record says, after all of it."""
+    disk = Disk(records, str(directory), nothing_relies_on)
+    disk.advance(len(records))
+    said = disk.now()
+    there = {str(path.relative_to(directory)): path for path in directory.rglob("*")}
+    differs = {path for path in said.keys() ^ there.keys() if not nothing_relies_on(path)}
+    for path in said.keys() & there.keys():
+        if (None if there[path].is_dir() else there[path].read_bytes()) != said[path]:
+            differs.add(path)
+    return sorted(differs)
 
 
 class Campaign:

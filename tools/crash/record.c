@@ -10,6 +10,9 @@
  * Changes of names, sizes and space are recorded once, after they succeeded: before that they count as not happened.
  * NOTE comes from the client (warren_record_note): what is about to be submitted, and what was confirmed.
  *
+ * A process that dies between a call and its record leaves a change that nobody knows of, though those who come after it
+ * find it done. So each process counts the calls that it is in (warren_record_inside), and whoever kills looks at that
+ * while it is stopped (recording.py, kill). A sync is none of these: what it covered is only known when it returned.
  * A record of a process that was killed while it made it has kind 0 and is skipped: its call was not made.
  * What this library cannot describe (a shared writable mapping of such a file, copy_file_range, O_SYNC …) becomes a
  * STRANGE record, and the campaign refuses the history.
@@ -31,10 +34,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, NOTE, STRANGE };
+enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, NOTE, STRANGE, LINK };
 
 #define MAGIC 0x5741525245435244ull
 #define FDS_MAX 65536
+#ifndef PROCESSES_MAX
+#define PROCESSES_MAX 256 /* recording.py says it */
+#endif
 
 typedef struct {
     uint64_t magic; /* written last but one: who finds it may trust `bytes` */
@@ -51,6 +57,9 @@ typedef struct {
     _Atomic uint64_t end;
     uint64_t capacity;
     _Atomic uint64_t lost; /* records that had no room */
+    struct {
+        _Atomic uint32_t pid, calls; /* calls that it is in, and whose records are not all made */
+    } inside[PROCESSES_MAX];
 } head;
 
 static head *log_head;
@@ -189,6 +198,36 @@ static void forget(int fd) {
     if (fd >= 0 && fd < FDS_MAX) atomic_store_explicit(&known[fd], 0, memory_order_relaxed);
 }
 
+/* ---- calls that are not recorded yet ---- */
+
+/* The calls of this process, or of pid; NULL: no room for one more, and the reader refuses the history. */
+static _Atomic uint32_t *calls_of(uint32_t pid, bool make) {
+    for (uint32_t i = 0; i < PROCESSES_MAX; i++) {
+        uint32_t there = atomic_load(&log_head->inside[i].pid);
+        if (!there && make && atomic_compare_exchange_strong(&log_head->inside[i].pid, &there, pid)) there = pid;
+        if (there == pid) return &log_head->inside[i].calls;
+        if (!there) return NULL;
+    }
+    if (make) atomic_fetch_add(&log_head->lost, 1);
+    return NULL;
+}
+
+static void enter(bool mine) {
+    _Atomic uint32_t *calls = mine && log_head ? calls_of((uint32_t)getpid(), true) : NULL;
+    if (calls) atomic_fetch_add(calls, 1);
+}
+
+static void leave(bool mine) {
+    _Atomic uint32_t *calls = mine && log_head ? calls_of((uint32_t)getpid(), true) : NULL;
+    if (calls) atomic_fetch_sub(calls, 1);
+}
+
+unsigned warren_record_inside(unsigned pid);
+unsigned warren_record_inside(unsigned pid) {
+    _Atomic uint32_t *calls = log_head ? calls_of(pid, false) : NULL;
+    return calls ? atomic_load(calls) : 0;
+}
+
 /* ---- open, close ---- */
 
 static int do_open(int at, const char *name, int flags, mode_t mode) {
@@ -197,15 +236,17 @@ static int do_open(int at, const char *name, int flags, mode_t mode) {
     bool mine = path_of(at, name, path) && inside(path);
     bool existed = mine && (flags & O_CREAT) && syscall(SYS_newfstatat, AT_FDCWD, path, &status, AT_SYMLINK_NOFOLLOW) == 0;
     uint64_t size = existed ? (uint64_t)status.st_size : 0;
+    bool changes = mine && flags & (O_CREAT | O_TRUNC);
+    enter(changes);
     int fd = (int)syscall(SYS_openat, at, name, flags, mode);
-    if (fd < 0) return fd;
-    if (fd < FDS_MAX) atomic_store_explicit(&known[fd], mine ? 2 : 1, memory_order_relaxed);
-    if (!mine || (flags & O_ACCMODE) == O_RDONLY) return fd;
-    uint64_t inode = file_inode(fd, &status);
-    if (!inode) return fd;
-    if (flags & O_DSYNC) strange(fd, "opened with O_SYNC:");
-    if ((flags & O_CREAT) && !existed) put_text(CREATE, inode, 0, 0, path);
-    if ((flags & O_TRUNC) && (existed ? size : 0)) put(SIZE, inode, 0, 0, NULL, 0, NULL, 0, 0);
+    if (fd >= 0 && fd < FDS_MAX) atomic_store_explicit(&known[fd], mine ? 2 : 1, memory_order_relaxed);
+    uint64_t inode = fd >= 0 && mine && (flags & O_ACCMODE) != O_RDONLY ? file_inode(fd, &status) : 0;
+    if (inode) {
+        if (flags & O_DSYNC) strange(fd, "opened with O_SYNC:");
+        if ((flags & O_CREAT) && !existed) put_text(CREATE, inode, 0, 0, path);
+        if ((flags & O_TRUNC) && (existed ? size : 0)) put(SIZE, inode, 0, 0, NULL, 0, NULL, 0, 0);
+    }
+    leave(changes);
     return fd;
 }
 
@@ -254,6 +295,7 @@ static ssize_t do_write(int fd, const struct iovec *parts, int parts_n, int64_t 
             where = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? (int64_t)status.st_size : syscall(SYS_lseek, fd, 0, SEEK_CUR);
             errno = saved;
         }
+        enter(true);
         began = put(WRITE, inode, (uint64_t)where, bytes, NULL, 0, parts, parts_n, bytes);
     }
     ssize_t n;
@@ -261,6 +303,7 @@ static ssize_t do_write(int fd, const struct iovec *parts, int parts_n, int64_t 
     else if (parts_n == 1) n = syscall(SYS_pwrite64, fd, parts->iov_base, parts->iov_len, at);
     else n = syscall(SYS_pwritev, fd, parts, parts_n, at, 0);
     put_end(began, inode, n);
+    leave(inode);
     return n;
 }
 
@@ -301,21 +344,25 @@ static int do_sync(int fd, long number) {
 int fsync(int fd) { return do_sync(fd, SYS_fsync); }
 int fdatasync(int fd) { return do_sync(fd, SYS_fdatasync); }
 
-static int sized(int fd, int result, uint64_t size) {
+int ftruncate(int fd, off_t size) {
     struct stat status;
-    uint64_t inode = result == 0 && ours(fd) ? file_inode(fd, &status) : 0;
-    if (inode) put(SIZE, inode, size, 0, NULL, 0, NULL, 0, 0);
+    uint64_t inode = ours(fd) ? file_inode(fd, &status) : 0;
+    enter(inode);
+    int result = (int)syscall(SYS_ftruncate, fd, size);
+    if (inode && !result) put(SIZE, inode, (uint64_t)size, 0, NULL, 0, NULL, 0, 0);
+    leave(inode);
     return result;
 }
-int ftruncate(int fd, off_t size) { return sized(fd, (int)syscall(SYS_ftruncate, fd, size), (uint64_t)size); }
 int ftruncate64(int fd, off64_t size) { return ftruncate(fd, size); }
 
 static int spaced(int fd, int mode, off_t at, off_t n) {
-    int result = (int)syscall(SYS_fallocate, fd, mode, at, n);
     struct stat status;
-    uint64_t inode = result == 0 && ours(fd) ? file_inode(fd, &status) : 0;
-    if (inode && mode) strange(fd, "fallocate with a mode:");
-    else if (inode) put(SPACE, inode, (uint64_t)at, (uint64_t)n, NULL, 0, NULL, 0, 0);
+    uint64_t inode = ours(fd) ? file_inode(fd, &status) : 0;
+    enter(inode);
+    int result = (int)syscall(SYS_fallocate, fd, mode, at, n);
+    if (inode && !result && mode) strange(fd, "fallocate with a mode:");
+    else if (inode && !result) put(SPACE, inode, (uint64_t)at, (uint64_t)n, NULL, 0, NULL, 0, 0);
+    leave(inode);
     return result;
 }
 int fallocate(int fd, int mode, off_t at, off_t n) { return spaced(fd, mode, at, n); }
@@ -331,41 +378,56 @@ int posix_fallocate64(int fd, off64_t at, off64_t n) { return posix_fallocate(fd
 
 int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned flags) {
     char text[2 * PATH_MAX], path[PATH_MAX];
-    bool good = path_of(from_at, from, text) && path_of(to_at, to, path);
+    bool mine = path_of(from_at, from, text) && path_of(to_at, to, path) && (inside(text) || inside(path));
+    enter(mine);
     int result = (int)syscall(SYS_renameat2, from_at, from, to_at, to, flags);
-    if (result || !good || (!inside(text) && !inside(path))) return result;
-    size_t first = strlen(text);
-    memcpy(text + first + 1, path, strlen(path) + 1);
-    if (flags & ~RENAME_NOREPLACE || !inside(text) || !inside(path)) put_text(STRANGE, 0, 0, 0, "a rename in or out, or with flags");
-    else put(RENAME, 0, 0, 0, text, first + 1 + strlen(path), NULL, 0, 0);
-    return 0;
+    if (mine && !result) {
+        size_t first = strlen(text);
+        memcpy(text + first + 1, path, strlen(path) + 1);
+        if (flags & ~RENAME_NOREPLACE || !inside(text) || !inside(path)) put_text(STRANGE, 0, 0, 0, "a rename in or out, or with flags");
+        else put(RENAME, 0, 0, 0, text, first + 1 + strlen(path), NULL, 0, 0);
+    }
+    leave(mine);
+    return result;
 }
 int renameat(int from_at, const char *from, int to_at, const char *to) { return renameat2(from_at, from, to_at, to, 0); }
 int rename(const char *from, const char *to) { return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
-static int named(uint32_t kind, int at, const char *name, int result, const char *path, bool good) {
-    (void)at, (void)name;
-    if (result == 0 && good && inside(path)) put_text(kind, 0, 0, 0, path);
-    return result;
-}
 int unlinkat(int at, const char *name, int flags) {
     char path[PATH_MAX];
-    bool good = path_of(at, name, path);
-    return named(flags & AT_REMOVEDIR ? RMDIR : UNLINK, at, name, (int)syscall(SYS_unlinkat, at, name, flags), path, good);
+    bool mine = path_of(at, name, path) && inside(path);
+    enter(mine);
+    int result = (int)syscall(SYS_unlinkat, at, name, flags);
+    if (mine && !result) put_text(flags & AT_REMOVEDIR ? RMDIR : UNLINK, 0, 0, 0, path);
+    leave(mine);
+    return result;
 }
 int unlink(const char *name) { return unlinkat(AT_FDCWD, name, 0); }
 int rmdir(const char *name) { return unlinkat(AT_FDCWD, name, AT_REMOVEDIR); }
 int mkdirat(int at, const char *name, mode_t mode) {
     char path[PATH_MAX];
-    bool good = path_of(at, name, path);
-    return named(MKDIR, at, name, (int)syscall(SYS_mkdirat, at, name, mode), path, good);
+    bool mine = path_of(at, name, path) && inside(path);
+    enter(mine);
+    int result = (int)syscall(SYS_mkdirat, at, name, mode);
+    if (mine && !result) put_text(MKDIR, 0, 0, 0, path);
+    leave(mine);
+    return result;
 }
 int mkdir(const char *name, mode_t mode) { return mkdirat(AT_FDCWD, name, mode); }
 
 int linkat(int from_at, const char *from, int to_at, const char *to, int flags) {
-    char path[PATH_MAX];
-    if (path_of(to_at, to, path) && inside(path)) put_text(STRANGE, 0, 0, 0, "link");
-    return (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
+    char text[2 * PATH_MAX], path[PATH_MAX];
+    bool mine = path_of(from_at, from, text) && path_of(to_at, to, path) && inside(path);
+    enter(mine);
+    int result = (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
+    if (mine && !result) {
+        size_t first = strlen(text);
+        memcpy(text + first + 1, path, strlen(path) + 1);
+        if (!inside(text)) put_text(STRANGE, 0, 0, 0, "a link to what lies elsewhere");
+        else put(LINK, 0, 0, 0, text, first + 1 + strlen(path), NULL, 0, 0);
+    }
+    leave(mine);
+    return result;
 }
 int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 int symlinkat(const char *from, int at, const char *to) {

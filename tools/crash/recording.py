@@ -1,12 +1,12 @@
 """What a process and its children did to the files of a directory, in one order: made by record.c, read here.
 
 `Recorder(folder)` compiles the library and makes the file of records; `environment(below)` is for the process that is
-to be recorded; `read()` afterwards gives its records. `note` is called in the recorded process itself.
+to be recorded; `read()` afterwards gives its records. `note` and `kill` are called in the recorded process itself.
 
     Record.kind, the rest by kind:
     write     inode, at, data; `over`: number of the record after which the call had returned, and `result`
     sync      inode of a file, or path of a directory; `over`, `result`
-    create    path, inode            mkdir, rmdir, unlink   path            rename   path, to
+    create    path, inode            mkdir, rmdir, unlink   path            rename, link   path, to
     size      inode, at (the size)   space  inode, at, length (fallocate)
     note      data
 """
@@ -16,20 +16,43 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import signal
 import struct
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("record.c")
-FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread"]
-KINDS = ("", "write", "end", "sync", "create", "rename", "unlink", "mkdir", "rmdir", "size", "space", "note", "strange")
+#: processes that may take part in a history
+PROCESSES_MAX = 1024
+FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", f"-DPROCESSES_MAX={PROCESSES_MAX}"]
+KINDS = (
+    "",
+    "write",
+    "end",
+    "sync",
+    "create",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "size",
+    "space",
+    "note",
+    "strange",
+    "link",
+)
 MAGIC = 0x5741525245435244
 HEAD = struct.Struct("=QQQQ")
+HEAD_BYTES = HEAD.size + 8 * PROCESSES_MAX
 RECORD = struct.Struct("=QQIIQQQII")
 CAPACITY = 256 << 20
 NEVER = 1 << 62
+KILL_TIMEOUT_S = 20.0
+LOOK_AGAIN_S = 0.0005
 
 
 class RecordingError(Exception):
@@ -57,10 +80,52 @@ def note(data: bytes) -> None:
     _library().warren_record_note(data, len(data))
 
 
+def kill(pids: Iterable[int]) -> None:
+    """In a recorded process: kill -9 others, all at one moment, and none of them between a call and its record.
+
+    Such a call has changed the disk, and the record would not know: what the next process finds could not be told. The
+    same deaths before and after the call are in other histories. Raises RecordingError when that moment does not come.
+    """
+    inside = _library().warren_record_inside
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while True:
+        there = [pid for pid in pids if _signal(pid, signal.SIGSTOP)]
+        while not all(map(_still, there)) and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN_S)
+        within = [pid for pid in there if inside(pid)]
+        if not within:
+            for pid in there:
+                _signal(pid, signal.SIGKILL)
+            return
+        for pid in there:
+            _signal(pid, signal.SIGCONT)
+        if time.monotonic() > deadline:
+            raise RecordingError(f"processes {within} are in calls that do not end")
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _signal(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _still(pid: int) -> bool:
+    """Has every thread stopped, or ended?"""
+    try:
+        states = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return not Path(f"/proc/{pid}").exists()  # else a thread has just ended
+    return all(state.rpartition(") ")[2][0] in "TtZX" for state in states)
+
+
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
     try:
         library.warren_record_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+        library.warren_record_inside.argtypes = (ctypes.c_uint,)
     except AttributeError:
         raise RecordingError("this process is not recorded: start it with Recorder.environment") from None
     return library
@@ -83,7 +148,7 @@ class Recorder:
     def begin(self) -> None:
         """Make the file empty."""
         with open(self.file, "wb") as file:
-            file.write(HEAD.pack(MAGIC, HEAD.size, CAPACITY, 0))
+            file.write(HEAD.pack(MAGIC, HEAD_BYTES, CAPACITY, 0))
             file.truncate(CAPACITY)
 
     def environment(self, below: Path) -> dict[str, str]:
@@ -109,7 +174,7 @@ def parse(memory: mmap.mmap | bytes) -> list[Record]:
         raise RecordingError(f"the file of {capacity} bytes was too small for the history: make it shorter")
     records: list[Record] = []
     places: dict[int, int] = {}
-    at = HEAD.size
+    at = HEAD_BYTES
     while at < end:
         magic, size, kind, pid, inode, a, b, text, data = RECORD.unpack_from(memory, at)
         if magic != MAGIC:  # whoever took this place was killed at once: the next record tells where it begins
