@@ -6,9 +6,10 @@ transient ones. Each consumer checks that every message comes once and in order.
 
 Every few seconds memory (PSS of all; the private part by role), descriptors, threads, bytes and files on disk, shared
 memory and System V segments are read. A leak shows at rest: one point of each cycle, the last sample of its idle phase
-with empty queues, counts. After a warm-up a line is put through these points (Theil and Sen: the median of all slopes,
-so a single outlier does nothing); what rises by more than its allowance, by the line and between the first and the last
-third, grows.
+with empty queues, counts. Before the first cycle every worker's journals are filled once around, so that memory which
+is touched for the first time is not taken for a leak. After a warm-up a line is put through these points (Theil and
+Sen: the median of all slopes, so a single outlier does nothing); what rises by more than its allowance, by the line and
+between the first and the last third, grows.
 
 Exit code: 0 nothing grows, 1 something does, or a message was lost, doubled or out of order, 2 wrong options. SIGINT
 and SIGTERM end the run early, with its report.
@@ -40,6 +41,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import warren
+from warren.engine.config import Settings
+from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.tools.bench.harness import real_folder
 from warren.tools.crash.logs import node_id_of
@@ -50,6 +53,8 @@ CALL_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 120.0
 MIB = 1 << 20
 POINTS_MIN = 4
+FILL_BODY, FILL_BATCH = 3000, 256
+FILL_TRIES = 64  #: queues that are declared for each worker at most, until each has one
 TOLD_MAX = 20  #: messages out of order that a consumer tells about
 
 #: phase → share of a cycle, in this order
@@ -314,6 +319,33 @@ def trends(samples: Sequence[Sample], warm_up: int) -> list[Trend]:
     ]
 
 
+# ---- before the run ----
+
+
+def fill_images(node: warren.Node, settings: Settings) -> None:
+    """Send so much through a queue of every worker, durable and not, that each image of its journals was full once."""
+    size = min(FILL_BODY, settings.embed_bytes_max - 1)
+    if size < 1:
+        return  # journals without bodies: they are full after very many messages only
+    bodies = [bytes(size)] * FILL_BATCH
+    batches = (settings.images_n + 1) * settings.file_bytes // (size * FILL_BATCH) + 1
+    for durable in (True, False):
+        done: set[int] = set()
+        for number in range(FILL_TRIES * settings.workers):
+            if len(done) == settings.workers:
+                break
+            queue = node.queue(f"soak-fill-{number}", durable=durable)
+            rows = node.status()["queues"]
+            worker = next(row["worker"] for row in rows if row["name"] == queue.name)
+            if worker not in done:
+                done.add(worker)
+                for _ in range(batches):
+                    queue.put_many(bodies, timeout=CALL_TIMEOUT_S)
+                    queue.ack(queue.get_many(FILL_BATCH, timeout=CALL_TIMEOUT_S))
+            queue.purge()
+            queue.delete()
+
+
 # ---- the run --------------------------------------------------------------------------------------------------------
 
 
@@ -337,6 +369,8 @@ class Soak:
         """Load the node for so long, or until `stopping`."""
         queues = [node.queue(flow.queue, durable=flow.durable) for flow in FLOWS]
         self._made.add(os.getpid())
+        fill_images(node, NodeDirectory(self.directory).read().settings)
+        self.clock = Clock(time.monotonic() + 1.0, self.clock.cycle_s)
         try:
             for flow in FLOWS:
                 for role in ("consumer", "producer"):

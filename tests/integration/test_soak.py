@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.config import Settings
 from warren.tools import soak
 
 
@@ -84,6 +85,9 @@ def test_a_run_counts_every_message_and_measures_the_node(tmp_path: Path) -> Non
     assert done.returncode == (1 if report["grows"] else 0)
     names = {item["name"] for item in report["trends"]}
     assert {"pss", "descriptors", "threads", "disk bytes", "shared memory bytes", "private queue_worker"} <= names
+    first, last = (report["all_samples"][n]["values"]["shared memory bytes"] for n in (0, -1))
+    images = 2 * Settings().images_n * Settings().file_bytes  # of the worker's two journals, touched before the start
+    assert images < first <= last < first + images
     values = report["all_samples"][-1]["values"]
     assert all(values[name] > 0 for name in ("pss", "descriptors", "threads", "shared memory bytes", "disk files"))
 
