@@ -4,6 +4,9 @@ Goal: no segment, semaphore, queue, process, descriptor, mapping or directory su
 Method: a census around each test, each module and the whole run. The wider ones catch what a shared fixture leaves,
 whose things the narrower ones excuse. What is left gets five seconds (WARREN_LEAK_GRACE_S) to go away by itself, then
 fails the test, and is removed.
+
+`pytest -n 2` runs two lanes: each module as a whole in one of them, those of Spark in the same one, which has its
+session. A lane is another run to the other; what none of them can be blamed for is looked for when both have ended.
 """
 
 import os
@@ -15,10 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from support.leaks import Census, clean_up, leaks_since
+from support.leaks import MARK, Census, clean_up, leaks_since
 from support.waiting import wait_until
 
 FAILED = pytest.StashKey[bool]()
+BEFORE = pytest.StashKey[Census]()
+SPARK = Path(__file__).parent / "spark"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,6 +31,31 @@ def pytest_configure(config: pytest.Config) -> None:
     own = tempfile.TemporaryDirectory(prefix="wtest-", ignore_cleanup_errors=True)
     os.environ["TMPDIR"] = tempfile.tempdir = own.name
     config.add_cleanup(own.cleanup)
+    lane = getattr(config, "workerinput", {}).get("workerid")
+    if lane is not None:
+        os.environ[MARK] += f".{lane}"
+    elif config.getoption("numprocesses", None):
+        config.stash[BEFORE] = Census.take()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What stays together in one lane."""
+    for item in items:
+        together = SPARK if item.path.is_relative_to(SPARK) else item.path
+        item.add_marker(pytest.mark.xdist_group(str(together)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """After all lanes."""
+    before = session.config.stash.get(BEFORE, None)
+    if before is None:
+        return
+    leaks = leaks_since(before, Path(tempfile.gettempdir()), own_process=False)
+    if leaks:
+        clean_up(leaks)
+        print("\nthe lanes left behind:", *leaks, sep="\n  ")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True)

@@ -176,8 +176,8 @@ def drain_all(directory: Path) -> None:
             if item.hidden:
                 continue
             queue = node.queue(item.name, create=False)
-            while messages := queue.get_many(1000, timeout=0.2):
-                queue.ack(messages)
+            while queue.stats()["ready"]:
+                queue.ack(queue.get_many(1000, timeout=0.01))
             queue.release()
         node.delete_queue("deadly")
         with ControlClient(directory) as control:

@@ -11,7 +11,8 @@ Two kinds of difference are nobody's fault:
   or made by a living stranger is his. A thing whose maker is dead could be either's: it counts as ours
   unless another run is going on (a process that carries another mark, runs pytest, or maps a Warren region).
 
-Processes of ours are known by descent, or by the mark WARREN_TEST_RUN in their environment. Spark's session lives as
+Processes of ours are known by descent, or by the mark WARREN_TEST_RUN in their environment (of a lane: ours, a dot,
+and its name). Spark's session lives as
 long as the test run: the JVM started by this process, and all below it, are left out.
 """
 
@@ -165,7 +166,9 @@ def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
 def _has_our_mark(process: psutil.Process, me: psutil.Process) -> bool:
     """Tell whether a process younger than this one was started with our mark in its environment."""
     try:
-        return process.create_time() >= me.create_time() and process.environ().get(MARK) == os.environ[MARK]
+        mark = process.environ().get(MARK, "")
+        ours = mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}.")
+        return ours and process.create_time() >= me.create_time()
     except psutil.Error:
         return False
 

@@ -194,25 +194,45 @@ def test_a_leak_that_goes_away_in_time_is_none(before: Census) -> None:
     timer.join()
 
 
+def run_tests(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run the tests of a folder in a pytest of their own, with our conftest.py."""
+    (folder / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "WARREN_LEAK_GRACE_S": "0.1"}
+    return subprocess.run(
+        [*command, f"--rootdir={folder}", f"--basetemp={folder / 'base'}", *options, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
+    )
+
+
+def test_what_a_lane_leaves_when_it_has_ended_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_lanes.py").write_text(
+        "import atexit, subprocess, sys\n\n\ndef test_leaks():\n"
+        "    code = 'import time; time.sleep(30)'\n"
+        "    @atexit.register\n    def late():\n"
+        "        at = subprocess.Popen([sys.executable, '-c', code, 'left'], start_new_session=True)\n"
+    )
+    done = run_tests(tmp_path, "-n", "2")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+    said = done.stdout[done.stdout.index("the lanes left behind") :]
+    assert "process" in said
+    assert "time.sleep(30) left" in said
+
+
 def test_a_leaking_test_fails_with_the_name_of_the_leak(tmp_path: Path) -> None:
     """The fixtures of conftest.py are at work: a run over a leaking test reports it, and removes the leak."""
-    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
     (tmp_path / "test_leak.py").write_text(
         "import posix_ipc\n\n\ndef test_leaks():\n"
         f"    posix_ipc.SharedMemory('/{NODE}-left', posix_ipc.O_CREX, size=4096).close_fd()\n"
         "    import mmap, os\n    global kept\n"
         f"    fd = os.open('/dev/shm/{NODE}-left', os.O_RDWR)\n    kept = mmap.mmap(fd, 4096)\n    os.close(fd)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "WARREN_LEAK_GRACE_S": "0.1"}
-    done = subprocess.run(
-        [*command, f"--rootdir={tmp_path}", f"--basetemp={tmp_path / 'base'}", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=tmp_path,
-    )
+    done = run_tests(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"shared memory /dev/shm/{NODE}-left" in done.stdout
     assert "the test left behind" in done.stdout
