@@ -76,6 +76,8 @@ class History:
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
         self.rng = random.Random(seed)
+        #: in some a backlog grows, and journal files of which most is alive become data files as they are
+        self.put_weight, self.take_weight = self.rng.choice(((24, 16), (24, 16), (120, 4)))
         self.tokens = itertools.count(1)
         self.node: warren.Node
         self.held: dict[bytes, int] = {}  #: id → version: what we have not removed
@@ -118,8 +120,8 @@ class History:
             (self.remove, 22),
             (self.write_again, 6),
             (self.barrier, 4),
-            (self.put, 24),
-            (self.take, 16),
+            (self.put, self.put_weight),
+            (self.take, self.take_weight),
             (self.kill, 0.7),
         )
         work = self.rng.choices([work for work, _ in works], [weight for _, weight in works])[0]
