@@ -53,7 +53,7 @@ EVENT_KICK = 4096
 
 TURN_NS = 250_000_000
 RETRY_S = 0.2  #: after the disk refused a file
-PREPARE_S = 2.0  #: after the start: what flushes need is loaded
+PREPARE_S = 2.0  #: after the start, at the earliest, what flushes need is loaded
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
 #: what the reply of a browse needs beside its rows
@@ -107,8 +107,8 @@ class _Files(threading.Thread):
 
 
 def _prepare() -> None:
-    """Load what flushes need. A start does not wait for numpy; nor does the first flush, which comes when there is most
-    to do, and a worker's memory does not depend on whether it came."""
+    """Load what flushes need. A start does not wait for numpy, and an idle worker does without its 20 MB; nor does the
+    first flush wait, which comes when there is most to do: it is loaded with the second journal file."""
     from warren.engine import queue_flush  # noqa: F401 - loading it is all
 
 
@@ -332,7 +332,7 @@ class QueueService:
             acks, self._acks_waiting = self._acks_waiting, b""
             self._apply(acks)
         self._remove_data_files()
-        if now >= self._prepare_at:
+        if now >= self._prepare_at and len(self.engine.files(False)) > 1:
             self._prepare_at = math.inf
             self._index.ask(_prepare, lambda _: None)
         counters = self.engine.counters()

@@ -1,7 +1,7 @@
 """How the queue index moves on: the oldest journal file into segments, acks into segment entries.
 
 Declared with its invariants and crash points in warren.engine.queue_index. A module of its own because it needs numpy,
-which a start does not wait for: the thread that keeps the index imports it soon after.
+which a start does not wait for: the thread that keeps the index imports it when there are two journal files.
 """
 
 from __future__ import annotations

@@ -181,8 +181,14 @@ def test_the_benches_of_long_queues_count_every_message(tmp_path: Path) -> None:
     assert found["queues"] == 10
 
 
-def test_what_a_flush_needs_is_loaded_before_the_first_one(tmp_path: Path) -> None:
-    with RealNode(tmp_path / "data", workers=1) as running:
-        pid = running.pids()["worker-0"]
-        wait_until(lambda: "numpy" in Path(f"/proc/{pid}/maps").read_text(), 20, what="the loaded library")
-        assert running.pids()["worker-0"] == pid
+def test_what_a_flush_needs_is_loaded_before_the_first_one_and_not_by_an_idle_worker(tmp_path: Path) -> None:
+    def loaded(worker: str) -> bool:
+        return "numpy" in Path(f"/proc/{running.pids()[worker]}/maps").read_text()
+
+    with RealNode(tmp_path / "data", **SETTINGS | {"workers": 2, "journal_files_max": 64}) as running:
+        with warren.attach(running.directory) as node:
+            queue = node.queue("long")
+            queue.put_many([bytes(1000)] * 1500, timeout=60)
+            busy = next(row["worker"] for row in node.status()["queues"] if row["name"] == "long")
+        wait_until(lambda: loaded(f"worker-{busy}"), 20, what="the loaded library")
+        assert not loaded(f"worker-{1 - busy}")
