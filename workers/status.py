@@ -312,21 +312,18 @@ class Statistics:
 
 
 def _used_rows(buffer: memoryview) -> dict[int, dict[str, int]]:
-    """The rows of a statistics region that belong to a queue, by queue id."""
-    import numpy as np  # here, so that a supervisor that takes over answers before it is loaded
-
-    columns = [item.name for item in QUEUE_STATS.fields]
-    row_type = np.dtype(
-        {
-            "names": columns,
-            "formats": ["<u8"] * len(columns),
-            "offsets": [item.offset for item in QUEUE_STATS.fields],
-            "itemsize": QUEUE_STATS.size,
-        }
-    )
-    rows = np.frombuffer(buffer, row_type, len(buffer) // QUEUE_STATS.size)
-    used = rows[rows["queue"] != 0].tolist()
-    return {row[0]: dict(zip(columns, row, strict=True)) for row in used}
+    """The rows of a statistics region that belong to a queue, by queue id. Without numpy: it would be a third of a
+    supervisor's memory."""
+    size = QUEUE_STATS.size // 8
+    words = buffer[: len(buffer) // QUEUE_STATS.size * QUEUE_STATS.size].cast("Q")
+    columns = [(item.name, item.offset // 8) for item in QUEUE_STATS.fields]
+    found = {}
+    for number, queue in enumerate(words[QUEUE_STATS.offset("queue") // 8 :: size].tolist()):
+        if queue:
+            row = words[number * size : (number + 1) * size].tolist()
+            found[queue] = {name: row[at] for name, at in columns}
+    words.release()
+    return found
 
 
 def rss_bytes(identity: Identity | None) -> int:
