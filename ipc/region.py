@@ -138,11 +138,13 @@ def posix_owner(name: str) -> int:
     return os.stat(SHM_DIRECTORY + name, follow_symlinks=False)[stat.ST_UID]
 
 
-def sysv_create(size: int) -> Region:
-    """Make a System V segment of `size` bytes, mode 0600, attached. `.id` is its shmid."""
+def sysv_create(size: int, touch: bool = True) -> Region:
+    """Make a System V segment of `size` zero bytes, mode 0600, attached. `.id` is its shmid. `touch`: every page, now;
+    else each costs its first user up to 14 us, and is no memory until then."""
     try:
-        # sysv_ipc fills new memory with spaces unless told otherwise
-        memory = sysv_ipc.SharedMemory(None, sysv_ipc.IPC_CREX, mode=0o600, size=size, init_character=b"\0")
+        # sysv_ipc fills what it makes by a key of its own choice, with spaces unless told otherwise
+        key, flags = (None, sysv_ipc.IPC_CREX) if touch else (sysv_ipc.IPC_PRIVATE, 0)
+        memory = sysv_ipc.SharedMemory(key, flags, mode=0o600, size=size, init_character=b"\0")
     except (OSError, ValueError, MemoryError, sysv_ipc.Error) as error:
         raise RegionError(
             errno.ENOMEM,

@@ -144,7 +144,8 @@ class Worker:
 
     def _claim_slot(self) -> tuple[SlotView, regions.Region]:
         view = self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}")
-        region = regions.sysv_create(self.superblock.get("client_region_bytes"))
+        # a worker sends no bodies: most of its region is never used
+        region = regions.sysv_create(self.superblock.get("client_region_bytes"), touch=False)
         self.superblock.set_segment(view, region.id)
         self._stack.callback(region.close)
         return view, region

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,22 @@ def test_sysv_lives_until_the_last_detach() -> None:
     with pytest.raises(RegionError) as caught:
         region.sysv_attach(one.id)
     assert caught.value.errno in (errno.ENOENT, errno.EINVAL)
+
+
+def test_sysv_memory_is_taken_at_once_or_with_its_use() -> None:
+    def resident(id: int) -> int:
+        header, *rows = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines())
+        return next(int(row[header.index("rss")]) for row in rows if int(row[header.index("shmid")]) == id)
+
+    size = 64 * 4096
+    for touch, expected in ((True, size), (False, 0)):
+        one = region.sysv_create(size, touch)
+        region.sysv_remove(one.id)
+        assert (one.size, resident(one.id)) == (size, expected)
+        assert not any(one.buffer)
+        one.buffer[-1] = 1
+        assert resident(one.id) >= 4096
+        one.close()
 
 
 def test_sysv_attach_count_is_true_after_a_kill() -> None:
