@@ -14,6 +14,7 @@
 #define CONVERT_MAX 16         /* frames of a uniform run that are given totals when one of another size follows */
 #define HUNT_PAGES_FACTOR 16   /* bytes checksummed in vain while a scan looks for a valid page start, in lengths of the file */
 #define HUNT_BYTES_MAX (64u << 20) /* the same while it looks at every byte before it */
+#define HUNT_LAST_BYTES (1u << 20) /* so far behind damage every byte is looked at when no page behind begins with a frame */
 
 /* ---- memory ---- */
 
@@ -264,6 +265,7 @@ static bool note_damage(wr_list *list, uint64_t from, uint64_t to, const char *r
 /* One scan's looking for frames behind damage. */
 typedef struct {
     uint64_t page;         /* the page start that is known to hold a valid frame, 0: none */
+    bool last;             /* no page behind begins with one */
     uint64_t pages_budget; /* bytes that may still be checksummed in vain */
     uint64_t bytes_budget;
 } hunt_state;
@@ -289,13 +291,19 @@ static uint64_t hunt(hunt_state *state, const uint8_t *bytes, uint64_t length, u
             frame_at(bytes, length, at + size + 9, salt, &state->pages_budget))
             return at + size + 9;
     }
-    if (state->page <= at) {
+    if (state->page <= at && !state->last) {
         uint64_t page = (at / WR_PAGE_BYTES + 1) * WR_PAGE_BYTES;
         while (page < length && state->pages_budget && !frame_at(bytes, length, page, salt, &state->pages_budget))
             page += WR_PAGE_BYTES;
-        if (page >= length) return 0;
-        if (!state->pages_budget) return length; /* bytes made to keep us busy */
-        state->page = page;
+        if (page < length && !state->pages_budget) return length; /* bytes made to keep us busy */
+        if (page < length) state->page = page;
+        state->last = page >= length;
+    }
+    if (state->page <= at) { /* in the last commit of the file, in which one page alone begins with a frame */
+        uint64_t end = length - at < HUNT_LAST_BYTES ? length : at + HUNT_LAST_BYTES;
+        for (uint64_t behind = at + 1; behind < end && state->bytes_budget; behind++)
+            if (frame_at(bytes, length, behind, salt, &state->bytes_budget)) return behind;
+        return 0;
     }
     /* Later bytes are good, so these were written as well: there may be whole frames between. */
     for (uint64_t between = at + 1; between < state->page && state->bytes_budget; between++)
