@@ -18,7 +18,7 @@ import pyarrow as pa
 from warren.engine import metadata
 from warren.engine._core import SessionLost
 from warren.ipc.layout import DELIVERY
-from warren.workers.queues import BROWSE_ROWS, Message
+from warren.workers.queues import BROWSE_ROWS, Message, Patience
 
 if TYPE_CHECKING:
     from warren.engine.catalog import QueueDeclaration
@@ -155,7 +155,7 @@ class Batches:
         """Yield the messages [start, end) in order, in batches of about `bytes_max` bytes of bodies."""
         bytes_max = min(bytes_max, BYTES_MAX)
         columns = _Columns(self._owner.name)
-        at, left, stalled = start, rows_max, 0
+        at, left, stalled, patience = start, rows_max, 0, Patience()
         while 0 <= at < end and left > 0:
             count = min(end - at, left, BROWSE_ROWS)
             answer = self._client.ask_queue(self._queue, "browse", partial(_browsed, at, count, self._ready_only))
@@ -186,7 +186,7 @@ class Batches:
             at = int(table["sequence"][read]) if read < len(table) else following if following > at else -1
             if read < wanted:
                 stalled += 1
-                at += stalled > 3
+                at += stalled > 3 and not patience.again()
         if columns.rows:
             yield columns.batch()
 

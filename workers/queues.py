@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -36,6 +37,7 @@ __all__ = ["Queue", "Message", "Confirm", "Subscription"]
 PREFETCH = 500
 #: rows asked of a worker at once when reading a range or browsing
 BROWSE_ROWS = 1000
+PATIENCE_S = 2.0  #: for bodies of one browse that cannot be read yet
 #: bytes of bodies in one Arrow batch, if not said otherwise
 BATCH_BYTES = 8 << 20
 UNLIMITED = (1 << 62) - 1
@@ -508,11 +510,29 @@ class _Claims:
         self.declaration = declaration
 
 
+class Patience:
+    """For stored bodies that cannot be read yet, as in the first moments of a node with moved queues. It ends after
+    PATIENCE_S in all, so that damaged messages do not add up."""
+
+    def __init__(self) -> None:
+        self._left, self._pause = PATIENCE_S, 0.001
+
+    def again(self) -> bool:
+        """Wait a moment; false: no more."""
+        if self._left <= 0:
+            return False
+        time.sleep(self._pause)
+        self._left -= self._pause
+        self._pause = min(2 * self._pause, 0.05)
+        return True
+
+
 def _browse(
     client: Client, owner: Queue | _Claims, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
 ) -> tuple[list[Message | None], int]:
     """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
     more = {"start": start, "count": count, "ready_only": ready_only}
+    patience = Patience()
     while True:
         answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
         rows, following = answer["rows"], int(answer["next"])
@@ -527,7 +547,7 @@ def _browse(
             # A file moved into the segments between the answer and the reading: those rows have another place now.
             for number, message in enumerate(found):
                 if message is None:
-                    found[number] = _read_again(client, owner, queue, rows, number, ready_only)
+                    found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
         return found, following if following > start else -1
 
 
@@ -537,17 +557,26 @@ def handle_deliveries(client: Client, handle: _core.QueueHandle, rows: bytes) ->
 
 
 def _read_again(
-    client: Client, owner: Queue | _Claims, queue: QueueDeclaration, rows: bytes, number: int, ready_only: bool
+    client: Client,
+    owner: Queue | _Claims,
+    queue: QueueDeclaration,
+    rows: bytes,
+    number: int,
+    ready_only: bool,
+    patience: Patience,
 ) -> Message | None:
-    """One message of an older answer, asked for anew; None when it is gone."""
+    """One message of an older answer, asked for anew; None when it is gone, or stays unreadable."""
     row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
     sequence = DELIVERY.unpack(row, "sequence")
     more = {"start": sequence, "count": 1, "ready_only": ready_only}
-    answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
-    fresh = answer["rows"][:_ROW_BYTES]
-    if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
-        return None
-    return handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
+    while True:
+        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
+        fresh = answer["rows"][:_ROW_BYTES]
+        if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
+            return None
+        message = handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
+        if message is not None or not patience.again():
+            return message
 
 
 def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:
