@@ -92,13 +92,13 @@ def test_what_is_there_is_looked_at(recorded: Recorded) -> None:
     checker = Checker(recorded.folder)
 
     def held_at(point: int) -> Iterator[tuple[bytes, Any]]:
-        """Messages that must be there, by the last that is ever done to them."""
+        """Messages that must be there, and what was done to them last."""
         truth.fates_at = -1
         for id, acts in truth.acts.items():
-            last = acts[-1]
-            known = last.submitted < point and last.write and last.size
-            if known and fates(acts, truth, point, truth.barrier(point))[0] == {1}:
-                yield id, last
+            known = [act for act in acts if act.submitted < point]
+            there = fates(acts, truth, point, truth.barrier(point))[0] == {1}
+            if there and known[-1].write and known[-1].size:
+                yield id, known[-1]
 
     points = [(point, state) for _, point, state in powerloss.states_of(recorded.records, recorded.root, 40, "last")]
     point, state = [(point, state) for point, state in points if any(held_at(point))][-1]
