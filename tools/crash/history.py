@@ -70,6 +70,16 @@ def message_of(queue: str, number: int, size: int) -> bytes:
     return head + hashlib.shake_128(queue.encode() + head).digest(size - len(head))
 
 
+def wait_unlocked(path: Path) -> None:
+    """Until no node runs for a directory. Raises TimedOut."""
+    directory = NodeDirectory(path)
+    deadline = time.monotonic() + STOP_S
+    while directory.locked():
+        if time.monotonic() > deadline:
+            raise warren.TimedOut(f"the node of {path} did not end within {STOP_S:g} s")
+        time.sleep(RETRY_S)
+
+
 class History:
     """One client's life on a node that is stopped and killed around it."""
 
@@ -246,7 +256,7 @@ class History:
             recording.kill(pids.values())
             with contextlib.suppress(warren.Error):
                 self.node.close()
-            self._wait_unlocked()
+            wait_unlocked(self.directory)
             return
         for queue in self.queues.values():
             queue.release()
@@ -254,16 +264,8 @@ class History:
             control.call("stop")
         with contextlib.suppress(warren.Error):
             self.node.close()
-        self._wait_unlocked()
+        wait_unlocked(self.directory)
         self.say("s")
-
-    def _wait_unlocked(self) -> None:
-        directory = NodeDirectory(self.directory)
-        deadline = time.monotonic() + STOP_S
-        while directory.locked():
-            if time.monotonic() > deadline:
-                raise warren.TimedOut(f"the node of {self.directory} did not end within {STOP_S:g} s")
-            time.sleep(RETRY_S)
 
     def finish(self) -> None:
         """Leave nothing that runs, and no memory of a node that was killed: the next start removes that."""
@@ -273,7 +275,7 @@ class History:
             control.call("stop")
         with contextlib.suppress(warren.Error):
             self.node.close()
-        self._wait_unlocked()
+        wait_unlocked(self.directory)
         self.say("s")
 
 

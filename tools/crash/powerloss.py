@@ -15,6 +15,7 @@ import argparse
 import gzip
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from typing import Any
 
 from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk, State
+from warren.tools.crash.history import wait_unlocked
 from warren.tools.crash.recording import Record, Recorder, RecordingError, parse
 
 STATES_PER_HISTORY = 400
@@ -114,14 +116,18 @@ def record_history(recorder: Recorder, folder: Path, seed: int, operations: int)
     """Live through a history and return its records, and the directory. Raises RecordingError."""
     directory = folder / "node"
     recorder.begin()
-    done = subprocess.run(
-        [sys.executable, "-m", "warren.tools.crash.history", str(directory), str(seed), str(operations)],
-        env=recorder.environment(directory),
-        capture_output=True,
-        text=True,
-        timeout=HISTORY_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "warren.tools.crash.history", str(directory), str(seed), str(operations)],
+            env=recorder.environment(directory),
+            capture_output=True,
+            text=True,
+            timeout=HISTORY_TIMEOUT_S,
+            check=False,
+        )
+    except KeyboardInterrupt:
+        wait_unlocked(directory)  # it ends without its client, and its folder goes after it
+        raise
     if done.returncode:
         raise RecordingError(f"history {seed} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     records = recorder.read()
@@ -239,6 +245,7 @@ def main(argv: list[str] | None = None) -> int:
         wrong = replay(options.replay, options.state, options.per_history, options.build)
         print("\n".join(wrong) or "nothing is wrong with it")
         return 1 if wrong else 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the temporary folders go with us
     seed = options.seed if options.seed is not None else random.getrandbits(32)
     campaign = Campaign(seed, options.operations, options.keep, lambda text: print(text, file=sys.stderr, flush=True))
     report = campaign.run(options.states, options.per_history)
