@@ -342,7 +342,6 @@ def fill_images(node: warren.Node, settings: Settings) -> None:
                 for _ in range(batches):
                     queue.put_many(bodies, timeout=CALL_TIMEOUT_S)
                     queue.ack(queue.get_many(FILL_BATCH, timeout=CALL_TIMEOUT_S))
-            queue.purge()
             queue.delete()
 
 

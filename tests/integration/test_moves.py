@@ -140,9 +140,9 @@ def contents(directory: Path) -> Contents:
 
 def differences(now: Contents, before: Contents) -> list[str]:
     """What is not the same, in few words: a message is named by the queue, its tag and the beginning of its body."""
-    found = []
-    for name in sorted(now.keys() | before.keys()):
-        rows, wanted = now.get(name, []), before.get(name, [])
+    found = [f"{name} is there in one of them only" for name in sorted(now.keys() ^ before.keys())]
+    for name in sorted(now.keys() & before.keys()):
+        rows, wanted = now[name], before[name]
         for what, here, there in (("too much", rows, wanted), ("missing", wanted, rows)):
             found += [
                 f"{what} in {name}: {dataclasses.replace(row, body=row.body[:12])}" for row in here if row not in there

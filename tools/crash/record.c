@@ -39,7 +39,7 @@ enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, 
 #define MAGIC 0x5741525245435244ull
 #define FDS_MAX 65536
 #ifndef PROCESSES_MAX
-#define PROCESSES_MAX 256 /* recording.py says it */
+#error "recording.py says PROCESSES_MAX when it compiles this"
 #endif
 
 typedef struct {
