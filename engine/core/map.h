@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What tables, rows and descriptions of queues are made of (queue.c). A pointer, so that a test can let it fail. */
+extern void *(*wr_calloc)(size_t n, size_t each);
+
 typedef struct {
     uint64_t a, b; /* the key */
     uint64_t value;
@@ -39,7 +42,7 @@ static inline uint64_t *wr_map_find(const wr_map *m, uint64_t a, uint64_t b) {
 
 /* Pointers to rows are void after it. */
 static inline int wr_map_resize(wr_map *m, uint64_t size) {
-    wr_map_row *rows = calloc(size, sizeof *rows);
+    wr_map_row *rows = wr_calloc(size, sizeof *rows);
     if (!rows) return ENOMEM;
     for (uint64_t i = 0; i < m->size; i++) {
         if (!m->rows[i].used) continue;
@@ -66,7 +69,7 @@ static inline void wr_map_shrink(wr_map *m) {
 }
 
 /* The value of a key, made 0 when it is new. NULL: no memory. */
-static inline uint64_t *wr_map_put(wr_map *m, uint64_t a, uint64_t b) {
+__attribute__((warn_unused_result)) static inline uint64_t *wr_map_put(wr_map *m, uint64_t a, uint64_t b) {
     uint64_t *found = wr_map_find(m, a, b);
     if (found) return found;
     if (wr_map_reserve(m, 1)) return NULL;

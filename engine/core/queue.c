@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+void *(*wr_calloc)(size_t n, size_t each) = calloc;
+
 #define DELIVER_MAX 1024 /* of one queue in one round */
 
 void wr_queue_no_memory(void) {
@@ -25,6 +27,12 @@ void *wr_queue_grown(void *list, uint64_t *size, uint64_t needed, size_t each) {
     return p;
 }
 
+uint64_t *wr_data_file_live(wr_queue_engine *e, uint32_t file) {
+    uint64_t *live = wr_map_put(&e->data_files, file, 0);
+    if (!live) wr_queue_no_memory();
+    return live;
+}
+
 /* ---- queues ---- */
 
 wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id) {
@@ -39,7 +47,7 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
     if (q) return q;
     uint64_t *place = wr_map_put(&e->queues, id, 0);
     if (!place) return NULL;
-    q = calloc(1, sizeof *q);
+    q = wr_calloc(1, sizeof *q);
     if (!q) {
         wr_map_remove(&e->queues, id, 0);
         return NULL;
@@ -187,7 +195,7 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     }
     wr_chunk **place = &q->chunks[q->chunks_at + i];
     if (*place) return 0;
-    wr_chunk *chunk = calloc(1, sizeof *chunk);
+    wr_chunk *chunk = wr_calloc(1, sizeof *chunk);
     wr_rows *rows = chunk ? wr_rows_new(e) : NULL;
     if (!rows) {
         free(chunk);
@@ -246,8 +254,7 @@ void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
             q->segment_n++;
         }
         if (entry->location == WR_LOCATION_SEGMENT) {
-            uint64_t *live = wr_map_put(&e->data_files, entry->file, 0);
-            if (live) ++*live;
+            ++*wr_data_file_live(e, entry->file);
         }
     } else {
         chunk->transient_n++;

@@ -364,6 +364,9 @@ wr_entry *wr_queue_entry(const wr_queue *q, uint64_t sequence); /* NULL when gon
 /* Lists grow by doubling. Without memory for them the worker aborts, as by kill -9, and is started anew. */
 void *wr_queue_grown(void *list, uint64_t *size, uint64_t needed, size_t each);
 _Noreturn void wr_queue_no_memory(void);
+/* Entries located in a segment data file; known from now on. A file whose entries are not counted would be removed, so without memory
+ * for the count the worker ends. */
+uint64_t *wr_data_file_live(wr_queue_engine *e, uint32_t file);
 int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence); /* make the chunk of a sequence >= the lowest one; 0 or ENOMEM */
 void wr_queue_chunk_release(wr_queue_engine *e, wr_queue *q, uint64_t number); /* recycled, if no row of it lives or is to come */
 void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry); /* room was made; row is GONE */

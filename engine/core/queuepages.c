@@ -58,7 +58,7 @@ wr_rows *wr_rows_new(wr_queue_engine *e) {
         e->free_rows_n--;
         return rows;
     }
-    rows = calloc(1, sizeof *rows);
+    rows = wr_calloc(1, sizeof *rows);
     e->rows_n += rows != NULL;
     if (e->rows_n > e->rows_most) e->rows_most = e->rows_n;
     return rows;

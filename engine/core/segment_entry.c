@@ -33,7 +33,7 @@ uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_
     uint64_t done = 0;
     for (uint64_t i = 0; i < n; i++) {
         /* The data file exists now, whether or not anything in it is still alive. */
-        if (rows[i].entry.location == WR_LOCATION_SEGMENT) wr_map_put(&e->data_files, rows[i].entry.file, 0);
+        if (rows[i].entry.location == WR_LOCATION_SEGMENT) wr_data_file_live(e, rows[i].entry.file);
         wr_queue *q = wr_queue_find(e, rows[i].queue);
         if (!q) continue;
         wr_entry *entry = wr_queue_entry(q, rows[i].sequence);
@@ -43,8 +43,7 @@ uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_
             entry->location = WR_LOCATION_SEGMENT;
             entry->file = rows[i].entry.file;
             entry->offset = rows[i].entry.offset;
-            uint64_t *live = wr_map_put(&e->data_files, entry->file, 0);
-            if (live) ++*live;
+            ++*wr_data_file_live(e, entry->file);
         }
         entry->index_file = WR_IN_SEGMENT;
         wr_queue_chunk_peek(q, rows[i].sequence / WR_CHUNK_ROWS)->segment_n++;

@@ -13,10 +13,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define SERVER WR_SERVER_WORKER_FIRST
@@ -794,6 +796,74 @@ static void check_give_back(void) {
     rig_free(r);
 }
 
+/* The n-th allocation fails. */
+static uint64_t allocations_left;
+static bool allocation_failed;
+
+static void *scarce(size_t n, size_t each) {
+    if (allocations_left-- == 0) {
+        allocation_failed = true;
+        return NULL;
+    }
+    return calloc(n, each);
+}
+
+/* Entries in more data files than a table holds without growing, then a flush that names still more. 0: an allocation failed and
+ * somebody said so; 1: none failed; 2: one failed, and everything is counted all the same. */
+static int count_data_files(rig *r) {
+    enum { FILES = 300, FLUSHED = 300 };
+    wr_queue_engine *e = r->engine;
+    wr_files_add(&e->files, 1);
+    wr_queue *q = wr_queue_declare(e, 70, true);
+    if (!q) return 0;
+    static wr_segment_row rows[FLUSHED];
+    for (uint64_t s = 0; s < FILES + FLUSHED; s++) {
+        if (wr_queue_room(e, q, s)) return 0;
+        bool segment = s < FILES;
+        wr_entry entry = {.location = segment ? WR_LOCATION_SEGMENT : WR_LOCATION_JOURNAL, .file = segment ? (uint32_t)s + 10 : 1,
+                          .index_file = segment ? WR_IN_SEGMENT : 1, .flags = WR_ENTRY_PERSISTENT};
+        wr_queue_insert(e, q, s, &entry);
+        if (segment) continue;
+        entry.location = WR_LOCATION_SEGMENT;
+        entry.file = (uint32_t)s + 10;
+        rows[s - FILES] = (wr_segment_row){.queue = q->id, .location = WR_LOCATION_SEGMENT, .sequence = s, .entry = entry};
+    }
+    if (wr_segment_flushed(e, 1, rows, FLUSHED) != FLUSHED) return 3;
+    for (uint32_t file = 10; file < 10 + FILES + FLUSHED; file++) {
+        uint64_t *live = wr_map_find(&e->data_files, file, 0);
+        if (!live || *live != 1) return 3; /* its file would be taken for one that nobody needs */
+    }
+    return allocation_failed ? 2 : 1;
+}
+
+/* A data file is counted, or the worker has ended: whichever allocation fails. */
+static void check_counts_without_memory(void) {
+    unsigned said = 0, ended = 0;
+    for (uint64_t n = 0;; n++) {
+        assert(n < 1000);
+        pid_t child = fork();
+        assert(child >= 0);
+        if (!child) {
+            if (!freopen("/dev/null", "w", stderr)) _exit(9);
+            rig *r = rig_new();
+            allocations_left = n;
+            wr_calloc = scarce;
+            _exit(count_data_files(r));
+        }
+        int status;
+        assert(waitpid(child, &status, 0) == child);
+        if (WIFSIGNALED(status)) {
+            assert(WTERMSIG(status) == SIGABRT);
+            ended++;
+            continue;
+        }
+        assert(WIFEXITED(status) && WEXITSTATUS(status) <= 2);
+        if (WEXITSTATUS(status) == 1) break;
+        said += WEXITSTATUS(status) == 0;
+    }
+    assert(said && ended);
+}
+
 static void remove_files(void) {
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -827,6 +897,7 @@ int main(int argc, char **argv) {
     check_limit();
     check_pressure();
     check_give_back();
+    check_counts_without_memory();
     remove_files();
     printf("queue_test: ok\n");
     return 0;
