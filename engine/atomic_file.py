@@ -3,6 +3,9 @@
 Order: write `<name>.new`, sync it, rename it over the file, sync the directory. A crash in between leaves the old
 file and perhaps a `.new`, which the next replacement overwrites. One writer per file (the supervisor, under the
 directory's lock).
+
+`write_all` is the one place of the engine that writes: a system may write less than it was given and call that a
+success (a full disk, a signal). No other module calls write or pwrite; tests/unit/test_house.py looks.
 """
 
 from __future__ import annotations
@@ -11,10 +14,35 @@ import contextlib
 import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warren.engine.errors import DiskFull, PermissionRefused, StoreError, SyncFailed
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 NEW_SUFFIX = ".new"
+
+
+def write_all(descriptor: int, content: Buffer, at: int) -> None:
+    """Write all of `content` at byte `at` of a file. Raises OSError; then any part of it may have been written."""
+    with memoryview(content) as whole, whole.cast("B") as rest:
+        done = 0
+        while done < len(rest):
+            written = os.pwrite(descriptor, rest[done:], at + done)
+            if written <= 0:
+                raise OSError(errno.EIO, f"{len(rest) - done} of {len(rest)} bytes were not written")
+            done += written
+
+
+def write_synced(path: Path, content: Buffer) -> None:
+    """Make a file of `content`, mode 0600, synced; its name is not. Raises OSError; then it is not whole."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        write_all(descriptor, content, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -27,9 +55,7 @@ def replace(path: Path, content: bytes) -> None:
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            position = 0
-            while position < len(content):
-                position += os.write(descriptor, content[position:])
+            write_all(descriptor, content, 0)
             syncing = True
             os.fsync(descriptor)
             syncing = False

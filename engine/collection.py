@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from warren.engine import _core, segment
+from warren.engine import _core, atomic_file, segment
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.file_summary import FileRow
 from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE, FRAME_BYTES_MIN, LIST_HEADER
@@ -782,7 +782,7 @@ def write_losses(path: Path, losses: Sequence[tuple[bytes, int, int, int, str, i
     """What a collection could not copy, beside its output; nothing when it copied all. Raises OSError."""
     path.unlink(missing_ok=True)
     if losses:
-        path.write_bytes(msgspec.msgpack.encode(losses))
+        atomic_file.write_synced(path, msgspec.msgpack.encode(losses))
 
 
 def _read_losses(path: Path) -> list[Loss]:

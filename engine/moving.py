@@ -217,8 +217,8 @@ class _Target:
         offsets = table["offset"][rows].astype(np.int64)
         lengths = table["frame_length"][rows].astype(np.int64)
         places = made.size + np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        with open(made.path, "r+b") as target, open(made.source, "rb", buffering=0) as source:
-            target.seek(made.size)
+        with open(made.path, "r+b", buffering=0) as target, open(made.source, "rb", buffering=0) as source:
+            place = made.size
             # neighbours in the old file are neighbours in the new one
             cuts = np.flatnonzero(offsets[1:] != offsets[:-1] + lengths[:-1]) + 1
             for first, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True):
@@ -227,8 +227,9 @@ class _Target:
                     part = os.pread(source.fileno(), min(COPY_BYTES, stop - at), at)
                     if not part:
                         raise CorruptRecord(made.source, at, f"a frame up to {stop}", "the end of the file")
-                    target.write(part)
+                    atomic_file.write_all(target.fileno(), part, place)
                     at += len(part)
+                    place += len(part)
         made.size = int(places[-1] + lengths[-1])
         table["file"][rows] = made.number
         table["offset"][rows] = places
@@ -247,11 +248,10 @@ class _Target:
         number = self._number()
         new = self.folder.data_file(number)
         new = new.with_name(new.name + segment.UNFINISHED)
-        with open(new, "wb") as target:
+        page = _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, number, header.salt, time.time_ns())
+        with open(new, "wb", buffering=0) as target:
             os.fchmod(target.fileno(), 0o600)
-            target.write(
-                _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, number, header.salt, time.time_ns())
-            )
+            atomic_file.write_all(target.fileno(), page, 0)
         made = self._files[location, file] = _DataFile(number, new, path)
         self._made.append(made)
         return made

@@ -181,7 +181,7 @@ class NodeDirectory:
         self._lock = descriptor
         said = b"%d\n" % os.getpid()
         try:  # in place: who takes over a node on a full disk needs no space for it
-            os.pwrite(descriptor, said, 0)
+            atomic_file.write_all(descriptor, said, 0)
             os.ftruncate(descriptor, len(said))
         except OSError as error:
             if error.errno != errno.ENOSPC:

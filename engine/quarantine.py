@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from warren.engine import segment
+from warren.engine import atomic_file, segment
 from warren.engine.errors import StoreError
 from warren.engine.segment import QUARANTINE
 
@@ -74,15 +74,13 @@ def note(folder: Path, *new: Entry) -> bool:
     place = folder / QUARANTINE
     try:
         place.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(place / REPORT, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(place / REPORT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             size = os.fstat(fd).st_size
             if size > REPORT_BYTES_MAX:
                 return False
             torn = b"\n" if size and os.pread(fd, 1, size - 1) != b"\n" else b""  # the line of a killed writer
-            text = torn + b"".join(lines)
-            if os.write(fd, text) != len(text):
-                return False
+            atomic_file.write_all(fd, torn + b"".join(lines), size)
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -6,6 +6,7 @@ which a start does not wait for: the thread that keeps the index imports it when
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.engine import _core, atomic_file, segment
-from warren.engine.errors import StoreError
+from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
     FILE_SEGMENT,
@@ -139,29 +140,63 @@ def _link_bodies(
 def _copy_bodies(
     folder: Folder, file: int, table: NDArray[np.void], embedded: NDArray[np.bool_], reached: Reached
 ) -> None:
-    path = folder.data_file(file)
-    with open(folder.journal_file(file), "rb") as source:
-        data = source.read()
+    """The frames that are alive go into the data file. A new one is whole and synced before it has its name; one that
+    is there has the journal's own header page, or gets it with the rest: its salt validates every frame."""
+    journal, path = folder.journal_file(file), folder.data_file(file)
+    data = journal.read_bytes()
     offsets, first = np.unique(table["offset"][embedded], return_index=True)
     lengths = table["frame_length"][embedded][first].astype(np.int64)
-    exists = path.exists()
-    with open(path, "r+b" if exists else "x+b") as target:
-        os.fchmod(target.fileno(), 0o600)
-        if not exists:
-            target.write(data[:FILE_HEADER_BYTES])
-        # A second flush of the same file (claims moved meanwhile) goes behind the first one.
-        start = target.seek(0, os.SEEK_END)
-        places = start + np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        if int(places[-1] + lengths[-1]) > 0xFFFF_FFFF:
-            raise StoreError(f"{path} would grow beyond 4 GiB: lower file_bytes")
-        target.write(
-            b"".join(data[at : at + size] for at, size in zip(offsets.tolist(), lengths.tolist(), strict=True))
-        )
-        reached("flush.dat")
-        target.flush()
-        os.fsync(target.fileno())
+    if int(offsets[-1]) + int(lengths[-1]) > len(data):
+        raise CorruptRecord(journal, int(offsets[-1]), f"a frame of {lengths[-1]} bytes", f"the end at {len(data)}")
+    header = data[:FILE_HEADER_BYTES]
+    found = segment.read_page(path) if path.exists() else b""
+    # A second flush of the same file (claims moved meanwhile) goes behind the first one.
+    start = path.stat().st_size if len(found) == FILE_HEADER_BYTES else FILE_HEADER_BYTES
+    places = start + np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    if int(places[-1] + lengths[-1]) > 0xFFFF_FFFF:
+        raise StoreError(f"{path} would grow beyond 4 GiB: lower file_bytes")
+    frames = b"".join(data[at : at + size] for at, size in zip(offsets.tolist(), lengths.tolist(), strict=True))
+    if found == header:
+        _append(path, frames, start, reached)
+    else:
+        before = path.read_bytes()[FILE_HEADER_BYTES:] if found else b""
+        _make_whole(path, header + before + frames, reached)
     segment.sync_directory(folder.segments)
     table["offset"][embedded] = places[np.searchsorted(offsets, table["offset"][embedded])]
+
+
+def _append(path: Path, frames: bytes, start: int, reached: Reached) -> None:
+    """Nothing names these bytes before they are synced, so a failure leaves what was there; it gives the space back."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        try:
+            atomic_file.write_all(fd, frames, start)
+            reached("flush.dat")
+            os.fsync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error counts; another flush goes behind what stays
+                os.ftruncate(fd, start)
+            raise
+    finally:
+        os.close(fd)
+
+
+def _make_whole(path: Path, content: bytes, reached: Reached) -> None:
+    """A file has all its bytes, synced, when it gets its name. What a failure leaves has no name that counts."""
+    unfinished = path.with_name(path.name + segment.UNFINISHED)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            atomic_file.write_all(fd, content, 0)
+            reached("flush.dat")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(unfinished, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # it is full of what found no room; the next start removes it, too
+            unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _open_segment(path: Path, node_id: int, server: int, number: int) -> tuple[int, int]:
@@ -183,9 +218,12 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, SEGMENT_BYTES)
-        os.pwrite(fd, _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns()), 0)
+        page = _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns())
+        atomic_file.write_all(fd, page, 0)
     except BaseException:
         os.close(fd)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         raise
     return fd, salt
 
@@ -206,10 +244,7 @@ def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) 
     view = memoryview(content)
     for begin, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(slots)], strict=True):
         at = FILE_HEADER_BYTES + int(slots[begin]) * ENTRY_BYTES
-        part = view[begin * ENTRY_BYTES : stop * ENTRY_BYTES]
-        while part:
-            n = os.pwrite(fd, part, at)
-            part, at = part[n:], at + n
+        atomic_file.write_all(fd, view[begin * ENTRY_BYTES : stop * ENTRY_BYTES], at)
 
 
 def write_entries(
@@ -263,6 +298,11 @@ def _write_groups(
             os.fdatasync(fd)
         for path in new:
             os.rename(path.with_name(path.name + segment.UNFINISHED), path)
+    except OSError:
+        for path in new:  # a full disk gets its space back; the next start removes what stays
+            with contextlib.suppress(OSError):
+                path.with_name(path.name + segment.UNFINISHED).unlink(missing_ok=True)
+        raise
     finally:
         for fd in fds:
             os.close(fd)

@@ -207,10 +207,10 @@ def salvage(buffer: memoryview, images_n: int, file_bytes: int, folder: Folder) 
             if os.pread(fd, FILE_HEADER_BYTES, 0) != buffer[start : start + FILE_HEADER_BYTES]:
                 continue
             at = max(durable, FILE_HEADER_BYTES)
-            while at < appended:
-                at += os.pwrite(fd, buffer[start + at : start + appended], at)
+            with buffer[start + at : start + appended] as rest:
+                atomic_file.write_all(fd, rest, at)
             os.fdatasync(fd)
-            salvaged += appended - max(durable, FILE_HEADER_BYTES)
+            salvaged += appended - at
         except OSError as error:
             raise SyncFailed(
                 f"cannot complete {path} after the worker's death: {error.strerror}; check the disk"

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from warren.engine import _core
+from warren.engine import _core, atomic_file
 from warren.engine.errors import (
     CorruptRecord,
     DiskFull,
@@ -137,13 +137,6 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def _write_header(fd: int, page: mmap.mmap) -> None:
-    written = os.pwrite(fd, page, 0)
-    if written != len(page):
-        # The space is reserved already: a short write of one page is an error of the disk.
-        raise OSError(errno.EIO, f"only {written} bytes of the header page were written")
-
-
 def _open_direct(path: Path, page: mmap.mmap) -> int | None:
     """Open for O_DIRECT and write the header page so; None where the file system refuses one or the other."""
     try:
@@ -153,7 +146,7 @@ def _open_direct(path: Path, page: mmap.mmap) -> int | None:
             return None
         raise
     try:
-        _write_header(fd, page)
+        atomic_file.write_all(fd, page, 0)
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
@@ -168,7 +161,7 @@ def _write_first(fd: int, path: Path, header: bytes) -> tuple[int, bool]:
         page[:] = header
         direct = _open_direct(path, page)
         if direct is None:
-            _write_header(fd, page)
+            atomic_file.write_all(fd, page, 0)
             _sync(fd, path)
             return fd, False
     try:
@@ -428,8 +421,7 @@ def rewrite_header(path: Path, page: bytes) -> None:
     """Put a mended header page into its file, durably. Raises StoreError, SyncFailed."""
     fd = _open(path, os.O_WRONLY)
     try:
-        if os.pwrite(fd, page, 0) != len(page):
-            raise OSError(errno.EIO, "a short write")
+        atomic_file.write_all(fd, page, 0)
         _sync(fd, path)
     except OSError as error:
         _raise(error, "mend the header of", path)
@@ -502,8 +494,8 @@ def end_file(path: Path, at: int, salt: int) -> None:
         try:
             if at + room > size:
                 os.ftruncate(fd, at)
-            elif os.pwrite(fd, pad(room, salt=salt, last=True), at) != room:
-                raise OSError(errno.EIO, "a short write")
+            else:
+                atomic_file.write_all(fd, pad(room, salt=salt, last=True), at)
         except OSError as error:
             _raise(error, "end", path)
         _sync(fd, path)

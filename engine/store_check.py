@@ -19,7 +19,6 @@ The clean mark is taken away first and written anew at the end, when every file 
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import secrets
@@ -501,12 +500,7 @@ def _write(path: Path, data: memoryview, size: int) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
-            at = 0
-            while at < len(data):
-                n = os.pwrite(fd, data[at:], at)
-                if n == 0:
-                    raise OSError(errno.EIO, "nothing was written")
-                at += n
+            atomic_file.write_all(fd, data, 0)
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from warren.engine import _core, collection, segment
+from warren.engine import _core, atomic_file, collection, segment
 from warren.engine.collection import Job, Source
 from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
@@ -319,7 +319,7 @@ class _Collecting:
         os.ftruncate(self._fd, (contents.used + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES)
         os.fdatasync(self._fd)
         path = collection.unfinished(collection.list_path(self.folder, job.output))
-        _write_synced(path, contents.encode(node_id, job.server))
+        atomic_file.write_synced(path, contents.encode(node_id, job.server))
         lost = collection.unfinished(self.folder / f"{job.output}{collection.LOST}")
         collection.write_losses(lost, losses)
         crash(CONSTANTS["CRASH_COLLECT_SYNCED"])
@@ -408,17 +408,6 @@ class _Collecting:
 
 def _pages(n: int) -> int:
     return (n + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _inode_of(node_id: int) -> int:

@@ -7,6 +7,7 @@ what another run leaves, or an older node of the same run, must be excused.
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -306,3 +307,22 @@ def test_limits_say_what_is_wrong(tmp_path: Path) -> None:
         limits.measure(tmp_path / "missing", 100, 0.1)
     with pytest.raises(ValueError, match="must be positive, not 0"):
         limits.measure(tmp_path, 0, 1.0)
+
+
+WRITES = re.compile(r"\bos\.(write|pwrite|writev|pwritev)\(|\b(?!os\b)\w+\.(write|writelines|write_bytes|write_text)\(")
+#: no files: pipes, a module's own methods
+WRITES_ALLOWED = {
+    "engine/atomic_file.py": 1,  # write_all itself
+    "engine/node_directory.py": 1,  # NodeDirectory.write
+}
+
+
+def test_the_engine_writes_to_files_in_one_place_that_looks_at_what_was_written() -> None:
+    """A write that was cut short is no error for the system: whoever does not look leaves half a file."""
+    found = {
+        str(path.relative_to(ROOT)): len(
+            [line for line in path.read_text().splitlines() if WRITES.search(line.split("#")[0])]
+        )
+        for path in sorted((ROOT / "engine").glob("*.py"))
+    }
+    assert {name: n for name, n in found.items() if n} == WRITES_ALLOWED
