@@ -46,6 +46,7 @@ from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.tools.bench.harness import real_folder
 from warren.tools.crash.logs import node_id_of
+from warren.workers import interpreter
 
 HEAD = struct.Struct("<QQ")  #: incarnation of the producer, number
 TICK_S = 0.01
@@ -396,9 +397,11 @@ class Soak:
             self._end()
 
     def _start(self, role: str, flow: Flow) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "warren.tools.soak", str(self.directory), "--role", role, "--flow", flow.queue]
+        command = interpreter.command("warren.tools.soak", str(self.directory), "--role", role, "--flow", flow.queue)
         command += ["--start", repr(self.clock.start), "--cycle", str(self.clock.cycle_s), "--rate", str(self.rate)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=interpreter.environment()
+        )
         self._made.add(process.pid)
         return process
 

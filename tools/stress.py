@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, PeerLost, TimedOut, UsageError
+from warren.workers import interpreter
 
 QUEUE = "stress"
 TARGETS = ("producer", "consumer", "store", "worker", "supervisor")
@@ -191,7 +192,7 @@ class Campaign:
         place.incarnation += 1
         options = self.options
         log = self.logs / f"{place.kind}-{place.index}-{place.incarnation}"
-        command = [sys.executable, "-m", "warren.tools.stress", f"--role={place.kind}", f"--directory={self.directory}"]
+        command = interpreter.command("warren.tools.stress", f"--role={place.kind}", f"--directory={self.directory}")
         command += [
             f"--log={log}",
             f"--index={place.index}",
@@ -201,7 +202,9 @@ class Campaign:
         command += [f"--backlog-max={options.backlog_max}", f"--batch={options.batch}"]
         command += [f"--durability={options.durability}", f"--messages={options.messages}"]
         with open(self.logs / f"{place.kind}-{place.index}.log", "ab") as errors:
-            place.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+            place.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=interpreter.environment()
+            )
 
     def look_after(self) -> None:
         """Start what died; note what failed by itself."""

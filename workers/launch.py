@@ -6,9 +6,7 @@ die. Any number may ask at once: the directory's lock lets one win, and the othe
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import msgspec
 
 from warren.engine import errors
 from warren.engine.errors import Error, TimedOut
+from warren.workers import interpreter
 
 #: set for a child that is to print an error as JSON {"error", "message"} in its last line
 ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
@@ -56,13 +55,12 @@ def start_successor(directory: Path | str) -> subprocess.Popen[bytes]:
 def _start(
     directory: Path | str, flags: list[str], idle_exit: float | None, settings: dict[str, Any]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "warren.workers.cli.main", "up", str(directory), "--detach", "--quiet", *flags]
+    command = interpreter.command("warren.workers.cli.main", "up", str(directory), "--detach", "--quiet", *flags)
     if idle_exit is not None:
         command += ["--idle-exit", str(idle_exit)]
     for name, value in settings.items():
         command += ["--set", f"{name}={value}"]
-    # what this process can import, the new one must: it may run inside Spark or a frozen path
-    environment = os.environ | {ERRORS_VARIABLE: "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = interpreter.environment() | {ERRORS_VARIABLE: "1"}
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
     )

@@ -39,6 +39,7 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import SlotView, Superblock
+from warren.workers import interpreter
 
 if TYPE_CHECKING:
     from warren.workers.deadletter import Forwarder
@@ -343,7 +344,8 @@ class Worker:
         self._adopt_at = now + ADOPT_EVERY_S  # it needs a moment; whoever looked in vain looks at the next turn again
         say("the supervisor and the store server are gone: starting a new supervisor")
         subprocess.Popen(
-            [sys.executable, "-m", "warren", "up", str(self.directory), "--adopt"],
+            interpreter.command("warren", "up", str(self.directory), "--adopt"),
+            env=interpreter.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

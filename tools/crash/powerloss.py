@@ -31,6 +31,7 @@ from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk, State
 from warren.tools.crash.history import wait_unlocked
 from warren.tools.crash.recording import Record, Recorder, RecordingError, parse
+from warren.workers import interpreter
 
 STATES_PER_HISTORY = 400
 OPERATIONS = 300
@@ -118,8 +119,8 @@ def record_history(recorder: Recorder, folder: Path, seed: int, operations: int)
     recorder.begin()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "warren.tools.crash.history", str(directory), str(seed), str(operations)],
-            env=recorder.environment(directory),
+            interpreter.command("warren.tools.crash.history", str(directory), str(seed), str(operations)),
+            env=interpreter.environment(recorder.environment(directory)),
             capture_output=True,
             text=True,
             timeout=HISTORY_TIMEOUT_S,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
+from warren.workers import interpreter
 
 TIMEOUT_S = 30.0
 
@@ -21,8 +22,13 @@ class Puppet:
     """The side that tells."""
 
     def __init__(self, directory: Path, module: str = "warren.tools.crash.puppet") -> None:
-        command = [sys.executable, "-m", module, str(directory)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            interpreter.command(module, str(directory)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=interpreter.environment(),
+        )
 
     def tell(self, *command: Any) -> None:
         """Say what to do, and do not wait."""

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from warren.ipc.identity import Identity
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.logs import node_id_of
+from warren.workers import interpreter
 
 SERVER_DEATHS = 4
 DEATHS_WINDOW_S = 60.0
@@ -39,10 +39,14 @@ class Actor:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "warren.tools.crash.actors", self.role, str(self._directory), str(self.path)]
+        words = (self.role, str(self._directory), str(self.path), str(self._rng.getrandbits(32)))
         with open(self._errors, "ab") as errors:
             process = subprocess.Popen(
-                [*command, str(self._rng.getrandbits(32))], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+                interpreter.command("warren.tools.crash.actors", *words),
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                env=interpreter.environment(),
             )
         self.pids.add(process.pid)
         return process

@@ -8,7 +8,6 @@ import select
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO, Any
 import msgspec
 
 from warren.engine.errors import Error
+from warren.workers import interpreter
 
 END_S = 30.0
 
@@ -53,11 +53,16 @@ class Child:
         self.heard: dict[str, Any] = {}
         self.exit_code: int | None = None
         self._incoming = b""
-        command = [sys.executable, "-m", f"warren.workers.demo.{module}", msgspec.json.encode(task).decode()]
+        command = interpreter.command(f"warren.workers.demo.{module}", msgspec.json.encode(task).decode())
         with open(self.log, "ab") as log:
             # A session of its own: Ctrl-C comes to us, and we end the children in order.
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=interpreter.environment(),
+                start_new_session=True,
             )
         self._pidfd = os.pidfd_open(self.process.pid)
         assert self.process.stdout is not None

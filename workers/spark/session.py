@@ -85,6 +85,7 @@ def session(
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # for its Python workers: no modules from the current directory
     builder = SparkSession.builder.appName(application).master(master)
     wanted = {
         **SETTINGS,

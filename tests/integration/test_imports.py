@@ -1,0 +1,124 @@
+"""Goal: the processes of a node run Warren's code and what it needs, never a file that happens to lie where somebody
+stands who starts one.
+
+Method: a program imports Warren, and then puts modules with names of the standard library and of packages (each would
+write down that it was imported, and fail) where Python would look for it: beside the script, into the current
+directory. It opens a node; its supervisor is killed, so that the servers start another one, which is asked, too.
+"""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from warren.workers import interpreter
+from warren.workers.control import ControlClient
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import click, logging, msgspec, os, queue, signal, sys  # this process has its own already
+from pathlib import Path
+import warren
+from warren.workers.control import ControlClient
+
+place, directory = Path(sys.argv[1]), sys.argv[2]
+for name in ("click.py", "queue.py", "logging.py", "msgspec.py", "warren/__init__.py"):
+    (place / name).parent.mkdir(exist_ok=True)
+    said = f"open({str(place / 'imported')!r}, 'a').write(__file__)"
+    (place / name).write_text(f"{said}\\nraise SystemExit(9)\\n")
+os.chdir(place)
+settings = {"workers": 1, "file_bytes": 1 << 20, "arena_bytes": 1 << 20, "message_bytes_max": 1 << 18}
+with warren.open(directory, idle_exit=60, **settings) as node:
+    queue = node.queue("q")
+    queue.put(b"one")
+    with ControlClient(directory) as control:
+        old = control.call("ping")["pid"]
+        os.kill(old, signal.SIGKILL)
+        while control.call("ping", timeout=30)["pid"] == old:
+            pass
+        print(queue.get(timeout=30).body.decode())
+        control.call("stop")
+"""
+
+
+def ended(directory: Path) -> bool:
+    """True when nobody holds the directory any more."""
+    return not ControlClient(directory).directory.locked()
+
+
+@pytest.mark.parametrize("how", ["script", "isolated", "command", "module", "empty entry"])
+def test_what_lies_beside_a_program_is_not_run_in_its_node(tmp_path: Path, how: str) -> None:
+    place, directory = tmp_path / "place", tmp_path / "node"
+    place.mkdir()
+    script = place / "script.py"
+    script.write_text(PROGRAM)
+    words = {
+        "script": [str(script)],
+        "isolated": ["-I", str(script)],
+        "command": ["-c", PROGRAM],
+        "module": ["-m", "script"],
+        "empty entry": ["-P", str(script)],
+    }[how]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    if how == "empty entry":
+        environment["PYTHONPATH"] = os.pathsep + str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, *words, str(place), str(directory)],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
+    assert not (place / "imported").exists(), (place / "imported").read_text()
+    wait_until(lambda: ended(directory), 30, what="the end of the node")
+
+
+def test_packages_from_a_folder_of_ones_own_are_found(tmp_path: Path) -> None:
+    """A Python that finds Warren in a folder which it adds itself starts nodes with that Warren."""
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    program = (
+        f"import site; site.addsitedir({packages!r})\n"
+        "import subprocess\nfrom warren.workers import interpreter\n"
+        "command = interpreter.command('warren', '--version')\n"
+        "assert '-m' not in command[:4], command\n"
+        "print(subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True))"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([base, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert "returncode=0, stdout='warren " in done.stdout, done.stdout + done.stderr
+
+
+def test_what_is_needed_is_what_the_project_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {word.split(">")[0] for word in project["dependencies"]}
+    assert set(interpreter.NEEDED) == {"warren", *named} - {"pyarrow"}
+
+
+def test_every_python_is_started_with_a_safe_path() -> None:
+    """Only interpreter.py knows the path of this Python (but for a message, and for PySpark, which starts its own)."""
+    allowed = {"workers/interpreter.py": 1, "workers/client.py": 1, "workers/spark/session.py": 1}
+    found = {
+        str(path.relative_to(ROOT)): count
+        for folder in ("warren", "workers", "engine", "ipc", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if (count := path.read_text().count("sys.executable"))
+    }
+    assert found == allowed
+    starts = [
+        (str(path.relative_to(ROOT)), text.count("interpreter.command("), text.count("interpreter.environment("))
+        for folder in ("workers", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if "interpreter.command(" in (text := path.read_text())
+    ]
+    assert len(starts) >= 7
+    assert [item for item in starts if item[1] != item[2]] == []
