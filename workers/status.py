@@ -234,8 +234,7 @@ class Statistics:
         return {
             "role": role.kind,
             "index": role.index,
-            "pid": role.identity.pid if role.identity else 0,
-            "start_time": role.identity.start_time if role.identity else 0,
+            **_who(role),
             "rss_bytes": rss_bytes(role.identity),
             "state": SERVER_STATES.get(superblock.get("collector_state"), "unknown"),
             "restarts": superblock.get("collector_restarts"),
@@ -258,8 +257,7 @@ class Statistics:
         return {
             "role": role.kind,
             "index": role.index,
-            "pid": role.identity.pid if role.identity else 0,
-            "start_time": role.identity.start_time if role.identity else 0,
+            **_who(role),
             "rss_bytes": rss_bytes(role.identity),
             "state": SERVER_STATES.get(superblock.server_get(first, "state"), "unknown"),
             "epoch": superblock.server_get(first, "epoch"),
@@ -309,6 +307,12 @@ class Statistics:
             **{key: row.get(key, 0) for key in _QUEUE_COUNTS},
             "rates": {f"{key}_per_s": _rate(row.get(key, 0), before.get(key, 0), seconds) for key in _QUEUE_RATES},
         }
+
+
+def _who(role: Role) -> dict[str, int | None]:
+    """Which process has a role; None while there is none. Never 0: a signal to 0 hits the sender's process group."""
+    identity = role.identity
+    return {"pid": identity.pid if identity else None, "start_time": identity.start_time if identity else None}
 
 
 def _used_rows(buffer: memoryview) -> dict[int, dict[str, int]]:

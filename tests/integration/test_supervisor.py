@@ -307,7 +307,7 @@ def test_a_killed_server_is_replaced(start: Starter, role: str) -> None:
 
     def replaced() -> dict[str, Any] | None:
         item = {f"{item['role']}-{item['index']}": item for item in node.status()["processes"]}[role]
-        return item if item["pid"] not in (0, before[role]) and item["state"] == "ready" else None
+        return item if item["pid"] not in (None, before[role]) and item["state"] == "ready" else None
 
     found = wait_until(replaced, what="the restart")
     assert found["restarts"] == 1
@@ -326,6 +326,8 @@ def test_the_node_goes_on_without_a_worker_that_dies_again_and_again(start: Star
     wait_until(lambda: node.status()["processes"][3]["state"] == "failed", 20, what="the worker to be given up")
     status = node.status()
     assert status["state"] == "running"
+    assert status["processes"][3]["pid"] is None, "a signal to 0 would hit the group of who sends it"
+    assert all(item["pid"] for number, item in enumerate(status["processes"]) if number != 3)
     assert [alarm["alarm"] for alarm in status["alarm_details"]] == ["server_failed"]
     assert "worker-1" in status["alarms"][0]
     assert any("worker-1 died 4 times" in line and "told to end with 7" in line for line in status["messages"])

@@ -81,7 +81,7 @@ class RealNode:
                 found = self.pids().get(role)
             except Error:
                 return None
-            return found if found not in (None, 0, old) else None
+            return found if found not in (None, old) else None
 
         return wait_until(replaced, 20, what=f"a new {role}") or 0
 

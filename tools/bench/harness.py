@@ -68,7 +68,8 @@ class TemporaryNode:
         self.ids = self._ask_ids()
 
     def _ask_ids(self) -> list[tuple[str, int]]:
-        return [(str(process["role"]), int(process["pid"])) for process in self.node.status()["processes"]]
+        processes = self.node.status()["processes"]
+        return [(str(process["role"]), int(process["pid"])) for process in processes if process["pid"]]
 
     def processes(self) -> list[tuple[str, psutil.Process]]:
         """(role, process) of supervisor, store and workers as they are now."""

@@ -270,7 +270,7 @@ def tables(report: dict[str, Any]) -> Group:
         role = item["role"].replace("_", " ") + (f" {item['index']}" if item["role"] == "queue_worker" else "")
         processes.add_row(
             role,
-            str(item["pid"]),
+            str(item["pid"] or "–"),
             item["state"]
             + (f" (error {item['error']})" if item.get("error") else "")
             + (" (retiring)" if item.get("retiring") else ""),
