@@ -179,13 +179,17 @@ CONSTANTS: dict[str, int] = {
     "DENSE_TABLE_FREE": 0,
     "DENSE_TABLE_LIVE": 1,
     "DENSE_TABLE_TOMBSTONE": 2,
-    # why a server closed a link (link.evicted)
-    "EVICTED_OPERATION": 1,
-    "EVICTED_BLOB": 2,
-    "EVICTED_OWNER": 3,
-    "EVICTED_TAIL": 4,
-    "EVICTED_DYING": 5,
 }
+#: why a server, store or queue worker, closed a link (link.evicted): name of the number, what was wrong with the client
+EVICTIONS = {
+    "EVICTED_OPERATION": "a command that the server does not know, or whose fields do not go together",
+    "EVICTED_BLOB": "a body or a list outside its arena, or lengths that do not fit together",
+    "EVICTED_OWNER": "a body that it may not pass on, because it is no queue worker",
+    "EVICTED_TAIL": "more commands than its ring holds",
+    "EVICTED_DYING": "it announced its end (delete_and_terminate), and did not come to it within a minute",
+    "EVICTED_TAKEUP": "head and tail of its ring did not fit together when the server began to serve it",
+}
+CONSTANTS.update({name: number for number, name in enumerate(EVICTIONS, 1)})
 
 # fmt: off
 SUPERBLOCK = Struct(
@@ -330,7 +334,7 @@ LINK = Struct(
         Field("unusual_until", 96, "a64", "no publish from here on has another result than OK (queue worker, before `processed`)"),
         Field("delivery_tail", 128, "a64", "deliveries pushed (server)"),
         Field("server_epoch", 136, "a64", "epoch of the server that serves this link now (server)"),
-        Field("evicted", 144, "a32", "reason why the server closed this link, 0 if none (server)"),
+        Field("evicted", 144, "a32", "EVICTED_…: why the server closed this link, 0 if it did not (server)"),
         Field("reply_length", 148, "u32", "bytes in the reply area (server, before `processed`)"),
         Field("death_until", 152, "a64", "store: commands below it are those of a dying client, 0: none (server); for its successor"),
         Field("death_position", 160, "u64", "its death point: position of the file that was current (server)"),
@@ -530,6 +534,15 @@ CONSTANTS.update(
     SUPERBLOCK_SLOTS_AT=SUPERBLOCK_SLOTS_AT,
     SUPERBLOCK_BYTES=SUPERBLOCK_BYTES,
 )
+
+
+def eviction(reason: int) -> str:
+    """Why a server closed a link, in words, with the name of the number."""
+    names = list(EVICTIONS.items())
+    if not 1 <= reason <= len(names):
+        return f"reason {reason}, which this version does not know"
+    name, words = names[reason - 1]
+    return f"{words} ({name})"
 
 
 def _layout_hash() -> int:

@@ -61,6 +61,7 @@ from warren.ipc.layout import (
     SERVER_STORE_PERSISTENT,
     SERVER_STORE_TRANSIENT,
     SERVER_WORKER_FIRST,
+    eviction,
 )
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
@@ -516,9 +517,9 @@ class Client:
         elif code == _core.HOOK_FAILED:
             raise given_up(self.directory, server)
         elif code == _core.HOOK_EVICTED:
-            reason = attachment.core.evicted(server)
             lost = PeerLost(
-                f"the {names.role_of(server)} closed this client's link (reason {reason}); the next call attaches anew"
+                f"the {names.role_of(server)} closed this client's link: "
+                f"{eviction(attachment.core.evicted(server))}; the next call attaches anew"
             )
             self._lose(attachment, None)
             raise lost

@@ -16,11 +16,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define EVICT_TAIL 1    /* tail outside the ring */
-#define EVICT_COMMAND 2 /* unknown operation */
-#define EVICT_BLOB 3    /* blob outside the arena, or lengths that do not fit together */
-#define EVICT_TAKEUP 4  /* head and tail found at take-up do not fit together */
-
 #define SLEEP_NS 50000000ull
 
 typedef enum { DONE, WAIT } outcome;
@@ -203,7 +198,7 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     e->order[e->links_n++] = slot;
     if (tail - head > e->geometry.ring_records) {
         l->takeup_tail = head;
-        evict(e, l, EVICT_TAKEUP);
+        evict(e, l, WR_EVICTED_TAKEUP);
     }
     if (atomic_load_explicit(&link->evicted, memory_order_relaxed)) l->evicted = true; /* once closed, closed for ever */
     take_up_slots(e, l);
@@ -505,7 +500,7 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
     if (refused.queues_n || (half_done && turned_away(c))) return answer(record, WR_RESULT_REFUSED);
     return answer(record, stored ? WR_RESULT_OK : duplicate.queues_n ? WR_RESULT_DUPLICATE : WR_RESULT_NO);
 nonsense:
-    evict(e, l, EVICT_BLOB);
+    evict(e, l, WR_EVICTED_BLOB);
     return WAIT;
 }
 
@@ -522,7 +517,7 @@ static outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_command 
     } else if (c->count) {
         const uint8_t *blob = blob_of(l, c);
         if (!blob || c->count > c->length / 8) {
-            evict(e, l, EVICT_BLOB);
+            evict(e, l, WR_EVICTED_BLOB);
             return WAIT;
         }
         for (uint64_t i = 0; i < c->count; i++) {
@@ -623,10 +618,10 @@ static outcome execute(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
         l->pause = WR_PAUSE_CONTROL;
         return WAIT;
     default:
-        evict(e, l, EVICT_COMMAND);
+        evict(e, l, WR_EVICTED_OPERATION);
         return WAIT;
     }
-    evict(e, l, EVICT_BLOB);
+    evict(e, l, WR_EVICTED_BLOB);
     return WAIT;
 }
 
@@ -671,7 +666,7 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
     uint64_t n = tail - l->next;
     if (!n) return 0;
     if (n > e->geometry.ring_records) {
-        evict(e, l, EVICT_TAIL);
+        evict(e, l, WR_EVICTED_TAIL);
         return 1;
     }
     if (n > WR_BATCH_COMMANDS) n = WR_BATCH_COMMANDS;

@@ -226,7 +226,7 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
         link->evicted = atomic_load_explicit(&shared->evicted, memory_order_relaxed) != 0;
         if (link->evicted) continue;
         if (tail - head > g.ring_records) {
-            evict(store, slot, WR_EVICTED_TAIL);
+            evict(store, slot, WR_EVICTED_TAKEUP);
             continue;
         }
         uint64_t on_disk = (link->high_water >> 16) < tail ? link->high_water >> 16 : tail;

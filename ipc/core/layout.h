@@ -141,10 +141,11 @@
 #define WR_EVICTED_OWNER 3
 #define WR_EVICTED_TAIL 4
 #define WR_EVICTED_DYING 5
+#define WR_EVICTED_TAKEUP 6
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x721dc8808b543e49ull
+#define WR_LAYOUT_HASH 0x67e705778e69c914ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -376,7 +377,7 @@ typedef struct {
     uint8_t pad1_[24];
     _Atomic uint64_t delivery_tail; /* deliveries pushed (server) */
     _Atomic uint64_t server_epoch; /* epoch of the server that serves this link now (server) */
-    _Atomic uint32_t evicted; /* reason why the server closed this link, 0 if none (server) */
+    _Atomic uint32_t evicted; /* EVICTED_…: why the server closed this link, 0 if it did not (server) */
     uint32_t reply_length; /* bytes in the reply area (server, before `processed`) */
     _Atomic uint64_t death_until; /* store: commands below it are those of a dying client, 0: none (server); for its successor */
     uint64_t death_position; /* its death point: position of the file that was current (server) */

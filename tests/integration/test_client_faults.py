@@ -258,7 +258,7 @@ def test_a_client_that_writes_nonsense_harms_itself_only(running: RealNode) -> N
         attachment.region.buffer[links + server * 512 : links + server * 512 + 8] = (tail + 1).to_bytes(8, "little")
         attachment.superblock.ring(server)
         wait_until(lambda: attachment.core.evicted(server), what="the worker to close the link")
-        with pytest.raises(warren.PeerLost, match="closed this client's link"):
+        with pytest.raises(warren.PeerLost, match=r"closed this client's link: .* \(EVICTED_OPERATION\)"):
             queue.put(b"y", timeout=5)
         theirs.put(b"others go on", timeout=5)
         queue.put(b"and so do we, with another attachment", timeout=5)

@@ -7,11 +7,13 @@ afterwards.
 
 import errno
 import os
+import re
 import secrets
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -241,3 +243,18 @@ def test_an_armed_crash_point_kills_one_process_after_so_many_passes(superblock:
     assert passes() == (5, False)
     with pytest.raises(KeyError):
         superblock.arm_crash("nowhere")
+
+
+def test_reasons_of_evictions_have_words_and_one_table() -> None:
+    """Store, queue workers and clients use the numbers of layout.py, and the operations guide shows them."""
+    numbers = {name: value for name, value in CONSTANTS.items() if name.startswith("EVICTED_")}
+    assert list(numbers.items()) == [(name, number) for number, name in enumerate(layout.EVICTIONS, 1)]
+    assert layout.eviction(CONSTANTS["EVICTED_BLOB"]).endswith("(EVICTED_BLOB)")
+    assert layout.eviction(0) == "reason 0, which this version does not know"
+    root = Path(__file__).resolve().parents[2]
+    guide = (root / "docs/operations.md").read_text()
+    for number, (name, words) in enumerate(layout.EVICTIONS.items(), 1):
+        assert f"| {number} | `{name}` | {words} |" in guide
+    sources = "".join(path.read_text() for path in (root / "engine/core").glob("*.c"))
+    assert {name for name in numbers if f"WR_{name}" in sources} == set(numbers)
+    assert not re.search(r"evict\(\w+, \w+, \d", sources), "a number of its own"

@@ -210,7 +210,7 @@ def test_a_head_that_cannot_be_evicts_at_take_up(node: Node) -> None:
     worker.kill()
     bad.put("head", 1 << 50)
     worker = node.worker()
-    assert bad.get("evicted") != 0
+    assert bad.get("evicted") == CONSTANTS["EVICTED_TAKEUP"]
     assert worker.engine.stats(1)[0] == 3
     worker.kill()
 
