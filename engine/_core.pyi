@@ -549,6 +549,9 @@ class Client:
     def room(self, server: int, commands: int, bytes: int, largest: int, /) -> tuple[int, int] | None:
         """None: so many commands and bytes of blobs can be prepared at once; else (server, head) to watch."""
 
+    def check(self, server: int, /) -> None:
+        """The hook looks whether anybody is left who could answer, as in every wait that takes a second."""
+
     def lying(self, server: int, /) -> list[int]:
         """Take in what was pushed; ids of the queues of which something lies here."""
 

@@ -157,6 +157,7 @@ int wr_bind_wait(PyObject *module);
 void wr_waiter_kick(void); /* the thread in wait_any looks at its clients anew */
 PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given);
 PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_client_check(PyObject *op, PyObject *argument);
 PyObject *wr_client_lying(PyObject *op, PyObject *argument);
 PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t given);
 /* Confirm.add_done_callback and future: functions of Python, given with set_confirm_face. */

@@ -7,6 +7,7 @@
  *
  * Invariants
  *   No wake is lost: watch() enters the want, then looks; wait_any() raises `waiting`, then looks at all wants, then sleeps.
+ *   Only wait_any() ends a want, when it tells everybody who watches the client: the lowest want stands for higher ones, too.
  *   A client without wants is not rung by its servers: nobody sleeps on its word. A want that comes then kicks the sleeper.
  *   Wants are written under the GIL, and read without it. The memory of a client is kept by `busy`, as in every wait.
  *   What is polled and cannot be had at once is said by a code, never waited for.
@@ -66,7 +67,7 @@ static int server_of(ClientObject *c, PyObject *argument, uint32_t *server) {
 
 /* ---- wants ------------------------------------------------------------------------------------------------------- */
 
-/* watch(server, kind, above): true when it is met already, and then nothing is watched. For deliveries `above` is what was taken
+/* watch(server, kind, above): true when it is met already; whoever watches may be told of it once more. For deliveries `above` is what was taken
  * in, whatever is given. */
 PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
@@ -92,12 +93,10 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
     if (above < atomic_load_explicit(want, memory_order_relaxed)) atomic_store_explicit(want, above, memory_order_relaxed);
     /* SYNC want: pairs with the fences in sleep_for: either it sees this want, or we see what it has not. */
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(word, memory_order_acquire) > above) {
-        atomic_store_explicit(want, NONE, memory_order_relaxed); /* others are looked at by whoever is told of this one */
-        Py_RETURN_TRUE;
-    }
+    /* Met by now: the want stays all the same, because it may stand for a higher one of somebody else, who is told with it. */
+    bool met = atomic_load_explicit(word, memory_order_acquire) > above;
     if (atomic_load_explicit(&idle, memory_order_seq_cst)) wr_waiter_kick();
-    Py_RETURN_FALSE;
+    return PyBool_FromLong(met);
 }
 
 typedef struct {
@@ -325,6 +324,14 @@ PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t give
     long purpose = PyLong_AsLong(args[1]);
     if (purpose == -1 && PyErr_Occurred()) return NULL;
     return PyLong_FromLong(wr_trouble(c, server, (wr_purpose)purpose));
+}
+
+/* check(server): the hook looks whether anybody is left who could answer, as in every wait that takes a second. */
+PyObject *wr_client_check(PyObject *op, PyObject *argument) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    if (wr_enter(c) || server_of(c, argument, &server) || wr_hook(c, WR_HOOK_CHECK, server, "")) return NULL;
+    Py_RETURN_NONE;
 }
 
 /* lying(server): take in what was pushed; ids of the queues of which something lies here. */

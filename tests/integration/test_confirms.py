@@ -9,12 +9,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 import warren
+import warren.aio
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers import waiter
 
 from support.real_node import RealNode
@@ -41,14 +44,15 @@ def queue(node: warren.Node) -> warren.Queue:
 
 
 @contextmanager
-def frozen(running: RealNode) -> Iterator[None]:
+def frozen(running: RealNode, role: str = "worker-0") -> Iterator[None]:
     """The worker stands still: nothing is confirmed."""
-    pid = running.pids()["worker-0"]
+    pid = running.pids()[role]
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # it was killed
+            os.kill(pid, signal.SIGCONT)
 
 
 def put(queue: warren.Queue, body: bytes = b"x") -> warren.Confirm:
@@ -187,3 +191,157 @@ def test_the_thread_goes_when_nobody_is_left(running: RealNode) -> None:
         put(own.queue("gone")).add_done_callback(called.append)
         wait_until(lambda: called)
     wait_until(lambda: "warren-waiter" not in {thread.name for thread in threading.enumerate()}, 20)
+
+
+# ---- waiting always ends ---------------------------------------------------------------------------------------------
+
+
+def test_a_callback_for_what_is_done_leaves_the_next_ones_a_thread(running: RealNode) -> None:
+    """The first callback of a client is for a confirm that is done already: those that follow are waited for."""
+    with warren.attach(running.directory) as own:
+        queue = own.queue("done-first")
+        first = put(queue)
+        first.result(10)
+        called: list[object] = []
+        first.add_done_callback(called.append)
+        with frozen(running):
+            future = put(queue).future()
+            put(queue).add_done_callback(called.append)
+            assert not future.done()
+        assert future.result(10) is None
+        wait_until(lambda: len(called) == 2)
+
+
+def test_a_confirm_of_two_workers_with_the_same_numbers_is_waited_for_without_turning(tmp_path: Path) -> None:
+    """One worker has confirmed, the other has not, and both know the message by the same number."""
+    with RealNode(tmp_path / "data", workers=2) as running, warren.attach(running.directory) as node:
+        node.declare_exchange("both", "fanout")
+        workers = {}
+        for name in ("a", "b", "c", "d"):
+            workers.setdefault(node.queue(name)._server, name)
+            node.bind(name, "both")
+        assert len(workers) == 2
+        called: list[object] = []
+        with warren.attach(running.directory) as fresh, ExitStack() as all_frozen:
+            stopped = {server: ExitStack() for server in workers}
+            for server, stack in stopped.items():
+                all_frozen.push(stack)
+                stack.enter_context(frozen(running, f"worker-{server - SERVER_WORKER_FIRST}"))
+            confirm = fresh.publish(b"x", "both", wait=False)
+            assert confirm is not None
+            first = confirm.waits_for()
+            assert first is not None
+            (second,) = workers.keys() - {first[0]}
+            confirm.add_done_callback(called.append)
+            stopped[first[0]].close()
+            wait_until(lambda: confirm.waits_for() == (second, *first[1:]), what="the same number at the other worker")
+            others: list[object] = []
+            queue = node.queue(workers[first[0]])
+            with frozen(running, f"worker-{first[0] - SERVER_WORKER_FIRST}"):
+                put(queue).add_done_callback(others.append)
+            wait_until(lambda: others, 10, what="a callback of another client")
+            assert not called
+            all_frozen.close()
+            wait_until(lambda: called, 20)
+
+
+def test_a_callback_is_never_called_by_who_adds_another(running: RealNode) -> None:
+    """He may hold locks that it wants."""
+    with warren.attach(running.directory) as own:
+        queue = own.queue("others")
+        stuck, go = threading.Event(), threading.Event()
+        callers: list[str] = []
+        with frozen(running):
+            put(queue).add_done_callback(lambda _confirm: (stuck.set(), go.wait(30)))  # type: ignore[misc]
+        try:
+            assert stuck.wait(10)
+            with frozen(running):
+                second = put(queue)
+                second.add_done_callback(lambda _confirm: callers.append(threading.current_thread().name))
+            second.result(10)
+            with frozen(running):
+                put(queue).add_done_callback(lambda _confirm: callers.append(threading.current_thread().name))
+            assert callers == []
+        finally:
+            go.set()
+        wait_until(lambda: len(callers) == 2)
+        assert set(callers) == {"warren-waiter"}
+
+
+def test_without_a_thread_nothing_is_registered_and_the_next_one_gets_it(
+    running: RealNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiter, "_waiter", waiter._Waiter())
+    monkeypatch.setattr(waiter, "_callbacks", {})
+    start = threading.Thread.start
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name == "warren-waiter":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with warren.attach(running.directory) as own:
+        queue = own.queue("no-thread")
+        called: list[object] = []
+        with frozen(running):
+            confirm = put(queue)
+            with monkeypatch.context() as without:
+                without.setattr(threading.Thread, "start", fails)
+                with pytest.raises(RuntimeError, match="start new thread"):
+                    confirm.add_done_callback(called.append)
+            confirm.add_done_callback(called.append)
+        wait_until(lambda: called)
+        assert called == [confirm]
+    waiter._waiter.end()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_died_is_replaced(running: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = waiter._Waiter()
+    monkeypatch.setattr(waiter, "_waiter", fresh)
+    monkeypatch.setattr(waiter, "_callbacks", {})
+    with warren.attach(running.directory) as own:
+        queue = own.queue("died")
+        called: list[object] = []
+
+        def dies(_core: object) -> None:
+            raise SystemExit
+
+        with monkeypatch.context() as deadly:
+            deadly.setattr(fresh, "tell", dies)
+            with frozen(running):
+                put(queue).add_done_callback(called.append)
+            wait_until(lambda: fresh.thread is not None and not fresh.thread.is_alive())
+        put(queue).add_done_callback(called.append)
+        wait_until(lambda: len(called) == 2)
+    fresh.end()
+
+
+def test_when_all_are_dead_futures_end_too(tmp_path: Path) -> None:
+    """As wait() does, in every face; what was submitted is executed by the next node all the same."""
+    with RealNode(tmp_path / "data", workers=1) as running, warren.attach(running.directory) as node:
+        queue = node.queue("q")
+        called: list[object] = []
+
+        async def awaited() -> None:
+            async with warren.aio.attach(running.directory) as other:
+                mine = await other.queue("q")
+                with frozen(running):
+                    waiting = asyncio.ensure_future(mine.put(b"awaited"))
+                    await asyncio.sleep(0)
+                    confirm = await mine.put(b"confirm", wait=False)
+                    assert confirm is not None
+                    future = put(queue).future()
+                    put(queue).add_done_callback(called.append)
+                    running.kill_all()
+                with pytest.raises(warren.NodeNotRunning):
+                    await asyncio.wait_for(waiting, 20)
+                with pytest.raises(warren.NodeNotRunning):
+                    await asyncio.wait_for(confirm.wait(), 20)
+                with pytest.raises(warren.NodeNotRunning):
+                    await asyncio.wait_for(asyncio.wrap_future(future), 20)
+                wait_until(lambda: called)
+                running.start()
+
+        asyncio.run(awaited())
+        wait_until(lambda: queue.depth() == 4, 20)

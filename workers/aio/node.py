@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from warren.engine import _core
 from warren.engine._core import SessionLost
-from warren.engine.errors import ClosedError, DiskFull, Error, PeerLost, QueueFull, TimedOut, UsageError
+from warren.engine.errors import ClosedError, DiskFull, Error, NodeNotRunning, PeerLost, QueueFull, TimedOut, UsageError
 from warren.engine.names import check_name
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers import node as nodes
@@ -266,8 +266,8 @@ class Node:
             if node is not None:
                 node._ring()
 
-        self._core, self._listener = core, ring
         waiter.watch(core, ring)
+        self._core, self._listener = core, ring
 
     async def _ready(self) -> _core.Client:
         """The core of an attachment that is good, with the catalog of now."""
@@ -396,8 +396,8 @@ class Node:
     def _bell(self) -> None:
         """Look after everybody who waits, and say what is still wanted."""
         self._belled = False
-        for _confirm, call in self._promises.collect():
-            call(_confirm)
+        for confirm, call in self._promises.collect():
+            call(confirm, None)
         core = self._core
         if core is None:
             return
@@ -520,14 +520,21 @@ class Node:
             for *_want, future in self._until:
                 if not future.done():
                     future.set_exception(error)
+            if isinstance(error, NodeNotRunning):
+                for confirm, call in self._promises.take_all():
+                    call(confirm, error)
         for queue in [queue for waiting in list(self._waiting.values()) for queue in waiting]:
             if not queue._sync._handle.usable:
                 queue._pump()
 
 
-def _set(future: asyncio.Future[None], _confirm: object) -> None:
-    if not future.done():
+def _set(future: asyncio.Future[None], _confirm: object, error: Error | None) -> None:
+    if future.done():
+        return
+    if error is None:
         future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _name(queue: str | Queue) -> str:
