@@ -29,7 +29,8 @@ def write_all(descriptor: int, content: Buffer, at: int) -> None:
     with memoryview(content) as whole, whole.cast("B") as rest:
         done = 0
         while done < len(rest):
-            written = os.pwrite(descriptor, rest[done:], at + done)
+            with rest[done:] as part:  # released whatever comes: the caller may have to unmap what it is a view of
+                written = os.pwrite(descriptor, part, at + done)
             if written <= 0:
                 raise OSError(errno.EIO, f"{len(rest) - done} of {len(rest)} bytes were not written")
             done += written
