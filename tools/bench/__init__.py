@@ -18,9 +18,11 @@ from warren.engine.errors import Error
 from warren.tools.bench.harness import BenchError, Result, filesystem_of, real_folder
 
 WORKLOADS = (
-    "store", "store-read", "store-read-old", "queue", "store-latency", "queue-latency",
+    "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "idle", "all",
 )  # fmt: skip
+#: these repeat by themselves: what they are compared with has its turn in each round
+IN_TURN = ("queue-publish", "queue-fanout")
 BATCH = 1000
 LIMIT_SECONDS = 8.0
 RESTART_MESSAGES = 1_000_000
@@ -35,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
         default="all",
         choices=WORKLOADS,
         help="store: writes into the message store; store-read: reads from memory, store-read-old: from files; "
-        "queue: publish, consume, ack; …-latency: one message at a time; "
+        "queue: publish, consume, ack; queue-publish: without a consumer, queue-fanout: to 4 consumed queues, both "
+        "beside LMDB in turn; …-latency: one message at a time; "
         "backlog: a queue that only grows, then only shrinks; "
         "restart: kill -9 with a backlog; store-restart: the same with messages in the store; "
         "store-collect: writes beside garbage collection, and without it; fanout: to 4 queues beside 1, rate and "
@@ -64,6 +67,7 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
     from warren.tools.bench.fairness import LOADS, run_fairness
     from warren.tools.bench.fanout import run_fanout
     from warren.tools.bench.queue import run_backlog, run_idle, run_queue, run_queue_latency, run_restart
+    from warren.tools.bench.queue_publish import run_queue_fanout, run_queue_publish
     from warren.tools.bench.store import run_store, run_store_latency, run_store_read, run_store_read_old
     from warren.tools.bench.store_life import COLLECT, NOTHING, ONLY_COPY, run_store_collect, run_store_restart
 
@@ -93,6 +97,25 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
                             folder, size, seconds, batch, clients
                         ),
                     )
+        batch = (options.batch or [BATCH])[0]
+        if wanted("queue-publish"):
+            text = f"queue-publish, {size} bytes, {durability}, batch {batch}"
+            yield (
+                text,
+                size,
+                lambda size=size, batch=batch: run_queue_publish(  # type: ignore[misc]
+                    folder, size, seconds, durability, batch, clients, options.repeat, options.limits
+                ),
+            )
+        if wanted("queue-fanout"):
+            text = f"queue-fanout, {size} bytes, {durability}, batch {batch}"
+            yield (
+                text,
+                size,
+                lambda size=size, batch=batch: run_queue_fanout(  # type: ignore[misc]
+                    folder, size, seconds, durability, batch, options.repeat
+                ),
+            )
         for name, timed in (("store-latency", run_store_latency), ("queue-latency", run_queue_latency)):
             if wanted(name):
                 text = f"{name}, {size} bytes, {durability}"
@@ -165,13 +188,14 @@ def main(argv: list[str] | None = None) -> int:
     runs: list[Result] = []
     try:
         for text, size, run in _cells(options, folder):
-            if options.limits and size and size not in found:
+            in_turn = text.startswith(IN_TURN)
+            if options.limits and size and size not in found and not in_turn:
                 with talk.status(f"limits of this machine, {size} bytes"):
                     found[size] = limits.measure(folder, size, LIMIT_SECONDS)
                 if options.json:
                     report.print_limits({"size_bytes": size, **found[size]})
             with talk.status(text):
-                several = [run() for _ in range(options.repeat)]
+                several = [run() for _ in range(1 if in_turn else options.repeat)]
             cell = report.with_limit(report.median_of(several), found.get(size))
             runs.append(cell)
             if options.json:

@@ -1,6 +1,7 @@
 /* The limits of this machine, without Warren and without Python: what the budgets are compared with.
  *
- *     limits DIRECTORY SIZE_BYTES SECONDS        one JSON object a line, {"what": …, figures}
+ *     limits DIRECTORY SIZE_BYTES SECONDS          one JSON object a line, {"what": …, figures}
+ *     limits DIRECTORY SIZE_BYTES SECONDS append   the first line alone, in all the SECONDS
  *
  * append            A log in a fresh, preallocated file. A filler thread copies bodies of SIZE_BYTES end to end (record
  *                   overhead 0) into one of two aligned, prefaulted staging buffers and computes the CRC32C of each;
@@ -68,6 +69,13 @@ static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Processor time of this process, all threads. */
+static double processor_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 static void *map_prefaulted(size_t bytes, int visibility) {
@@ -233,6 +241,7 @@ static uint64_t append(const char *what, int fd, uint64_t bytes_max, double time
     for (int i = 0; i < 2; i++) batches[i].full = false;
     if ((errno = pthread_create(&thread, NULL, filler, source))) die("pthread_create");
     uint64_t begin = now_ns(), end = begin;
+    double used = processor_s();
     for (int turn_of = 0; (double)(end - begin) < time_s * 1e9; turn_of ^= 1) {
         struct batch *batch = &batches[turn_of];
         wait_until(batch, true);
@@ -252,14 +261,14 @@ static uint64_t append(const char *what, int fd, uint64_t bytes_max, double time
     if (!records) errno = ENOSPC, die("no room for one batch");
     double elapsed = (double)(end - begin) / 1e9;
     printf("{\"what\": \"%s\", \"size_bytes\": %zu, \"messages\": %llu, \"seconds\": %.4f, \"messages_per_s\": %.1f, "
-           "\"bytes_per_s\": %.1f, \"direct\": %s}\n",
+           "\"bytes_per_s\": %.1f, \"direct\": %s, \"cpu_s\": %.4f}\n",
            what, record_bytes, (unsigned long long)records, elapsed, (double)records / elapsed,
-           (double)records * (double)record_bytes / elapsed, direct ? "true" : "false");
+           (double)records * (double)record_bytes / elapsed, direct ? "true" : "false", processor_s() - used);
     fflush(stdout);
     return position;
 }
 
-static void measure_append(void) {
+static void measure_append(bool alone) {
     size_t staging_bytes = (record_bytes > BATCH_BYTES ? record_bytes : BATCH_BYTES) + BLOCK_BYTES;
     unsigned char *source = map_prefaulted(record_bytes, MAP_PRIVATE);
     for (size_t i = 0; i < record_bytes; i++) source[i] = (unsigned char)(i * 31 + 7);
@@ -269,13 +278,13 @@ static void measure_append(void) {
     }
     struct statvfs disk;
     if (statvfs(directory, &disk)) die(directory);
-    uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize / 2, wanted = (uint64_t)(seconds * .5 * 4e9) + 4 * staging_bytes;
+    uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize / 2, wanted = (uint64_t)(seconds * (alone ? 1 : .5) * 4e9) + 4 * staging_bytes;
     uint64_t bytes = wanted < FILE_BYTES_MAX ? wanted : FILE_BYTES_MAX;
     if (bytes > room) bytes = room;
     bytes -= bytes % BLOCK_BYTES;
     int fd = fresh_file(bytes);
-    uint64_t written = append("append", fd, bytes, seconds * .5, source);
-    append("append_recycled", fd, written, seconds * .25, source);
+    uint64_t written = append("append", fd, bytes, seconds * (alone ? 1 : .5), source);
+    if (!alone) append("append_recycled", fd, written, seconds * .25, source);
     close(fd);
     munmap(source, record_bytes);
     for (int i = 0; i < 2; i++) munmap(batches[i].bytes, staging_bytes);
@@ -480,14 +489,16 @@ static void measure_memcpy(double time_s) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4 || (record_bytes = strtoull(argv[2], NULL, 10)) < 1 || (seconds = strtod(argv[3], NULL)) <= 0) {
-        fprintf(stderr, "usage: limits DIRECTORY SIZE_BYTES SECONDS\n");
+    bool alone = argc == 5 && !strcmp(argv[4], "append");
+    if ((argc != 4 && !alone) || (record_bytes = strtoull(argv[2], NULL, 10)) < 1 || (seconds = strtod(argv[3], NULL)) <= 0) {
+        fprintf(stderr, "usage: limits DIRECTORY SIZE_BYTES SECONDS [append]\n");
         return 2;
     }
     directory = argv[1];
     if (sched_getaffinity(0, sizeof allowed, &allowed)) die("sched_getaffinity");
     cpu_count = CPU_COUNT(&allowed);
-    measure_append();
+    measure_append(alone);
+    if (alone) return 0;
     uint64_t blocks = 16384;
     int fd = fresh_file(blocks * BLOCK_BYTES);
     blocks = measure_sync("fsync", fd, blocks, seconds * .08);

@@ -55,6 +55,13 @@ def measure(directory: str | os.PathLike[str], size_bytes: int, seconds: float) 
     }
 
 
+def measure_append(directory: str | os.PathLike[str], size_bytes: int, seconds: float) -> dict[str, Any]:
+    """The raw log alone, in a fresh file: `{"messages", "seconds", "messages_per_s", "bytes_per_s", "direct", "cpu_s"}`."""
+    return dict(
+        json.loads(_run_program([os.fspath(directory), str(size_bytes), str(seconds), "append"]).splitlines()[0])
+    )
+
+
 def measure_reads(files: Sequence[Path], length: int, seconds: float) -> float:
     """Reads per second of a loop of pread in C, `length` bytes at random places of these files."""
     answer = _run_program([str(length), str(seconds), *map(str, files)], READS)

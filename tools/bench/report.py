@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from warren.tools.bench import queue_publish
 from warren.tools.bench.harness import Result
 
 
@@ -144,6 +145,9 @@ def print_people(runs: list[Result]) -> None:
                 f"{run['worker_first_message_s']:.3f} s, of the store alone (first write) "
                 f"{run['store_first_write_s']:.3f} s"
             )
+        elif "sides" in run:
+            for line in queue_publish.sentences(run):
+                console.print(line)
         elif run["workload"] == "fanout":
             console.print(
                 f"fanout of {run['size_bytes']} bytes to {run['queues']} queues: {run['disk_bytes_per_message']:,.0f} "
