@@ -829,7 +829,9 @@ class QueueEngine:
 
     def may_delete(self, file: int, /) -> bool: ...
     def drop_first(self, transient: bool, /) -> None: ...
-    def export_file(self, file: int, /) -> bytes: ...
+    def export_file(self, file: int, into: bytearray, /) -> int:
+        """The rows (wr_segment_row) of what is alive of a journal file, into `into`, which grows; how many bytes."""
+
     def export_queue(self, queue: int, first: int, count: int, /) -> tuple[bytes, int]:
         """(rows of what is alive from sequence `first` on, where to go on); at the end: the queue's next sequence."""
 
@@ -844,6 +846,23 @@ class QueueEngine:
     def forget_data_file(self, file: int, /) -> None: ...
     @staticmethod
     def encode_entries(rows: Buffer, salt: int, /) -> bytes: ...
+    @staticmethod
+    def look_at_rows(rows: Buffer, /) -> tuple[int, int, bool]:
+        """(how many have their body in the journal file; bytes of their frames; whether each frame is named once).
+        If not, the bytes are those of the longest run of different frames."""
+
+    @staticmethod
+    def place_rows(rows: Buffer, file: int, /) -> None:
+        """Bodies that lie in the journal file lie at the same offsets of this data file."""
+
+    @staticmethod
+    def groups_of_rows(rows: Buffer, /) -> list[tuple[int, int, int, int]]:
+        """(queue, segment, first row, end), as the rows come: queue by queue, by rising sequence."""
+
+    @staticmethod
+    def write_rows(fd: int, rows: Buffer, first: int, end: int, salt: int, /) -> None:
+        """Encode the rows of one segment and write them to their places, neighbours in one write."""
+
     def sync(self, timeout_ns: int, /) -> bool: ...
     def position(self) -> tuple[int, int]: ...
     def settled(self) -> bool:

@@ -193,7 +193,7 @@ class _Target:
             for file in np.unique(files[there]).tolist():
                 self._copy(table, there & (files == file), location, file)
         table["queue"] = queue
-        write_entries(self.folder, self.node_id, self.server, table, {}, set())
+        write_entries(self.folder, self.node_id, self.server, table.view(np.uint8).data, {}, set())
         self.reached("entries")
 
     def terms(self, queue: int, next: int, rows: bytes, keys: bytes) -> None:

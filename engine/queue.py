@@ -53,6 +53,7 @@ EVENT_KICK = 4096
 
 TURN_NS = 250_000_000
 RETRY_S = 0.2  #: after the disk refused a file
+ROWS_KEPT_S = 2.0  #: after a flush, the memory of its rows
 PREPARE_S = 2.0  #: after the start, at the earliest, what flushes need is loaded
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
@@ -181,6 +182,8 @@ class QueueService:
     _no_space: set[bool] = field(default_factory=set)  # journals without a next file
     _zero_since: dict[int, int] = field(default_factory=dict)
     _flush_failed_at: float = 0.0
+    _rows: bytearray = field(default_factory=bytearray)  #: of the flush under way; the next one uses the memory again
+    _rows_at: float = math.inf  #: when a flush ended
     _timer_at: float = 0.0
     _prepare_at: float = math.inf
     _lost_said: int = 0
@@ -331,6 +334,8 @@ class QueueService:
         if self._acks_waiting:
             acks, self._acks_waiting = self._acks_waiting, b""
             self._apply(acks)
+        if now > self._rows_at + ROWS_KEPT_S:
+            self._rows, self._rows_at = bytearray(), math.inf
         self._remove_data_files()
         if now >= self._prepare_at and len(self.engine.files(False)) > 1:
             self._prepare_at = math.inf
@@ -420,24 +425,28 @@ class QueueService:
         """Move what is alive of the oldest journal file into segments."""
         o = self.options
         file = self.engine.files(False)[0][0]
-        rows = self.engine.export_file(file)
+        rows_bytes = self.engine.export_file(file, self._rows)
+        rows = memoryview(self._rows)[:rows_bytes]
         self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
 
-        def then(result: bytearray | StoreError) -> None:
-            if isinstance(result, StoreError):
+        def then(result: StoreError | None) -> None:
+            if result is not None:
+                self._rows = bytearray()  # the error may keep what it was raised in, and with it a view of the rows
                 o.say(f"journal file {file} stays: {result}")
                 self._flush_failed_at = time.monotonic()
                 return
-            self.engine.flushed(file, result)
+            self.engine.flushed(file, rows)
+            rows.release()
+            self._rows_at = time.monotonic()
             o.reached("flush.forgotten")
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
 
         live, named = self.recovered.segment_live, self.recovered.named
 
-        def job() -> bytearray:
+        def job() -> None:
             from warren.engine import queue_flush
 
-            return queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
+            queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
 
         self._index.ask(job, then)
 

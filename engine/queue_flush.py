@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import secrets
 import time
@@ -70,58 +69,50 @@ def flush(
     node_id: int,
     server: int,
     file: int,
-    rows: bytes,
+    rows: memoryview,
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
     reached: Reached = nowhere,
-) -> bytearray:
-    """Bring what is alive of a journal file into segments, durably; returns the rows with their new places.
+) -> None:
+    """Bring what is alive of a journal file into segments, durably, and give the rows their new places.
 
-    `rows` comes from engine.export_file, the answer goes to engine.flushed; then the file may go. Runs in a thread of
+    `rows` comes from engine.export_file and goes to engine.flushed; then the file may go. Runs in a thread of
     its own: the journal file is sealed, nobody changes it. `live` counts the entries of each segment on disk,
     `named` are those whose names are durable.
     Raises DiskFull, SyncFailed, StoreError; then the journal file stays and nothing is lost.
     """
-    placed = bytearray(rows)
-    table = np.frombuffer(placed, dtype=ROW)
     try:
-        _write_bodies(folder, file, table, reached)
+        _write_bodies(folder, file, rows, reached)
         reached("flush.dat-synced")
-        write_entries(folder, node_id, server, table, live, named, reached)
+        write_entries(folder, node_id, server, rows, live, named, reached)
         reached("flush.idx-synced")
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise atomic_file.explain(error, f"cannot flush {folder.journal_file(file)} into segments") from error
-    return placed
 
 
-def _write_bodies(folder: Folder, file: int, table: NDArray[np.void], reached: Reached) -> None:
+def _write_bodies(folder: Folder, file: int, rows: memoryview, reached: Reached) -> None:
     """Bring the frames of embedded bodies into <file>.dat, each once, and give the rows their new places."""
-    embedded = table["location"] == LOCATION_JOURNAL
-    if not embedded.any():
+    embedded_n, frame_bytes, each_once = _core.QueueEngine.look_at_rows(rows)
+    if not embedded_n:
         return
-    if not _link_bodies(folder, file, table, embedded, reached):
-        _copy_bodies(folder, file, table, embedded, reached)
-    table["file"][embedded] = file
-    table["location"][embedded] = LOCATION_SEGMENT
-    table["where"][embedded] = LOCATION_SEGMENT
+    if not _link_bodies(folder, file, rows, frame_bytes, each_once, reached):
+        table = np.frombuffer(rows, dtype=ROW)
+        _copy_bodies(folder, file, table, table["location"] == LOCATION_JOURNAL, reached)
+    _core.QueueEngine.place_rows(rows, file)
 
 
 def _link_bodies(
-    folder: Folder, file: int, table: NDArray[np.void], embedded: NDArray[np.bool_], reached: Reached
+    folder: Folder, file: int, rows: memoryview, frame_bytes: int, each_once: bool, reached: Reached
 ) -> bool:
     """A journal file of which most is alive becomes the data file as it is, offsets and all. False: copy."""
     journal, path = folder.journal_file(file), folder.data_file(file)
     try:
         there = path.stat()
     except FileNotFoundError:
-        offsets, lengths = table["offset"][embedded], table["frame_length"][embedded]
-        if (offsets[1:] <= offsets[:-1]).any():  # messages of several queues, and perhaps of one in several
-            _offsets, first = np.unique(offsets, return_index=True)
-            lengths = lengths[first]
-        alive = int(lengths.sum(dtype=np.int64))
-        if alive < LINK_SHARE * journal.stat().st_size:
+        needed = LINK_SHARE * journal.stat().st_size
+        if frame_bytes < needed and (each_once or _distinct_bytes(rows) < needed):
             return False
         try:
             os.link(journal, path)
@@ -135,6 +126,14 @@ def _link_bodies(
             return False  # some frames were copied before; others go behind them
     segment.sync_directory(folder.segments)
     return True
+
+
+def _distinct_bytes(rows: memoryview) -> int:
+    """Of the frames that the rows name: messages of several queues, and perhaps of one in several."""
+    table = np.frombuffer(rows, dtype=ROW)
+    embedded = table["location"] == LOCATION_JOURNAL
+    _offsets, first = np.unique(table["offset"][embedded], return_index=True)
+    return int(table["frame_length"][embedded][first].sum(dtype=np.int64))
 
 
 def _copy_bodies(
@@ -228,16 +227,6 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     return fd, salt
 
 
-def _groups(table: NDArray[np.void]) -> list[tuple[int, int, int, int]]:
-    """(queue, segment, first row, end); the rows come queue by queue and by rising sequence, as the engine exports."""
-    if not len(table):
-        return []
-    queues, numbers = table["queue"], table["sequence"] // SEGMENT_ENTRY_COUNT
-    changes = np.flatnonzero((queues[1:] != queues[:-1]) | (numbers[1:] != numbers[:-1])) + 1
-    cuts = [0, *changes.tolist(), len(table)]
-    return [(int(queues[first]), int(numbers[first]), first, end) for first, end in itertools.pairwise(cuts)]
-
-
 def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) -> None:
     """Write entries to their places, neighbours in one write."""
     cuts = np.flatnonzero(np.diff(slots) != 1) + 1
@@ -251,14 +240,14 @@ def write_entries(
     folder: Folder,
     node_id: int,
     server: int,
-    table: NDArray[np.void],
+    rows: memoryview,
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
     reached: Reached = nowhere,
 ) -> None:
-    groups = _groups(table)
+    groups = _core.QueueEngine.groups_of_rows(rows)
     for first in range(0, len(groups), FILES_AT_ONCE):
-        _write_groups(folder, node_id, server, table, groups[first : first + FILES_AT_ONCE], named, reached)
+        _write_groups(folder, node_id, server, rows, groups[first : first + FILES_AT_ONCE], named, reached)
     for queue, number, first, end in groups:
         named.add((queue, number))
         live[queue, number] = live.get((queue, number), 0) + end - first
@@ -268,13 +257,12 @@ def _write_groups(
     folder: Folder,
     node_id: int,
     server: int,
-    table: NDArray[np.void],
+    rows: memoryview,
     groups: list[tuple[int, int, int, int]],
     named: set[tuple[int, int]],
     reached: Reached,
 ) -> None:
     """Written first, synced afterwards: the first sync of many files takes most of the others with it."""
-    raw = table.view(np.uint8).data
     fds: list[int] = []
     new: list[Path] = []
     unnamed: set[Path] = set()
@@ -291,8 +279,7 @@ def _write_groups(
                 new.append(path)
                 unnamed.add(path.parent)
             fds.append(fd)
-            content = _core.QueueEngine.encode_entries(raw[first * ROW.itemsize : end * ROW.itemsize], salt)
-            _write_runs(fd, (table["sequence"][first:end] % SEGMENT_ENTRY_COUNT).astype(np.int64), content)
+            _core.QueueEngine.write_rows(fd, rows, first, end, salt)
             reached("flush.idx-new" if new and new[-1] == path else "flush.idx")
         for fd in fds:
             os.fdatasync(fd)

@@ -775,16 +775,19 @@ static PyObject *engine_drop_first(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-static PyObject *engine_export_file(PyObject *self, PyObject *arg) {
+/* export_file(file, into): the rows of a flush into a bytearray, which is made as long as they are. It is used again by the next flush:
+ * memory that is new to the process costs more than the rows. */
+static PyObject *engine_export_file(PyObject *self, PyObject *args) {
+    unsigned int file;
+    PyObject *into;
     wr_queue_engine *e = engine_of(self);
-    unsigned long file = PyLong_AsUnsignedLong(arg);
-    if (!e || PyErr_Occurred()) return NULL;
-    uint64_t n = 0;
-    wr_segment_row *rows = wr_segment_export(e, (uint32_t)file, &n);
-    if (!rows) return PyErr_NoMemory();
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)rows, (Py_ssize_t)(n * sizeof *rows));
-    free(rows);
-    return bytes;
+    if (!e || !PyArg_ParseTuple(args, "IO!", &file, &PyByteArray_Type, &into)) return NULL;
+    uint64_t most = wr_segment_export_most(e, file);
+    if ((uint64_t)PyByteArray_GET_SIZE(into) < most * sizeof(wr_segment_row) &&
+        PyByteArray_Resize(into, (Py_ssize_t)(most * sizeof(wr_segment_row))))
+        return NULL;
+    uint64_t n = wr_segment_export(e, file, (wr_segment_row *)PyByteArray_AS_STRING(into), most);
+    return PyLong_FromUnsignedLongLong(n * sizeof(wr_segment_row));
 }
 
 /* Live rows of a queue from sequence `first` on, at most about `count`, and where to go on: (wr_segment_row …, next). Rows that are
@@ -924,15 +927,90 @@ static PyObject *engine_encode_entries(PyObject *self, PyObject *args) {
     if (bytes) {
         uint8_t *to = (uint8_t *)PyBytes_AS_STRING(bytes); /* nobody else has seen it yet */
         Py_BEGIN_ALLOW_THREADS
-        for (uint64_t i = 0; i < n; i++) {
-            wr_segment_row row;
-            memcpy(&row, (const uint8_t *)rows.buf + i * sizeof row, sizeof row);
-            wr_segment_encode(to + i * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, salt);
-        }
+        wr_segment_encode_rows(to, rows.buf, n, salt);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&rows);
     return bytes;
+}
+
+/* Rows of a flush; -1 with an exception when they are none. */
+static int rows_of(PyObject *object, int flags, Py_buffer *rows, uint64_t *n) {
+    if (PyObject_GetBuffer(object, rows, flags)) return -1;
+    *n = (uint64_t)rows->len / sizeof(wr_segment_row);
+    if ((uint64_t)rows->len % sizeof(wr_segment_row) == 0 && (uintptr_t)rows->buf % _Alignof(wr_segment_row) == 0) return 0;
+    PyBuffer_Release(rows);
+    PyErr_SetString(PyExc_ValueError, "these are no rows of a flush");
+    return -1;
+}
+
+static PyObject *engine_look_at_rows(PyObject *self, PyObject *object) {
+    Py_buffer rows;
+    uint64_t n;
+    (void)self;
+    if (rows_of(object, PyBUF_SIMPLE, &rows, &n)) return NULL;
+    wr_segment_survey found;
+    Py_BEGIN_ALLOW_THREADS
+    found = wr_segment_look(rows.buf, n);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&rows);
+    return Py_BuildValue("(KKN)", (unsigned long long)found.embedded_n, (unsigned long long)found.bytes, PyBool_FromLong(found.rising));
+}
+
+static PyObject *engine_place_rows(PyObject *self, PyObject *args) {
+    PyObject *object;
+    unsigned int file;
+    Py_buffer rows;
+    uint64_t n;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OI", &object, &file) || rows_of(object, PyBUF_WRITABLE, &rows, &n)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    wr_segment_place(rows.buf, n, file);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&rows);
+    Py_RETURN_NONE;
+}
+
+/* groups_of_rows(rows): [(queue, segment, first row, end)] */
+static PyObject *engine_groups_of_rows(PyObject *self, PyObject *object) {
+    Py_buffer rows;
+    uint64_t n;
+    (void)self;
+    if (rows_of(object, PyBUF_SIMPLE, &rows, &n)) return NULL;
+    PyObject *list = PyList_New(0);
+    for (uint64_t first = 0, end; list && first < n; first = end) {
+        const wr_segment_row *row = (const wr_segment_row *)rows.buf + first;
+        Py_BEGIN_ALLOW_THREADS
+        end = first + wr_segment_group(row, n - first);
+        Py_END_ALLOW_THREADS
+        PyObject *group = Py_BuildValue("(IKKK)", row->queue, (unsigned long long)(row->sequence / WR_SEGMENT_ENTRY_COUNT),
+                                        (unsigned long long)first, (unsigned long long)end);
+        if (!group || PyList_Append(list, group)) Py_CLEAR(list);
+        Py_XDECREF(group);
+    }
+    PyBuffer_Release(&rows);
+    return list;
+}
+
+/* write_rows(fd, rows, first, end, salt): entries of one segment to their places */
+static PyObject *engine_write_rows(PyObject *self, PyObject *args) {
+    int fd, error;
+    PyObject *object;
+    unsigned long long first, end, salt;
+    Py_buffer rows;
+    uint64_t n;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "iOKKK", &fd, &object, &first, &end, &salt) || rows_of(object, PyBUF_SIMPLE, &rows, &n)) return NULL;
+    if (first > end || end > n) {
+        PyBuffer_Release(&rows);
+        return PyErr_Format(PyExc_ValueError, "there are %llu rows", (unsigned long long)n);
+    }
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_segment_write(fd, (const wr_segment_row *)rows.buf + first, end - first, salt);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&rows);
+    if (error) return os_error(error);
+    Py_RETURN_NONE;
 }
 
 /* ---- the rest ---- */
@@ -1020,8 +1098,10 @@ static PyMethodDef engine_methods[] = {
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
-    M(export_file, METH_O), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
+    M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
+    {"look_at_rows", engine_look_at_rows, METH_O | METH_STATIC, NULL}, {"place_rows", engine_place_rows, METH_VARARGS | METH_STATIC, NULL},
+    {"groups_of_rows", engine_groups_of_rows, METH_O | METH_STATIC, NULL}, {"write_rows", engine_write_rows, METH_VARARGS | METH_STATIC, NULL},
     M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(high, METH_O), {NULL, NULL, 0, NULL}};
 
 static PyTypeObject engine_type = {

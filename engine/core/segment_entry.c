@@ -1,60 +1,141 @@
 /* Entries between memory and the segments of the queue index. Declared in segment_entry.h. */
 #include "queuepolicy.h"
 #include "segment_entry.h"
+#include <stdlib.h>
+#include <unistd.h>
 
 #define AT(field) WR_QUEUE_SEGMENT_ENTRY_AT_##field
 
-wr_segment_row *wr_segment_export(wr_queue_engine *e, uint32_t file, uint64_t *n) {
+uint64_t wr_segment_export_most(wr_queue_engine *e, uint32_t file) {
     const uint32_t *live = wr_files_live(&e->files, file);
-    uint64_t size = live ? *live : 0;
-    wr_segment_row *rows = malloc((size + 1) * sizeof *rows);
-    *n = 0;
-    if (!rows) return NULL;
+    return live ? *live : 0;
+}
+
+uint64_t wr_segment_export(wr_queue_engine *e, uint32_t file, wr_segment_row *rows, uint64_t size) {
+    uint64_t n = 0;
     if (e->flush_mark <= file) e->flush_mark = file + 1;
-    for (uint64_t i = 0; i < e->queues.size && *n < size; i++) {
+    for (uint64_t i = 0; i < e->queues.size && n < size; i++) {
         if (!e->queues.rows[i].used) continue;
         const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[i].value;
-        for (uint64_t c = 0; c < q->chunks_n && *n < size; c++) {
+        for (uint64_t c = 0; c < q->chunks_n && n < size; c++) {
             const wr_chunk *chunk = q->chunks[q->chunks_at + c];
             if (!chunk || !chunk->rows || file < chunk->file_low || file > chunk->file_high) continue;
-            for (uint32_t r = 0; r < WR_CHUNK_ROWS && *n < size; r++) {
+            uint64_t sequence = (q->chunk_base + c) * WR_CHUNK_ROWS;
+            for (uint32_t r = 0; r < WR_CHUNK_ROWS && n < size; r++, sequence++) {
                 const wr_entry *entry = &chunk->rows[r];
-                if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT) || entry->index_file != file) continue;
-                rows[(*n)++] = (wr_segment_row){.queue = q->id, .location = entry->location,
-                                                .sequence = (q->chunk_base + c) * WR_CHUNK_ROWS + r, .entry = *entry};
-                if (entry->state == WR_ENTRY_DELAYED) rows[*n - 1].due = wr_policy_due(q, rows[*n - 1].sequence);
+                if (entry->index_file != file || entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT)) continue;
+                wr_segment_row *row = &rows[n++];
+                row->queue = q->id;
+                row->location = entry->location;
+                row->sequence = sequence;
+                row->due = entry->state == WR_ENTRY_DELAYED ? wr_policy_due(q, sequence) : 0;
+                row->entry = *entry;
             }
         }
     }
-    return rows;
+    return n;
 }
 
+/* Rows come queue by queue and chunk by chunk: what they have in common is looked up once for a run of them. */
 uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n) {
     uint64_t done = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        /* The data file exists now, whether or not anything in it is still alive. */
-        if (rows[i].entry.location == WR_LOCATION_SEGMENT) wr_data_file_live(e, rows[i].entry.file);
-        wr_queue *q = wr_queue_find(e, rows[i].queue);
-        if (!q) continue;
-        wr_entry *entry = wr_queue_entry(q, rows[i].sequence);
-        if (!entry || entry->index_file != file) continue; /* acked or claimed while the flush ran, and noted then */
-        if (entry->location == WR_LOCATION_JOURNAL) {
-            wr_queue_recent(q, entry, false);
-            entry->location = WR_LOCATION_SEGMENT;
-            entry->file = rows[i].entry.file;
-            entry->offset = rows[i].entry.offset;
-            ++*wr_data_file_live(e, entry->file);
+    uint32_t *journal_live = wr_files_live(&e->files, file);
+    for (uint64_t i = 0; i < n;) {
+        uint32_t id = rows[i].queue;
+        uint64_t number = rows[i].sequence / WR_CHUNK_ROWS, end = i + 1;
+        while (end < n && rows[end].queue == id && rows[end].sequence / WR_CHUNK_ROWS == number) end++;
+        wr_queue *q = wr_queue_find(e, id);
+        wr_chunk *chunk = q ? wr_queue_chunk(q, number) : NULL;
+        uint64_t before = done, *live = NULL;
+        uint32_t live_file = 0;
+        for (; i < end; i++) {
+            const wr_segment_row *row = &rows[i];
+            if (row->entry.location == WR_LOCATION_SEGMENT && (!live || live_file != row->entry.file)) {
+                live_file = row->entry.file; /* the data file exists now, whether or not anything in it is still alive */
+                live = wr_data_file_live(e, live_file);
+            }
+            wr_entry *entry = chunk ? &chunk->rows[row->sequence % WR_CHUNK_ROWS] : NULL;
+            /* acked or claimed while the flush ran, and noted then */
+            if (!entry || entry->state == WR_ENTRY_GONE || entry->index_file != file) continue;
+            if (entry->location == WR_LOCATION_JOURNAL && live) {
+                wr_queue_recent(q, entry, false);
+                entry->location = WR_LOCATION_SEGMENT;
+                entry->file = row->entry.file;
+                entry->offset = row->entry.offset;
+                ++*live;
+            }
+            entry->index_file = WR_IN_SEGMENT;
+            done++;
         }
-        entry->index_file = WR_IN_SEGMENT;
-        wr_queue_chunk_peek(q, rows[i].sequence / WR_CHUNK_ROWS)->segment_n++;
-        q->segment_n++;
+        if (done == before) continue;
+        uint32_t moved = (uint32_t)(done - before);
+        chunk->segment_n += moved;
+        q->segment_n += moved;
+        if (journal_live) *journal_live -= moved < *journal_live ? moved : *journal_live;
         wr_queue_dirty(e, q);
-        uint32_t *live = wr_files_live(&e->files, file);
-        if (live && *live) --*live;
-        done++;
     }
     e->trim_after_ns = 0; /* there is something to page out again */
     return done;
+}
+
+/* ---- rows on their way, in the thread that flushes ---- */
+
+wr_segment_survey wr_segment_look(const wr_segment_row *rows, uint64_t n) {
+    wr_segment_survey found = {.rising = true};
+    uint64_t run = 0, last = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (rows[i].location != WR_LOCATION_JOURNAL) continue;
+        if (found.embedded_n++ && rows[i].entry.offset <= last) {
+            found.rising = false;
+            run = 0;
+        }
+        last = rows[i].entry.offset;
+        run += rows[i].entry.frame_length;
+        if (run > found.bytes) found.bytes = run;
+    }
+    return found;
+}
+
+void wr_segment_place(wr_segment_row *rows, uint64_t n, uint32_t file) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (rows[i].location != WR_LOCATION_JOURNAL) continue;
+        rows[i].location = rows[i].entry.location = WR_LOCATION_SEGMENT;
+        rows[i].entry.file = file;
+    }
+}
+
+uint64_t wr_segment_group(const wr_segment_row *rows, uint64_t n) {
+    uint64_t end = 1, number = rows->sequence / WR_SEGMENT_ENTRY_COUNT;
+    while (end < n && rows[end].queue == rows->queue && rows[end].sequence / WR_SEGMENT_ENTRY_COUNT == number) end++;
+    return end;
+}
+
+int wr_segment_write(int fd, const wr_segment_row *rows, uint64_t n, uint64_t salt) {
+    uint8_t *bytes = malloc(n * WR_QUEUE_SEGMENT_ENTRY_SIZE + 1);
+    if (!bytes) return ENOMEM;
+    wr_segment_encode_rows(bytes, rows, n, salt);
+    for (uint64_t i = 0; i < n;) {
+        uint64_t end = i + 1;
+        while (end < n && rows[end].sequence == rows[end - 1].sequence + 1) end++;
+        const uint8_t *from = bytes + i * WR_QUEUE_SEGMENT_ENTRY_SIZE;
+        uint64_t left = (end - i) * WR_QUEUE_SEGMENT_ENTRY_SIZE;
+        off_t at = (off_t)(WR_FILE_HEADER_BYTES + rows[i].sequence % WR_SEGMENT_ENTRY_COUNT * WR_QUEUE_SEGMENT_ENTRY_SIZE);
+        while (left) {
+            ssize_t done = pwrite(fd, from, left, at);
+            if (done < 0 && errno == EINTR) continue;
+            if (done <= 0) {
+                int error = done ? errno : EIO;
+                free(bytes);
+                return error;
+            }
+            from += done;
+            left -= (uint64_t)done;
+            at += done;
+        }
+        i = end;
+    }
+    free(bytes);
+    return 0;
 }
 
 uint32_t wr_segment_seed(uint64_t salt, uint32_t queue) {
@@ -71,7 +152,7 @@ static uint32_t seed_of(uint32_t seed, uint64_t sequence) {
     return wr_crc32c(seed, place, sizeof place);
 }
 
-void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint64_t salt) {
+static void encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint32_t seed) {
     const wr_entry *entry = &row->entry;
     memset(to, 0, WR_QUEUE_SEGMENT_ENTRY_SIZE);
     to[AT(STATE)] = 1;
@@ -88,7 +169,20 @@ void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment
     to[AT(PRIORITY)] = (uint8_t)entry->priority;
     to[AT(REASON)] = (uint8_t)entry->reason;
     wr_put64(to + AT(DUE), row->due);
-    wr_put32(to + AT(CRC), wr_crc32c(seed_of(wr_segment_seed(salt, row->queue), row->sequence), to + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4));
+    wr_put32(to + AT(CRC), wr_crc32c(seed_of(seed, row->sequence), to + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4));
+}
+
+void wr_segment_encode_rows(uint8_t *to, const wr_segment_row *rows, uint64_t n, uint64_t salt) {
+    uint32_t queue = n ? rows->queue : 0, seed = wr_segment_seed(salt, queue);
+    for (uint64_t i = 0; i < n; i++) {
+        wr_segment_row row;
+        memcpy(&row, &rows[i], sizeof row); /* what lies there may not be aligned */
+        if (row.queue != queue) {
+            queue = row.queue;
+            seed = wr_segment_seed(salt, queue);
+        }
+        encode(to + i * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, seed);
+    }
 }
 
 bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t seed, uint64_t sequence, wr_entry *entry, uint64_t *due) {

@@ -14,11 +14,24 @@ typedef struct {
 } wr_segment_row;
 _Static_assert(sizeof(wr_segment_row) == 80, "wr_segment_row");
 
-/* All live entries whose index record lies in a journal file; malloc'd, NULL without memory. */
-wr_segment_row *wr_segment_export(wr_queue_engine *e, uint32_t file, uint64_t *n);
+/* All live entries whose index record lies in a journal file, into room for `size` of them; returns how many. `_most`: the room it takes. */
+uint64_t wr_segment_export_most(wr_queue_engine *e, uint32_t file);
+uint64_t wr_segment_export(wr_queue_engine *e, uint32_t file, wr_segment_row *rows, uint64_t size);
 /* They are in segments now: rows still alive get their new place. Returns how many. */
 uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n);
-void wr_segment_encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint64_t salt);
+
+/* The rest is for the thread that flushes: nothing of the engine is touched. Rows come queue by queue, by rising sequence. */
+typedef struct {
+    uint64_t embedded_n; /* rows whose body lies in the journal file */
+    uint64_t bytes;      /* of their frames: all, or of the longest run of different frames */
+    bool rising;         /* each frame is named once */
+} wr_segment_survey;
+wr_segment_survey wr_segment_look(const wr_segment_row *rows, uint64_t n);
+void wr_segment_place(wr_segment_row *rows, uint64_t n, uint32_t file); /* the data file has embedded bodies where the journal had them */
+uint64_t wr_segment_group(const wr_segment_row *rows, uint64_t n);      /* how many of the first ones belong to one segment; n > 0 */
+/* Entries of one segment to their places, neighbours in one write. 0 or an errno. */
+int wr_segment_write(int fd, const wr_segment_row *rows, uint64_t n, uint64_t salt);
+void wr_segment_encode_rows(uint8_t *to, const wr_segment_row *rows, uint64_t n, uint64_t salt);
 uint32_t wr_segment_seed(uint64_t salt, uint32_t queue); /* of the entries of one file */
 /* The row of a queue that lies at `at`; false: none (torn, moved or damaged). The caller has looked for zeros. */
 bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t seed, uint64_t sequence, wr_entry *entry, uint64_t *due);

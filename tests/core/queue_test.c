@@ -414,8 +414,9 @@ static void check_map(void) {
 
 /* What a flush does: a journal file's entries into segments of the folder, and the rows told. */
 static void flush_file(rig *r, uint32_t file) {
-    uint64_t n;
-    wr_segment_row *rows = wr_segment_export(r->engine, file, &n);
+    uint64_t most = wr_segment_export_most(r->engine, file);
+    wr_segment_row *rows = malloc((most + 1) * sizeof *rows);
+    uint64_t n = wr_segment_export(r->engine, file, rows, most);
     char path[128];
     for (uint64_t i = 0; i < n; i++) {
         uint32_t number = (uint32_t)(rows[i].sequence / WR_SEGMENT_ENTRY_COUNT);
@@ -430,9 +431,7 @@ static void flush_file(rig *r, uint32_t file) {
             wr_file_header_write(header, WR_FILE_SEGMENT, 7, SERVER, number, 99, 1);
             assert(pwrite(fd, header, sizeof header, 0) == (ssize_t)sizeof header);
         }
-        uint8_t entry[WR_QUEUE_SEGMENT_ENTRY_SIZE];
-        wr_segment_encode(entry, &rows[i], 99);
-        assert(pwrite(fd, entry, sizeof entry, (off_t)(WR_FILE_HEADER_BYTES + rows[i].sequence % WR_SEGMENT_ENTRY_COUNT * sizeof entry)) == (ssize_t)sizeof entry);
+        assert(!wr_segment_write(fd, &rows[i], 1, 99));
         close(fd);
     }
     assert(wr_segment_flushed(r->engine, file, rows, n) == n);
