@@ -1,10 +1,11 @@
 /* The engine of one queue worker: queues, consumers, what is held by whom, and the journal that makes it durable.
- * Design note 001, sections 2, 5, 8; rules 5 and 6 of the store and queue rules. Six files:
+ * Design note 001, sections 2, 5, 8; rules 5 and 6 of the store and queue rules. Seven files:
  *   queue.c      entries, consumers, delivery, acks: memory only
  *   queuepages.c rows that leave memory and come back from the segments, or from the spill file
  *   queuepolicy.c what a queue is declared to do: times, lengths, priorities, dead letters
  *   journal.c    frames into the two logs, horizons and gates, replay of a journal file
  *   queueloop.c  links of clients: take-up, commands, sweep; the loop that a worker's life consists of
+ *   queuestretch.c plain publishes of a batch, as one
  *   queuestore.c what the worker is as a client of the stores: writes by reference, removes, resync
  *
  * Threads: everything runs on the loop thread (Python's main thread, between or inside wr_queue_run), but the two
@@ -352,7 +353,13 @@ void wr_queue_closing(wr_queue_engine *e, uint32_t slot);
 void wr_queue_begin(wr_queue_engine *e, uint64_t epoch);
 void wr_queue_catalog_loaded(wr_queue_engine *e, uint64_t version);
 bool wr_queue_detach(wr_queue_engine *e, uint32_t slot); /* false: not finished */
+/* Something of this command that `synced` must cover although it wrote no frame. */
+void wr_link_wants(wr_queue_engine *e, wr_qlink *l, uint8_t flags);
 void wr_queue_control_answer(wr_queue_engine *e, wr_qlink *l, uint32_t result, uint32_t length, bool durable);
+
+/* ---- plain publishes in one go (queuestretch.c) ---- */
+/* At most `most` commands from l->next on, executed; how many, 0: the first one is not that simple. *rows counts what they made. */
+uint32_t wr_publish_stretch(wr_queue_engine *e, wr_qlink *l, uint64_t most, uint64_t *rows);
 
 /* ---- queues and entries (queue.c) ---- */
 wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id);

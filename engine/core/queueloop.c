@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define SLEEP_NS 50000000ull
+#define SINGLES 8
 
 typedef enum { DONE, WAIT } outcome;
 
@@ -279,7 +280,7 @@ static outcome answer(wr_command *record, uint32_t result) {
 }
 
 /* Something that `synced` must cover although it wrote no frame. */
-static void wants(wr_queue_engine *e, wr_qlink *l, uint8_t flags) {
+void wr_link_wants(wr_queue_engine *e, wr_qlink *l, uint8_t flags) {
     if (flags & WR_FLAG_SYNCED && (l->dirty || l->unsynced)) {
         l->dirty = true;
         e->want_commit = e->want_sync = true;
@@ -495,7 +496,7 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
         l->dirty = e->want_commit = true; /* the first one may have come by another link, and not be there yet */
         e->want_sync |= c->flags & WR_FLAG_SYNCED;
     }
-    if (!durable.queues_n) wants(e, l, c->flags);
+    if (!durable.queues_n) wr_link_wants(e, l, c->flags);
     bool stored = durable.queues_n || transient.queues_n;
     if (refused.queues_n || (half_done && turned_away(c))) return answer(record, WR_RESULT_REFUSED);
     return answer(record, stored ? WR_RESULT_OK : duplicate.queues_n ? WR_RESULT_DUPLICATE : WR_RESULT_NO);
@@ -536,7 +537,7 @@ static outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_command 
         if (c->flags & WR_FLAG_SYNCED) e->want_commit = e->want_sync = true;
         if (c->flags & WR_FLAG_WRITTEN) e->want_commit = true;
     } else {
-        wants(e, l, c->flags);
+        wr_link_wants(e, l, c->flags);
     }
     return answer(record, n ? WR_RESULT_OK : WR_RESULT_NO);
 }
@@ -610,7 +611,7 @@ static outcome execute(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
     case WR_OP_LOCATE:
         return locate(e, l, c, record);
     case WR_OP_BARRIER:
-        wants(e, l, c->flags);
+        wr_link_wants(e, l, c->flags);
         return answer(record, WR_RESULT_OK);
     case WR_OP_CONTROL:
         if (l->closing) return answer(record, WR_RESULT_ERROR); /* nobody reads the answer */
@@ -672,8 +673,16 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
     if (n > WR_BATCH_COMMANDS) n = WR_BATCH_COMMANDS;
     uint32_t done = 0;
     uint64_t rows = 0;
-    for (; done < n && rows < WR_BATCH_ROWS; done++) {
+    uint64_t singles = 0; /* below it commands are looked at one by one: what is not plain comes rarely alone */
+    while (done < n && rows < WR_BATCH_ROWS) {
         wr_command *record = wr_view_command(&l->view, e->o.server, l->next);
+        if (record->op == WR_OP_PUBLISH && l->next >= singles) {
+            uint32_t plain = wr_publish_stretch(e, l, n - done, &rows);
+            l->next += plain;
+            done += plain;
+            if (plain) continue;
+            singles = l->next + SINGLES;
+        }
         __builtin_prefetch((const void *)wr_view_command(&l->view, e->o.server, l->next + 4));
         wr_command c;
         memcpy((void *)&c, (const void *)record, sizeof c); /* once: the client may change it */
@@ -688,6 +697,7 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
             else if (c.op == WR_OP_ACK || c.op == WR_OP_NACK) rows += c.count;
         }
         l->next++;
+        done++;
     }
     if (done) l->spoken = true;
     e->processed_n += done;

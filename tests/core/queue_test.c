@@ -359,6 +359,103 @@ static void check_replay(void) {
     rig_free(again);
 }
 
+/* Plain publishes are executed in stretches; what stands between them, or goes to other queues, ends one. Goal: every queue has what
+ * was sent to it, in that order and with its own length, in memory and after a replay of the files. Method: runs of random lengths to one
+ * queue, to several in one worker, to one twice, to a transient one, with a time of expiry and with a body for no queue; over several
+ * chunks and files; beside it a list of what each queue must hold. */
+#define STRETCH_QUEUES 4 /* 1 to 3 durable, 4 transient */
+#define STRETCH_N 12000u
+
+typedef struct {
+    uint64_t number[STRETCH_QUEUES + 1][STRETCH_N];
+    uint32_t n[STRETCH_QUEUES + 1];
+} held_by_queues;
+
+static uint32_t length_of(uint64_t number) { return 8 + (uint32_t)(number * 2654435761u >> 8) % 300; }
+
+static void publish_to(peer *p, const uint32_t *ids, uint32_t ids_n, uint64_t number, uint64_t expires) {
+    static const uint8_t body[512];
+    uint8_t blob[600];
+    uint32_t routes = ids_n == 1 ? 0 : 4 * ids_n;
+    memcpy(blob, ids, routes);
+    memcpy(blob + routes, body, length_of(number));
+    uint8_t flags = WR_FLAG_PERSISTENT | WR_FLAG_SYNCED | (routes ? WR_FLAG_ROUTES : 0);
+    while (!try_publish(p, routes ? ids_n : ids[0], blob, routes + length_of(number), flags, number)) {
+        wr_port_submit(&p->port, SERVER);
+        nap(p);
+    }
+    wr_view_command(&p->port.view, SERVER, p->port.prepared[SERVER] - 1)->count = expires;
+}
+
+static void check_held(wr_queue_engine *e, const held_by_queues *h, uint32_t queues_n) {
+    for (uint32_t id = 1; id <= queues_n; id++) {
+        wr_queue *q = wr_queue_find(e, id);
+        assert(q->ready_n == h->n[id] && q->next == h->n[id] && q->ready_from == 0);
+        wr_queue_check(e, q);
+        for (uint32_t i = 0; i < h->n[id]; i++) {
+            const wr_entry *entry = wr_queue_entry(q, i);
+            assert(!memcmp(entry->id, &h->number[id][i], 8) && entry->body_length == length_of(h->number[id][i]));
+            assert(entry->flags & WR_ENTRY_PERSISTENT ? id != 4 : id == 4);
+        }
+    }
+}
+
+static void check_stretches(void) {
+    static held_by_queues h;
+    static const uint32_t routes[][3] = {{1}, {2}, {1, 2, 3}, {2, 3}, {3, 3, 1}, {4}, {1, 4, 2}, {9}};
+    static const uint32_t routes_n[] = {1, 1, 3, 2, 3, 1, 3, 1};
+    file_bytes = 1u << 20;
+    rig *r = rig_new();
+    for (uint32_t id = 1; id <= STRETCH_QUEUES; id++) assert(wr_queue_declare(r->engine, id, id != 4));
+    peer *a = peer_new(r, 1);
+    assert(wr_queue_attach(r->engine, 1, 1, 101, a->region, a->bytes) == 0);
+    rig_start(r);
+    uint32_t random = 12345, kind = 0, left = 0, last = 0;
+    memset(&h, 0, sizeof h);
+    for (uint64_t number = 0; number < STRETCH_N; number++) {
+        if (!left--) {
+            random = random * 1103515245 + 12345;
+            kind = random >> 16 & 7;
+            left = random >> 20 & 63;
+        }
+        bool timed = number % 97 == 0;
+        publish_to(a, routes[kind], routes_n[kind], number, timed ? wr_wall_ms() + 1000000 : 0);
+        for (uint32_t i = 0; i < routes_n[kind]; i++) {
+            uint32_t id = routes[kind][i];
+            bool twice = (i && routes[kind][0] == id) || (i > 1 && routes[kind][1] == id);
+            if (id <= STRETCH_QUEUES && !twice) h.number[id][h.n[id]++] = number;
+        }
+        if (number % 512 == 0) wr_port_submit(&a->port, SERVER);
+        last = (uint32_t)number;
+    }
+    wr_port_submit(&a->port, SERVER);
+    while (atomic_load_explicit(&link_of(a)->synced, memory_order_acquire) <= last) nap(a);
+    rig_stop(r);
+    check_held(r->engine, &h, STRETCH_QUEUES);
+    assert(r->engine->files.n > 2);
+    rig *again = rig_new();
+    for (uint32_t id = 1; id < STRETCH_QUEUES; id++) assert(wr_queue_declare(again->engine, id, true));
+    uint8_t *bytes = malloc(file_bytes);
+    for (uint32_t file = 0; file < r->engine->files.n; file++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%u.jnl", folder, file);
+        int fd = open(path, O_RDONLY);
+        assert(read(fd, bytes, file_bytes) == (ssize_t)file_bytes);
+        close(fd);
+        uint64_t at = WR_FILE_HEADER_BYTES, frames = 0, salt;
+        const char *reason;
+        assert(!wr_file_header_check(bytes, WR_FILE_JOURNAL, 7, SERVER, file, &salt));
+        wr_files_add(&again->engine->files, file);
+        assert(wr_journal_replay(again->engine, bytes, file_bytes, file, salt, &at, &frames, &reason) == 0);
+    }
+    check_held(again->engine, &h, STRETCH_QUEUES - 1);
+    free(bytes);
+    peer_free(a);
+    rig_free(r);
+    rig_free(again);
+    file_bytes = 16u << 20;
+}
+
 static void check_hostile(void) {
     rig *r = rig_new();
     assert(wr_queue_declare(r->engine, 1, true));
@@ -888,6 +985,7 @@ int main(int argc, char **argv) {
     check_map();
     check_order();
     check_replay();
+    check_stretches();
     check_hostile();
     check_pages();
     check_paged_delivery();

@@ -56,7 +56,7 @@ def measure(directory: str | os.PathLike[str], size_bytes: int, seconds: float) 
 
 
 def measure_append(directory: str | os.PathLike[str], size_bytes: int, seconds: float) -> dict[str, Any]:
-    """The raw log alone, in a fresh file: `{"messages", "seconds", "messages_per_s", "bytes_per_s", "direct", "cpu_s"}`."""
+    """The raw log alone, in a fresh file: messages, seconds, messages_per_s, bytes_per_s, direct, cpu_s."""
     return dict(
         json.loads(_run_program([os.fspath(directory), str(size_bytes), str(seconds), "append"]).splitlines()[0])
     )
