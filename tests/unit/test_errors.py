@@ -1,0 +1,56 @@
+"""The errors are public and told: every class of engine/errors.py is in `warren`, and in the tree that its users read.
+
+Method: the classes are taken from the module itself, so that a new one is missed here when it is missed there.
+"""
+
+import pickle
+import re
+
+import pytest
+
+import warren
+from warren.engine import errors
+
+CLASSES = {
+    name: item for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, errors.Error)
+}
+NAME = re.compile(r"\b[A-Z]\w+")
+
+
+def tree() -> dict[str, str]:
+    """The tree in the module's docstring: name of a class -> name of the one above it."""
+    assert errors.__doc__ is not None
+    found: dict[str, str] = {}
+    above: list[tuple[int, str]] = []
+    for line in errors.__doc__.split("```")[1].strip().splitlines():
+        depth = len(line) - len(line.lstrip("│├└─ "))
+        names = line.lstrip("│├└─ ").split("  ")[0]
+        while above and above[-1][0] >= depth:
+            above.pop()
+        for name in NAME.findall(re.sub(r"\([^)]*\)", "", names)):
+            found[name] = above[-1][1] if above else ""
+        above.append((depth, names.split(" ")[0].rstrip(",")))
+    return found
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_error_is_public(name: str) -> None:
+    assert name in warren.__all__
+    assert getattr(warren, name) is CLASSES[name]
+
+
+def test_every_error_stands_in_the_tree_below_the_class_that_it_derives_from() -> None:
+    bases = {name: item.__bases__[0].__name__ for name, item in CLASSES.items()}
+    assert tree() == {**bases, "Error": ""}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_error_comes_whole_through_pickle_and_by_its_name(name: str) -> None:
+    """Process pools and Spark pickle what a task raises; answers of servers carry the name of a class."""
+    if name == "CorruptRecord":
+        made: errors.Error = errors.CorruptRecord("file", 12, "a frame", "nothing")
+    else:
+        made = errors.by_name(name, "what happened")
+        assert type(made) is CLASSES[name]
+    again = pickle.loads(pickle.dumps(made))
+    assert (type(again), str(again)) == (type(made), str(made))
