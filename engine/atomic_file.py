@@ -13,10 +13,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warren.engine.errors import DiskFull, PermissionRefused, StoreError, SyncFailed
+from warren.engine.errors import DiskFull, Error, PermissionRefused, StoreError, SyncFailed, SystemLimit
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -97,6 +99,21 @@ def make_directories(path: Path) -> None:
             sync_directory(path.parent)
 
 
+#: what the system has no more of, by errno: what to do about it
+_LIMITS = {
+    errno.EMFILE: "close what is not needed, or raise `ulimit -n` of this process (now {descriptors})",
+    errno.ENFILE: "the machine has too many open files: close some, or raise the sysctl fs.file-max",
+    errno.ENOMEM: "free memory, or raise `ulimit -v`, the sysctl vm.max_map_count or what the container may have",
+    errno.ENOBUFS: "free memory, or raise what the container may have",
+    errno.EAGAIN: "raise `ulimit -u` of this user, or what the container may have of processes and threads",
+}
+
+
+def is_limit(error: BaseException) -> bool:
+    """True when it says that the system has no more of something, rather than what is wrong with a file."""
+    return isinstance(error, OSError) and error.errno in _LIMITS and error.errno != errno.EAGAIN
+
+
 def explain(error: OSError, doing: str, *, syncing: bool = False) -> StoreError:
     """The Warren error for what the operating system said while `doing`."""
     reason = error.strerror or str(error)
@@ -106,4 +123,37 @@ def explain(error: OSError, doing: str, *, syncing: bool = False) -> StoreError:
         return PermissionRefused(f"{doing}: {reason}; run as the owner of the directory, or choose another directory")
     if syncing:
         return SyncFailed(f"{doing}: {reason}")
+    if error.errno in _LIMITS:
+        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return SystemLimit(f"{doing}: {reason}; {_LIMITS[error.errno].format(descriptors=soft)}")
     return StoreError(f"{doing}: {reason}")
+
+
+def explain_errno(number: int, doing: str) -> StoreError:
+    """The same for the C core."""
+    return explain(OSError(number, os.strerror(number)), doing)
+
+
+def explain_any(error: Exception, doing: str) -> Exception:
+    """The same for whatever making a thing of the system raises (a thread: RuntimeError); anything else as it is."""
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, OSError):
+        return explain(error, doing)
+    if isinstance(error, MemoryError):
+        return explain_errno(errno.ENOMEM, doing)
+    if isinstance(error, RuntimeError) and "thread" in str(error):  # Python says no more: can't start new thread
+        return explain_errno(errno.EAGAIN, doing)
+    return error
+
+
+@contextlib.contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """What the system refuses inside is raised as the Warren error for it."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        told = explain_any(error, doing)
+        if told is error:
+            raise
+        raise told from error

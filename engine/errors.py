@@ -15,6 +15,7 @@ Error
 ├── PeerLost (ConnectionError)     a server died or is not there (retryable)
 │   └── NodeNotRunning
 ├── LimitError                     a limit was reached; names the setting to raise
+│   └── SystemLimit (StoreError)   the system has no more descriptors, memory or threads; names the limit to raise
 ├── StoreError                     durable state
 │   ├── CorruptRecord              path, position, expected, found
 │   ├── FormatVersionError         written by a newer Warren
@@ -100,6 +101,10 @@ class LimitError(Error):
 
 class StoreError(Error):
     """Something is wrong with durable state."""
+
+
+class SystemLimit(LimitError, StoreError):
+    """The operating system gave no more descriptors, memory or threads; the message names the limit to raise."""
 
 
 class CorruptRecord(StoreError):

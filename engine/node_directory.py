@@ -200,10 +200,12 @@ class NodeDirectory:
         self.unlock()
 
     def locked(self) -> bool:
-        """True while some process holds the lock (this one, too)."""
+        """True while some process holds the lock (this one, too). Raises SystemLimit: it cannot be known now."""
         try:
             descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            if atomic_file.is_limit(error):
+                raise atomic_file.explain(error, f"cannot open {self.path / LOCK}") from error
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

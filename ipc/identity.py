@@ -6,6 +6,7 @@ A pidfd opened first and verified after is the authority for reclaiming what a p
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from dataclasses import dataclass
@@ -61,12 +62,21 @@ class Identity:
         return found is not None and found[0] not in ("Z", "X") and found[1] == self.start_time
 
     def open_pidfd(self) -> int | None:
-        """A pidfd of this very process (the caller closes it), None when it is dead."""
+        """A pidfd of this very process (the caller closes it), None when it is dead. Raises OSError when there is no
+        descriptor for it, which says nothing about the process.
+        """
         try:
             pidfd = os.pidfd_open(self.pid)
-        except (ProcessLookupError, OSError):
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
             return None
-        if not self.alive():
+        try:
+            alive = self.alive()
+        except OSError:
+            os.close(pidfd)
+            raise
+        if not alive:
             os.close(pidfd)
             return None
         return pidfd

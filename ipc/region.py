@@ -16,6 +16,8 @@ import stat
 import posix_ipc
 import sysv_ipc
 
+from warren.ipc import _core
+
 SHM_DIRECTORY = "/dev/shm"  # noqa: S108 (where Linux shows POSIX shared memory)
 
 
@@ -97,21 +99,26 @@ def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
 
 
 def posix_open(name: str, writable: bool = True) -> Region:
-    """Map an existing POSIX region whole. Raises RegionError (ENOENT: not there; EACCES: not yours)."""
-    try:
-        memory = posix_ipc.SharedMemory(name, read_only=not writable)
-    except posix_ipc.ExistentialError as error:
+    """Map an existing POSIX region whole. Raises RegionError (ENOENT: not there; EACCES: not yours).
+
+    What the system has no more of (descriptors, memory) says nothing about the region: that stays an OSError.
+    """
+    try:  # not by posix_ipc, whose errors carry no number
+        descriptor = os.open(
+            SHM_DIRECTORY + name, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+        )
+    except FileNotFoundError as error:
         raise RegionError(errno.ENOENT, f"shared memory {name} does not exist") from error
-    except posix_ipc.PermissionsError as error:
+    except PermissionError as error:
         raise RegionError(errno.EACCES, f"shared memory {name} belongs to another user") from error
     try:
-        found = os.fstat(memory.fd)
+        found = os.fstat(descriptor)
         if found.st_size == 0:
             raise RegionError(errno.ENOENT, f"shared memory {name} is still being made")
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        mapped = mmap.mmap(memory.fd, found.st_size, prot=protection)
+        mapped = mmap.mmap(descriptor, found.st_size, prot=protection)
     finally:
-        memory.close_fd()
+        os.close(descriptor)
     return Region(mapped, found.st_size, name, -1)
 
 
@@ -140,31 +147,50 @@ def posix_owner(name: str) -> int:
 
 def sysv_create(size: int, touch: bool = True) -> Region:
     """Make a System V segment of `size` zero bytes, mode 0600, attached. `.id` is its shmid. `touch`: every page, now;
-    else each costs its first user up to 14 us, and is no memory until then."""
+    else each costs its first user up to 14 us, and is no memory until then. When it fails nothing stays.
+    """
     try:
-        # sysv_ipc fills what it makes by a key of its own choice, with spaces unless told otherwise
-        key, flags = (None, sysv_ipc.IPC_CREX) if touch else (sysv_ipc.IPC_PRIVATE, 0)
-        memory = sysv_ipc.SharedMemory(key, flags, mode=0o600, size=size, init_character=b"\0")
-    except (OSError, ValueError, MemoryError, sysv_ipc.Error) as error:
+        id = _core.segment_create(size)
+    except (OSError, ValueError, OverflowError) as error:
         raise RegionError(
-            errno.ENOMEM,
-            f"cannot make a System V segment of {size} bytes: {error}; see limits kernel.shmmni, kernel.shmall",
+            getattr(error, "errno", None) or errno.EINVAL,
+            f"cannot make a System V segment of {size} bytes: {getattr(error, 'strerror', None) or error}; "
+            "see limits kernel.shmmni, kernel.shmmax, kernel.shmall",
         ) from error
-    return Region(memory, size, "", memory.id)
+    try:
+        made = sysv_attach(id)
+        if touch:
+            made.buffer[:: mmap.PAGESIZE] = bytes(-(-size // mmap.PAGESIZE))
+    except BaseException:
+        sysv_remove(id)  # it goes at the last detach
+        raise
+    return made
 
 
 def sysv_attach(id: int, read_only: bool = False) -> Region:
-    """Attach a System V segment. Raises RegionError (ENOENT: it is gone; EACCES: not yours)."""
+    """Attach a System V segment. Raises RegionError (ENOENT: it is gone; EACCES: not yours; ENOMEM: no room for it)."""
     try:
         memory = sysv_ipc.attach(id, None, sysv_ipc.SHM_RDONLY if read_only else 0)
-        size = memory.size
     except sysv_ipc.ExistentialError as error:
         raise RegionError(errno.ENOENT, f"System V segment {id} does not exist") from error
     except sysv_ipc.PermissionsError as error:
         raise RegionError(errno.EACCES, f"System V segment {id} belongs to another user") from error
-    except (OSError, ValueError, sysv_ipc.Error) as error:
-        raise RegionError(errno.EINVAL, f"cannot attach System V segment {id}: {error}") from error
-    return Region(memory, size, "", id)
+    except (OSError, ValueError, MemoryError, sysv_ipc.Error) as error:
+        raise _failed(error, f"cannot attach System V segment {id}") from error
+    try:
+        return Region(memory, memory.size, "", id)
+    except sysv_ipc.ExistentialError as error:
+        memory.detach()
+        raise RegionError(errno.ENOENT, f"System V segment {id} does not exist") from error
+    except BaseException:
+        memory.detach()
+        raise
+
+
+def _failed(error: Exception, doing: str) -> RegionError:
+    """What the system said while `doing`, with its number; what has none is a lack of memory, or of sense (EINVAL)."""
+    number = getattr(error, "errno", None) or (errno.ENOMEM if isinstance(error, MemoryError) else errno.EINVAL)
+    return RegionError(number, f"{doing}: {getattr(error, 'strerror', None) or str(error) or os.strerror(number)}")
 
 
 def sysv_remove(id: int) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -35,6 +36,7 @@ import sysv_ipc
 
 from warren.engine import _core, errors, metadata
 from warren.engine._core import SessionLost
+from warren.engine.atomic_file import explain, explained
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import (
     ClosedError,
@@ -158,24 +160,32 @@ class Attachment:
             if counted:
                 self._raise_live_count()
             self.slot: SlotView = superblock.activate(slot)
+            self.region = region
+            mailbox.post(
+                names.mailbox(superblock.node_id, "supervisor"),
+                "register",
+                mailbox.PRIORITY_CLIENT,
+                slot=self.slot.slot,
+            )
         except BaseException as error:
-            core = getattr(self, "core", None)
-            if core is not None:
-                core.end(None)
-            self._lower_live_count()
-            if region is not None:
-                region.close()
-                sysv_remove(region.id)
-            superblock.slot_move(slot, FREE)
-            if isinstance(error, RegionError):
+            self._undo(slot, region)
+            if isinstance(error, RegionError) and error.errno != errno.EMFILE:
                 raise LimitError(
-                    f"no shared memory for another client: {error}; or lower the setting arena_bytes"
+                    f"no shared memory for another client: {error.strerror}; or lower the setting arena_bytes"
                 ) from error
             raise
-        self.region = region
-        mailbox.post(
-            names.mailbox(superblock.node_id, "supervisor"), "register", mailbox.PRIORITY_CLIENT, slot=self.slot.slot
-        )
+
+    def _undo(self, slot: SlotView, region: Region | None) -> None:
+        """Attaching failed half-way, wherever: nothing of it stays."""
+        core = getattr(self, "core", None)
+        if core is not None:
+            core.end(None)
+        self._lower_live_count()
+        if region is not None:
+            sysv_remove(region.id)  # it goes with its last mapping
+            close_region(region)
+        if not self.superblock.leave(slot.slot, slot.generation):  # it was not active yet
+            self.superblock.slot_move(slot, FREE)
 
     # -- end ----------------------------------------------------------------------------------------------------
 
@@ -226,8 +236,12 @@ class Attachment:
                 semaphore = sysv_ipc.Semaphore(key)
                 semaphore.undo = True
                 semaphore.release()
-            except sysv_ipc.Error as error:
+            except (sysv_ipc.ExistentialError, sysv_ipc.PermissionsError) as error:
                 raise NodeNotRunning("the node is going away: its semaphore is gone") from error
+            except (sysv_ipc.Error, OSError, ValueError) as error:
+                raise LimitError(
+                    f"cannot count this client in the node's semaphore ({error}): see the sysctl kernel.sem"
+                ) from error
             self._semaphore = semaphore
 
     def _lower_live_count(self) -> None:
@@ -240,20 +254,16 @@ class Attachment:
 
     def open_worker(self, server: int) -> None:
         """Open the regions of a worker's present incarnation and give them to the core."""
-        node_id = self.superblock.node_id
         base = self.directory.path / "queues" / f"worker-{server - SERVER_WORKER_FIRST}"
         deadline = time.monotonic() + REGION_WAIT_S
-        while True:
+        regions: list[Region] = []
+        epoch = generation = 0
+        while not regions:
             epoch = self.core.link_epoch(server)
             generation = self.superblock.server_get(server, "generation")
-            images = transient = None
             try:
-                images = posix_open(names.region(node_id, "images", server, generation), writable=False)
-                transient = posix_open(names.region(node_id, "timages", server, generation), writable=False)
-                break
+                regions = self._open_regions(server, generation, ("images", False), ("timages", False))
             except RegionError as error:  # it was restarted once more meanwhile
-                if images is not None:
-                    images.close()
                 if self.superblock.server_get(server, "state") == SERVER_FAILED:
                     raise given_up(self.directory, server) from error
                 if time.monotonic() > deadline:
@@ -261,45 +271,68 @@ class Attachment:
                         f"the memory of {names.role_of(server)} is not there ({error}): try again"
                     ) from error
                 time.sleep(0.002)
+        images, transient = regions
+        folders: list[int] = []
+        try:
+            folders = _folders(base, "journal", "transient", "segments")
+            self.core.set_worker(server, images.buffer, transient.buffer, folders[0], folders[1], folders[2], epoch)
+        except BaseException:
+            _close_all(folders)
+            for region in regions:
+                close_region(region)
+            raise
         old = self.workers.get(server)
-        folders = [_folder(base / name) for name in ("journal", "transient", "segments")]
-        self.core.set_worker(server, images.buffer, transient.buffer, folders[0], folders[1], folders[2], epoch)
         self.workers[server] = _WorkerRegions(generation, images, transient)
         if old is not None:
-            for region in (old.images, old.transient_images):
-                if region is not None:
-                    close_region(region)
+            for gone in (old.images, old.transient_images):
+                if gone is not None:
+                    close_region(gone)
 
     def open_store(self, server: int) -> None:
         """Open the regions of a store's present incarnation, if there are any, and give them to the core."""
-        node_id = self.superblock.node_id
         deadline = time.monotonic() + REGION_WAIT_S
-        while True:
+        regions: list[Region] = []
+        epoch = 0
+        while not regions:
             epoch = self.superblock.server_get(server, "epoch")
             generation = self.superblock.server_get(server, "generation")
             if not epoch:
                 return
-            regions: list[Region] = []
             try:
-                for what, writable in (("directory", True), ("summary", False), ("images", False)):
-                    regions.append(posix_open(names.region(node_id, what, server, generation), writable=writable))
+                regions = self._open_regions(
+                    server, generation, ("directory", True), ("summary", False), ("images", False)
+                )
             except RegionError as error:
-                for region in regions:
-                    region.close()
                 if time.monotonic() > deadline:
                     raise PeerLost(f"the memory of the store is not there ({error}): try again") from error
                 time.sleep(0.002)
-                continue
-            folder = (
-                self.directory.path / "store" / ("persistent" if server == SERVER_STORE_PERSISTENT else "transient")
-            )
+        folders: list[int] = []
+        try:
+            base = self.directory.path / "store"
+            folders = _folders(base, "persistent" if server == SERVER_STORE_PERSISTENT else "transient")
             directory, summary, images = (region.buffer for region in regions)
-            descriptor = _folder(folder)
-            self.core.set_store(server, directory, summary, images, descriptor, epoch)
-            old, self.stores[server] = self.stores.get(server, []), regions
-            for region in old:
+            self.core.set_store(server, directory, summary, images, folders[0], epoch)
+        except BaseException:
+            _close_all(folders)
+            for region in regions:
                 close_region(region)
-            return
+            raise
+        old, self.stores[server] = self.stores.get(server, []), regions
+        for region in old:
+            close_region(region)
+
+    def _open_regions(self, server: int, generation: int, *wanted: tuple[str, bool]) -> list[Region]:
+        """Regions of a server, each (what, writable): all, or none. Raises RegionError, OSError."""
+        opened: list[Region] = []
+        try:
+            for what, writable in wanted:
+                name = names.region(self.superblock.node_id, what, server, generation)
+                opened.append(posix_open(name, writable=writable))
+        except BaseException:
+            for region in opened:
+                region.close()
+            raise
+        return opened
 
     def statistics_of(self, server: int, queue: int) -> memoryview | None:
         """The statistics row (wr_queue_stats) of a queue, None when the worker shows none now."""
@@ -314,6 +347,8 @@ class Attachment:
                 region = posix_open(names.region(self.superblock.node_id, "qstats", server, generation), writable=False)
             except RegionError:
                 return None
+            except OSError as error:
+                raise explain(error, "cannot look at the statistics of queues") from error
             found = self.statistics[server] = _Statistics(generation, region)
         size = QUEUE_STATS.size
         row = found.rows.get(queue)
@@ -336,11 +371,29 @@ def given_up(directory: NodeDirectory, server: int) -> PeerLost:
 
 
 def _folder(path: Path) -> int:
-    """A descriptor of a folder, -1 when it is not there."""
+    """A descriptor of a folder, -1 when it is not there. Raises OSError otherwise: its files would seem to be gone."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return -1
+
+
+def _folders(base: Path, *names: str) -> list[int]:
+    """Descriptors of folders in `base`, all or (OSError) none."""
+    opened: list[int] = []
+    try:
+        for name in names:
+            opened.append(_folder(base / name))  # noqa: PERF401 - those before a failure are closed
+    except BaseException:
+        _close_all(opened)
+        raise
+    return opened
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def close_region(region: Region) -> None:
@@ -410,7 +463,10 @@ class Client:
         return self.attachment().core
 
     def _attach(self, timeout: float) -> Attachment:
-        deadline = time.monotonic() + timeout
+        with explained(f"cannot attach to the node of {self.directory.path}"):
+            return self._attach_within(time.monotonic() + timeout)
+
+    def _attach_within(self, deadline: float) -> Attachment:
         while True:
             node = self.directory.read()
             superblock = find_superblock(self.directory, node, deadline)
@@ -423,8 +479,12 @@ class Client:
             self._router = None
             self._routes = {}
             self._silent_since = None
-            if superblock.state < NODE_STOPPED:
-                return attachment
+            try:
+                if superblock.state < NODE_STOPPED:
+                    return attachment
+            except BaseException:
+                attachment.leave(None)
+                raise
             attachment.leave(None)
 
     def _hook_weakly(self) -> Callable[[int, int, str], None]:
@@ -490,6 +550,10 @@ class Client:
     # -- trouble ------------------------------------------------------------------------------------------------
 
     def _hook(self, code: int, server: int, what: str) -> None:
+        with explained(f"cannot use the node of {self.directory.path}"):
+            self._act(code, server, what)
+
+    def _act(self, code: int, server: int, what: str) -> None:
         attachment = self._attachment
         if attachment is None:
             raise ClosedError(f"this client of {self.directory.path} was closed")
@@ -715,10 +779,9 @@ class Client:
         with self._lock:
             self._hot[queue] = handle
             if self._tidier is None:
-                self._tidier = threading.Thread(
-                    target=_tidy, args=(weakref.ref(self),), name="warren-tidier", daemon=True
-                )
-                self._tidier.start()
+                tidier = threading.Thread(target=_tidy, args=(weakref.ref(self),), name="warren-tidier", daemon=True)
+                tidier.start()
+                self._tidier = tidier
 
     def _tidy_once(self) -> bool:
         """Return what idle loops left; False when there is nothing more to look after."""
@@ -762,12 +825,17 @@ def find_superblock(directory: NodeDirectory, node: NodeFile, deadline: float) -
                     raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
         found = None
         if superblock is not None:
-            state = superblock.state
-            alive = state == NODE_RUNNING and (
-                superblock.supervisor.alive()
-                or any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
-            )
-            if alive and superblock.get("magic"):
+            try:
+                state = superblock.state
+                alive = state == NODE_RUNNING and (
+                    superblock.supervisor.alive()
+                    or any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
+                )
+                ready = alive and bool(superblock.get("magic"))
+            except BaseException:
+                superblock.close()
+                raise
+            if ready:
                 return superblock
             found = state
             superblock.close()

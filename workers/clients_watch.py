@@ -147,7 +147,10 @@ class ClientsWatch:
             if not self._held_by_client(view.shmid):
                 self._dead(view)
             return
-        pidfd = view.identity.open_pidfd()
+        try:
+            pidfd = view.identity.open_pidfd()
+        except OSError:
+            return  # no descriptor for it now: the next scan tries again
         if pidfd is None:
             self._dead(view)
             return

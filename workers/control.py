@@ -45,7 +45,7 @@ from typing import Any
 import msgspec
 
 from warren.engine import atomic_file, errors
-from warren.engine.errors import Error, NodeNotRunning, PeerLost, TimedOut, UsageError
+from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
 from warren.engine.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
@@ -273,8 +273,12 @@ class ControlClient:
         """One request, and the fields of its answer.
 
         Raises what the supervisor refused it with, NodeNotRunning (no supervisor and nothing that would start one),
-        TimedOut, PeerLost (the supervisor died before it answered, and it is not known whether it was done).
+        TimedOut, SystemLimit, PeerLost (the supervisor died before it answered: perhaps it was done, perhaps not).
         """
+        with atomic_file.explained(f"cannot ask the supervisor of {self.directory.path}"):
+            return self._call(op, timeout, fields)
+
+    def _call(self, op: str, timeout: float, fields: dict[str, Any]) -> dict[str, Any]:
         if os.getpid() != self._pid:  # after a fork the parent's connection is not ours
             self.close()
             self._pid = os.getpid()
@@ -372,6 +376,8 @@ class ControlClient:
         try:
             node = self.directory.read()
             superblock = Superblock.attach(node.node_id)
+        except SystemLimit:
+            raise
         except (Error, RegionError):
             return False
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from warren.engine import errors
+from warren.engine.atomic_file import explained
 from warren.engine.errors import Error, TimedOut
 from warren.workers import interpreter
 
@@ -31,7 +32,8 @@ def launch(
 
     Raises what refused the start (UsageError, FormatVersionError, PermissionRefused, DiskFull, …), TimedOut.
     """
-    process = _start(directory, ["--adopt"], idle_exit, settings or {})
+    with explained(f"cannot start a node for {directory}"):
+        process = _start(directory, ["--adopt"], idle_exit, settings or {})
     try:
         _out, printed = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:

@@ -28,6 +28,7 @@ from warren.engine.errors import (
     FormatVersionError,
     LimitError,
     PermissionRefused,
+    SystemLimit,
 )
 from warren.engine.message_store import StoreHost, say
 from warren.engine.node_directory import NodeDirectory
@@ -73,7 +74,7 @@ def run_store_server(directory: Path, node_id: int, settings: Settings, supervis
     except (FormatVersionError, PermissionRefused, LimitError) as refused:
         say(str(refused))
         host.close()
-        return EXIT_DO_NOT_RESTART
+        return 1 if isinstance(refused, SystemLimit) else EXIT_DO_NOT_RESTART
     except DiskFull as full:
         if superblock.state != CONSTANTS["NODE_RUNNING"]:
             say(str(full))  # later the supervisor says so, once
@@ -147,7 +148,10 @@ class _SupervisorWatch:
         now = self._superblock.supervisor
         if now == self._seen or not now.alive():
             return True
-        pidfd = now.open_pidfd()
+        try:
+            pidfd = now.open_pidfd()
+        except OSError:
+            return False  # it lives, and there is no descriptor for it now: looked at again
         if pidfd is None:
             return True
         say(f"supervisor {self._seen.pid} died; {now.pid} has taken over")

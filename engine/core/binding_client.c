@@ -40,6 +40,15 @@ int wr_raise(const char *name, const char *format, ...) {
     return -1;
 }
 
+int wr_raise_errno(int error, const char *doing) {
+    PyObject *module = PyImport_ImportModule("warren.engine.atomic_file");
+    PyObject *told = module ? PyObject_CallMethod(module, "explain_errno", "is", error, doing) : NULL;
+    if (told) PyErr_SetObject((PyObject *)Py_TYPE(told), told);
+    Py_XDECREF(told);
+    Py_XDECREF(module);
+    return -1;
+}
+
 int wr_hook(ClientObject *c, int code, uint32_t server, const char *what) {
     PyObject *hook = Py_NewRef(c->hook);
     PyObject *answer = PyObject_CallFunction(hook, "iIs", code, server, what ? what : "");
@@ -791,7 +800,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!error && (error = wr_store_side_open(c))) wr_attachment_free(&c->a);
     if (error) {
         errno = error;
-        PyErr_SetFromErrno(PyExc_OSError);
+        PyErr_SetFromErrno(PyExc_OSError); /* whoever attaches says more */
         goto failed;
     }
     c->open = true;

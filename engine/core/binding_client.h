@@ -101,6 +101,8 @@ int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose);
 int wr_hook(ClientObject *c, int code, uint32_t server, const char *what);
 /* Raise a class of warren.engine.errors. Returns -1. */
 int wr_raise(const char *name, const char *format, ...);
+/* Raise what warren.engine.atomic_file.explain makes of an errno. Returns -1. */
+int wr_raise_errno(int error, const char *doing);
 
 /* Publish one or many bodies; steals nothing. New reference: a Confirm, or None when `wait`. */
 PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int level, PyObject *meta, PyObject *timeout,

@@ -205,8 +205,8 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
             }
         }
         if (error != ENOENT && error != EBADMSG) {
-            errno = error;
-            return PyErr_SetFromErrno(PyExc_OSError);
+            wr_raise_errno(error, "cannot read the body of a message");
+            return NULL;
         }
         if (!held) break;
         error = locate(c, server, d, slot);
@@ -243,8 +243,10 @@ static PyObject *hand_out(HandleObject *h) {
             PyErr_Fetch(&type, &value, &trace);
             PyObject *errors = PyImport_ImportModule("warren.engine.errors");
             PyObject *damaged = errors ? PyObject_GetAttrString(errors, "StoreError") : NULL;
-            bool keep = damaged && PyErr_GivenExceptionMatches(type, damaged);
+            PyObject *limit = errors ? PyObject_GetAttrString(errors, "LimitError") : NULL;
+            bool keep = damaged && limit && PyErr_GivenExceptionMatches(type, damaged) && !PyErr_GivenExceptionMatches(type, limit);
             Py_XDECREF(damaged);
+            Py_XDECREF(limit);
             Py_XDECREF(errors);
             if (!keep && !h->client->ended && h->registered) push_back(h, &p);
             PyErr_Restore(type, value, trace);
@@ -923,8 +925,7 @@ PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
         if (error < 0) goto done;
         if (error == ENOENT || error == EBADMSG) break;
         if (error) {
-            errno = error;
-            PyErr_SetFromErrno(PyExc_OSError);
+            wr_raise_errno(error, "cannot read the body of a message");
             goto done;
         }
         int32_t count = d.delivery_count;

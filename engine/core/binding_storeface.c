@@ -33,6 +33,7 @@ struct wr_store_side {
     wr_other **old;
     uint32_t old_n, old_size;
     uint64_t slots_seen;
+    int view_error; /* why a region could not be attached though it may be there; 0: none such */
     /* sequences of writes that were masked, found at the end of a delete_and_terminate */
     bool masking;
     uint64_t *masked[2];
@@ -48,7 +49,10 @@ static wr_view *view_of(void *context, uint32_t slot, uint32_t generation) {
     wr_slot *row = wr_superblock_slot(c->a.port.super, slot);
     int shmid = row->shmid;
     void *base = shmid >= 0 ? shmat(shmid, NULL, SHM_RDONLY) : (void *)-1;
-    if (base == (void *)-1) return NULL;
+    if (base == (void *)-1) {
+        if (shmid >= 0 && (errno == ENOMEM || errno == ENFILE || errno == EMFILE)) side->view_error = errno;
+        return NULL;
+    }
     uint64_t claim = atomic_load_explicit(&row->claim, memory_order_acquire);
     struct shmid_ds status;
     wr_other *fresh = NULL;
@@ -585,12 +589,13 @@ static int fetch(ClientObject *c, int i, const uint8_t id[16], PyObject **object
     for (int attempt = 0, moved = 0, missing = 0;; attempt++) {
         if (wr_face_current(c, i, 0)) return -1;
         tidy(c);
+        side->view_error = 0;
         int error = wr_store_client_find(&side->stores[i], id, place);
         if (error == ENXIO && missing++ < TRIES) { /* its writer's region is not there: perhaps the index is about to have it */
             if (missing > 1 && wr_nap(c, NAP_NS << missing)) return -1;
             continue;
         }
-        if (error == ENXIO) return ENOENT;
+        if (error == ENXIO) return side->view_error ? side->view_error : ENOENT;
         if (error == ESTALE) {
             if (wait_for_index(c, i, attempt)) return -1;
             continue;
@@ -638,7 +643,6 @@ PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]) {
     if (!error) return object;
     if (error < 0) return NULL;
     if (error == ENOENT) Py_RETURN_NONE;
-    if (error == ENOMEM) return PyErr_NoMemory();
     if (error == EBADMSG) {
         PyObject *shown = PyBytes_FromStringAndSize((const char *)id, 16), *hex = shown ? PyObject_CallMethod(shown, "hex", NULL) : NULL;
         if (hex) wr_raise("StoreError", "message %U is damaged on disk: run warren check", hex);
@@ -646,8 +650,8 @@ PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]) {
         Py_XDECREF(hex);
         return NULL;
     }
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    wr_raise_errno(error, "cannot read a message of the store");
+    return NULL;
 }
 
 /* Up to READ_AHEAD messages at once: memory is fetched for all of them before any is copied. What is not at hand stays NULL. */

@@ -2,6 +2,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <sys/ipc.h>
+#include <sys/shm.h>
+
 #include "view.h"
 
 /* Buffer and aligned offset of a call; 0 with an exception set when they are wrong. */
@@ -113,10 +116,21 @@ static PyObject *bell_ring(PyObject *module, PyObject *const *args, Py_ssize_t g
     return PyBool_FromLong(woken);
 }
 
+/* segment_create(size): a System V segment that is not attached yet. sysv_ipc makes and attaches in one call, and when the second
+ * half fails it forgets the first. */
+static PyObject *segment_create(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    if (given != 1) return PyErr_Format(PyExc_TypeError, "1 argument wanted, %zd given", given);
+    size_t size = PyLong_AsSize_t(args[0]);
+    if (PyErr_Occurred()) return NULL;
+    int id = shmget(IPC_PRIVATE, size, IPC_CREAT | IPC_EXCL | 0600);
+    return id < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(id);
+}
+
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(load32),     METHOD(load64),     METHOD(store32),   METHOD(store64), METHOD(add32),
                                 METHOD(add64),      METHOD(or64),       METHOD(and64),     METHOD(cas64),
-                                METHOD(futex_wait), METHOD(futex_wake), METHOD(bell_ring), {NULL, NULL, 0, NULL}};
+                                METHOD(futex_wait), METHOD(futex_wake), METHOD(bell_ring), METHOD(segment_create), {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "warren.ipc._core",
                                         .m_doc = "Atomics and futexes on shared memory.", .m_size = -1,

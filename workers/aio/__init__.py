@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from warren.engine.atomic_file import explained
 from warren.workers import node as nodes
 from warren.workers.aio.base import blocking
 from warren.workers.aio.node import Confirm, Node
@@ -45,7 +46,8 @@ class _Opening:
 
     async def _opened(self) -> Node:
         loop = asyncio.get_running_loop()
-        making = loop.run_in_executor(blocking(), self._make)
+        with explained("cannot start a thread for what blocks"):
+            making = loop.run_in_executor(blocking(), self._make)
         try:
             return Node(await asyncio.shield(making))
         except asyncio.CancelledError:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from warren.engine.atomic_file import explained
 from warren.engine.errors import UsageError
 
 P = ParamSpec("P")
@@ -43,7 +44,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 async def run_blocking(call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """Call something that blocks, in one of the shared threads."""
-    return await asyncio.get_running_loop().run_in_executor(blocking(), functools.partial(call, *args, **named))
+    with explained("cannot start a thread for what blocks"):
+        running = asyncio.get_running_loop().run_in_executor(blocking(), functools.partial(call, *args, **named))
+    return await running
 
 
 def time_left(deadline: float | None) -> float | None:
