@@ -2,11 +2,19 @@
 
 The new process is detached (own session, output in DIR/log/supervisor.log) and belongs to nobody: whoever asked may
 die. Any number may ask at once: the directory's lock lets one win, and the others end quietly when it serves.
+
+Invariant: of the servers of a node at most one starts a successor at a time. Who starts it holds a flock on
+DIR/node.json, which the successor inherits and lets go of when it has the directory's lock, or ends. It is the
+kernel's, and needs no space on the disk.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +23,13 @@ import msgspec
 from warren.engine import errors
 from warren.engine.atomic_file import explained
 from warren.engine.errors import Error, TimedOut
+from warren.engine.node_directory import NODE, NodeDirectory
 from warren.workers import interpreter
 
 #: set for a child that is to print an error as JSON {"error", "message"} in its last line
 ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
+#: after a successor that did not come up
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, 30.0
 
 
 def launch(
@@ -47,15 +58,75 @@ def launch(
         raise _error_in(printed.decode("utf-8", "replace"), directory)
 
 
-def start_successor(directory: Path | str) -> subprocess.Popen[bytes]:
-    """Start a supervisor that takes over a living node, and do not wait. The caller polls the process, so that it
-    leaves no zombie.
+def start_successor(directory: NodeDirectory) -> subprocess.Popen[bytes] | None:
+    """Start a supervisor that takes over a living node, and do not wait; None when another process has one started, or
+    there is a supervisor. The caller polls the process, so that it leaves no zombie. Raises OSError.
     """
-    return _start(directory, ["--adopt", "--successor"], None, {})
+    held = os.open(directory.path / NODE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if directory.locked():  # by the successor of before, which let go of the other lock since
+            return None
+        return _start(directory.path, ["--adopt", "--successor", f"--starting={held}"], None, {}, pass_fds=(held,))
+    finally:
+        os.close(held)
+
+
+class Succession:
+    """What a server does when its supervisor is dead: another one is started, one at a time, and after one that did not
+    come up the next one later and later.
+    """
+
+    def __init__(self, directory: NodeDirectory, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._say = say
+        self._started: subprocess.Popen[bytes] | None = None
+        self._pause_s = AGAIN_FIRST_S
+        self._next_at = 0.0
+
+    def poll(self) -> None:
+        """Note how the supervisor that was started here has ended its start; to be called now and then."""
+        process = self._started
+        if process is None or process.poll() is None:
+            return
+        assert process.stderr is not None
+        with process.stderr as pipe:  # without waiting for whoever else may have it
+            os.set_blocking(pipe.fileno(), False)
+            printed = pipe.read() or b""
+        self._started = None
+        if process.returncode:
+            self._failed(str(_error_in(printed.decode("utf-8", "replace"), self._directory.path)))
+        else:
+            self._pause_s = AGAIN_FIRST_S
+
+    def start(self, why: str) -> None:
+        """There is no supervisor: start one, unless one is being started."""
+        self.poll()
+        if self._started is not None or time.monotonic() < self._next_at or self._directory.locked():
+            return
+        try:
+            self._started = start_successor(self._directory)
+        except OSError as error:
+            self._failed(str(error))
+            return
+        if self._started is not None:
+            self._say(f"{why}: a new supervisor is started")
+
+    def _failed(self, reason: str) -> None:
+        self._say(f"no new supervisor came up: {reason}; tried again in {self._pause_s:g} s")
+        self._next_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
 
 
 def _start(
-    directory: Path | str, flags: list[str], idle_exit: float | None, settings: dict[str, Any]
+    directory: Path | str,
+    flags: list[str],
+    idle_exit: float | None,
+    settings: dict[str, Any],
+    pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     command = interpreter.command("warren.workers.cli.main", "up", str(directory), "--detach", "--quiet", *flags)
     if idle_exit is not None:
@@ -64,7 +135,12 @@ def _start(
         command += ["--set", f"{name}={value}"]
     environment = interpreter.environment() | {ERRORS_VARIABLE: "1"}
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        pass_fds=pass_fds,
     )
 
 

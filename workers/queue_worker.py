@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -39,13 +38,12 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import SlotView, Superblock
-from warren.workers import interpreter
+from warren.workers.launch import Succession
 
 if TYPE_CHECKING:
     from warren.workers.deadletter import Forwarder
 
 STATS_ROWS = 4096
-ADOPT_EVERY_S = 1.0
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
 WHATS = ("images", "timages", "qstats")
 #: places of the service that are named crash points of the node
@@ -79,7 +77,7 @@ class Worker:
         self._stack = contextlib.ExitStack()
         self._stores: dict[int, tuple[int, regions.Region]] = {}
         self._slot: SlotView | None = None
-        self._adopt_at = 0.0
+        self._succession = Succession(NodeDirectory(directory), say)
         self._dead_letters: Forwarder | None = None
         self._serving = False
         self._has_companions = False
@@ -330,28 +328,16 @@ class Worker:
 
     def _timer(self) -> None:
         """Some times a second: is there still a supervisor? When it and the store server are gone, start a new one."""
+        self._succession.poll()
         if self.supervisor_pidfd is None or not pidfd_dead(self.supervisor_pidfd):
             return
-        now = time.monotonic()
-        if now < self._adopt_at or self.superblock.supervisor.alive():
+        if self.superblock.supervisor.alive():
             return
         if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
             return
         if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
             return  # its task: it was there first
-        if NodeDirectory(self.directory).locked():
-            return
-        self._adopt_at = now + ADOPT_EVERY_S  # it needs a moment; whoever looked in vain looks at the next turn again
-        say("the supervisor and the store server are gone: starting a new supervisor")
-        subprocess.Popen(
-            interpreter.command("warren", "up", str(self.directory), "--adopt"),
-            env=interpreter.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
+        self._succession.start("the supervisor and the store server are gone")
 
 
 def run_queue_worker(

@@ -5,7 +5,7 @@ whoever dies how), recover, announce, serve; on SIGTERM, or when the node drains
 and sync everything, save, and end.
 
 When the supervisor dies the server goes on. It looks every 250 ms whether the directory's lock is free, and then starts
-a new supervisor, which adopts what is alive. Of several that are started at once one gets the lock.
+a new supervisor, which adopts what is alive (launch.py: one at a time).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import time
 from pathlib import Path
 from types import FrameType
@@ -35,7 +34,7 @@ from warren.engine.node_directory import NodeDirectory
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
-from warren.workers.launch import start_successor
+from warren.workers.launch import Succession
 
 STORES = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
 LOCK_WAIT_S = 10.0
@@ -126,19 +125,18 @@ class _SupervisorWatch:
         self._superblock = superblock
         self._pidfd = pidfd
         self._seen = superblock.supervisor
-        self._started: subprocess.Popen[bytes] | None = None
+        self._succession = Succession(self._directory, say)
 
     def look(self) -> None:
         """Called in the server's loop."""
-        if self._started is not None and self._started.poll() is not None:
-            self._started = None
+        self._succession.poll()
         if self._pidfd is not None and not self._lost():
             return  # who tells us when to end: between a worker's death and its last start there may be no worker
         if self._superblock.state == DRAINING and self.host is not None and not self._workers_alive():
             self.host.stopping = True
             return
-        if self._pidfd is not None and self._started is None and not self._directory.locked():
-            self._started = self._start_supervisor()
+        if self._pidfd is not None:
+            self._succession.start(f"supervisor {self._seen.pid} is gone")
 
     def _lost(self) -> bool:
         """True while no supervisor lives that we know of. A new one is known by what it wrote into the superblock."""
@@ -165,7 +163,3 @@ class _SupervisorWatch:
             if identity.pid and identity.alive():
                 return True
         return False
-
-    def _start_supervisor(self) -> subprocess.Popen[bytes]:
-        say(f"supervisor {self._seen.pid} is gone: a new one is started")
-        return start_successor(self._directory.path)

@@ -111,6 +111,7 @@ class Options:
     changes: dict[str, Any] = field(default_factory=dict)  #: settings by name
     stop_timeout: float = STOP_TIMEOUT_S
     close_in_child: Callable[[], None] = lambda: None  #: closes in a child what the starter of the supervisor opened
+    locked: Callable[[], None] = lambda: None  #: called once it has the directory's lock
 
 
 def supervise(
@@ -130,6 +131,7 @@ def supervise(
     if not _lock(directory, options):
         ready(f"a node runs for {directory.path} already")
         return 0
+    options.locked()
     try:
         while True:
             supervisor = Supervisor(directory, options, servers, ready)
@@ -147,6 +149,8 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
         try:
             directory.lock()
         except DirectoryInUse:
+            if options.successor:
+                return False  # somebody else takes over, and if that fails the servers start another one
             if not options.adopt or time.monotonic() > deadline:
                 raise
         else:
@@ -230,12 +234,12 @@ class Supervisor:
     def _open(self) -> None:
         self._node = self.directory.open_or_make(self.options.changes)
         found = self._find()
+        if found is None and self.options.successor:
+            raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
             self._load_servers()
         self._catalog = Catalog.load(self.directory.path)
         if found is None:
-            if self.options.successor:
-                raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
             self._create()
             self._created = True
         else:

@@ -20,10 +20,12 @@ from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import warren
+from warren.engine.errors import DirectoryInUse
 from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
@@ -316,12 +318,23 @@ def end_node(directory: Path) -> None:
                     send(identity, number)
             wait_until(lambda found=found: not any(one.alive() for one in found), 20, what="the end of who was killed")
         victims.superblock.close()
-    while processes := processes_of(directory):
-        for process in processes:
-            with contextlib.suppress(Exception):
+
+    def alone() -> bool:
+        """A successor that was just being started lives on: our clients are alive, so it would take over for them."""
+        for process in processes_of(directory):
+            with contextlib.suppress(psutil.Error):
                 process.kill()
                 process.wait(20)
+        try:
+            folder.lock()
+        except DirectoryInUse:
+            return False
+        return True
+
+    wait_until(alone, END_S, what="an end of all who take over")
+    wait_until(lambda: not processes_of(directory), END_S, what="the end of all who came too late")
     remains.remove(file, superblock)
+    folder.unlock()
     if superblock is not None:
         superblock.close()
 

@@ -42,7 +42,9 @@ from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK
 from warren.ipc.mailbox import post
 from warren.ipc.region import Region, RegionError
 from warren.ipc.superblock import ACTIVE, FREE, SlotView, Superblock
+from warren.workers import interpreter
 from warren.workers.control import ControlClient
+from warren.workers.launch import Succession, start_successor
 from warren.workers.segments import region_users, segments
 
 from support.real_node import RealNode
@@ -500,6 +502,72 @@ def test_a_successor_never_begins_a_node_anew(start: Starter) -> None:
     code, out, _error = start("successor=1", "adopt=1").end()
     assert code == 1
     assert "nothing is left" in out
+
+
+def up_successor(directory: Path) -> "subprocess.CompletedProcess[str]":
+    command = interpreter.command("warren", "up", str(directory), "--detach", "--adopt", "--successor")
+    return subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, timeout=30)
+
+
+def test_a_successor_that_lost_ends_at_once(start: Starter, tmp_path: Path) -> None:
+    """Somebody has the directory's lock, and does not serve (yet): that is his task, and nobody waits for it."""
+    start().ready().stop()
+    directory = NodeDirectory(tmp_path / "node")
+    directory.lock()
+    try:
+        done = up_successor(directory.path)
+    finally:
+        directory.unlock()
+    assert done.returncode == 0, done.stderr
+    assert "runs for" in done.stdout
+    done = up_successor(directory.path)
+    assert (done.returncode, "nothing is left" in done.stderr) == (1, True)
+
+
+def test_one_successor_is_started_at_a_time(start: Starter, tmp_path: Path) -> None:
+    """Who starts it holds a lock that the successor inherits: nobody else starts one until it has come up, or ended."""
+    start().ready().stop()
+    directory = NodeDirectory(tmp_path / "node")
+    first = start_successor(directory)
+    assert first is not None
+    try:
+        first.send_signal(signal.SIGSTOP)  # on a busy machine it may take long until its program begins
+        assert start_successor(directory) is None
+    finally:
+        first.send_signal(signal.SIGCONT)
+        first.communicate(timeout=60)
+    assert first.returncode == 1  # there is nothing to take over
+    second = wait_until(lambda: start_successor(directory), 20, what="the end of the first one's background process")
+    assert second is not None
+    second.communicate(timeout=60)
+    directory.lock()
+    try:
+        assert start_successor(directory) is None, "there is a supervisor"
+    finally:
+        directory.unlock()
+
+
+def test_a_successor_that_does_not_come_up_is_said_and_tried_later(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    said: list[str] = []
+    succession = Succession(NodeDirectory(tmp_path / "node"), said.append)
+    succession.start("gone")
+    assert said == ["gone: a new supervisor is started"]
+
+    def failed() -> bool:
+        succession.poll()
+        return len(said) > 1
+
+    wait_until(failed, 60, what="the end of a supervisor that finds nothing to take over")
+    assert "no new supervisor came up: nothing is left" in said[1]
+    wait_until(lambda: succession.start("still gone") or len(said) > 2, 60, what="another try")
+    assert said[2] == "still gone: a new supervisor is started"
+
+    def failed_again() -> bool:
+        succession.poll()
+        return len(said) > 3
+
+    wait_until(failed_again, 60, what="the end of the second")
 
 
 def test_remains_of_another_version_are_replaced(start: Starter) -> None:

@@ -186,9 +186,21 @@ def system_v_left(pids: set[int], keys: set[int]) -> list[str]:
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
-    """Processes that name the directory in their command line, but for this one."""
+    """Processes that name the directory in their command line, but for this one; also one that is just beginning its
+    program, and has no command line for a moment.
+    """
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if str(directory) in (process.info["cmdline"] or []) and process.pid != os.getpid()
+        if process.pid != os.getpid()
+        and (str(directory) in words if (words := process.info["cmdline"]) else _has_open(process.pid, directory))
     ]
+
+
+def _has_open(pid: int, directory: Path) -> bool:
+    """Whether a process has a file below the directory open."""
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            return any(os.readlink(item.path).startswith(f"{directory}/") for item in descriptors)
+    except OSError:
+        return False

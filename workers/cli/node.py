@@ -39,6 +39,7 @@ DIRECTORY = click.argument("directory", metavar="DIR")
     "--adopt", is_flag=True, help="Be content when a node runs already; take over what a dead supervisor left."
 )
 @click.option("--successor", is_flag=True, hidden=True)
+@click.option("--starting", type=int, default=-1, hidden=True)  # descriptor of the lock of launch.start_successor
 @click.option(
     "--stop-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Longest drain, seconds."
 )
@@ -53,6 +54,7 @@ def up(
     idle_exit: float | None,
     adopt: bool,
     successor: bool,
+    starting: int,
     stop_timeout: float,
     quiet: bool,
     foreground: bool,
@@ -77,9 +79,11 @@ def up(
         if not quiet:
             print(f"warren: {line}", flush=True)
 
+    if starting >= 0:
+        options = dataclasses.replace(options, locked=lambda: os.close(starting))
     if foreground:
         return supervise(directory, options, ready=announce)
-    return _detached(directory, options, announce)
+    return _detached(directory, options, announce, starting)
 
 
 class _Teller:
@@ -103,8 +107,10 @@ class _Teller:
             self._pipe = -1
 
 
-def _detached(directory: str, options: Options, announce: Callable[[str], None]) -> int:
-    """Fork a supervisor into the background; returns when it serves, or fails with what it failed with."""
+def _detached(directory: str, options: Options, announce: Callable[[str], None], starting: int = -1) -> int:
+    """Fork a supervisor into the background; returns when it serves, or fails with what it failed with. `starting` is
+    the background's only.
+    """
     target = NodeDirectory(directory)
     target.make()
     read_end, write_end = os.pipe()
@@ -113,6 +119,8 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None])
         os.close(read_end)
         _background(target, options, _Teller(write_end))
     os.close(write_end)
+    if starting >= 0:
+        os.close(starting)
     with os.fdopen(read_end, "rb") as pipe:
         told = pipe.read().decode("utf-8", "replace")
     kind, _, text = told.partition("\n")
@@ -144,6 +152,7 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
     code = 1
     try:
         os.setsid()
+        os.chdir("/")  # it keeps no file system busy but that of its directory
         os.makedirs(target.log, mode=0o700, exist_ok=True)
         redirect(target.log_file("supervisor"))
         code = output.run(
