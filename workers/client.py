@@ -77,6 +77,8 @@ SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILE
 CLOSE_WAIT_S = 10.0
 #: how long close() waits for the worker's last word on what was delivered ahead
 GIVE_BACK_S = 1.0
+#: how often close() looks whether what was held is back: first and at most
+RETURN_FIRST_S, RETURN_MOST_S = 0.0001, 0.005
 #: how long close() waits for threads that were waiting inside; they are woken before
 UNMAP_WAIT_S = 2.0
 #: how long every process of a node may be dead before a waiting call gives it up
@@ -190,8 +192,11 @@ class Attachment:
     # -- end ----------------------------------------------------------------------------------------------------
 
     def leave(self, error: Error | None, wait_s: float = 0.0) -> bool:
-        """End it in good order; False when `wait_s` was too short for what was submitted (it is executed still)."""
+        """End it in good order; False when `wait_s` was too short for what was submitted (it is executed still), or for
+        what was held to be back in its queues.
+        """
         settled = True
+        deadline = time.monotonic() + wait_s
         if self.pid == os.getpid():
             if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
                 try:
@@ -206,11 +211,27 @@ class Attachment:
                     mailbox.PRIORITY_CLIENT,
                     slot=self.slot.slot,
                 )
+                settled = self._wait_returned(deadline) and settled
             self._lower_live_count()
         else:
             self.core.end(error)
         self.unmap()
         return settled
+
+    def _wait_returned(self, deadline: float) -> bool:
+        """Wait until the workers that this client consumed from have back what it held; False: not by the deadline."""
+        slot, generation = self.slot.slot, self.slot.generation
+        pause = RETURN_FIRST_S
+        for server in self.workers:
+            while self.superblock.server_done(slot, server) != generation & 0xFF:
+                now = self.superblock.slot(slot)
+                if now.generation != generation or now.state == FREE or self.superblock.state >= NODE_STOPPED:
+                    break
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(2 * pause, RETURN_MOST_S)
+        return True
 
     def unmap(self) -> None:
         """Detach from all memory, when the threads that were woken by its end are out of it."""
@@ -421,6 +442,7 @@ class Client:
         self._hot: dict[int, _core.QueueHandle] = {}
         self._tidier: threading.Thread | None = None
         self._silent_since: float | None = None
+        self._owner_epoch = 0  #: the attachment that declared an exclusive queue
         self._attachment = self._attach(timeout)
         _clients.add(self)
 
@@ -505,9 +527,10 @@ class Client:
             attachment.core.end(error)
 
     def close(self, wait_s: float = CLOSE_WAIT_S) -> None:
-        """Wait for what was submitted (at most `wait_s`), deregister, detach. What was delivered and not acked returns
-        to its queues.
+        """Wait for what was submitted, deregister, detach: `wait_s` at most in all. When this returns in time, what was
+        delivered and not acked is back in its queues, and exclusive queues are gone.
         """
+        deadline = time.monotonic() + wait_s
         with self._lock:
             if self.closed:
                 return
@@ -516,12 +539,26 @@ class Client:
             self._hot.clear()
         if attachment is not None:
             error = ClosedError(f"this client of {self.directory.path} was closed")
-            if attachment.pid == os.getpid():
+            mine = attachment.pid == os.getpid()
+            if mine:
                 with contextlib.suppress(Error, SessionLost):  # the servers return it all the same
                     self._give_back(attachment, min(wait_s, GIVE_BACK_S))
-            attachment.leave(error, wait_s if attachment.pid == os.getpid() else 0.0)
+                if self._owner_epoch == attachment.slot.client_epoch:
+                    with contextlib.suppress(Error):  # the supervisor finds them without an owner
+                        self._release_queues(attachment, min(wait_s, GIVE_BACK_S))
+            attachment.leave(error, max(0.0, deadline - time.monotonic()) if mine else 0.0)
         self._control.close()
         _clients.discard(self)
+
+    def _release_queues(self, attachment: Attachment, wait_s: float) -> None:
+        """Delete the exclusive queues of this client, so that their names are free when it has left."""
+        deadline = time.monotonic() + wait_s
+        if attachment.superblock.state < NODE_DRAINING and self._control_lock.acquire(timeout=wait_s):
+            try:
+                left = max(0.0, deadline - time.monotonic())
+                self._control.call("release_queues", timeout=left, client=attachment.slot.client_epoch)
+            finally:
+                self._control_lock.release()
 
     def _give_back(self, attachment: Attachment, wait_s: float) -> None:
         """What was delivered ahead and handed to nobody returns as such: its delivery does not count."""
@@ -721,15 +758,24 @@ class Client:
     # -- questions ----------------------------------------------------------------------------------------------
 
     def control(self, op: str, *, timeout: float = 30.0, **fields: Any) -> dict[str, Any]:
-        """Ask the supervisor (warren.workers.control)."""
+        """Ask the supervisor (warren.workers.control); `timeout` is for waiting until another thread has asked, too."""
         if self.closed:
             raise ClosedError(f"this client of {self.directory.path} is closed")
-        with self._control_lock:
-            return self._control.call(op, timeout=timeout, **fields)
+        deadline = time.monotonic() + timeout
+        if not self._control_lock.acquire(timeout=timeout):
+            raise TimedOut(f"the supervisor of {self.directory.path} did not answer other threads within {timeout:g} s")
+        try:
+            return self._control.call(op, timeout=max(0.0, deadline - time.monotonic()), **fields)
+        finally:
+            self._control_lock.release()
 
     def declare(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask the supervisor as this client, to whom exclusive queues may belong."""
-        return self.control(op, client=self.epoch, **fields)
+        epoch = self.epoch
+        answer = self.control(op, client=epoch, **fields)
+        if op == "declare_queue" and answer["queue"].get("owner"):
+            self._owner_epoch = epoch
+        return answer
 
     def current(self, queue: QueueDeclaration) -> QueueDeclaration:
         """The queue as the catalog has it now: a node that was started with other workers has it elsewhere, under

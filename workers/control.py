@@ -12,6 +12,7 @@ another.
     declare_queue {name, durable?, arguments?, client?}
                                                       {queue: declaration, created, version}
     delete_queue {name, client?}                      {queue, version}
+    release_queues {client}                           {queues: names}: the exclusive queues of a client that leaves
     declare_exchange {name, type?, durable?, alternate?}
                                                       {exchange, created, version}
     delete_exchange {name}                            {exchange, version}
@@ -63,6 +64,7 @@ REPEATABLE = {
     "queues",
     "declare_queue",
     "declare_exchange",
+    "release_queues",
     "bind",
     "unbind",
     "stop",

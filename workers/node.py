@@ -72,7 +72,10 @@ class Node:
         return self._client.name
 
     def close(self) -> None:
-        """Wait for what was submitted, then leave the node. Messages not acked return to their queues, redelivered."""
+        """Wait for what was submitted, then leave the node; 10 s at most, and up to 2 s more for threads inside.
+
+        Messages not acked are back in their queues, redelivered, when this returns; exclusive queues are gone.
+        """
         self._client.close()
 
     # -- queues -------------------------------------------------------------------------------------------------

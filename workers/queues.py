@@ -314,7 +314,8 @@ class Queue:
         self.release()
 
     def release(self) -> None:
-        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew.
+        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew. It is
+        there when this returns. Raises TimedOut, PeerLost when the worker does not answer for 10 s.
 
         Threads that get or consume at that moment go on, and so does the order: what lies ready for them stays here.
         """

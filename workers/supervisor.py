@@ -628,6 +628,8 @@ class Supervisor:
             slot = message.get("slot")
             if isinstance(slot, int) and 0 <= slot < CLIENT_SLOTS:
                 self._clients.look(slot)
+            if message.get("kind") == "deregister":
+                self._life_at = 0.0  # what was the client's alone goes at once
 
     def _check_alarms(self) -> None:
         """The alarms of the node: what the machine is short of, and what the servers raise themselves."""
@@ -807,6 +809,7 @@ class Supervisor:
     def _op_declare_queue(
         self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None, client: int = 0
     ) -> dict[str, Any]:
+        self._free(name, client)
         workers_n = self._node.settings.workers  # those beyond only keep what they have
         failed = {role.index for role in self._failed_workers()}
         answer = self._change(
@@ -823,7 +826,33 @@ class Supervisor:
         self._life.declared(answer["queue"], time.monotonic())
         return answer
 
+    def _free(self, name: str, client: int) -> None:
+        """Delete an exclusive queue whose client has left: nobody has to wait until it is looked after."""
+        queue = self._catalog.queues.get(name)
+        if queue is None or queue.owner in (0, client):
+            return
+        for view in self._clients.clients():
+            try:
+                if view.client_epoch == queue.owner and view.identity.alive():
+                    return
+            except OSError:
+                return  # no descriptor to look with
+        self._change("queue", lambda catalog: catalog.delete_queue(name, client=queue.owner))
+        self._say(f"queue {name!r} is deleted: its client is gone")
+
+    def _op_release_queues(self, client: int) -> dict[str, Any]:
+        """The client leaves: its exclusive queues go now."""
+        names = [item.name for item in self._catalog.queues.values() if item.owner == client and not item.hidden]
+
+        def delete(catalog: Catalog) -> list[str]:
+            for name in names:
+                catalog.delete_queue(name, client=client)
+            return names
+
+        return self._change("queues", delete) if client and names else {"queues": []}
+
     def _op_delete_queue(self, name: str, client: int = 0) -> dict[str, Any]:
+        self._free(name, client)
         return self._change("queue", lambda catalog: catalog.delete_queue(name, client=client))
 
     def _op_declare_exchange(
@@ -845,6 +874,7 @@ class Supervisor:
         arguments: dict[str, Any] | None = None,
         client: int = 0,
     ) -> dict[str, Any]:
+        self._free(queue, client)
         return self._change(
             "binding", lambda catalog: catalog.bind(queue, exchange, routing_key, arguments, client=client)
         )
@@ -857,11 +887,13 @@ class Supervisor:
         arguments: dict[str, Any] | None = None,
         client: int = 0,
     ) -> dict[str, Any]:
+        self._free(queue, client)
         return self._change(
             "removed", lambda catalog: catalog.unbind(queue, exchange, routing_key, arguments, client=client)
         )
 
     def _op_subscription(self, queue: str, name: str, delete: bool = False, client: int = 0) -> dict[str, Any]:
+        self._free(queue, client)
         if delete:
             return self._change("queue", lambda catalog: catalog.delete_subscription(queue, name))
         return self._change("queue", lambda catalog: catalog.declare_subscription(queue, name, client=client))

@@ -596,28 +596,46 @@ int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked
     return error;
 }
 
-/* Nothing more is delivered, and what lies here returns; but when another thread asks for more meanwhile, the rest is for that. */
-static int end_consuming(HandleObject *h) {
+#define RELEASE_NS 10000000000ull
+#define TIDY_NS 1000000000ull
+
+/* The worker was asked for the end and has not answered: 1 becomes the exception that says why. */
+static int not_released(HandleObject *h, int answer) {
+    if (answer <= 0) return answer;
+    static const char what[] = "the return of what was delivered ahead (it is done when the worker goes on)";
+    if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, what)) wr_raise("TimedOut", "%s: not done within the timeout", what);
+    return -1;
+}
+
+/* Nothing more is delivered, and what lies here is back in the queue; but when another thread asks for more meanwhile, the rest is
+ * for that. */
+static int end_consuming(HandleObject *h, uint64_t deadline) {
     ClientObject *c = h->client;
     wr_condition blocked;
-    if (cancel(h, 0) < 0) return -1;
+    int answer = cancel(h, deadline);
+    if (answer) return not_released(h, answer);
     for (uint64_t left = 1; left;) {
         if (enter(h)) return -1;
         if (h->consumer.announced) break;
         if (!wr_handle_quiet(h)) { /* another thread asked, and gave up */
-            if (cancel(h, 0) < 0) return -1;
+            if ((answer = cancel(h, deadline))) return not_released(h, answer);
             continue;
         }
         int error = wr_attachment_intake(&c->a, h->server);
         if (error == EAGAIN) error = wr_attachment_room(&c->a, h->server, &blocked); /* it has something of another queue to return */
         else if (!error) error = wr_handle_return_last(h, &left, &blocked);
-        if (error && wr_blocked(c, error, &blocked, 0, "room to return messages")) return -1;
+        if (error && wr_blocked(c, error, &blocked, deadline, "room to return messages")) return -1;
     }
     wr_port_submit(&c->a.port, h->server);
-    return 0;
+    wr_link *link = wr_attachment_link(&c->a, h->server);
+    uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed);
+    if (!tail) return 0;
+    wr_condition condition = {&link->processed, tail - 1, h->server};
+    answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
+    return answer || !enter(h) ? not_released(h, answer) : -1;
 }
 
-/* release(begun=None): end consuming: nothing more is delivered, what was delivered and not handed out returns to the queue. With
+/* release(begun=None): end consuming: nothing more is delivered, what was delivered and not handed out is back in the queue. With
  * the number of a beginning it does nothing when there was another since. */
 static PyObject *handle_release(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
@@ -632,7 +650,7 @@ static PyObject *handle_release(PyObject *op, PyObject *const *args, Py_ssize_t 
     h->window = 1;
     h->last_ns = 0;
     h->hot = false;
-    if (h->registered && end_consuming(h)) return NULL;
+    if (h->registered && end_consuming(h, wr_now_ns() + RELEASE_NS)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -655,7 +673,7 @@ static PyObject *handle_tidy(PyObject *op, PyObject *unused) {
     if (enter(h)) return NULL;
     if (hoard_at_rest(h) > 0) {
         h->window = 1;
-        if (end_consuming(h)) return NULL;
+        if (end_consuming(h, wr_now_ns() + TIDY_NS)) return NULL;
     }
     Py_RETURN_NONE;
 }
