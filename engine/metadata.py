@@ -68,7 +68,12 @@ def encode(
         fields.append(known)
     try:
         return _encode(fields)
-    except (TypeError, OverflowError, msgspec.MsgspecError) as error:
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"text of a message must be UTF-8, and {error.object[error.start : error.end]!r} is not ({error.reason}): "
+            "give bytes, or text without lone surrogates"
+        ) from error
+    except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}"
         ) from error

@@ -87,8 +87,16 @@ def _short_path(directory: Path) -> Iterator[str]:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One message with its length."""
-    payload = msgspec.msgpack.encode(message)
+    """One message with its length. Raises UsageError for what cannot be sent."""
+    try:
+        payload = msgspec.msgpack.encode(message)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"text must be UTF-8, and {error.object[error.start : error.end]!r} in {error.object[:40]!r} is not: "
+            "give text without lone surrogates"
+        ) from error
+    except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise UsageError(f"this cannot be sent to the supervisor: {error}") from error
     return _HEAD.pack(len(payload)) + payload
 
 

@@ -193,3 +193,38 @@ def test_metadata_of_before_and_after() -> None:
     for wrong in ({"colour": "red"}, {"type": 5}, {"timestamp": "now"}, ["type"]):
         with pytest.raises(UsageError):
             metadata.encode("x", "k", None, wrong)
+
+
+LONE = "\ud800"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"headers": {"a": LONE}},
+        {"headers": {LONE: 1}},
+        {"headers": {"a": [{"b": f"x{LONE}"}]}},
+        {"properties": {"reply_to": LONE}},
+        {"message_id": LONE},
+    ],
+)
+def test_text_that_is_not_utf8_is_refused_in_words(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="lone surrogates"):
+        metadata.encode("x", "k", **arguments)
+
+
+def test_headers_nested_without_end_are_refused_in_words() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(UsageError, match="headers must be made of"):
+        metadata.encode("x", "k", {"a": endless})
+
+
+def test_a_request_that_is_not_utf8_is_refused_in_words() -> None:
+    from warren.workers import control
+
+    for request in ({"op": LONE}, {"op": "bind", "arguments": {"a": LONE}}, {LONE: 1}):
+        with pytest.raises(UsageError, match="lone surrogates"):
+            control.encode(request)
+    with pytest.raises(UsageError, match="cannot be sent"):
+        control.encode({"op": "declare_queue", "arguments": {"message_ttl": object()}})
