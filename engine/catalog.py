@@ -1,8 +1,9 @@
-"""What is declared in a node: queues, exchanges, bindings. One file, `catalog.json`; one writer, the supervisor.
+"""What is declared in a node: queues, exchanges, bindings. One writer, the supervisor.
 
-The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole. `version` rises with every change and goes to
-`superblock.catalog_version` after the file is in place, so a reader that sees a version finds that catalog or a
-newer one.
+On disk it is `catalog.json` and, while a node runs and after it was killed, a log of the changes since
+(engine/catalog_log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 2 when
+it has a log, whose stamp it names, and 1 when it stands for itself. `version` rises with every change and goes to
+`superblock.catalog_version` when the change is on disk, so a reader that sees a version finds that catalog.
 
 Invariants
   A queue id is never used again (`next_queue_id` only rises), because journals of the past name it.
@@ -14,6 +15,7 @@ Invariants
   Transient and exclusive queues and transient exchanges vanish when a node starts cold (`drop_transient`), not when a
   supervisor is replaced.
   A file of an older version loads: what it does not name has its default.
+  A change costs what it changes: nothing but `copy`, `encode` and what asks for all queues goes through all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,17 +38,19 @@ from warren.engine.errors import (
     ResourceLocked,
     UsageError,
 )
-from warren.engine.formats import FORMAT_VERSION
+from warren.engine.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
 from warren.engine.names import check_name, check_routing_key, dead_letters_name, subscription_name
 from warren.engine.placement import place
 from warren.engine.queue_arguments import QueueArguments
+from warren.ipc.layout import CONSTANTS
 
 FILE_NAME = "catalog.json"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
-#: rows of a worker's statistics region
-QUEUES_PER_WORKER_MAX = 4096
+#: queues of one worker, the hidden ones too: rows of its statistics region
+QUEUES_PER_WORKER_MAX = CONSTANTS["QUEUES_PER_WORKER_MAX"]
+_NONE: Mapping[Any, Any] = {}
 
 
 class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +84,11 @@ class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def outlives_node(self) -> bool:
         """False when it vanishes with the node."""
         return self.durable and not self.owner
+
+    @property
+    def leased(self) -> bool:
+        """True when it may go by itself: exclusive, auto_delete, expires (workers/queue_life.py)."""
+        return not self.hidden and bool(self.owner or "auto_delete" in self.arguments or "expires" in self.arguments)
 
 
 class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,6 +130,23 @@ DEFAULT_EXCHANGES = (
 )
 
 
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One thing that came, or went (`gone`): exactly one of a queue, an exchange and a binding."""
+
+    queue: QueueDeclaration | None = None
+    exchange: ExchangeDeclaration | None = None
+    binding: Binding | None = None
+    gone: bool = False
+
+
+class State(NamedTuple):
+    """The numbers of a catalog."""
+
+    version: int
+    next_queue_id: int
+    placed_for: int
+
+
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
     format_version: int
     version: int
@@ -129,6 +155,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     exchanges: list[ExchangeDeclaration]
     bindings: list[Binding]
     placed_for: int = 0
+    log: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -143,8 +170,9 @@ class _Version(msgspec.Struct):
 class Catalog:
     """The declarations of one node at one version.
 
-    A changing method checks everything before it changes anything; after an error the catalog is what it was.
-    It does not write the file: change a `copy()`, `save()` it, then use it.
+    A changing method checks everything before it changes anything; after an error the catalog is what it was. It does
+    not touch a file: `catalog_log.Writer` makes changes durable, and `save()` writes a catalog that nobody reads yet.
+    `steps`: what changed since `begin()`; None: nobody wants to know.
     """
 
     def __init__(self, version: int = 1) -> None:
@@ -155,12 +183,35 @@ class Catalog:
         self.by_id: dict[int, QueueDeclaration] = {}
         self.exchanges: dict[str, ExchangeDeclaration] = {item.name: item for item in DEFAULT_EXCHANGES}
         self.bindings: set[Binding] = set()
+        self.leased: dict[int, QueueDeclaration] = {}  #: queues that may go by themselves, by id
+        self.steps: list[Step] | None = None
+        self.log = 0  #: stamp of the log that its file names, 0: the file stands for itself
+        self._workers: dict[int, dict[int, QueueDeclaration]] = {}
+        self._members: dict[int, dict[int, QueueDeclaration]] = {}  # of a queue: subscriptions, dead letters
+        self._of_queue: dict[str, set[Binding]] = {}
+        self._of_exchange: dict[str, set[Binding]] = {}
+        self._before = self.state
+
+    @property
+    def state(self) -> State:
+        """Its numbers."""
+        return State(self.version, self.next_queue_id, self.placed_for)
 
     # -- file ---------------------------------------------------------------------------------------------------
 
     @classmethod
     def load(cls, directory: Path | str) -> Catalog:
-        """Read `directory/catalog.json`. Raises CorruptRecord, FormatVersionError, PermissionRefused, StoreError."""
+        """Read the catalog of a directory: its file and its log.
+
+        Raises CorruptRecord, FormatVersionError, PermissionRefused, StoreError.
+        """
+        from warren.engine import catalog_log  # it is built on this
+
+        return catalog_log.load(directory).catalog
+
+    @classmethod
+    def read(cls, directory: Path | str) -> Catalog:
+        """What `directory/catalog.json` alone says. Raises as `load`."""
         path = Path(directory) / FILE_NAME
         try:
             content = path.read_bytes()
@@ -182,9 +233,10 @@ class Catalog:
             raise CorruptRecord(path, 0, f"crc32 {outer.crc32}", str(zlib.crc32(raw)))
         try:
             found = msgspec.json.decode(raw, type=_Version).format_version
-            if found > FORMAT_VERSION:
+            if found > CATALOG_VERSION:
                 raise FormatVersionError(
-                    f"{path} has format version {found}, and this Warren knows {FORMAT_VERSION}: install a newer Warren"
+                    f"{path} has format version {found}, and this Warren knows {CATALOG_VERSION}: "
+                    "install a newer Warren"
                 )
             body = msgspec.json.decode(raw, type=_Body)
         except msgspec.MsgspecError as error:
@@ -192,43 +244,100 @@ class Catalog:
         catalog = cls(body.version)
         catalog.next_queue_id = body.next_queue_id
         catalog.placed_for = body.placed_for
-        catalog.queues = {item.name: item for item in body.queues}
-        catalog.by_id = {item.id: item for item in body.queues}
+        for queue in body.queues:
+            catalog._put_queue(queue)
         catalog.exchanges.update((item.name, item) for item in body.exchanges)
-        catalog.bindings = set(body.bindings)
-        if len(catalog.by_id) != len(body.queues) or any(id >= body.next_queue_id for id in catalog.by_id):
-            raise CorruptRecord(path, 0, "queue ids used once, below next_queue_id", "others")
+        for binding in body.bindings:
+            catalog._put_binding(binding)
+        if (
+            len(catalog.by_id) != len(body.queues)
+            or len(catalog.queues) != len(body.queues)
+            or any(id >= body.next_queue_id for id in catalog.by_id)
+        ):
+            raise CorruptRecord(path, 0, "queue ids and names used once, ids below next_queue_id", "others")
+        catalog.log = body.log or 0
         return catalog
 
     def encode(self) -> bytes:
         """The bytes of the file."""
         defaults = {item.name for item in DEFAULT_EXCHANGES}
         body = _Body(
-            FORMAT_VERSION,
+            CATALOG_VERSION if self.log else CATALOG_VERSION_ALONE,
             self.version,
             self.next_queue_id,
             sorted(self.queues.values(), key=lambda item: item.id),
             [item for name, item in sorted(self.exchanges.items()) if name not in defaults],
             sorted(self.bindings),
             self.placed_for,
+            self.log or msgspec.UNSET,
         )
         raw = msgspec.json.encode(body)
         return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
 
     def save(self, directory: Path | str) -> None:
-        """Make it the durable catalog of the directory. Raises DiskFull, PermissionRefused, SyncFailed; then the old
-        one stands.
+        """Make it the durable catalog of a directory whose node does not run: one file, no log. Raises DiskFull,
+        PermissionRefused, SyncFailed; then the old one stands.
         """
+        from warren.engine import catalog_log
+
+        self.log = 0
         atomic_file.replace(Path(directory) / FILE_NAME, self.encode())
+        catalog_log.remove_logs(directory, keep=())
 
     def copy(self) -> Catalog:
         """An independent copy."""
         other = Catalog(self.version)
-        other.next_queue_id = self.next_queue_id
-        other.placed_for = self.placed_for
-        other.queues, other.by_id = dict(self.queues), dict(self.by_id)
+        other.next_queue_id, other.placed_for = self.next_queue_id, self.placed_for
+        other.queues, other.by_id, other.leased = dict(self.queues), dict(self.by_id), dict(self.leased)
         other.exchanges, other.bindings = dict(self.exchanges), set(self.bindings)
+        other._workers = {worker: dict(items) for worker, items in self._workers.items()}
+        other._members = {id: dict(items) for id, items in self._members.items()}
+        other._of_queue = {name: set(items) for name, items in self._of_queue.items()}
+        other._of_exchange = {name: set(items) for name, items in self._of_exchange.items()}
         return other
+
+    # -- following ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From now on changes are noted in `steps`, until `end` or `undo`."""
+        self.steps = []
+        self._before = self.state
+
+    def end(self) -> None:
+        """The changes since `begin` stand."""
+        self.steps = None
+
+    def undo(self) -> None:
+        """Take back every change since `begin`."""
+        steps, self.steps = self.steps or [], None
+        for step in reversed(steps):
+            self._step(step, not step.gone)
+        self.version, self.next_queue_id, self.placed_for = self._before
+
+    def follow(self, steps: Iterable[Step], state: State) -> None:
+        """Do what another one did. Raises KeyError, ValueError when the steps are not of a catalog like this one."""
+        for step in steps:
+            self._step(step, step.gone)
+        self.version, self.next_queue_id, self.placed_for = state
+
+    def _step(self, step: Step, gone: bool) -> None:
+        if step.queue is not None:
+            if gone:
+                self._cut_queue(self.by_id[step.queue.id])
+            elif step.queue.name in self.queues or step.queue.id in self.by_id:
+                raise ValueError(f"queue {step.queue.name!r} or its id {step.queue.id} is there already")
+            else:
+                self._put_queue(step.queue)
+        elif step.exchange is not None:
+            if gone:
+                self._cut_exchange(step.exchange)
+            else:
+                self._put_exchange(step.exchange)
+        elif step.binding is not None:
+            if gone:
+                self._cut_binding(step.binding)
+            else:
+                self._put_binding(step.binding)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -252,7 +361,7 @@ class Catalog:
 
     def subscriptions(self, queue: QueueDeclaration) -> list[QueueDeclaration]:
         """The hidden queues that hold claims of a queue."""
-        return [item for item in self.queues.values() if item.subscription_of == queue.id]
+        return [item for item in self._members.get(queue.id, _NONE).values() if item.subscription_of]
 
     def dead_letters(self, queue: QueueDeclaration) -> QueueDeclaration | None:
         """The hidden queue that holds the dead letters of a queue, None when it has no dead_letter_exchange."""
@@ -261,7 +370,12 @@ class Catalog:
 
     def of_worker(self, worker: int) -> list[QueueDeclaration]:
         """The queues that a worker owns, the hidden ones too, by id."""
-        return sorted((item for item in self.queues.values() if item.worker == worker), key=lambda item: item.id)
+        return sorted(self._workers.get(worker, _NONE).values(), key=lambda item: item.id)
+
+    def bindings_of(self, *, queue: str | None = None, exchange: str | None = None) -> list[Binding]:
+        """The bindings of a queue or of an exchange, in order."""
+        found = self._of_queue.get(queue, ()) if queue is not None else self._of_exchange.get(exchange or "", ())
+        return sorted(found)
 
     def families(self) -> dict[str, list[QueueDeclaration]]:
         """The queues with those that belong to them, by id: subscriptions, dead letters."""
@@ -376,8 +490,8 @@ class Catalog:
                 subscription_of=ids.get(item.subscription_of, 0),
                 dead_letters_of=ids.get(item.dead_letters_of, 0),
             )
-            del self.by_id[item.id]
-            self.queues[item.name] = self.by_id[moved.id] = moved
+            self._cut_queue(item)
+            self._put_queue(moved)
         self.version += 1
 
     def declare_exchange(
@@ -406,7 +520,7 @@ class Catalog:
             raise UsageError(
                 f"exchange {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
             )
-        self.exchanges[name] = declaration
+        self._put_exchange(declaration)
         self.version += 1
         return declaration
 
@@ -415,8 +529,9 @@ class Catalog:
         found = self.exchange(name)
         if not name or name.startswith(RESERVED_PREFIX):
             raise UsageError(f"exchange {name!r} is always there and cannot be deleted")
-        del self.exchanges[name]
-        self.bindings = {item for item in self.bindings if item.exchange != name}
+        for binding in list(self._of_exchange.get(name, ())):
+            self._cut_binding(binding)
+        self._cut_exchange(found)
         self.version += 1
         return found
 
@@ -435,7 +550,7 @@ class Catalog:
         """
         binding = self._binding(queue, exchange, routing_key, arguments, client)
         if binding not in self.bindings:
-            self.bindings.add(binding)
+            self._put_binding(binding)
             self.version += 1
         return binding
 
@@ -452,7 +567,7 @@ class Catalog:
         binding = self._binding(queue, exchange, routing_key, arguments, client)
         if binding not in self.bindings:
             return False
-        self.bindings.remove(binding)
+        self._cut_binding(binding)
         self.version += 1
         return True
 
@@ -465,12 +580,13 @@ class Catalog:
         if not queues and not exchanges:
             return []
         for item in exchanges:
-            del self.exchanges[item.name]
+            for binding in list(self._of_exchange.get(item.name, ())):
+                self._cut_binding(binding)
+            self._cut_exchange(item)
         for queue in queues:
-            del self.queues[queue.name], self.by_id[queue.id]
-        self.bindings = {
-            item for item in self.bindings if item.exchange in self.exchanges and item.queue in self.queues
-        }
+            for binding in list(self._of_queue.get(queue.name, ())):
+                self._cut_binding(binding)
+            self._cut_queue(queue)
         self.version += 1
         return queues
 
@@ -502,21 +618,65 @@ class Catalog:
             owner,
         )
         self.next_queue_id += 1
-        self.queues[name] = self.by_id[declaration.id] = declaration
+        self._put_queue(declaration)
         self.version += 1
         return declaration
 
     def _remove_queue(self, queue: QueueDeclaration) -> None:
-        del self.queues[queue.name], self.by_id[queue.id]
-        self.bindings = {item for item in self.bindings if item.queue != queue.name}
+        for binding in list(self._of_queue.get(queue.name, ())):
+            self._cut_binding(binding)
+        self._cut_queue(queue)
         self.version += 1
 
+    # Each thing comes and goes here alone, so that what is looked up by it is always true.
+
+    def _put_queue(self, queue: QueueDeclaration) -> None:
+        self.queues[queue.name] = self.by_id[queue.id] = queue
+        self._workers.setdefault(queue.worker, {})[queue.id] = queue
+        if of := queue.subscription_of or queue.dead_letters_of:
+            self._members.setdefault(of, {})[queue.id] = queue
+        if queue.leased:
+            self.leased[queue.id] = queue
+        if self.steps is not None:
+            self.steps.append(Step(queue=queue))
+
+    def _cut_queue(self, queue: QueueDeclaration) -> None:
+        del self.queues[queue.name], self.by_id[queue.id]
+        _cut(self._workers, queue.worker, queue.id)
+        if of := queue.subscription_of or queue.dead_letters_of:
+            _cut(self._members, of, queue.id)
+        self.leased.pop(queue.id, None)
+        if self.steps is not None:
+            self.steps.append(Step(queue=queue, gone=True))
+
+    def _put_exchange(self, exchange: ExchangeDeclaration) -> None:
+        self.exchanges[exchange.name] = exchange
+        if self.steps is not None:
+            self.steps.append(Step(exchange=exchange))
+
+    def _cut_exchange(self, exchange: ExchangeDeclaration) -> None:
+        del self.exchanges[exchange.name]
+        if self.steps is not None:
+            self.steps.append(Step(exchange=exchange, gone=True))
+
+    def _put_binding(self, binding: Binding) -> None:
+        self.bindings.add(binding)
+        self._of_queue.setdefault(binding.queue, set()).add(binding)
+        self._of_exchange.setdefault(binding.exchange, set()).add(binding)
+        if self.steps is not None:
+            self.steps.append(Step(binding=binding))
+
+    def _cut_binding(self, binding: Binding) -> None:
+        self.bindings.remove(binding)
+        for index, key in ((self._of_queue, binding.queue), (self._of_exchange, binding.exchange)):
+            index[key].remove(binding)
+            if not index[key]:
+                del index[key]
+        if self.steps is not None:
+            self.steps.append(Step(binding=binding, gone=True))
+
     def _counts(self, workers: Iterable[int]) -> dict[int, int]:
-        counts = dict.fromkeys(workers, 0)
-        for item in self.queues.values():
-            if item.worker in counts:
-                counts[item.worker] += 1
-        return counts
+        return {worker: len(self._workers.get(worker, _NONE)) for worker in workers}
 
     def _place(self, name: str, workers_n: int, without: Collection[int], queues_n: int = 1) -> int:
         """The worker for a queue of this name and those that belong to it (engine/placement.py)."""
@@ -543,6 +703,12 @@ class Catalog:
         if arguments and found.type != "headers":
             raise UsageError(f"exchange {exchange!r} is {found.type}: only a headers exchange takes binding arguments")
         return Binding(exchange, queue, routing_key, _conditions(arguments or {}))
+
+
+def _cut(index: dict[int, dict[int, QueueDeclaration]], key: int, id: int) -> None:
+    del index[key][id]
+    if not index[key]:
+        del index[key]
 
 
 def _conditions(arguments: dict[str, Any]) -> str:

@@ -41,6 +41,11 @@ SEGMENT_ENTRY_COUNT = 16384
 LIST_MAGIC = b"WRNLST01"
 LIST_VERSION = 1
 
+#: `catalog.json`: alone, and with a log of changes beside it; that log, `catalog.<version>.log` (engine/catalog_log.py)
+CATALOG_VERSION_ALONE = 1
+CATALOG_VERSION = 2
+CATALOG_LOG_VERSION = 1
+
 #: flags of a frame
 FRAME_STORED = 1  # PUBLISH: the body is in the message store under the frame's id, not in this frame
 FRAME_TRANSIENT = 2  # the message does not survive a restart

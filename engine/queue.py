@@ -54,6 +54,8 @@ EVENT_KICK = 4096
 TURN_NS = 250_000_000
 RETRY_S = 0.2  #: after the disk refused a file
 ROWS_KEPT_S = 2.0  #: after a flush, the memory of its rows
+CATALOG_TURN_S = 0.001  #: how long changes of the catalog are followed before others are served
+CATALOG_TURN_N = 8  #: how many queues come or go between two looks at the clock
 PREPARE_S = 2.0  #: after the start, at the earliest, what flushes need is loaded
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
@@ -158,6 +160,8 @@ class Options:
     reply_bytes: int
     load_catalog: Callable[[], list[Declaration]]
     open_store: Callable[[int], None]  #: attach the regions of a store and tell the engine; RegionError: later
+    #: queues that came and went since it was asked last or the catalog was loaded; None: load it
+    follow_catalog: Callable[[int], tuple[list[Declaration], list[int]] | None] = lambda _version: None
     own_slot: int = -1
     memory_bytes: int = 0  #: rows of messages beyond this leave memory; 0: never
     next_transient: int = 0  #: first file number of the transient journal
@@ -176,6 +180,9 @@ class QueueService:
     _regions: dict[int, tuple[int, regions.Region]] = field(default_factory=dict)
     _threads: list[threading.Thread] = field(default_factory=list)
     _declared: dict[int, Declaration] = field(default_factory=dict)
+    _coming: dict[int, Declaration] = field(default_factory=dict)  # of the catalog, not yet in the engine
+    _companions: dict[int, int] = field(default_factory=dict)  # of those that come: queue → queue of its dead letters
+    _going: dict[int, Declaration] = field(default_factory=dict)  # in the engine, not in the catalog any more
     _subscriptions: dict[int, int] = field(default_factory=dict)
     _retry: dict[bool, float] = field(default_factory=dict)
     _wanted: set[bool] = field(default_factory=set)
@@ -337,6 +344,8 @@ class QueueService:
         if now > self._rows_at + ROWS_KEPT_S:
             self._rows, self._rows_at = bytearray(), math.inf
         self._remove_data_files()
+        if self._going and not self._coming:
+            self._catch_up(now + CATALOG_TURN_S)
         if now >= self._prepare_at and len(self.engine.files(False)) > 1:
             self._prepare_at = math.inf
             self._index.ask(_prepare, lambda _: None)
@@ -516,40 +525,87 @@ class QueueService:
     # ---- catalog ----
 
     def _declare(self, wanted: list[Declaration]) -> None:
-        # Whose claims a subscription holds is remembered beyond its deletion, until a start has found nothing of it.
+        """Take up queues, all at once. `subscriptions`: whose claims a subscription holds is remembered beyond its
+        deletion, until a start has found nothing of it."""
+        self._remember(wanted)
+        companions = {item.dead_letters_of: item.id for item in wanted if item.dead_letters_of}
+        for item in wanted:
+            self._take_up(item, companions.get(item.id, 0))
+
+    def _remember(self, wanted: list[Declaration]) -> None:
         subscriptions = {item.id: item.subscription_of for item in wanted if item.subscription_of}
         if not subscriptions.items() <= self._subscriptions.items():
             self._subscriptions |= subscriptions
             queue_index.write_subscriptions(self.options.folder, self._subscriptions)
-        companions = {item.dead_letters_of: item.id for item in wanted if item.dead_letters_of}
-        for item in wanted:
-            self.engine.declare(item.id, item.durable)
-            if item.id not in self._declared:
-                queue_index.give_policy(self.engine, item.id, item.policy, companions.get(item.id, 0))
-        self._declared = {item.id: item for item in wanted}
+
+    def _take_up(self, item: Declaration, companion: int) -> None:
+        if item.id in self._declared:
+            return
+        self.engine.declare(item.id, item.durable)
+        queue_index.give_policy(self.engine, item.id, item.policy, companion)
+        self._declared[item.id] = item
 
     def _reload_catalog(self) -> None:
+        """Follow the catalog, a piece at a time: what is left is done in the next turns, after others were served."""
         o = self.options
         version = o.superblock.get("catalog_version")
         try:
-            wanted = o.load_catalog()
+            self._learn(version)
         except StoreError as error:
             o.say(f"the catalog cannot be read, the old one stays: {error}")
             self.engine.catalog_loaded(version)
             return
-        gone = [item for id, item in self._declared.items() if id not in {new.id for new in wanted}]
-        self._declare(wanted)
-        # Subscriptions first: their claims go back to a queue that may itself be deleted now.
-        for item in sorted(gone, key=lambda item: item.subscription_of == 0):
-            if item.subscription_of in self._declared and not self._release(item.id, item.subscription_of):
-                self._declared[item.id] = item  # the journal has no room now: with the next reload
-                self.engine.pending(EVENT_CATALOG_CHANGED, False)
-                continue
-            self.engine.drop(item.id)
-            if not item.subscription_of:
+        if self._catch_up(time.monotonic() + CATALOG_TURN_S):
+            self.engine.catalog_loaded(version)
+
+    def _learn(self, version: int) -> None:
+        """What came and what went up to a version goes to `_coming` and `_going`."""
+        found = self.options.follow_catalog(version)
+        if found is None:
+            wanted = {item.id: item for item in self.options.load_catalog()}
+            came = [item for id, item in wanted.items() if id not in self._declared and id not in self._coming]
+            gone = [item for item in (*self._declared.values(), *self._coming.values()) if item.id not in wanted]
+            went = [item.id for item in sorted(gone, key=lambda item: item.subscription_of == 0)]
+        else:
+            came, went = found
+        self._remember(came)
+        self._coming |= {item.id: item for item in came}
+        self._companions |= {item.dead_letters_of: item.id for item in came if item.dead_letters_of}
+        for id in went:
+            if self._coming.pop(id, None) is None and id in self._declared:
+                self._going[id] = self._declared[id]
+
+    def _catch_up(self, deadline: float) -> bool:
+        """Let queues come and go until it is time to serve others; True when what can be done is done."""
+        done: list[int] = []
+        for id, item in self._coming.items():
+            if len(done) % CATALOG_TURN_N == CATALOG_TURN_N - 1 and time.monotonic() >= deadline:
+                break
+            self._take_up(item, self._companions.get(id, 0))
+            done.append(id)
+        for id in done:
+            del self._coming[id]
+        if self._coming:
+            return False
+        self._companions.clear()
+        done.clear()
+        # Subscriptions come first: their claims go back to their queue, unless that goes, too.
+        for id, item in self._going.items():
+            if len(done) % CATALOG_TURN_N == CATALOG_TURN_N - 1 and time.monotonic() >= deadline:
+                break
+            of = item.subscription_of
+            if of in self._declared and of not in self._going and not self._release(id, of):
+                continue  # the journal has no room now: with the next turn
+            self.engine.drop(id)
+            del self._declared[id]
+            done.append(id)
+            if not of:
                 live = self.recovered.segment_live
-                self._index.ask(partial(queue_index.remove_queue, o.folder, item.id, live), lambda _result: None)
-        self.engine.catalog_loaded(version)
+                self._index.ask(partial(queue_index.remove_queue, self.options.folder, id, live), lambda _: None)
+        timely = len(done) == len(self._going) or time.monotonic() < deadline
+        for id in done:
+            del self._going[id]
+        return timely
 
     def _release(self, source: int, target: int) -> bool:
         """Everything of a subscription goes back to the end of its queue; False when the journal has no room now."""
@@ -687,7 +743,9 @@ class QueueService:
         id = int(request[name])
         if id not in self._declared:
             self._reload_catalog()
-        if id not in self._declared:
+        if id in self._coming:  # its turn has not come: it comes now
+            self._take_up(self._coming[id], self._companions.get(id, 0))
+        if id not in self._declared or id in self._going:
             raise QueueNotFound(f"worker {self.options.worker} has no queue with id {id}: declare it first")
         return id
 

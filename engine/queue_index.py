@@ -559,6 +559,12 @@ def read_terms(folder: Folder, node_id: int, server: int) -> Terms | None:
 
 def remove_queue(folder: Folder, queue: int, live: dict[tuple[int, int], int]) -> None:
     """The segments of a deleted queue."""
-    for key in [key for key in live if key[0] == queue]:
-        del live[key]
-    shutil.rmtree(folder.segments / str(queue), ignore_errors=True)
+    own = folder.segments / str(queue)
+    try:
+        names = os.listdir(own)
+    except FileNotFoundError:
+        names = []
+    for number in (name.removesuffix(".idx") for name in names):
+        if number.isdigit():
+            live.pop((queue, int(number)), None)
+    shutil.rmtree(own, ignore_errors=True)

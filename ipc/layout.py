@@ -17,6 +17,8 @@ PAGE_BYTES = 4096
 CLIENT_SLOTS = 256
 SERVERS_MAX = 32
 WORKERS_MAX = 30
+#: queues of one worker, hidden ones too: rows of its statistics region, which is memory only as far as it is used
+QUEUES_PER_WORKER_MAX = 65536
 
 #: server indexes: the two stores live in one process, each queue worker is a server of its own
 SERVER_STORE_PERSISTENT = 0
@@ -69,6 +71,7 @@ CONSTANTS: dict[str, int] = {
     "CLIENT_SLOTS": CLIENT_SLOTS,
     "SERVERS_MAX": SERVERS_MAX,
     "WORKERS_MAX": WORKERS_MAX,
+    "QUEUES_PER_WORKER_MAX": QUEUES_PER_WORKER_MAX,
     "SERVER_STORE_PERSISTENT": SERVER_STORE_PERSISTENT,
     "SERVER_STORE_TRANSIENT": SERVER_STORE_TRANSIENT,
     "SERVER_WORKER_FIRST": SERVER_WORKER_FIRST,
@@ -281,6 +284,7 @@ SERVER = Struct(
         Field("copied_bytes", 280, "a64", "bytes copied by collections"),
         Field("dense_extents", 288, "a64", "extents of the dense part of the index"),
         Field("begun", 296, "a64", "epoch of the incarnation that began last, before it touched a file of its folder (store)"),
+        Field("queue_stats_rows", 304, "a64", "rows of that region that ever had a queue: the rest is not memory yet"),
     ),
 )
 

@@ -34,10 +34,10 @@ from typing import Any
 import msgspec
 import sysv_ipc
 
-from warren.engine import _core, errors, metadata
+from warren.engine import _core, catalog_log, errors, metadata
 from warren.engine._core import SessionLost
 from warren.engine.atomic_file import explain, explained
-from warren.engine.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog import QueueDeclaration
 from warren.engine.errors import (
     ClosedError,
     DiskFull,
@@ -88,6 +88,7 @@ REGION_WAIT_S = 2.0
 #: how often queues with messages delivered ahead are looked at, after a hot loop of gets
 HOARD_S = 0.1
 ROUTES_MAX = 65536
+_NO_ROUTES: Mapping[Any, Route] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,12 +375,24 @@ class Attachment:
         size = QUEUE_STATS.size
         row = found.rows.get(queue)
         if row is None or int.from_bytes(found.region.buffer[row * size : row * size + 8], sys.byteorder) != queue:
-            ids = found.region.buffer[: found.region.size // size * size].cast("Q")[:: size // 8]
-            row = next((number for number, id in enumerate(ids) if id == queue), None)
+            used = min(self.superblock.server_get(server, "queue_stats_rows"), found.region.size // size)
+            row = _find_row(found.region.buffer[: used * size], queue)
             if row is None:
                 return None
             found.rows[queue] = row
         return found.region.buffer[row * size : (row + 1) * size]
+
+
+def _find_row(rows: memoryview, queue: int) -> int | None:
+    """The row of a queue among the rows of a statistics region that are used."""
+    if not len(rows):
+        return None
+    ids = rows.cast("Q")[:: QUEUE_STATS.size // 8].tobytes()
+    wanted, at = queue.to_bytes(8, sys.byteorder), -1
+    while (at := ids.find(wanted, at + 1)) >= 0:
+        if at % 8 == 0:
+            return at // 8
+    return None
 
 
 def given_up(directory: NodeDirectory, server: int) -> PeerLost:
@@ -436,8 +449,10 @@ class Client:
         self._control_lock = threading.Lock()
         self._control = ControlClient(self.directory.path)
         self._attachment: Attachment | None = None
+        self._catalog = catalog_log.Reader(self.directory.path)
         self._router: Router | None = None
-        self._routes: dict[tuple[Any, ...], Route] = {}
+        self._routes: dict[str, dict[Any, Route]] = {}  # of each exchange, by routing key
+        self._routes_n = 0
         self._handles: weakref.WeakValueDictionary[int, _core.QueueHandle] = weakref.WeakValueDictionary()
         self._hot: dict[int, _core.QueueHandle] = {}
         self._tidier: threading.Thread | None = None
@@ -499,7 +514,7 @@ class Client:
                     superblock.close()
                 raise
             self._router = None
-            self._routes = {}
+            self._routes, self._routes_n = {}, 0
             self._silent_since = None
             try:
                 if superblock.state < NODE_STOPPED:
@@ -695,36 +710,71 @@ class Client:
             version = attachment.superblock.get("catalog_version")
             if self._router is not None and version == attachment.core.catalog_seen:
                 return
-            catalog = Catalog.load(self.directory.path)
-            self._routes = {}
-            self._router = Router(catalog)
-            for id, handle in list(self._handles.items()):
-                if id not in catalog.by_id:
-                    handle.kill("the queue was deleted")
-                    self._handles.pop(id, None)
+            if not self._follow(version):
+                catalog = self._catalog.load(version)
+                self._routes, self._routes_n = {}, 0
+                self._router = Router(catalog)
+                for id in [id for id in self._handles if id not in catalog.by_id]:
+                    self._deleted(id)
             attachment.core.catalog_seen = version
+
+    def _follow(self, version: int) -> bool:
+        """Do what changed in the catalog since it was read; False when all of it has to be read."""
+        router = self._router
+        news = self._catalog.follow(version) if router is not None else None
+        if router is None or news is None:
+            return False
+        if news.state is None:
+            return True
+        try:
+            router.catalog.follow(news.steps, news.state)
+            stale = router.follow(news.steps)
+        except (KeyError, ValueError):  # it is not what the writer has: begin anew
+            self._router = None
+            return False
+        for exchange in stale.exchanges:
+            self._routes_n -= len(self._routes.pop(exchange, ()))
+        for exchange, key in stale.keys:
+            if key in self._routes.get(exchange, _NO_ROUTES):
+                del self._routes[exchange][key]
+                self._routes_n -= 1
+        for step in news.steps:
+            if step.gone and step.queue is not None:
+                self._deleted(step.queue.id)
+        return True
+
+    def _deleted(self, queue: int) -> None:
+        handle = self._handles.pop(queue, None)
+        if handle is not None:
+            handle.kill("the queue was deleted")
 
     def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Route:
         """The route of an exchange, a routing key and (headers exchange) headers.
 
         Raises ExchangeNotFound, UsageError.
         """
-        router = self.router()
-        found = self._routes.get((exchange, routing_key))
-        if found is None:
-            check_routing_key(routing_key)
+        self.router()
+        routes = self._routes
+        known = routes.get(exchange)
+        found = known.get(routing_key) if known is not None else None
+        return found if found is not None else self._find_route(exchange, routing_key, headers)
+
+    def _find_route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None) -> Route:
+        check_routing_key(routing_key)
+        with self._lock:  # nobody follows the catalog meanwhile
+            router = self.router()
             queues = router.route(exchange, routing_key, headers)
-            key: tuple[Any, ...] = (exchange, routing_key)
+            key: Any = routing_key
             if exchange in router.by_headers:
-                key = (exchange, routing_key, tuple(queue.id for queue in queues))
-                found = self._routes.get(key)
-                if found is not None:
-                    return found
-            found = self.route_to(queues, metadata.encode(exchange, routing_key))
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes = {}
-            self._routes[key] = found
-        return found
+                key = (routing_key, *(queue.id for queue in queues))
+            found = self._routes.get(exchange, _NO_ROUTES).get(key)
+            if found is None:
+                found = self.route_to(queues, metadata.encode(exchange, routing_key))
+                if self._routes_n >= ROUTES_MAX:
+                    self._routes, self._routes_n = {}, 0
+                self._routes.setdefault(exchange, {})[key] = found
+                self._routes_n += 1
+            return found
 
     def route_to(self, queues: Iterable[QueueDeclaration], meta: bytes) -> Route:
         """The route to just these queues."""

@@ -134,7 +134,8 @@ class Node:
 
     def queues(self) -> list[str]:
         """Names of the queues that are declared."""
-        return sorted(item.name for item in self._client.router().catalog.queues.values() if not item.hidden)
+        queues = list(self._client.router().catalog.queues.values())  # at once: another thread may follow the catalog
+        return sorted(item.name for item in queues if not item.hidden)
 
     # -- exchanges ----------------------------------------------------------------------------------------------
 

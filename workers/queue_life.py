@@ -48,21 +48,10 @@ class QueueLife:
     """Remembers how queues were used, and says which have to go."""
 
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    _version: int = -1
-    _leased: list[QueueDeclaration] = field(default_factory=list)
 
     def leased(self, catalog: Catalog) -> list[QueueDeclaration]:
         """The queues that may go by themselves."""
-        if catalog.version != self._version:
-            self._version = catalog.version
-            self._leased = [
-                item
-                for item in catalog.queues.values()
-                if not item.hidden and (item.owner or item.policy.auto_delete or item.policy.expires is not None)
-            ]
-            ids = {item.id for item in self._leased}
-            self._seen = {id: seen for id, seen in self._seen.items() if id in ids}
-        return self._leased
+        return list(catalog.leased.values())
 
     def declared(self, queue: QueueDeclaration, now: float) -> None:
         """Somebody declared the queue, perhaps not for the first time."""
@@ -72,6 +61,8 @@ class QueueLife:
     def ended(self, catalog: Catalog, sight: Sight) -> dict[str, str]:
         """The names of the queues that have to go now, and why."""
         found: dict[str, str] = {}
+        for id in [id for id in self._seen if id not in catalog.leased]:
+            del self._seen[id]
         for queue in self.leased(catalog):
             seen = self._seen.setdefault(queue.id, _Seen(sight.now, sight.now))
             row = sight.rows.get(queue.id, _NOTHING)

@@ -14,12 +14,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warren.engine import _core, queue_index
-from warren.engine.catalog import Catalog, QueueDeclaration
+from warren.engine import _core, catalog_log, queue_index
+from warren.engine.catalog import QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
     EXIT_DO_NOT_RESTART,
@@ -43,7 +43,7 @@ from warren.workers.launch import Succession
 if TYPE_CHECKING:
     from warren.workers.deadletter import Forwarder
 
-STATS_ROWS = 4096
+STATS_ROWS = CONSTANTS["QUEUES_PER_WORKER_MAX"]
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
 WHATS = ("images", "timages", "qstats")
 #: places of the service that are named crash points of the node
@@ -81,6 +81,7 @@ class Worker:
         self._dead_letters: Forwarder | None = None
         self._serving = False
         self._has_companions = False
+        self._catalog = catalog_log.Reader(directory)
         self.service: QueueService | None = None
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -116,8 +117,8 @@ class Worker:
 
     def _region(self, what: str, generation: int, size: int) -> regions.Region:
         name = names.region(self.node_id, what, self.server, generation)
-        # A journal asks for the memory of its images itself, as it needs it.
-        region = regions.posix_create(name, size, None if what == "qstats" else PAGE_BYTES)
+        # The engine asks for the memory of images and statistics itself, as it needs it.
+        region = regions.posix_create(name, size, PAGE_BYTES)
         self._stack.callback(region.close)
         return region
 
@@ -195,6 +196,7 @@ class Worker:
                 file_bytes=settings.file_bytes,
                 reply_bytes=settings.reply_bytes,
                 load_catalog=self._load_catalog,
+                follow_catalog=self._follow_catalog,
                 open_store=self._open_store,
                 own_slot=self._slot.slot,
                 # The other half: what a flush has in hand, and what the allocator keeps.
@@ -303,10 +305,30 @@ class Worker:
     # -- what the service asks for --------------------------------------------------------------------------------
 
     def _load_catalog(self) -> list[Declaration]:
-        wanted: list[QueueDeclaration] = Catalog.load(self.directory).of_worker(self.worker)
-        self._has_companions = any(item.dead_letters_of for item in wanted)
-        self._forward_dead_letters()
+        # what was told, and nothing that may still be taken back
+        wanted = self._catalog.load(self.superblock.get("catalog_version")).of_worker(self.worker)
+        self._found(wanted)
         return list(wanted)
+
+    def _follow_catalog(self, version: int) -> tuple[list[Declaration], list[int]] | None:
+        news = self._catalog.follow(version)
+        if news is None:
+            return None
+        came: dict[int, QueueDeclaration] = {}
+        went: list[int] = []
+        for step in news.steps:
+            if step.queue is None or step.queue.worker != self.worker:
+                continue
+            if not step.gone:
+                came[step.queue.id] = step.queue
+            elif came.pop(step.queue.id, None) is None:
+                went.append(step.queue.id)
+        self._found(came.values())
+        return list(came.values()), went
+
+    def _found(self, queues: Iterable[QueueDeclaration]) -> None:
+        self._has_companions = self._has_companions or any(item.dead_letters_of for item in queues)
+        self._forward_dead_letters()
 
     def _open_store(self, store: int) -> None:
         """Attach a store's directory when its epoch is new. Raises RegionError (it is just starting)."""

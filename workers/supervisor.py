@@ -33,6 +33,7 @@ from typing import Any, Protocol
 import msgspec
 import posix_ipc
 
+from warren.engine import catalog_log
 from warren.engine.catalog import Catalog
 from warren.engine.config import Settings
 from warren.engine.errors import (
@@ -189,6 +190,7 @@ class Supervisor:
         self._node: NodeFile
         self._superblock: Superblock
         self._catalog: Catalog
+        self._declarations: catalog_log.Writer
         self._roles: list[Role] = []
         self._selector = selectors.DefaultSelector()
         self._control: ControlServer | None = None
@@ -238,13 +240,17 @@ class Supervisor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
             self._load_servers()
-        self._catalog = Catalog.load(self.directory.path)
+        loaded = catalog_log.load(self.directory.path)
+        self._catalog = loaded.catalog
         if found is None:
             self._create()
             self._created = True
         else:
             self._superblock = found
             self._take_launch()
+        if not self._catalog.log:  # the start has saved another one, or there never was a log
+            loaded = catalog_log.Loaded(self._catalog, None)
+        self._declarations = catalog_log.Writer(self.directory.path, loaded)
         superblock = self._superblock
         superblock.set_supervisor(Identity.current())
         superblock.set("catalog_version", self._catalog.version)
@@ -650,7 +656,7 @@ class Supervisor:
             self.stop(f"no client for {limit:g} s", 0)
 
     def _looks_after_queues(self) -> bool:
-        return self._superblock.state == RUNNING and bool(self._life.leased(self._catalog))
+        return self._superblock.state == RUNNING and bool(self._catalog.leased)
 
     def _end_queues(self, now: float) -> None:
         """Delete the queues that go by themselves: exclusive ones, auto_delete, expires."""
@@ -661,7 +667,8 @@ class Supervisor:
             if superblock.server_get(server, "state") == READY
         }
         clients = {view.client_epoch for view in self._clients.clients() if view.pid not in own}
-        ended = self._life.ended(self._catalog, Sight(now, self._statistics.queues(), serving, clients))
+        rows = self._statistics.queues(self._catalog.leased)
+        ended = self._life.ended(self._catalog, Sight(now, rows, serving, clients))
         if not ended:
             return
 
@@ -744,6 +751,10 @@ class Supervisor:
         self._superblock.set_state(STOPPED)
         if self._control is not None:
             self._control.flush(0.2)
+        try:
+            self._declarations.close()
+        except Error as error:
+            self._say(f"the catalog stays in two files: {error}")
         remains.remove(self._node, self._superblock)
 
     def _close(self) -> None:
@@ -904,18 +915,21 @@ class Supervisor:
         return {}
 
     def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
-        """Change a copy of the catalog, make it durable, then use it and tell everybody."""
+        """Change the catalog, durably, then tell everybody; what fails changes nothing."""
         if self._superblock.state == DRAINING:
             raise ClosedError(f"the node of {self.directory.path} is stopping")
-        catalog = self._catalog.copy()
-        result = change(catalog)
-        created = catalog.version != self._catalog.version
+        catalog = self._catalog
+        before = catalog.version
+        result = self._declarations.change(change)
+        created = catalog.version != before
         if created:
-            catalog.save(self.directory.path)
-            self._catalog = catalog
             self._superblock.set("catalog_version", catalog.version)
             self._superblock.ring_all()
-        return {what: result, "created": created, "version": self._catalog.version}
+            try:
+                self._declarations.tidy()
+            except Error as error:
+                self._say(f"the log of the catalog grows: {error}", once=True)
+        return {what: result, "created": created, "version": catalog.version}
 
 
 def geometry(settings: Settings, workers_n: int) -> dict[str, int]:

@@ -94,7 +94,7 @@ static int real_fdatasync(void *context, int fd) {
 
 /* ---- memory of the images ---- */
 
-static bool populate_range(uint8_t *from, uint64_t bytes) {
+bool wr_log_populate(uint8_t *from, uint64_t bytes) {
     while (madvise(from, bytes, MADV_POPULATE_WRITE) != 0) {
         if (errno == EINVAL) return true; /* a kernel before 5.14: who made the region has reserved all of it */
         if (errno != EINTR) return false;
@@ -107,7 +107,7 @@ static bool make_ready(wr_log *log, uint32_t image, uint64_t to) {
     uint64_t ready = atomic_load_explicit(&log->ready[image], memory_order_acquire);
     if (ready >= to) return true;
     to = wr_page_up(to) < log->file_bytes ? wr_page_up(to) : log->file_bytes;
-    if (!populate_range(image_at(log, image) + ready, to - ready)) return false;
+    if (!wr_log_populate(image_at(log, image) + ready, to - ready)) return false;
     while (ready < to && !atomic_compare_exchange_weak_explicit(&log->ready[image], &ready, to, memory_order_release, memory_order_acquire)) {}
     return true;
 }
@@ -145,7 +145,7 @@ wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint6
     log->context = context;
     log->io = (wr_log_io){real_pwrite, real_fdatasync};
     log->fd = log->next_fd = -1;
-    if (!populate_range(region, WR_PAGE_BYTES) || !make_ready(log, 0, WR_FILE_HEADER_BYTES)) {
+    if (!wr_log_populate(region, WR_PAGE_BYTES) || !make_ready(log, 0, WR_FILE_HEADER_BYTES)) {
         free(log);
         errno = ENOMEM;
         return NULL;

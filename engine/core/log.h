@@ -85,6 +85,8 @@ typedef struct {
 } wr_log_io;
 void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
 
+/* Have memory for a range of a shared region, which may have none yet. False: the machine has none. */
+bool wr_log_populate(uint8_t *from, uint64_t bytes);
 const wr_log_state *wr_log_look(const wr_log *log); /* for the loop thread; refreshes what the committer counts */
 
 /* Offer the next file: fd open for writing (O_DIRECT or not), already preallocated to file_bytes, its directory synced; what

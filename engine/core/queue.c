@@ -11,6 +11,7 @@
 void *(*wr_calloc)(size_t n, size_t each) = calloc;
 
 #define DELIVER_MAX 1024 /* of one queue in one round */
+#define STATS_AHEAD 32768 /* bytes of the statistics region that are asked for ahead */
 
 void wr_queue_no_memory(void) {
     fprintf(stderr, "queue worker: no memory for what its queues need\n");
@@ -42,6 +43,27 @@ wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id) {
     return e->last_queue = (wr_queue *)(uintptr_t)*found;
 }
 
+/* A row of the statistics region, the lowest free one, so that memory is used as far as there are queues. WR_NO_SLOT: none is free,
+ * or there is no memory for it; then the queue's numbers are not shown. */
+static uint32_t take_stats_row(wr_queue_engine *e) {
+    uint32_t row = e->stats_free_from;
+    while (row < e->o.stats_rows && e->stats_used[row]) row++;
+    e->stats_free_from = row;
+    if (row >= e->o.stats_rows) return WR_NO_SLOT;
+    uint64_t end = (uint64_t)(row + 1) * sizeof(wr_queue_stats), all = (uint64_t)e->o.stats_rows * sizeof(wr_queue_stats);
+    if (end > e->stats_ready) {
+        uint64_t more = wr_page_up(end + STATS_AHEAD) < all ? wr_page_up(end + STATS_AHEAD) : all;
+        if (!wr_log_populate((uint8_t *)e->o.stats + e->stats_ready, more - e->stats_ready)) return WR_NO_SLOT;
+        e->stats_ready = more;
+    }
+    e->stats_used[row] = 1;
+    if (row >= e->stats_rows_used) {
+        e->stats_rows_used = row + 1;
+        atomic_store_explicit(&e->me->queue_stats_rows, e->stats_rows_used, memory_order_release);
+    }
+    return row;
+}
+
 wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
     wr_queue *q = wr_queue_find(e, id);
     if (q) return q;
@@ -56,13 +78,7 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
     q->engine = e;
     q->id = id;
     q->durable = durable;
-    q->stats_row = WR_NO_SLOT;
-    for (uint32_t row = 0; row < e->o.stats_rows; row++) {
-        if (e->stats_used[row]) continue;
-        e->stats_used[row] = 1;
-        q->stats_row = row;
-        break;
-    }
+    q->stats_row = take_stats_row(e);
     /* room for each queue once, so that marking never fails */
     e->wake = wr_queue_grown(e->wake, &e->wake_size, e->queues.n, sizeof *e->wake);
     e->dirty = wr_queue_grown(e->dirty, &e->dirty_size, e->queues.n, sizeof *e->dirty);
@@ -118,6 +134,7 @@ void wr_queue_drop(wr_queue_engine *e, wr_queue *q) {
         wr_queue_stats *row = (wr_queue_stats *)e->o.stats + q->stats_row;
         atomic_store_explicit(&row->queue, 0, memory_order_release);
         e->stats_used[q->stats_row] = 0;
+        if (q->stats_row < e->stats_free_from) e->stats_free_from = q->stats_row;
     }
     if (e->last_queue == q) e->last_queue = NULL;
     wr_map_remove(&e->queues, q->id, 0);

@@ -283,6 +283,9 @@ typedef struct wr_queue_engine {
     uint64_t rows_n; /* blocks of rows, free ones too */
     uint64_t rows_most; /* most of them since memory was given back */
     uint8_t *stats_used;
+    uint32_t stats_free_from; /* no row below it is free */
+    uint32_t stats_rows_used; /* rows that ever had a queue; readers look no further */
+    uint64_t stats_ready;     /* bytes of the region that are memory */
     uint64_t entries_n, bytes;
     /* pages */
     int segments_fd; /* folder of the segments, -1: rows stay in memory */

@@ -39,7 +39,8 @@ wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
     e->spin_ns = o->spin_ns / 4;
     e->last_sync_ns = e->last_stats_ns = wr_now_ns();
     pthread_mutex_init(&e->mutex, NULL);
-    e->stats_used = calloc(o->stats_rows + 1, 1);
+    e->stats_used = calloc((size_t)o->stats_rows + 1, 1);
+    atomic_store_explicit(&e->me->queue_stats_rows, 0, memory_order_release);
     e->log = wr_log_new(o->images, o->images_bytes, o->images_n, o->file_bytes, true, wr_journal_done, e);
     if (e->log) wr_log_on_written(e->log, wr_journal_written);
     if (e->log) e->transient_log = wr_log_new(o->transient_images, o->images_bytes, o->images_n, o->file_bytes, false, NULL, NULL);

@@ -42,6 +42,7 @@
 #define WR_CLIENT_SLOTS 256
 #define WR_SERVERS_MAX 32
 #define WR_WORKERS_MAX 30
+#define WR_QUEUES_PER_WORKER_MAX 0x10000
 #define WR_SERVER_STORE_PERSISTENT 0
 #define WR_SERVER_STORE_TRANSIENT 1
 #define WR_SERVER_WORKER_FIRST 2
@@ -145,7 +146,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x67e705778e69c914ull
+#define WR_LAYOUT_HASH 0x170a1a04cc71c84full
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -280,7 +281,8 @@ typedef struct {
     _Atomic uint64_t copied_bytes; /* bytes copied by collections */
     _Atomic uint64_t dense_extents; /* extents of the dense part of the index */
     _Atomic uint64_t begun; /* epoch of the incarnation that began last, before it touched a file of its folder (store) */
-    uint8_t pad2_[208];
+    _Atomic uint64_t queue_stats_rows; /* rows of that region that ever had a queue: the rest is not memory yet */
+    uint8_t pad2_[200];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -315,6 +317,7 @@ _Static_assert(offsetof(wr_server, retired_n) == 272, "wr_server.retired_n");
 _Static_assert(offsetof(wr_server, copied_bytes) == 280, "wr_server.copied_bytes");
 _Static_assert(offsetof(wr_server, dense_extents) == 288, "wr_server.dense_extents");
 _Static_assert(offsetof(wr_server, begun) == 296, "wr_server.begun");
+_Static_assert(offsetof(wr_server, queue_stats_rows) == 304, "wr_server.queue_stats_rows");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */
 typedef struct {

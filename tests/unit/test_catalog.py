@@ -43,7 +43,7 @@ def example() -> Catalog:
 
 
 def same(one: Catalog, other: Catalog) -> bool:
-    return vars(one) == vars(other)
+    return {**vars(one), "log": 0, "_before": 0} == {**vars(other), "log": 0, "_before": 0}
 
 
 def test_ids_rise_and_are_never_used_again() -> None:

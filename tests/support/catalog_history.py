@@ -1,0 +1,87 @@
+"""A history of changes of a catalog, the same for the same seed: for tests of its files, and to be recorded.
+
+`python -m support.catalog_history DIRECTORY SEED CHANGES` makes it durable in a directory, and notes each version that
+was told (warren.tools.crash.recording).
+"""
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from warren.engine import catalog_log
+from warren.engine.catalog import Catalog
+from warren.engine.errors import UsageError
+
+#: long enough for some changes, so that a history has several logs
+LOG_BYTES = 3000
+Change = Callable[[Catalog], object]
+
+
+def changes(seed: int, count: int) -> Iterator[Change]:
+    """Changes of every kind, some of many declarations; what one refers to may be gone, then it is refused."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        kind, name, exchange = rng.randrange(10), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
+        key, type = f"k.{rng.randrange(3)}", rng.choice(["direct", "fanout", "topic", "headers"])
+        names = [f"many-{rng.randrange(10**6)}" for _ in range(rng.randrange(1, 60))]
+        arguments = rng.choice([{}, {}, {"dead_letter_exchange": ""}, {"expires": 5}, {"auto_delete": True}])
+        if kind <= 2:
+            yield lambda c, n=name, a=arguments: c.declare_queue(n, workers_n=2, arguments=dict(a))
+        elif kind == 3:
+            yield lambda c, n=name: c.delete_queue(n)
+        elif kind == 4:
+            yield lambda c, x=exchange, t=type: c.declare_exchange(x, type=t, alternate="x0" if x == "x1" else None)
+        elif kind == 5:
+            yield lambda c, x=exchange: c.delete_exchange(x)
+        elif kind == 6:
+            yield lambda c, n=name, x=exchange, k=key: c.bind(n, x, k)
+        elif kind == 7:
+            yield lambda c, n=name, x=exchange, k=key: c.unbind(n, x, k)
+        elif kind == 8:
+            yield lambda c, n=name: c.declare_subscription(n, "s")
+        else:
+            yield lambda c, ns=names: [c.declare_queue(n, workers_n=2) for n in ns]
+
+
+def states(seed: int, count: int) -> dict[int, bytes]:
+    """The catalog at each version that the history tells, as the bytes of a file that stands for itself."""
+    catalog = Catalog()
+    found = {catalog.version: catalog.encode()}
+    for change in changes(seed, count):
+        before = catalog.copy()
+        try:
+            change(catalog)
+        except UsageError:
+            catalog = before
+        found[catalog.version] = catalog.encode()
+    return found
+
+
+def alone(catalog: Catalog) -> bytes:
+    """Of a catalog that was read from files: the bytes of one that stands for itself."""
+    return catalog.copy().encode()
+
+
+def main() -> None:
+    from warren.tools.crash import recording
+
+    directory, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    catalog_log.LOG_BYTES_MIN = LOG_BYTES
+    directory.mkdir()
+    Catalog().save(directory)
+    recording.note(b"1")
+    for number, change in enumerate(changes(seed, count)):
+        if number % (count // 3) == 0:  # another writer takes over
+            writer = catalog_log.Writer(directory, catalog_log.load(directory))
+        try:
+            writer.change(change)
+        except UsageError:
+            continue
+        recording.note(b"%d" % writer.catalog.version)
+        writer.tidy()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()
