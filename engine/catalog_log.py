@@ -386,10 +386,8 @@ class Writer:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                at = 0
                 try:
-                    while at < len(line):
-                        at += os.pwrite(descriptor, line[at:], place.end + at)
+                    atomic_file.write_all(descriptor, line, place.end)
                     syncing = True
                     os.fdatasync(descriptor)
                 except BaseException:

@@ -184,6 +184,7 @@ class QueueService:
     _companions: dict[int, int] = field(default_factory=dict)  # of those that come: queue → queue of its dead letters
     _going: dict[int, Declaration] = field(default_factory=dict)  # in the engine, not in the catalog any more
     _subscriptions: dict[int, int] = field(default_factory=dict)
+    _catalog_failed: bool = False
     _retry: dict[bool, float] = field(default_factory=dict)
     _wanted: set[bool] = field(default_factory=set)
     _no_space: set[bool] = field(default_factory=set)  # journals without a next file
@@ -344,7 +345,9 @@ class QueueService:
         if now > self._rows_at + ROWS_KEPT_S:
             self._rows, self._rows_at = bytearray(), math.inf
         self._remove_data_files()
-        if self._going and not self._coming:
+        if self._catalog_failed:
+            self._reload_catalog()
+        elif self._going and not self._coming:
             self._catch_up(now + CATALOG_TURN_S)
         if now >= self._prepare_at and len(self.engine.files(False)) > 1:
             self._prepare_at = math.inf
@@ -552,9 +555,12 @@ class QueueService:
         try:
             self._learn(version)
         except StoreError as error:
-            o.say(f"the catalog cannot be read, the old one stays: {error}")
+            if not self._catalog_failed:
+                o.say(f"the catalog cannot be read, the old one stays until it can: {error}")
+            self._catalog_failed = True
             self.engine.catalog_loaded(version)
             return
+        self._catalog_failed = False
         if self._catch_up(time.monotonic() + CATALOG_TURN_S):
             self.engine.catalog_loaded(version)
 
