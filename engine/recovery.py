@@ -220,7 +220,7 @@ def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]
     """Read a file into a buffer: bytes, and the parts that the disk could not read. Raises StoreError."""
     unreadable: list[tuple[int, int]] = []
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = segment.again(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror}") from error
     try:
@@ -246,7 +246,7 @@ def _read_page(fd: int, buffer: memoryview, at: int, end: int, unreadable: list[
     """Read up to the next page end; what the disk refuses is zeros, and noted."""
     to = min((at // PAGE_BYTES + 1) * PAGE_BYTES, end)
     try:
-        return os.preadv(fd, [buffer[at:to]], at)
+        return segment.again(lambda: os.preadv(fd, [buffer[at:to]], at))
     except OSError as error:
         if error.errno != errno.EIO:
             raise

@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from warren.engine import _core, atomic_file
 from warren.engine.errors import (
@@ -55,6 +55,11 @@ SPARE = ".free"
 LIST = ".lst"
 QUARANTINE = "quarantine"  #: folder of what does not belong among the files, see engine/quarantine.py
 STORE = ".rdq"  #: suffix of a store's files: they alone have spares, lists and a quarantine
+
+#: how often a disk is asked for what it refuses with EIO
+READS_MAX = 3
+
+T = TypeVar("T")
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -114,6 +119,19 @@ def _raise(error: OSError, doing: str, path: Path) -> NoReturn:
             error.errno, f"{said}; give the user who runs the node the right to write there"
         ) from error
     raise StoreError(said) from error
+
+
+def again(read: Callable[[], T]) -> T:
+    """What a disk refuses with EIO is asked for twice more before it counts as damage, because what is damaged is given
+    up for good, and a disk behind a network or a bus that comes back is not.
+    """
+    for _ in range(READS_MAX - 1):
+        try:
+            return read()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+    return read()
 
 
 def _sync(fd: int, path: Path) -> None:
@@ -313,7 +331,7 @@ def list_path(path: Path) -> Path:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return os.open(path, flags | os.O_CLOEXEC)
+        return again(lambda: os.open(path, flags | os.O_CLOEXEC))
     except OSError as error:
         _raise(error, "open", path)
 
@@ -325,7 +343,7 @@ def _read(fd: int, path: Path, size: int) -> bytearray:
     got = 0
     try:
         while got < size:
-            n = os.preadv(fd, [view[got:]], got)
+            n = again(lambda: os.preadv(fd, [view[got:]], got))  # noqa: B023 - called at once
             if n == 0:
                 break
             got += n

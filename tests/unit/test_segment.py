@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -471,3 +472,28 @@ def test_positions_must_make_sense(tmp_path: Path) -> None:
             file.write(page)
         with pytest.raises(CorruptRecord, match="positions"):
             segment.read_header(path, **PLACE)
+
+
+def test_what_a_disk_refuses_once_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what it refuses again and again is damage; other errors are none of the disk's, and are raised at once."""
+    path = tmp_path / "0.rdq"
+    path.write_bytes(b"x" * FILE_HEADER_BYTES)
+    refusals: list[int] = []
+    real = os.preadv
+
+    def refuse(*arguments: Any) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "refused")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    refusals += [errno.EIO] * (segment.READS_MAX - 1)
+    assert segment.read_page(path) == b"x" * FILE_HEADER_BYTES
+    refusals += [errno.EIO] * segment.READS_MAX
+    with pytest.raises(StoreError, match="cannot read byte 0"):
+        segment.read_page(path)
+    assert refusals == []
+    refusals += [errno.ENOMEM, errno.ENOMEM]
+    with pytest.raises(StoreError):
+        segment.read_page(path)
+    assert refusals == [errno.ENOMEM]
