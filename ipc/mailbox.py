@@ -61,7 +61,7 @@ class Mailbox:
         while True:
             try:
                 payload, _priority = self._queue.receive(timeout=0)
-            except posix_ipc.BusyError:
+            except (posix_ipc.BusyError, posix_ipc.SignalError):  # the latter: look again
                 return None
             with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
                 message = msgspec.msgpack.decode(payload)

@@ -47,7 +47,10 @@ def remove(node: NodeFile, superblock: Superblock | None) -> None:
 
 def _end_collector(superblock: Superblock) -> None:
     """One that outlived everybody else would notice within a second that its node is gone; it has nothing to finish."""
-    pidfd = superblock.collector.open_pidfd() if superblock.get("collector_pid") else None
+    try:
+        pidfd = superblock.collector.open_pidfd() if superblock.get("collector_pid") else None
+    except OSError:  # no descriptor for it: it ends by itself
+        return
     if pidfd is not None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

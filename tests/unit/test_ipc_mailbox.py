@@ -91,3 +91,17 @@ def test_a_new_receiver_begins_empty(box: Mailbox) -> None:
     assert post(box.name, "for the new one")
     assert again.receive() == {"kind": "for the new one"}
     again.close()
+
+
+def test_an_interrupted_look_finds_nothing_and_does_no_harm(box: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted looks again, as he does after every message."""
+
+    class Interrupted:
+        def receive(self, timeout: float) -> None:
+            raise posix_ipc.SignalError("the wait was interrupted")
+
+    assert box.send("hint")
+    with monkeypatch.context() as patched:
+        patched.setattr(box, "_queue", Interrupted())
+        assert box.receive() is None
+    assert box.receive() == {"kind": "hint"}
