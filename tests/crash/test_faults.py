@@ -1,0 +1,213 @@
+"""Goal: whatever system call fails, nothing confirmed is lost, nobody hangs, nothing is left; and the campaign that
+says so can see it.
+
+Method: a seeded part of the fault campaign (warren.tools.fault) on real nodes, and the cases that once found something.
+The library that lets calls fail, and the ledger that judges, are tested by themselves: with calls whose answers are
+known, and with logs in which something is wrong.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warren.tools.bench.harness import real_folder
+from warren.tools.fault import cases, shim
+from warren.tools.fault.__main__ import Campaign
+from warren.tools.fault.cases import Case
+from warren.tools.fault.ledger import Ledger
+
+#: cases, with their seeds, that lost something until it was mended
+FOUND = (
+    ("kill/store/open/store/EIO/1/often/die", 4293759541),  # one refusal, and a file of the store was set aside
+    ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
+)
+CASES, SECONDS = 30, 25.0
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    seed = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
+    print(f"WARREN_TEST_SEED={seed}")
+    made = Campaign(real_folder(None), seed, 1)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("text", "seed"), FOUND)
+def test_what_was_found_stays_mended(campaign: Campaign, text: str, seed: int) -> None:
+    answer = campaign.lanes[0].ask(do="session", cases=[text], seed=seed)
+    assert "failed" not in answer, answer
+    assert answer["violations"] == [], answer
+    assert answer["cases"][0]["violations"] == [], answer
+    assert answer["confirmed"] > 100
+
+
+@pytest.mark.crash
+def test_nothing_confirmed_is_lost(campaign: Campaign) -> None:
+    """Of every kind of call some fail, once each."""
+    counts = campaign.counts()
+    assert {role for _scene, role, _call, _class in counts} >= {"supervisor", "store", "worker", "collector", "client"}
+    planned = [case for case in cases.plan(counts, campaign.report.seed) if case.how == "once"]
+    assert len(planned) > 1000
+    campaign.run(planned, time.monotonic() + SECONDS, CASES)
+    assert campaign.report.violations == [], str(campaign.report)
+    assert campaign.report.fired.total() > 0
+    assert campaign.report.confirmed > 100
+
+
+# -- the library ------------------------------------------------------------------------------------------------------
+
+PROBE = """
+import errno, json, os, sys
+from pathlib import Path
+from warren.tools.fault import shim
+
+below = Path(sys.argv[1])
+ruler = shim.Shim.current()
+said = []
+
+def attempt(call):
+    try:
+        return call()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+def write(name, size):
+    fd = os.open(below / name, os.O_WRONLY | os.O_CREAT)
+    try:
+        return attempt(lambda: os.write(fd, bytes(size)))
+    finally:
+        os.close(fd)
+
+ruler.begin(below)
+ruler.arm(0, "client", "write", "store", "ENOSPC", first=2, every=2, times=2)
+ruler.arm(1, "client", "write", "journal", "short")
+ruler.arm(2, "worker", "sync", "meta", "EIO")
+ruler.arm(3, "client", "fork", "process", "EAGAIN", times=1)
+said.append([write("store/a", 10) for _ in range(3)])  # without a role nothing fails, and nothing is counted
+shim.play("client")
+said.append([write("store/a", 10) for _ in range(7)])
+said.append([write("queues/worker-0/journal/1.jnl", size) for size in (10, 1024, 2000, 1)])
+said.append(attempt(os.fork))
+fd = os.open(below, os.O_RDONLY)
+os.fsync(fd)
+with open("/proc/self/comm", "w") as file:
+    file.write("warren-worker-0")
+said.append(attempt(lambda: os.fsync(fd)))
+ruler.lift()
+said.append(attempt(lambda: os.fsync(fd)))
+counts = {"/".join(key): number for key, number in ruler.counts().items()}
+print(json.dumps([said, counts, [hit.call for hit in ruler.hits()], len(ruler.pids())]))
+"""
+
+
+def test_calls_fail_by_rule_and_role(tmp_path: Path) -> None:
+    below = tmp_path / "node"
+    (below / "store").mkdir(parents=True)
+    (below / "queues" / "worker-0" / "journal").mkdir(parents=True)
+    ruler = shim.Shim(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(below)],
+        env=ruler.environment() | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said, counts, hits, processes = json.loads(done.stdout)
+    assert said == [
+        [10, 10, 10],
+        [10, "ENOSPC", 10, "ENOSPC", 10, 10, 10],
+        [5, 512, 512, 1],
+        "EAGAIN",
+        "EIO",
+        None,
+    ]
+    assert counts["client/write/store"] == 7
+    assert counts["client/create/store"] == 7
+    assert counts["client/sync/meta"] == 1
+    assert counts["worker/sync/meta"] == 2
+    assert hits.count("write") == 6
+    assert processes == 1
+
+
+def test_what_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(shim.ShimError, match="apt-get install gcc"):
+        shim.compiled(tmp_path)
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(shim.ShimError, match="does not compile"):
+        shim.compiled(tmp_path)
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_call_has_its_cases() -> None:
+    counts = {("work", "store", "sync", "store"): 5, ("work", "client", "read", "meta"): 400}
+    planned = cases.plan(counts, 7)
+    assert planned == cases.plan(counts, 7)
+    assert len(planned) == len(set(planned))
+    for error in cases.errors_of("sync", "store"):
+        once = [case.first for case in planned if (case.call, case.error, case.how) == ("sync", error, "once")]
+        assert sorted(once) == [1, 2, 3, 4, 5]
+    many = {case.first for case in planned if (case.call, case.error, case.how) == ("read", "EIO", "once")}
+    assert len(many) == cases.EACH_MAX
+    assert {1, 400} <= many
+    assert not any(case.how == "ever" and case.error == "EINTR" for case in planned)
+    assert all(Case.parse(str(case)) == case for case in planned)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def _judge(tmp_path: Path, *lines: str) -> Ledger:
+    ledger = Ledger()
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines) + "\n")
+    ledger.read(path)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["i small 1", "r small 1 0", "r small 1 0"], "doubled: small 1"),
+        (["i small 1 2", "r small 2 0", "r small 1 0"], "order: small 1 came after 2"),
+        (["r small 1 0"], "invented: small 1"),
+        (["b small: 9 bytes"], "wrong: small: 9 bytes"),
+        (["E put OSError: [Errno 24]"], "foreign error: put OSError"),
+        (["t get 31.0"], "hang: get took 31.0 s"),
+    ],
+)
+def test_the_ledger_complains(tmp_path: Path, lines: list[str], found: str) -> None:
+    complaints = _judge(tmp_path, *lines).complaints
+    assert len(complaints) == 1
+    assert complaints[0].startswith(found)
+
+
+def test_the_ledger_knows_what_is_missing(tmp_path: Path) -> None:
+    ledger = _judge(
+        tmp_path,
+        *("i small 1 2 3", "c small 1 3", "r small 3 0", "r small 3 1"),
+        *("i small 10001", "r small 10001 0", "r small 2 0"),  # another publisher's order is its own
+        *("w 0a 50", "k 0a", "w 0b 60", "k 0b", "x 0b", "d 0b", "w 0c 70", "x 0c", "d 0c"),
+        *("A disk: full", "e put DiskFull: no space", "z"),
+    )
+    assert ledger.complaints == ["order: small 2 came after 3"]
+    assert ledger.missing("small") == [1]
+    ledger.forgive("small")
+    assert ledger.missing("small") == []
+    assert ledger.held() == {b"\n": (50, 1), b"\x0b": (60, 0)}  # a write that nobody confirmed may still come
+    assert ledger.alarms == ["disk: full"]
+    assert ledger.errors == {"DiskFull": 1}

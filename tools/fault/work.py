@@ -1,0 +1,334 @@
+"""What the clients of a fault campaign do, and what they write down outside of the node.
+
+Each runs in a process of its own with a log, one `write` for each entry, before what it announces or after what it
+reports:
+
+    i QUEUE NUMBER…   are about to be put              c QUEUE NUMBER…   were confirmed
+    r QUEUE NUMBER F  was received (F 1: marked)       b TEXT            a body that is not what it says
+    w ID SIZE         is about to be written           k ID…             were confirmed
+    x ID…             are about to be removed          d ID…             are removed, and that is synced
+    e CALL TEXT       an error of Warren               E CALL TEXT       another error: a violation
+    t CALL SECONDS    a call took longer than its timeout and some more
+    A TEXT            an alarm                         z                 everything was done
+
+A body is told from its queue and number (history.py), a message published to the exchange from `fan` and its number.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import warren
+from warren.engine._core import Confirm
+from warren.tools.crash.history import body_of, message_of
+from warren.tools.crash.logs import Log
+from warren.workers.client import Client as NodeClient
+from warren.workers.control import ControlClient
+
+FAN = "fan"
+FANNED = ("fan-a", "fan-b")
+#: is only emptied at the end of a session: it grows, is flushed, and is read from disk
+PILE = "pile"
+SOFT = "soft"
+TAKEN = ("small", "large", SOFT, *FANNED)
+DURABLE = ("small", "large", PILE, *FANNED)
+PUBLISHED_AT_MOST = 10_000  #: messages of one client
+TIMEOUT_S = 1.0
+#: of a call beyond its timeout, on a machine that others load
+GRACE_S = 10.0
+SURE_TIMEOUT_S = 10.0
+ERRORS_MAX = 4
+
+
+class Client:
+    """One client, from its attach to its close."""
+
+    def __init__(self, directory: Path, log: Log, number: int, seed: int, timeout: float = TIMEOUT_S) -> None:
+        self.directory = directory
+        self.log = log
+        self.rng = random.Random(seed)
+        self.timeout = timeout
+        self.next_number = number * PUBLISHED_AT_MOST
+        self.number = number
+        self.errors = 0
+        self.memory = False  #: our own allocations may fail, so MemoryError is an answer
+        self.node: warren.Node
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def attempt(self, what: str, call: Callable[..., Any], *values: Any, within: float = 0.0, **named: Any) -> Any:
+        """What a call returns, or None after noting its error."""
+        return self._call(what, within, call, values, named)[1]
+
+    def done(self, what: str, call: Callable[..., Any], *values: Any, within: float = 0.0, **named: Any) -> bool:
+        """Whether a call went well; its error is noted."""
+        return self._call(what, within, call, values, named)[0]
+
+    def _call(
+        self, what: str, within: float, call: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[bool, Any]:
+        began = time.monotonic()
+        try:
+            return True, call(*values, **named)
+        except warren.Error as error:
+            self.errors += 1
+            self.log.write(f"e {what} {type(error).__name__}: {error}".replace("\n", " "))
+        except BaseException as error:  # noqa: BLE001 - whatever else comes out is what the campaign looks for
+            self.errors += 1
+            kind = "e" if self.memory and isinstance(error, MemoryError) else "E"
+            last = traceback.extract_tb(error.__traceback__)[-3:]
+            where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(last))
+            self.log.write(f"{kind} {what} {type(error).__name__}: {error} ({where})".replace("\n", " "))
+        finally:
+            took = time.monotonic() - began
+            if took > (within or self.timeout) + GRACE_S:
+                self.log.write(f"t {what} {took:.1f}")
+        return False, None
+
+    def attach(self) -> bool:
+        """Attach; False when that was refused."""
+        node = self.attempt("attach", warren.attach, self.directory, timeout=self.timeout, name="fault-client")
+        if node is not None:
+            self.node = node
+        return node is not None
+
+    def close(self) -> None:
+        """Leave the node."""
+        self.attempt("close", self.node.close, within=SURE_TIMEOUT_S)
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def declare(self) -> None:
+        """What all work with, once."""
+        for name in (*TAKEN, PILE):
+            self.attempt("declare", self.queue, name)
+        self.attempt("exchange", self.node.declare_exchange, FAN, type="fanout")
+        for name in FANNED:
+            self.attempt("bind", self.node.bind, name, FAN)
+
+    def queue(self, name: str) -> warren.Queue:
+        """One of the queues."""
+        return self.node.queue(name, durable=name != SOFT)
+
+    def _items(self, count: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        first = self.next_number
+        self.next_number += count
+        return [(first + n, self.rng.choice(sizes)) for n in range(count)]
+
+    def _say(self, letter: str, names: Sequence[str], items: Sequence[tuple[int, int]]) -> None:
+        numbers = " ".join(str(number) for number, _size in items)
+        self.log.write(*(f"{letter} {name} {numbers}" for name in names))
+
+    def put(self, name: str, count: int, sizes: Sequence[int]) -> None:
+        """A batch into a queue, waited for."""
+        items = self._items(count, sizes)
+        self._say("i", [name], items)
+        bodies = [message_of(name, *item) for item in items]
+        if self.done(f"put {name}", lambda: self.queue(name).put_many(bodies, timeout=self.timeout)):
+            self._say("c", [name], items)
+
+    def put_each(self, name: str, count: int, sizes: Sequence[int]) -> None:
+        """One by one without waiting, then all confirms."""
+        confirms = []
+        for item in self._items(count, sizes):
+            self._say("i", [name], [item])
+            body = message_of(name, *item)
+            confirm = self.attempt(f"put {name}", self._put_one, name, body)
+            if confirm is not None:
+                confirms.append((item, confirm))
+        for item, confirm in confirms:
+            if self.done("confirm", confirm.wait, self.timeout):
+                self._say("c", [name], [item])
+
+    def _put_one(self, name: str, body: bytes) -> Confirm | None:
+        return self.queue(name).put(body, wait=False, timeout=self.timeout)
+
+    def fan(self, count: int) -> None:
+        """Messages to an exchange with two queues."""
+        items = self._items(count, (100, 2000, 6000))
+        self._say("i", FANNED, items)
+        bodies = [message_of(FAN, *item) for item in items]
+        if self.done("publish", self.node.publish_many, bodies, FAN, timeout=self.timeout):
+            self._say("c", FANNED, items)
+
+    def take(self, name: str, count: int, *, back: bool) -> int:
+        """Take some and ack them, or give a part of them back."""
+        messages = self.attempt(f"get {name}", lambda: self.queue(name).get_many(count, timeout=0))
+        if not messages:
+            return 0
+        for message in messages:
+            self._received(name, message)
+        given, kept = (messages[1::3], [*messages[0::3], *messages[2::3]]) if back else ([], messages)
+        if given:
+            self.done("nack", lambda: self.queue(name).nack(given))
+        self.done("ack", lambda: self.queue(name).ack(kept))
+        return len(messages)
+
+    def _received(self, name: str, message: warren.Message) -> None:
+        body = self.attempt("body", lambda: bytes(message.body))
+        if body is None:
+            return
+        number, size = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
+        if len(body) < 8 or size != len(body) or body != message_of(FAN if name in FANNED else name, number, size):
+            self.log.write(f"b {name}: {len(body)} bytes {body[:24].hex()}")
+        else:
+            self.log.write(f"r {name} {number} {int(message.redelivered)}")
+
+    def store(self, count: int) -> None:
+        """Write, read and remove messages of the store."""
+        store = self.attempt("store", self.node.store)
+        ids = None if store is None else self.attempt("new_id", lambda: [store.new_id() for _ in range(count)])
+        if not ids:
+            return
+        sizes = [self.rng.choice((50, 900, 7000, 30_000)) for _ in ids]
+        self.log.write(*(f"w {id.hex()} {size}" for id, size in zip(ids, sizes, strict=True)))
+        bodies = [body_of(id, 0, size) for id, size in zip(ids, sizes, strict=True)]
+        if self.done("write", store.write_many, ids, bodies, timeout=self.timeout):
+            self.log.write("k " + " ".join(id.hex() for id in ids))
+            for id, body, found in zip(
+                ids, bodies, self.attempt("read", lambda: store.read_many(ids)) or [], strict=False
+            ):
+                if found != body:
+                    self.log.write(
+                        f"b store: {id.hex()} reads {None if found is None else len(found)} of {len(body)} bytes"
+                    )
+        gone = [id for id in ids if self.rng.random() < 0.8]
+        self.remove(store, gone)
+
+    def remove(self, store: warren.Store, ids: Sequence[bytes]) -> None:
+        """Remove messages, and wait until that is synced."""
+        if not ids:
+            return
+        names = " ".join(id.hex() for id in ids)
+        self.log.write(f"x {names}")
+        if self.done("remove", store.remove, list(ids), timeout=self.timeout) and self.done(
+            "barrier", store.barrier, "synced", timeout=self.timeout
+        ):
+            self.log.write(f"d {names}")
+
+    # -- whole lives --------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Enough of everything that files roll, are flushed and collected; ends early when nothing goes."""
+        if not self.attach():
+            return
+        steps: list[Callable[[], object]] = [
+            lambda: self.store(16),
+            lambda: self.put("small", 60, (100, 3500)),
+            lambda: self.put("large", 6, (5000, 20_000)),
+            lambda: self.put(PILE, 70, (300, 3800)),
+            lambda: self.fan(6),
+            lambda: self.put(SOFT, 6, (200, 6000)),
+            lambda: self.put_each("small", 3, (500, 4500)),
+        ]
+        self.rng.shuffle(steps)
+        steps += [functools.partial(self.take, name, 30, back=True) for name in ("small", "large", SOFT)]
+        steps += [self._come_and_go, functools.partial(self.take, "fan-a", 10, back=False)]
+        for step in steps:
+            step()
+            if self.errors >= ERRORS_MAX:
+                break
+        self.close()
+        self.log.write("z")
+
+    def _come_and_go(self) -> None:
+        """A queue that lives for a moment: the catalog changes."""
+        name = f"moment-{self.number}"
+        if self.done("declare", self.node.queue, name):
+            self.done("delete", self.node.delete_queue, name)
+
+    def prove(self, *, all_of_it: bool, held: dict[bytes, tuple[int, int]]) -> None:
+        """Everything goes again, and what is there is what was confirmed: take it all. Without the pile but at the end.
+
+        `held`: what the store has to have of each id, (size, 1 there, 0 not there).
+        """
+        if not self.attach():
+            return
+        steps: list[Callable[[], object]] = [
+            self.declare,
+            functools.partial(self.put, "small", 3, (100, 5000)),
+            functools.partial(self.fan, 2),
+            functools.partial(self.put, SOFT, 2, (100, 5000)),
+        ]
+        steps += [functools.partial(self._empty, name) for name in ((*TAKEN, PILE) if all_of_it else TAKEN)]
+        steps += [functools.partial(self._look, held, remove=all_of_it)]
+        for step in steps:
+            step()
+            if self.errors:
+                self._alarms()
+                break
+        self.close()
+        if self.errors == 0:
+            self.log.write("z")
+
+    def _empty(self, name: str) -> None:
+        deadline = time.monotonic() + SURE_TIMEOUT_S
+        while not self.errors:
+            if self.take(name, 500, back=False):
+                continue
+            stats = self.attempt("stats", lambda: self.queue(name).stats())
+            if stats is None or not (stats["ready"] or stats["unacked"]):
+                return
+            if time.monotonic() > deadline:
+                self.errors += 1
+                self.log.write(f"e empty {name} does not become empty: {stats}")
+                return
+            time.sleep(0.005)  # what dead clients held is on its way back
+
+    def _look(self, held: dict[bytes, tuple[int, int]], *, remove: bool) -> None:
+        store = self.attempt("store", self.node.store)
+        if store is None:
+            return
+        ids = list(held)
+        found = self.attempt("read", lambda: store.read_many(ids)) if ids else []
+        for id, body in zip(ids, found or [], strict=False):
+            size, there = held[id]
+            if there and body != body_of(id, 0, size):
+                what = "is gone" if body is None else f"reads {len(body)} bytes"
+                self.log.write(f"b store: {id.hex()} of {size} bytes was confirmed and {what}")
+            elif not there and body is not None:
+                self.log.write(f"b store: {id.hex()} was removed and is there")
+        if remove:
+            self.remove(store, [id for id, (_size, there) in held.items() if there])
+
+    def _alarms(self) -> None:
+        def ask() -> None:
+            with ControlClient(self.directory) as control:
+                for row in control.call("status", timeout=SURE_TIMEOUT_S)["alarm_details"]:
+                    self.log.write(f"A {row['alarm']}: {row['cause']}".replace("\n", " "))
+
+        self.attempt("status", ask, within=SURE_TIMEOUT_S)
+
+
+def shorten_declarations(seconds: float) -> None:
+    """Declarations wait for the supervisor 30 s, and take no other time: in this process they wait so long."""
+    for call in (NodeClient.control, ControlClient.call):
+        assert call.__kwdefaults__ is not None
+        call.__kwdefaults__["timeout"] = seconds
+
+
+def play_client(path: Path, run: Callable[[], None]) -> None:
+    """In a forked process: do it, then end. SIGUSR1 prints where it is to `path`."""
+    code = 1
+    try:
+        said = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        null = os.open(os.devnull, os.O_RDWR)
+        for number, fd in ((0, null), (1, said), (2, said)):
+            os.dup2(fd, number)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - the last line of a process
+        traceback.print_exc()
+    finally:
+        os._exit(code)
