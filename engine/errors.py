@@ -147,8 +147,18 @@ class NotYet(Error, NotImplementedError):
 
 #: exit code of a process that must not be restarted (bad directory, newer format, ...)
 EXIT_DO_NOT_RESTART = 3
-#: exit code of a server that found no space on the disk when it started: it is started again until there is some
+#: exit code of a server that found no space on the disk when it started: it is started again until there is some;
+#: those that follow mean other things that it lacked (workers/lack.py)
 EXIT_NO_SPACE = 4
+
+
+def errno_of(error: BaseException | None) -> int:
+    """What the operating system said when an error was raised, 0 when it said nothing."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        error = error.__cause__
+    return 0
 
 
 def by_name(name: str, message: str) -> Error:

@@ -35,7 +35,7 @@ import posix_ipc
 from warren.engine import _core, atomic_file, collection, file_summary, index, quarantine, recovery, segment
 from warren.engine.collection import GarbageCollection, Loss
 from warren.engine.config import Settings
-from warren.engine.errors import LimitError, StoreError
+from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.formats import FILE_STORE, KIND_MESSAGE
 from warren.ipc import _core as shared
 from warren.ipc import mailbox, names
@@ -651,7 +651,7 @@ class StoreHost:
             (store.folder / f"{made.file}{recovery.SUFFIX}").unlink(missing_ok=True)
             store.file_wanted = True
             self._block(
-                store, f"file {made.file} has no row in the file summary ({error}): raise the setting summary_rows"
+                store, f"file {made.file} has no row in the file summary ({error}): raise the setting summary_rows", 0
             )
             return
         look = self.core.look(store.number)
@@ -667,10 +667,11 @@ class StoreHost:
         store.give_back(number)
         store.file_coming = False
         store.file_wanted = True
-        self._block(store, str(error))
+        self._block(store, str(error), errno_of(error))
 
-    def _block(self, store: MessageStore, reason: str) -> None:
-        """Writes wait; the next try is at the next timer."""
+    def _block(self, store: MessageStore, reason: str, number: int) -> None:
+        """Writes wait; the next try is at the next timer. `number`: the errno, 0: it is something else."""
+        self.superblock.server_set(store.number, "file_error", number)
         if not store.disk_full:
             store.disk_full = True
             say(f"{FOLDERS[store.number]} store: writes wait: {reason}")

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import msgspec
 
 from warren.engine import _core, atomic_file, queue_index, segment
-from warren.engine.errors import QueueNotFound, StoreError, UsageError
+from warren.engine.errors import QueueNotFound, StoreError, UsageError, errno_of
 from warren.engine.formats import FILE_JOURNAL
 from warren.engine.queue_arguments import QueueArguments
 from warren.engine.queue_index import Folder, Recovered
@@ -398,9 +398,11 @@ class QueueService:
         self._wanted.add(transient)
         self._files.want(transient, self._next[transient])
 
-    def _short_of_space(self, transient: bool, short: bool) -> None:
+    def _short_of_space(self, transient: bool, error: StoreError | None) -> None:
         """Raise or clear this worker's disk alarm; the supervisor sums up those of all servers."""
-        before = bool(self._no_space)
+        short, before = error is not None, bool(self._no_space)
+        if short or not self._no_space - {transient}:
+            self.options.superblock.server_set(self.server, "file_error", errno_of(error))
         (self._no_space.add if short else self._no_space.discard)(transient)
         if bool(self._no_space) == before:
             return
@@ -425,7 +427,7 @@ class QueueService:
             else:
                 self._retry[transient] = time.monotonic() + RETRY_S
                 self.options.say(f"no new journal file: {made}")
-            self._short_of_space(transient, not isinstance(made, segment.Created))
+            self._short_of_space(transient, None if isinstance(made, segment.Created) else made)
             self.engine.pending(EVENT_CONTROL, False)
         while self._index.done:
             then, result = self._index.done.popleft()

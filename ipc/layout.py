@@ -98,6 +98,13 @@ CONSTANTS: dict[str, int] = {
     "SHORT_MEMORY": 1,
     "SHORT_DISK": 2,
     "SHORT_OWN_MEMORY": 4,
+    # what a server lacked when it could not start, so that it is started again and again (server.lacks)
+    "LACK_DISK": 1,
+    "LACK_SHM": 2,
+    "LACK_SEGMENTS": 3,
+    "LACK_MEMORY": 4,
+    "LACK_FILES": 5,
+    "LACK_SLOTS": 6,
     "PRESSURE_PAGE": 500,
     # client slot state, low 8 bits of the claim word
     "SLOT_FREE": 0,
@@ -261,6 +268,8 @@ SERVER = Struct(
         Field("error", 40, "a32", "errno that froze the durable horizon, 0 if none"),
         Field("restarts", 44, "u32", "restarts counted by the supervisor"),
         Field("alarms", 48, "a32", "ALARM_… bits that this server raises (server); the supervisor sums them up in the superblock"),
+        Field("file_error", 52, "a32", "errno for which the next file was not made, 0: that is not known; with ALARM_DISK (server)"),
+        Field("lacks", 56, "a32", "LACK_…: what it lacked when it could not start, 0: nothing (supervisor)"),
         Field("sleeping", 64, "a32", "1: the server sleeps on this word (futex); whoever flips it to 0 wakes it"),
         Field("messages", 128, "a64", "messages with a positive reference count (store) or in queues (worker)"),
         Field("files", 136, "a64", "segment files"),

@@ -25,6 +25,10 @@ class RegionError(OSError):
     """A region could not be made or attached; the message says why and what to do."""
 
 
+class SegmentRefused(RegionError):
+    """The kernel makes no System V segment of that size: a limit, or no memory."""
+
+
 class Region:
     """A mapped region. `.buffer` is a writable memoryview of `size` bytes; it stays valid until close()."""
 
@@ -152,7 +156,7 @@ def sysv_create(size: int, touch: bool = True) -> Region:
     try:
         id = _core.segment_create(size)
     except (OSError, ValueError, OverflowError) as error:
-        raise RegionError(
+        raise SegmentRefused(
             getattr(error, "errno", None) or errno.EINVAL,
             f"cannot make a System V segment of {size} bytes: {getattr(error, 'strerror', None) or error}; "
             "see limits kernel.shmmni, kernel.shmmax, kernel.shmall",

@@ -16,6 +16,8 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -28,6 +30,8 @@ from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
+from warren.workers import lack
+from warren.workers.lack import size as size  # for figures of alarms everywhere
 
 MEMORY, DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
 SYNC_FAILED, SERVER_FAILED = CONSTANTS["ALARM_SYNC_FAILED"], CONSTANTS["ALARM_SERVER_FAILED"]
@@ -46,6 +50,7 @@ MEMORY_CLEARS, DISK_CLEARS = 0.95, 1.1
 MACHINE_PRESSES = 0.9
 #: private memory of a server with nothing in its queues
 PROCESS_BYTES = 64 * MIB
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: more than any machine has: how version 1 of control groups says "no limit"
 NO_LIMIT = 1 << 60
 
@@ -125,6 +130,11 @@ def own_memory(node_id: int, pids: Iterable[int]) -> int:
                 with contextlib.suppress(OSError):
                     used += entry.stat(follow_symlinks=False).st_blocks * 512
     return used
+
+
+def _free_shared() -> int:
+    found = os.statvfs(SHM_DIRECTORY)
+    return found.f_bavail * found.f_frsize
 
 
 def free_disk(path: Path) -> int:
@@ -231,27 +241,73 @@ class Alarms:
 # -- everybody's side -----------------------------------------------------------------------------------------------
 
 
-def size(number: int) -> str:
-    """Bytes for people."""
-    value, unit = float(number), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{number} bytes" if unit == "bytes" else f"{value:.4g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+def _rows(superblock: Superblock, bit: int) -> list[int]:
+    return [server for server in range(superblock.servers_n) if superblock.server_get(server, "alarms") & bit]
 
 
 def _raised_by(superblock: Superblock, bit: int) -> list[str]:
-    return [
-        names.role_of(server) for server in range(superblock.servers_n) if superblock.server_get(server, "alarms") & bit
-    ]
+    """Servers that run and raise an alarm."""
+    rows = [server for server in _rows(superblock, bit) if not superblock.server_get(server, "lacks")]
+    return list(dict.fromkeys(map(names.role_of, rows)))
+
+
+def _lacking(superblock: Superblock, bit: int) -> dict[int, list[str]]:
+    """LACK_… → servers that cannot start for it."""
+    found: dict[int, list[str]] = {}
+    for server in _rows(superblock, bit):
+        kind, name = superblock.server_get(server, "lacks"), names.role_of(server)
+        if kind in lack.WORDS and name not in found.setdefault(kind, []):
+            found[kind].append(name)
+    return found
+
+
+def _cannot_start(kind: int, who: list[str]) -> str:
+    figures = lack.figures(kind)
+    return f"there is no {lack.WORDS[kind]} to start the {', '.join(who)}{f' ({figures})' if figures else ''}"
+
+
+def _file_errors(superblock: Superblock) -> dict[int, list[str]]:
+    """errno → servers that run and cannot make their next file for it."""
+    found: dict[int, list[str]] = {}
+    for server in _rows(superblock, DISK):
+        if not superblock.server_get(server, "lacks"):
+            found.setdefault(superblock.server_get(server, "file_error"), []).append(names.role_of(server))
+    return found
+
+
+def _no_file(number: int, who: str, free: str) -> str:
+    """Why servers cannot make their next file."""
+    if number in _NO_SPACE:
+        quota = ": the quota of this user is used up" if number == errno.EDQUOT else ""
+        return (
+            f"there is no space for the next file of the {who}{quota} ({free} are free; "
+            "a larger setting disk_free_bytes_min would have warned before)"
+        )
+    said = f"{os.strerror(number)}, {errno.errorcode[number]}" if number in errno.errorcode else "see its log"
+    return f"the next file of the {who} cannot be made: {said}"
+
+
+def _file_advice(number: int) -> str:
+    if number in _NO_SPACE:
+        return "free some space"
+    if number in (errno.EACCES, errno.EPERM):
+        return "give the user who runs the node the right to write in every folder of its directory"
+    if number == errno.EROFS:
+        return "see in the kernel's log why the file system is read-only, and mount it writable"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "raise `ulimit -n` and start the node again, or fs.file-max"
+    if number in (errno.ENOMEM, errno.EAGAIN):
+        return "free memory"
+    if number == errno.EIO:
+        return "look at the disk, and into the kernel's log"
+    return "mend what DIR/log says"
 
 
 def cause(superblock: Superblock, bit: int) -> str:
     """Why an alarm is on, with figures and the setting that matters."""
     short, get = superblock.get("shortages"), superblock.get
     servers = ", ".join(_raised_by(superblock, bit))
-    reasons = []
+    reasons = [_cannot_start(kind, who) for kind, who in _lacking(superblock, bit).items()]
     if bit == MEMORY:
         if short & SHORT_MEMORY:
             reasons.append(
@@ -265,8 +321,9 @@ def cause(superblock: Superblock, bit: int) -> str:
             )
         if servers:
             reasons.append(
-                f"there is no shared memory for the {servers} ({size(get('memory_used'))} of the machine's are in use; "
-                "settings images_n, file_bytes, memory_used_max)"
+                f"there is no shared memory for the {servers} ({SHM_DIRECTORY}: {lack.figures(lack.SHM)}; "
+                f"{size(get('memory_used'))} of the machine's memory are in use; settings images_n, file_bytes, "
+                "memory_used_max)"
             )
     elif bit == DISK:
         free = size(get("disk_free"))
@@ -275,11 +332,7 @@ def cause(superblock: Superblock, bit: int) -> str:
                 f"{free} are free on the disk of the node, less than {size(get('disk_limit'))} "
                 "(setting disk_free_bytes_min)"
             )
-        if servers:
-            reasons.append(
-                f"there is no space for the next file of the {servers} ({free} are free; "
-                "a larger setting disk_free_bytes_min would have warned before)"
-            )
+        reasons += [_no_file(number, ", ".join(who), free) for number, who in _file_errors(superblock).items()]
     elif bit == SYNC_FAILED:
         reasons.append(
             f"the disk refused to make data of the {servers or 'node'} durable; nothing of it is confirmed until the "
@@ -302,10 +355,14 @@ def cause(superblock: Superblock, bit: int) -> str:
 def advice(superblock: Superblock, bit: int) -> str:
     """What ends an alarm that blocks publishers."""
     get = superblock.get
+    todo = [lack.advice(kind) for kind in _lacking(superblock, bit)]
     if bit == DISK:
-        enough = get("disk_limit") * DISK_CLEARS if get("shortages") & SHORT_DISK else 0
-        until = f" (until {size(int(enough))} are free)" if enough else ""
-        return f"free some space{until}; publishers go on by themselves"
+        if get("shortages") & SHORT_DISK:
+            todo.append(f"free some space (until {size(int(get('disk_limit') * DISK_CLEARS))} are free)")
+        todo += [_file_advice(number) for number in _file_errors(superblock)]
+        return f"{'; '.join(dict.fromkeys(todo)) or 'free some space'}; publishers go on by themselves"
+    if todo:
+        return f"{'; '.join(todo)}; it is tried again each second, and publishers go on by themselves"
     return "consumers drain on; free memory, or raise the setting; publishers go on by themselves"
 
 
@@ -322,7 +379,7 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
             "cause": cause(superblock, bit),
             "since": get(since) / 1000,
             "blocks_publishers": bit in (MEMORY, DISK),
-            "servers": _raised_by(superblock, bit),
+            "servers": [*_raised_by(superblock, bit), *itertools.chain(*_lacking(superblock, bit).values())],
         }
         if bit == MEMORY:
             row |= {
@@ -330,6 +387,7 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
                 "limit_bytes": get("memory_limit"),
                 "own_bytes": get("memory_own"),
                 "own_limit_bytes": get("memory_own_limit"),
+                "shared_free_bytes": _free_shared(),
                 "settings": ["memory_used_max", "memory_own_max"],
             }
         elif bit == DISK:

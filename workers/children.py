@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from warren.engine.errors import EXIT_DO_NOT_RESTART, EXIT_NO_SPACE, Error, FormatVersionError, PermissionRefused
+from warren.engine.errors import EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
+from warren.workers import lack
 
 DEATHS_MAX = 10
 DEATHS_WINDOW_S = 60.0
@@ -38,7 +39,7 @@ DEATHS_WINDOW_S = 60.0
 DEATHS_AT_ONCE = 4
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
-NO_SPACE_EVERY_S = 1.0
+LACK_EVERY_S = 1.0
 LOG_BYTES_MAX = 1 << 20
 
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2}
@@ -63,7 +64,7 @@ class Role:
     deaths: list[tuple[float, bool]] = field(default_factory=list)  #: when, and whether it had served
     restart_at: float | None = None
     failed: bool = False
-    short: bool = False  #: the last incarnation found no space on the disk
+    lack: int = 0  #: LACK_…: what the last incarnation lacked when it could not start
     finishing: bool = False  #: started while the node ends, to do what is still submitted; once
 
     @property
@@ -138,7 +139,13 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
         os.close(gate_read)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
-        role.pidfd = os.pidfd_open(pid)
+        try:
+            role.pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.close(gate_write)  # so it leaves at once
+            gate_write = -1
+            os.waitpid(pid, 0)
+            raise
         role.identity = Identity.of(pid)
         role.adopted = False
         role.restart_at = None
@@ -147,7 +154,8 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
         with contextlib.suppress(BrokenPipeError):
             os.write(gate_write, b"g")
     finally:
-        os.close(gate_write)
+        if gate_write >= 0:
+            os.close(gate_write)
 
 
 def adopt(role: Role, superblock: Superblock) -> bool:
@@ -168,7 +176,7 @@ def reap(role: Role) -> str:
     pid = role.identity.pid
     os.close(role.pidfd)
     role.pidfd = -1
-    role.short = False
+    role.lack = 0
     if role.adopted:
         return "ended"
     with contextlib.suppress(ChildProcessError):
@@ -176,7 +184,7 @@ def reap(role: Role) -> str:
         code = os.waitstatus_to_exitcode(status)
         if code == EXIT_DO_NOT_RESTART:
             role.failed = True
-        role.short = code == EXIT_NO_SPACE
+        role.lack = lack.of_exit_code(code)
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return "ended"
 
@@ -185,11 +193,11 @@ def record_death(role: Role, now: float, served: bool) -> None:
     """Count a death: sets when to start the role again, or `failed` when it died too often.
 
     At once after the first death, and after some more when the role had come up each time: then something outside of it
-    killed it, and its clients wait. Else later and later. Who finds no space on the disk does not die of it: it is
-    tried for as long as that lasts.
+    killed it, and its clients wait. Else later and later. Who lacks room (lack.py) does not die of it: it is tried for
+    as long as that lasts.
     """
-    if role.short:
-        role.restart_at = now + NO_SPACE_EVERY_S
+    if role.lack:
+        role.restart_at = now + LACK_EVERY_S
         return
     role.deaths = [(when, up) for when, up in role.deaths if now - when < DEATHS_WINDOW_S] + [(now, served)]
     if len(role.deaths) >= DEATHS_MAX and role.vital:
@@ -263,10 +271,16 @@ def _child(
     except (FormatVersionError, PermissionRefused) as error:
         code = EXIT_DO_NOT_RESTART
         print(f"warren: {error}", file=sys.stderr)
-    except Error as error:
-        print(f"warren: {error}", file=sys.stderr)
-    except BaseException:  # noqa: BLE001 - the last line of a process: whatever it is goes into its log
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - the last line of a process: whatever it is goes into its log
+        lacked = lack.of_error(error)
+        if lacked:
+            code = lack.exit_code(lacked)
+            if lacked != role.lack:  # else the one before has said so
+                print(f"{stamp()} {role.name} finds no {lack.WORDS[lacked]}: {error}", file=sys.stderr)
+        elif isinstance(error, Error):
+            print(f"warren: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()

@@ -23,9 +23,7 @@ from warren.engine.catalog import QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
     EXIT_DO_NOT_RESTART,
-    EXIT_NO_SPACE,
     CorruptRecord,
-    DiskFull,
     Error,
     FormatVersionError,
     PermissionRefused,
@@ -38,6 +36,7 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import SlotView, Superblock
+from warren.workers import lack
 from warren.workers.launch import Succession
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Worker:
         self._slot: SlotView | None = None
         self._succession = Succession(NodeDirectory(directory), say)
         self._dead_letters: Forwarder | None = None
-        self._serving = False
+        self._serving = self._served = False
         self._has_companions = False
         self._catalog = catalog_log.Reader(directory)
         self.service: QueueService | None = None
@@ -168,6 +167,7 @@ class Worker:
         timages = self._images("timages", generation, images_bytes, old)
         next_transient = queue_index.next_file_of(timages.buffer, settings.images_n)
         stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
+        self._stack.callback(self._forget_statistics, stats.name)
         self._slot, own = self._claim_slot()
         engine = _core.QueueEngine(
             superblock.buffer,
@@ -227,7 +227,7 @@ class Worker:
                     f"{engine.counters()['messages']} messages, {recovered.frames} frames, "
                     f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
                 )
-                self._serving = True
+                self._serving = self._served = True
                 self._forward_dead_letters()
                 service.serve()
                 superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
@@ -250,6 +250,11 @@ class Worker:
         self._stores.clear()
         self._stack.close()
         self.superblock.close()
+
+    def _forget_statistics(self, name: str) -> None:
+        """A start that failed leaves no region that the next one does not take over: it may fail for long."""
+        if not self._served:
+            regions.posix_unlink(name)
 
     def _unlink(self, generations: list[int]) -> None:
         for generation in generations:
@@ -376,11 +381,9 @@ def run_queue_worker(
     except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
         say(f"worker {worker} cannot serve: {error}")
         return EXIT_DO_NOT_RESTART
-    except DiskFull as error:
-        if instance.superblock.state != CONSTANTS["NODE_RUNNING"]:
-            say(f"worker {worker} failed: {error}")  # later the supervisor says so, once, not a line with each start
-        return EXIT_NO_SPACE
     except Error as error:
+        if lack.of_error(error):
+            raise  # children.py says so, once
         say(f"worker {worker} failed: {error}")
         return 1
     finally:

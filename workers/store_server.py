@@ -22,8 +22,6 @@ import sysv_ipc
 from warren.engine.config import Settings
 from warren.engine.errors import (
     EXIT_DO_NOT_RESTART,
-    EXIT_NO_SPACE,
-    DiskFull,
     FormatVersionError,
     LimitError,
     PermissionRefused,
@@ -44,7 +42,7 @@ DRAINING = CONSTANTS["NODE_DRAINING"]
 def run_store_server(directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int | None) -> int:
     """Serve both stores of a node until it is told to end; returns the exit code.
 
-    0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed. 4: no space on the disk.
+    0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed. What it lacks is raised.
     """
     superblock = Superblock.attach(node_id)
     lock = _take_lock(superblock.get("store_lock_key"))
@@ -74,11 +72,6 @@ def run_store_server(directory: Path, node_id: int, settings: Settings, supervis
         say(str(refused))
         host.close()
         return 1 if isinstance(refused, SystemLimit) else EXIT_DO_NOT_RESTART
-    except DiskFull as full:
-        if superblock.state != CONSTANTS["NODE_RUNNING"]:
-            say(str(full))  # later the supervisor says so, once
-        host.close()
-        return EXIT_NO_SPACE
     except BaseException:
         host.close()  # ends the committers, so that the process can end
         raise

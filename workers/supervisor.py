@@ -54,7 +54,7 @@ from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
-from warren.workers import children, remains
+from warren.workers import children, lack, remains
 from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
@@ -487,6 +487,7 @@ class Supervisor:
         try:
             children.start(role, self._superblock, self._own_pidfd, self._close_in_child)
         except OSError as error:
+            role.lack = lack.of_error(error)
             self._say(f"cannot start {role.name}: {error}")
             self._died(role)
             return
@@ -500,7 +501,6 @@ class Supervisor:
         self._selector.unregister(role.pidfd)
         pid = role.identity.pid if role.identity else 0
         how = children.reap(role)
-        role.short &= self._superblock.state == RUNNING  # a node that never was up says why, and ends
         role.identity = None
         self._superblock.slots_changed()
         draining = self._superblock.state == DRAINING
@@ -516,8 +516,15 @@ class Supervisor:
                 self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}")
             self._clients.scan()
             return
-        if role.short:
-            self._say(f"{role.name} finds no space on the disk and is started again until there is some", once=True)
+        if role.lack:
+            what = lack.WORDS[role.lack]
+            if role.vital and self._superblock.state in (CREATING, STARTING):  # it never was up: it says why, and ends
+                role.set_state(self._superblock, FAILED)
+                figures = lack.figures(role.lack)
+                said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
+                self.stop(f"{said}; {lack.advice(role.lack)}; see {role.log}", 1)
+                return
+            self._say(f"{role.name} finds no {what} and is started again until there is some", once=True)
         else:
             self._say(f"{role.name} (process {pid}) {how}")
         self._died(role)
@@ -536,6 +543,11 @@ class Supervisor:
         fatal = role.failed  # it said so itself
         if not fatal:
             children.record_death(role, now, role.served(self._superblock))
+        for server in role.servers:
+            self._superblock.server_set(server, "lacks", role.lack)
+            if role.lack:
+                raised = self._superblock.server_get(server, "alarms") | lack.ALARMS[role.lack]
+                self._superblock.server_set(server, "alarms", raised)
         if not role.failed:
             role.set_state(self._superblock, DOWN)
             role.count_restart(self._superblock)
@@ -639,6 +651,11 @@ class Supervisor:
 
     def _check_alarms(self) -> None:
         """The alarms of the node: what the machine is short of, and what the servers raise themselves."""
+        for role in self._roles:
+            if role.lack and role.running and role.served(self._superblock):
+                role.lack = 0
+                for server in role.servers:
+                    self._superblock.server_set(server, "lacks", 0)
         for line in self._alarms.check(any(role.failed and role.vital for role in self._roles)):
             self._say(line)
 

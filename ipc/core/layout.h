@@ -65,6 +65,12 @@
 #define WR_SHORT_MEMORY 1
 #define WR_SHORT_DISK 2
 #define WR_SHORT_OWN_MEMORY 4
+#define WR_LACK_DISK 1
+#define WR_LACK_SHM 2
+#define WR_LACK_SEGMENTS 3
+#define WR_LACK_MEMORY 4
+#define WR_LACK_FILES 5
+#define WR_LACK_SLOTS 6
 #define WR_PRESSURE_PAGE 500
 #define WR_SLOT_FREE 0
 #define WR_SLOT_CLAIMED 1
@@ -146,7 +152,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x170a1a04cc71c84full
+#define WR_LAYOUT_HASH 0x4919ddd6e69e07c1ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -256,7 +262,9 @@ typedef struct {
     _Atomic uint32_t error; /* errno that froze the durable horizon, 0 if none */
     uint32_t restarts; /* restarts counted by the supervisor */
     _Atomic uint32_t alarms; /* ALARM_… bits that this server raises (server); the supervisor sums them up in the superblock */
-    uint8_t pad0_[12];
+    _Atomic uint32_t file_error; /* errno for which the next file was not made, 0: that is not known; with ALARM_DISK (server) */
+    _Atomic uint32_t lacks; /* LACK_…: what it lacked when it could not start, 0: nothing (supervisor) */
+    uint8_t pad0_[4];
     _Atomic uint32_t sleeping; /* 1: the server sleeps on this word (futex); whoever flips it to 0 wakes it */
     uint8_t pad1_[60];
     _Atomic uint64_t messages; /* messages with a positive reference count (store) or in queues (worker) */
@@ -294,6 +302,8 @@ _Static_assert(offsetof(wr_server, index_generation) == 32, "wr_server.index_gen
 _Static_assert(offsetof(wr_server, error) == 40, "wr_server.error");
 _Static_assert(offsetof(wr_server, restarts) == 44, "wr_server.restarts");
 _Static_assert(offsetof(wr_server, alarms) == 48, "wr_server.alarms");
+_Static_assert(offsetof(wr_server, file_error) == 52, "wr_server.file_error");
+_Static_assert(offsetof(wr_server, lacks) == 56, "wr_server.lacks");
 _Static_assert(offsetof(wr_server, sleeping) == 64, "wr_server.sleeping");
 _Static_assert(offsetof(wr_server, messages) == 128, "wr_server.messages");
 _Static_assert(offsetof(wr_server, files) == 136, "wr_server.files");

@@ -3,6 +3,7 @@
 Method: `Alarms` on a superblock of its own with probes that the test sets; control groups as trees of files.
 """
 
+import errno
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -151,8 +152,32 @@ def test_what_cannot_be_read_changes_nothing(world: World) -> None:
     assert world.superblock.get("pressure") > 1000
 
 
+@pytest.mark.parametrize(
+    ("number", "said", "todo"),
+    [
+        (errno.EDQUOT, "the quota of this user is used up", "free some space"),
+        (errno.EACCES, "cannot be made: Permission denied, EACCES", "the right to write"),
+        (errno.EROFS, "cannot be made: Read-only file system, EROFS", "mount it writable"),
+        (errno.EIO, "cannot be made: Input/output error, EIO", "look at the disk"),
+        (errno.EMFILE, "cannot be made: Too many open files, EMFILE", "ulimit -n"),
+        (errno.ENOMEM, "cannot be made: Cannot allocate memory, ENOMEM", "free memory"),
+        (errno.ENOTDIR, "cannot be made: Not a directory, ENOTDIR", "mend what DIR/log says"),
+        (0, "cannot be made: see its log", "mend what DIR/log says"),
+    ],
+)
+def test_the_disk_alarm_says_what_the_system_said(world: World, number: int, said: str, todo: str) -> None:
+    world.superblock.server_set(2, "alarms", DISK)
+    world.superblock.server_set(2, "file_error", number)
+    world.check()
+    (row,) = alarms.described(world.superblock)
+    assert said in row["cause"]
+    assert todo in row["text"]
+    assert ("no space" in row["cause"]) == (number == errno.EDQUOT)
+
+
 def test_servers_alarms_name_the_server(world: World) -> None:
     world.superblock.server_set(2, "alarms", DISK)
+    world.superblock.server_set(2, "file_error", errno.ENOSPC)
     assert world.check() == DISK
     (row,) = alarms.described(world.superblock)
     assert row["servers"] == ["worker-0"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from warren.workers import children
+from warren.workers import children, lack
 
 
 def role(vital: bool = True) -> children.Role:
@@ -45,8 +45,8 @@ def test_too_many_deaths_are_the_end_of_a_vital_role_only() -> None:
 def test_a_server_without_space_is_tried_for_as_long_as_that_lasts() -> None:
     died = role()
     delays(died, [True] * 3)
-    died.short = True
-    assert delays(died, [False] * 3 * children.DEATHS_MAX) == [children.NO_SPACE_EVERY_S] * 3 * children.DEATHS_MAX
+    died.lack = lack.DISK
+    assert delays(died, [False] * 3 * children.DEATHS_MAX) == [children.LACK_EVERY_S] * 3 * children.DEATHS_MAX
     assert not died.failed
-    died.short = False
+    died.lack = 0
     assert delays(died, [True]) == [0]

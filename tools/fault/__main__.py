@@ -28,6 +28,7 @@ from typing import Any
 from warren.tools.bench.harness import real_folder
 from warren.tools.fault import shim
 from warren.tools.fault.cases import Case, plan
+from warren.workers import interpreter
 
 #: how much of a session a case takes: one that kills or starts costs more
 SESSION = 8
@@ -43,11 +44,11 @@ class Lane:
         self.ruler = shim.Shim(folder, library)
         self.errors = open(folder / "lane.err", "wb")  # noqa: SIM115 - open as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "warren.tools.fault.lane", str(folder)],
+            interpreter.command("warren.tools.fault.lane", str(folder)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=self.ruler.environment(),
+            env=interpreter.environment(self.ruler.environment()),
             start_new_session=True,  # Ctrl-C ends the campaign in good order
             text=True,
         )

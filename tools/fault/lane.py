@@ -21,7 +21,7 @@ from warren.workers import children
 from warren.workers.supervisor import RealServers
 
 #: of the supervisors that are forked here: servers that die again and again do so in a tenth of the time
-BACKOFF_MAX_S, NO_SPACE_EVERY_S = 0.3, 0.1
+BACKOFF_MAX_S, LACK_EVERY_S = 0.3, 0.1
 
 
 def _do(ruler: shim.Shim, folder: Path, order: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    children.BACKOFF_MAX_S, children.NO_SPACE_EVERY_S = BACKOFF_MAX_S, NO_SPACE_EVERY_S
+    children.BACKOFF_MAX_S, children.LACK_EVERY_S = BACKOFF_MAX_S, LACK_EVERY_S
     RealServers()  # loads what the servers need, so that a start has nothing to load
     children.freeze()
     ruler = shim.Shim.current()

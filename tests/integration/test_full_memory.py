@@ -1,0 +1,169 @@
+"""Goal: whoever of a node dies while /dev/shm is full is started again until there is room, says so in words, and
+nothing confirmed is lost; a node that cannot start for it says why.
+
+Method: a program in a mount namespace of its own, with a small /dev/shm, so that nobody else's is filled. It fills what
+is left, kills a process of its node, looks at the alarm, makes room, and reads everything.
+"""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import posix_ipc
+import pytest
+
+from warren.engine.errors import DiskFull, LimitError, StoreError
+from warren.ipc import region
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.superblock import SlotsFull
+from warren.workers import interpreter, lack
+
+pytestmark = pytest.mark.integration
+
+IN_NAMESPACE = """
+import os, subprocess, sys
+if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sys.argv.pop(1)}", "none", "/dev/shm"]).returncode:
+    sys.exit(77)
+"""
+PROGRAM = (
+    IN_NAMESPACE
+    + """
+import json, signal, time
+import warren
+from warren.workers.control import ControlClient
+
+directory, role, index = sys.argv[1], sys.argv[2], int(sys.argv[3])
+settings = {"workers": 2, "file_bytes": 1 << 20, "arena_bytes": 1 << 20, "message_bytes_max": 1 << 18}
+
+def until(condition, what):
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+    return found
+
+def report():
+    with ControlClient(directory) as control:
+        return control.call("status", timeout=30)
+
+def process():
+    return next(p for p in report()["processes"] if (p["role"], p["index"]) == (role, index))
+
+def fill():
+    with open("/dev/shm/ballast", "ab") as file:
+        size = 1 << 20
+        while size:
+            try:
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+                file.seek(0, 2)
+            except OSError:
+                size //= 2
+
+with warren.open(directory, idle_exit=60, **settings) as node:
+    queues = [node.queue(f"q{n}") for n in range(8)]
+    for queue in queues:
+        queue.put_many([b"small", bytes(9000)])
+    old = process()
+    fill()
+    os.kill(old["pid"], signal.SIGKILL)
+    said = {}
+    if role in ("store", "queue_worker"):
+        def alarm():
+            fill()  # what died leaves some
+            rows = [row for row in report()["alarm_details"] if row["alarm"] == "memory"]
+            return next((row for row in rows if "to start" in row["text"]), None)
+        said["alarm"] = until(alarm, "an alarm")
+        first = process()["restarts"]
+        until(lambda: process()["restarts"] >= first + 2, "more starts")
+        said["messages"] = report()["messages"]
+    os.unlink("/dev/shm/ballast")
+    until(lambda: process()["state"] == "ready" and process()["pid"] not in (None, old["pid"]), "another process")
+    until(lambda: not report()["alarms"], "the end of the alarm")
+    bodies = [message.body for queue in queues for message in queue.get_many(2, timeout=30)]
+    assert bodies == [b"small", bytes(9000)] * 8, [len(body) for body in bodies]
+    said["left"] = sorted(name for name in os.listdir("/dev/shm") if "qstats" in name)
+    with ControlClient(directory) as control:
+        control.call("stop")
+print(json.dumps(said))
+"""
+)
+
+
+def in_namespace(program: str, *words: str, timeout: float = 110) -> "subprocess.CompletedProcess[str]":
+    command = ["unshare", "--mount", sys.executable, "-P", "-c", program, *words]
+    done = subprocess.run(
+        command, env=interpreter.environment(), capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip(f"a /dev/shm of its own needs the right to mount: {done.stderr.strip()}")
+    return done
+
+
+@pytest.mark.parametrize("who", ["store", "queue_worker", "collector", "supervisor"])
+def test_a_death_while_shared_memory_is_full(tmp_path: Path, who: str) -> None:
+    directory = tmp_path / "node"
+    done = in_namespace(PROGRAM, "80m", str(directory), who, "0")
+    logs = {path.name: path.read_text() for path in (directory / "log").glob("*.log")}
+    assert done.returncode == 0, done.stderr + str(logs)
+    assert not [name for name, text in logs.items() if "Traceback" in text], logs
+    said = json.loads(done.stdout)
+    assert len(said["left"]) == 2, "one region of statistics for each worker"
+    if who in ("store", "queue_worker"):
+        name = {"store": "store", "queue_worker": "worker-0"}[who]
+        assert f"there is no room in /dev/shm to start the {name} (" in said["alarm"]["text"]
+        assert "of 80 MiB are free" in said["alarm"]["text"]
+        assert "remount" in said["alarm"]["text"]
+        assert said["alarm"]["servers"] == [name]
+        assert sum("finds no room in /dev/shm" in line for line in said["messages"]) == 1
+        assert logs[f"{name}.log"].count("finds no room in /dev/shm") == 1
+
+
+def test_a_start_without_shared_memory_says_why(tmp_path: Path) -> None:
+    """Enough for the superblock, and for nothing else."""
+    program = IN_NAMESPACE + "os.execv(sys.executable, [sys.executable, '-P', '-m', 'warren', *sys.argv[1:]])"
+    small = ("--set", "file_bytes=1048576", "--set", "message_bytes_max=100000")
+    done = in_namespace(program, "3m", "up", str(tmp_path / "node"), *small)
+    assert done.returncode == 1
+    assert "finds no room in /dev/shm (" in done.stderr
+    assert "of 3 MiB are free" in done.stderr
+    assert "Traceback" not in done.stderr + "".join(path.read_text() for path in (tmp_path / "node/log").glob("*"))
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DiskFull("x"), "DISK"),
+        (region.RegionError(errno.ENOSPC, "x"), "SHM"),
+        (region.RegionError(errno.ENOMEM, "x"), "MEMORY"),
+        (region.SegmentRefused(errno.ENOSPC, "x"), "SEGMENTS"),
+        (region.SegmentRefused(errno.ENOMEM, "x"), "MEMORY"),
+        (MemoryError(), "MEMORY"),
+        (OSError(errno.EAGAIN, "fork"), "FILES"),
+        (caused(StoreError("x"), OSError(errno.EMFILE, "x")), "FILES"),
+        (SlotsFull(), "SLOTS"),
+        (LimitError("x"), None),
+        (region.RegionError(errno.ENOENT, "x"), None),
+        (OSError(errno.EIO, "x"), None),
+        (posix_ipc.ExistentialError("x"), None),
+    ],
+)
+def test_what_a_server_lacked_is_told_by_its_error_and_its_exit_code(error: BaseException, kind: str | None) -> None:
+    found = lack.of_error(error)
+    assert found == (CONSTANTS[f"LACK_{kind}"] if kind else 0)
+    if kind:
+        assert lack.of_exit_code(lack.exit_code(found)) == found
+        assert lack.advice(found)
+    assert [lack.of_exit_code(code) for code in (0, 1, 2, 3, 10, 128)] == [0] * 6
+
+
+def test_figures_of_limits_can_be_read() -> None:
+    assert "segments" in lack.figures(lack.SEGMENTS)
+    assert "are free" in lack.figures(lack.SHM)
+    assert lack.figures(lack.MEMORY) == ""
