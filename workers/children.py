@@ -123,8 +123,9 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
     `close_inherited` runs in the child and closes what is the supervisor's.
     """
     gate_read, gate_write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):  # or the child would print what is in their buffers, too
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it
+            stream.flush()
     # a SIGTERM that arrives before the child has let go of our handlers waits until it has
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:

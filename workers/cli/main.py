@@ -84,6 +84,7 @@ def invoke(arguments: list[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """Entry point of the command."""
+    output.open_streams()
     sys.exit(invoke())
 
 

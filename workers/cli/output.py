@@ -47,6 +47,32 @@ def exit_code(error: Error) -> int:
     return EXIT_ERROR
 
 
+def open_streams() -> None:
+    """Open /dev/null in the place of standard streams that this process was started without (`>&-`): what is opened
+    next would get their descriptors, and be written to.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:  # a lower one is closed again: nobody but us closes any, and not now
+                raise RuntimeError(f"descriptor {descriptor} cannot be opened") from None
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "r" if descriptor == 0 else "w", closefd=False))  # noqa: SIM115
+
+
+def say(line: str) -> None:
+    """Print a line for people, which nobody may be there to read: what goes on does not depend on it."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)  # or what is left in the buffer fails again at every flush, and at the end
+        os.close(null)
+
+
 def run(command: Callable[[], Any]) -> int:
     """Run a command; an error becomes one line on standard error and an exit code. WARREN_DEBUG=1: tracebacks."""
     debug = os.environ.get("WARREN_DEBUG") == "1"
@@ -87,6 +113,11 @@ def print_json(value: Any) -> None:
         sys.stdout.flush()
     except BrokenPipeError as error:
         raise BrokenPipeError from error  # without errno, or click ends the process with exit code 1
+
+
+def waiting(what: str) -> None:
+    """Tell people what a command waits for."""
+    print(f"warren: waiting: {what}", file=sys.stderr, flush=True)
 
 
 def console() -> Console:
