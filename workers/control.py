@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import selectors
 import socket
@@ -44,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from warren.engine import atomic_file, errors
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
@@ -54,6 +56,7 @@ from warren.ipc.superblock import Superblock
 
 MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 512
+TELL_S = 0.8  #: after so long without an answer a client is told what it waits for
 _HEAD = struct.Struct(">I")
 _PEER = struct.Struct("3i")
 #: operations that may be sent again when the answer was lost
@@ -262,8 +265,11 @@ class ControlClient:
     While a node lives but its supervisor is being replaced, a call waits for the new one within its timeout.
     """
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, waiting: Callable[[str], None] | None = None) -> None:
+        """`waiting` is told, once for each call that takes longer than a second, what is waited for."""
         self.directory = NodeDirectory(directory)
+        self._waiting = waiting
+        self._tell_at = math.inf
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
 
@@ -293,6 +299,7 @@ class ControlClient:
             self.close()
             self._pid = os.getpid()
         deadline = time.monotonic() + timeout
+        self._tell_at = time.monotonic() + TELL_S if self._waiting is not None else math.inf
         request = encode({"op": op, **fields})
         pause = 0.001
         while True:
@@ -302,7 +309,8 @@ class ControlClient:
             except TimeoutError as error:
                 self.close()
                 raise TimedOut(
-                    f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s"
+                    f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s: "
+                    f"{self.silence()}"
                 ) from error
             except _NotSent as error:
                 self.close()
@@ -323,7 +331,10 @@ class ControlClient:
                     ) from error
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimedOut(f"no supervisor of {self.directory.path} answered {op} within {timeout:g} s")
+                raise TimedOut(
+                    f"no supervisor of {self.directory.path} answered {op} within {timeout:g} s: {self.silence()}"
+                )
+            self._tell()
             time.sleep(min(pause, left))
             pause = min(pause * 2, 0.02)
 
@@ -363,17 +374,48 @@ class ControlClient:
         return sock
 
     @staticmethod
-    def _limit(sock: socket.socket, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
+    def _limit(sock: socket.socket, deadline: float, earlier: float = math.inf) -> None:
+        """The next call on the socket takes no longer than until the deadline, or `earlier`."""
+        now = time.monotonic()
+        if now >= deadline:
             raise TimeoutError
-        sock.settimeout(left)
+        sock.settimeout(max(0.001, min(deadline, earlier) - now))
+
+    def _tell(self) -> None:
+        if self._waiting is not None and time.monotonic() >= self._tell_at:
+            self._tell_at = math.inf
+            self._waiting(self.silence())
+
+    def silence(self) -> str:
+        """Why nobody answers, as far as that can be seen, and what to do."""
+        pid = self.directory.lock_holder() if self.directory.locked() else 0
+        if not pid:
+            return (
+                "there is no supervisor, and the servers that live are to start a new one; "
+                f"{self.directory.log} says why if they cannot"
+            )
+        try:
+            state = psutil.Process(pid).status()
+        except psutil.Error:
+            return f"its supervisor (process {pid}) cannot be seen from here: look for it in its own container"
+        if state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+            return f"its supervisor (process {pid}) is stopped: let it go on with `kill -CONT {pid}`"
+        if not self.directory.control_socket.exists():
+            return (
+                f"its supervisor (process {pid}) has no socket {self.directory.control_socket}: it is just starting, "
+                f"or somebody removed it; then end it with `kill {pid}`, which stops the node in good order"
+            )
+        return f"its supervisor (process {pid}) is busy; {self.directory.log_file('supervisor')} may say with what"
 
     def _receive(self, sock: socket.socket, length: int, deadline: float) -> bytes:
         received = bytearray()
         while len(received) < length:
-            self._limit(sock, deadline)
-            part = sock.recv(length - len(received))
+            self._limit(sock, deadline, self._tell_at)
+            try:
+                part = sock.recv(length - len(received))
+            except TimeoutError:
+                self._tell()
+                continue  # `_limit` knows whether there is time left
             if not part:
                 raise EOFError
             received += part

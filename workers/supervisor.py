@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -69,6 +70,8 @@ DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
 READY, DOWN, FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_DOWN"], CONSTANTS["SERVER_FAILED"]
 
 STOP_TIMEOUT_S = 30.0
+#: descriptors: without so many a node does not start, and more than so many are of no use to it
+DESCRIPTORS_MIN, DESCRIPTORS_MAX = 512, 65_536
 START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
 STARTING_POLL_S = 0.002
 LOAD_LATER_S = 0.5
@@ -127,6 +130,7 @@ def supervise(
     Raises DirectoryInUse, UsageError, StoreError and its kinds, LimitError.
     """
     os.umask(0o077)
+    raise_descriptors()
     directory = NodeDirectory(path)
     directory.make()
     if not _lock(directory, options):
@@ -141,6 +145,20 @@ def supervise(
                 return code
     finally:
         directory.unlock()
+
+
+def raise_descriptors() -> None:
+    """Raise the soft limit of descriptors to the hard one, as far as that is of use. Raises LimitError: too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS_MIN:
+        raise LimitError(
+            f"a process of a node needs up to {DESCRIPTORS_MIN} descriptors (one for each of {CLIENT_SLOTS} clients, "
+            f"and for files), and may have {soft}: raise the limit (`ulimit -Hn`, LimitNOFILE of systemd)"
+        )
 
 
 def _lock(directory: NodeDirectory, options: Options) -> bool:

@@ -11,7 +11,9 @@ import errno
 import json
 import os
 import random
+import resource
 import select
+import shlex
 import signal
 import socket
 import struct
@@ -28,6 +30,7 @@ import warren
 from warren.engine.catalog import Catalog
 from warren.engine.errors import (
     DeclarationMismatch,
+    Error,
     FormatVersionError,
     InvalidName,
     NodeNotRunning,
@@ -46,6 +49,7 @@ from warren.workers import interpreter
 from warren.workers.control import ControlClient
 from warren.workers.launch import Succession, start_successor
 from warren.workers.segments import region_users, segments
+from warren.workers.supervisor import DESCRIPTORS_MIN
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -502,6 +506,106 @@ def test_a_successor_never_begins_a_node_anew(start: Starter) -> None:
     code, out, _error = start("successor=1", "adopt=1").end()
     assert code == 1
     assert "nothing is left" in out
+
+
+@pytest.mark.parametrize("how", ["stopped", "no socket"])
+def test_a_stop_that_nobody_answers_says_at_once_what_it_waits_for(start: Starter, how: str) -> None:
+    """And what to do about it, and again when its time is over."""
+    node = start().ready()
+    pid = node.process.pid
+    moved = node.directory / "moved.sock"
+    if how == "stopped":
+        os.kill(pid, signal.SIGSTOP)
+    else:
+        NodeDirectory(node.directory).control_socket.rename(moved)
+    said = f"(process {pid}) " + (
+        f"is stopped: let it go on with `kill -CONT {pid}`" if how == "stopped" else "has no "
+    )
+    command = interpreter.command("warren", "stop", str(node.directory))
+    done = subprocess.run([*command, "--timeout", "2"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4
+    first, last = done.stderr.splitlines()
+    assert first.startswith("warren: waiting: its supervisor")
+    assert said in first
+    assert "within 2 s: " in last
+    assert said in last
+    stopping = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert stopping.stderr is not None
+    assert said in stopping.stderr.readline()  # it waits on, and says so already
+    if how == "stopped":
+        os.kill(pid, signal.SIGCONT)
+    else:
+        moved.rename(NodeDirectory(node.directory).control_socket)
+    out, error = stopping.communicate(timeout=60)
+    assert stopping.returncode == 0, error
+    assert "has stopped" in out
+    assert node.end()[0] == 0
+
+
+def test_a_long_drain_says_what_it_waits_for(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    node = start().ready()
+    command = interpreter.command("warren", "stop", str(node.directory), "--timeout", "2")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4
+    first, last = done.stderr.splitlines()
+    assert "waiting: the servers finish" in first
+    assert "--force" in last
+    forced = interpreter.command("warren", "stop", str(node.directory), "--force")
+    assert subprocess.run(forced, capture_output=True, text=True, timeout=60).returncode == 0
+    assert node.end()[0] == 1
+
+
+def test_descriptors_are_raised_as_far_as_allowed_or_asked_for(tmp_path: Path) -> None:
+    def up(soft: int, hard: int) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            interpreter.command("warren", "up", str(tmp_path / "node"), "--detach", "--set", "workers=1"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        )
+
+    done = up(64, DESCRIPTORS_MIN - 1)
+    assert done.returncode == 1
+    assert f"needs up to {DESCRIPTORS_MIN} descriptors" in done.stderr
+    assert f"may have {DESCRIPTORS_MIN - 1}" in done.stderr
+    done = up(64, DESCRIPTORS_MIN + 10)
+    assert done.returncode == 0, done.stderr
+    with ControlClient(tmp_path / "node") as control:
+        for item in control.call("status")["processes"]:
+            assert resource.prlimit(item["pid"], resource.RLIMIT_NOFILE) == (DESCRIPTORS_MIN + 10,) * 2
+        pid = control.call("stop")["pid"]
+    wait_until(lambda: gone(pid), 30, what="the end of the node")
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+def test_a_node_needs_no_standard_streams(tmp_path: Path, streams: str, detach: bool) -> None:
+    directory = tmp_path / "node"
+    words = ["warren", "up", str(directory), "--set", "workers=1", *(["--detach"] if detach else [])]
+    command = f"exec {shlex.join(interpreter.command(*words))} {streams}"
+    process = subprocess.Popen(["bash", "-c", command], stderr=subprocess.PIPE, text=True)
+    with ControlClient(directory) as control:
+
+        def answers() -> int | None:
+            with contextlib.suppress(Error):
+                found = control.call("ping")
+                return found["pid"] if found["state"] == "running" else None
+            assert process.poll() in (None, 0), process.communicate()[1]
+            return None
+
+        pid = wait_until(answers, 60, what="a node that runs")
+        store = next(item["pid"] for item in control.call("status")["processes"] if item["role"] == "store")
+        kill(store)
+        wait_until(
+            lambda: control.call("status")["processes"][1]["pid"] not in (None, store), 20, what="another store server"
+        )
+        control.call("stop")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    wait_until(lambda: pid is not None and gone(pid), 30, what="the end of the node")
 
 
 def up_successor(directory: Path) -> "subprocess.CompletedProcess[str]":

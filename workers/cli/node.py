@@ -18,7 +18,7 @@ from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, U
 from warren.engine.node_directory import NodeDirectory
 from warren.workers.children import last_lines, redirect
 from warren.workers.cli import output
-from warren.workers.control import ControlClient
+from warren.workers.control import TELL_S, ControlClient
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -77,7 +77,7 @@ def up(
 
     def announce(line: str) -> None:
         if not quiet:
-            print(f"warren: {line}", flush=True)
+            output.say(f"warren: {line}")
 
     if starting >= 0:
         options = dataclasses.replace(options, locked=lambda: os.close(starting))
@@ -181,7 +181,7 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
 @click.option("--timeout", type=float, default=10.0, show_default=True)
 def status(directory: str, as_json: bool, timeout: float) -> int:
     """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs."""
-    with ControlClient(directory) as client:
+    with ControlClient(directory, output.waiting) as client:
         report = client.call("status", timeout=timeout)
     if as_json:
         output.print_json(report)
@@ -200,22 +200,28 @@ def status(directory: str, as_json: bool, timeout: float) -> int:
 def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
     """Stop the node of DIR in good order, and wait until it has."""
     began = time.monotonic()
-    with ControlClient(directory) as client:
+    with ControlClient(directory, output.waiting) as client:
         pid = int(client.call("ping", timeout=timeout)["pid"])
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             pidfd = -1
         with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
-            client.call("stop", timeout=timeout, force=force)
+            client.call("stop", timeout=max(0.01, timeout - (time.monotonic() - began)), force=force)
         target = client.directory
     try:
         left = max(0.0, timeout - (time.monotonic() - began))
-        if pidfd >= 0 and not select.select([pidfd], [], [], left)[0]:
-            raise TimedOut(
-                f"the node of {target.path} is still stopping after {timeout:g} s: "
-                "repeat with a longer --timeout, or with --force"
+        if pidfd >= 0 and not select.select([pidfd], [], [], min(left, TELL_S))[0]:
+            left = max(0.0, timeout - (time.monotonic() - began))
+            output.waiting(
+                f"the servers finish what was handed over to them, at most {left:.0f} s more; --force kills them"
             )
+            if not select.select([pidfd], [], [], left)[0]:
+                why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
+                raise TimedOut(
+                    f"the node of {target.path} is still stopping after {timeout:g} s: "
+                    f"repeat with a longer --timeout, or with --force{why}"
+                )
     finally:
         if pidfd >= 0:
             os.close(pidfd)
@@ -239,7 +245,7 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
     from rich.live import Live
 
     looks = 0
-    with ControlClient(directory) as client:
+    with ControlClient(directory, output.waiting) as client:
         report = client.call("status", timeout=10.0)
         if as_json:
             while True:

@@ -45,7 +45,7 @@ def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
-    with ControlClient(directory) as client:
+    with ControlClient(directory, output.waiting) as client:
         return client.call(op, **fields)
 
 
@@ -97,7 +97,7 @@ def delete_queue(directory: str, name: str, as_json: bool) -> None:
 @JSON
 def list_queues(directory: str, as_json: bool) -> None:
     """List queues with their depths and bindings."""
-    with ControlClient(directory) as client:
+    with ControlClient(directory, output.waiting) as client:
         report = client.call("status")
         bindings = client.call("queues")["bindings"]
     rows = [
@@ -140,7 +140,7 @@ def list_queues(directory: str, as_json: bool) -> None:
 @JSON
 def show_queue(directory: str, name: str, as_json: bool) -> None:
     """Everything about one queue: arguments, counters, bindings, subscriptions, dead letters on their way."""
-    with ControlClient(directory) as client:
+    with ControlClient(directory, output.waiting) as client:
         report = client.call("status")
         bindings = client.call("queues")["bindings"]
     found = next((item for item in report["queues"] if item["name"] == name), None)
