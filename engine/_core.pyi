@@ -489,6 +489,8 @@ class Client:
         /,
     ) -> Self: ...
     catalog_seen: int
+    call_timeout: float | None
+    """Seconds that a call without a timeout waits for room, when it does not wait for what becomes of a thing."""
     @property
     def ended(self) -> bool: ...
     @property

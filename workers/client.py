@@ -29,6 +29,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import msgspec
@@ -73,6 +74,10 @@ from warren.workers.control import ControlClient
 LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
 SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
+#: how long a call without a timeout waits for room, when it does not wait for what becomes of a thing
+CALL_TIMEOUT_S = 30.0
+#: no limit, for what wants a number
+FOREVER_S = 1e6
 #: how long close() waits for what was submitted
 CLOSE_WAIT_S = 10.0
 #: how long close() waits for the worker's last word on what was delivered ahead
@@ -115,6 +120,13 @@ class _Statistics:
     rows: dict[int, int] = field(default_factory=dict)
 
 
+def checked_timeout(call_timeout: float | None) -> float | None:
+    """The same; raises UsageError for what is no time."""
+    if call_timeout is not None and not call_timeout > 0:
+        raise UsageError(f"call_timeout must be None or a number of seconds above 0, not {call_timeout!r}")
+    return call_timeout
+
+
 def level_of(durability: object, durable: bool, what: str) -> int:
     """Level of a durability; raises UsageError for an unknown one, and for what a transient thing cannot promise."""
     if durability is None:
@@ -139,6 +151,7 @@ class Attachment:
         name: str,
         hook: Callable[[int, int, str], None],
         counted: bool = True,
+        call_timeout: float | None = None,
     ) -> None:
         self.superblock = superblock
         self.directory = directory
@@ -160,6 +173,7 @@ class Attachment:
             self.core = _core.Client(
                 superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
             )
+            self.core.call_timeout = call_timeout
             if counted:
                 self._raise_live_count()
             self.slot: SlotView = superblock.activate(slot)
@@ -439,8 +453,17 @@ def close_region(region: Region) -> None:
 class Client:
     """This process at one node, from attach to close; safe for threads and for fork."""
 
-    def __init__(self, directory: Path | str, name: str | None, timeout: float, *, counted: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        name: str | None,
+        timeout: float,
+        *,
+        counted: bool = True,
+        call_timeout: float | None = CALL_TIMEOUT_S,
+    ) -> None:
         self._counted = counted
+        self.call_timeout = checked_timeout(call_timeout)
         self.directory = NodeDirectory(directory)
         self.name = name or _default_name()
         self.closed = False
@@ -508,7 +531,9 @@ class Client:
             node = self.directory.read()
             superblock = find_superblock(self.directory, node, deadline)
             try:
-                attachment = Attachment(superblock, self.directory, self.name, self._hook_weakly(), self._counted)
+                attachment = Attachment(
+                    superblock, self.directory, self.name, self._hook_weakly(), self._counted, self.call_timeout
+                )
             except BaseException:
                 with contextlib.suppress(BufferError):
                     superblock.close()
@@ -807,13 +832,17 @@ class Client:
 
     # -- questions ----------------------------------------------------------------------------------------------
 
-    def control(self, op: str, *, timeout: float = 30.0, **fields: Any) -> dict[str, Any]:
-        """Ask the supervisor (warren.workers.control); `timeout` is for waiting until another thread has asked, too."""
+    def control(self, op: str, *, timeout: float | EllipsisType | None = ..., **fields: Any) -> dict[str, Any]:
+        """Ask the supervisor (warren.workers.control); `timeout`, else call_timeout, is for waiting for other threads
+        of this client, too.
+        """
         if self.closed:
             raise ClosedError(f"this client of {self.directory.path} is closed")
-        deadline = time.monotonic() + timeout
-        if not self._control_lock.acquire(timeout=timeout):
-            raise TimedOut(f"the supervisor of {self.directory.path} did not answer other threads within {timeout:g} s")
+        given = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
+        limit = FOREVER_S if given is None else given
+        deadline = time.monotonic() + limit
+        if not self._control_lock.acquire(timeout=limit):
+            raise TimedOut(f"the supervisor of {self.directory.path} did not answer other threads within {limit:g} s")
         try:
             return self._control.call(op, timeout=max(0.0, deadline - time.monotonic()), **fields)
         finally:
@@ -839,13 +868,16 @@ class Client:
         queue: QueueDeclaration,
         op: str,
         fields: Callable[[QueueDeclaration], dict[str, Any]] = lambda queue: {"queue": queue.id},
-        timeout: float | None = 30.0,
+        timeout: float | EllipsisType | None = ...,
     ) -> dict[str, Any]:
-        """Ask the worker of a queue, wherever it is; `fields` names it. Raises what it refused, PeerLost, TimedOut."""
+        """Ask the worker of a queue, wherever it is; `fields` names it. Raises what it refused, PeerLost, TimedOut
+        (without a `timeout` after call_timeout).
+        """
+        limit = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
         while True:
             now = self.current(queue)
             try:
-                return self._ask_worker(SERVER_WORKER_FIRST + now.worker, op, fields(now), timeout)
+                return self._ask_worker(SERVER_WORKER_FIRST + now.worker, op, fields(now), limit)
             except SessionLost:
                 continue
 
@@ -855,8 +887,15 @@ class Client:
         attachment = self.attachment()
         if server >= len(attachment.control_locks):
             raise SessionLost("the node was started with fewer workers meanwhile")
-        with attachment.control_locks[server]:  # one answer area for each server
-            result, reply = attachment.core.control(server, request, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        lock = attachment.control_locks[server]  # one answer area for each server
+        if not lock.acquire(timeout=-1 if timeout is None else min(timeout, FOREVER_S)):
+            raise TimedOut(f"{names.role_of(server)} did not answer other threads within {timeout:g} s")
+        try:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            result, reply = attachment.core.control(server, request, left)
+        finally:
+            lock.release()
         try:
             answer = msgspec.msgpack.decode(reply, type=dict[str, Any])
         except msgspec.MsgspecError as error:

@@ -24,7 +24,7 @@ from warren.engine.names import check_name, check_routing_key
 from warren.engine.node_directory import NodeDirectory, changed_settings
 from warren.engine.queue_arguments import QueueArguments
 from warren.workers import waiter  # noqa: F401 - gives Confirm its callbacks
-from warren.workers.client import Client, Route, level_of
+from warren.workers.client import CALL_TIMEOUT_S, Client, Route, checked_timeout, level_of
 from warren.workers.launch import launch
 from warren.workers.queue_face import WorkQueue
 from warren.workers.queues import Queue
@@ -342,12 +342,20 @@ def _level(durability: str | None, routes: Iterable[Route], persistent: bool) ->
     return level_of(durability, durable, what)
 
 
-def attach(directory: str | Path, timeout: float = ATTACH_TIMEOUT_S, *, name: str | None = None) -> Node:
+def attach(
+    directory: str | Path,
+    timeout: float = ATTACH_TIMEOUT_S,
+    *,
+    name: str | None = None,
+    call_timeout: float | None = CALL_TIMEOUT_S,
+) -> Node:
     """Attach to the node that runs for a directory; `timeout` is for one that is just starting.
 
+    `call_timeout`: seconds that calls without a timeout of their own, and publishing ahead (wait=False), wait at most
+    for a node that does not answer or takes nothing (None: without end). docs/python.md says which calls those are.
     `name` is for people (`warren status`). Raises NodeNotRunning, PermissionRefused, FormatVersionError, LimitError.
     """
-    return Node(Client(directory, name, timeout))
+    return Node(Client(directory, name, timeout, call_timeout=call_timeout))
 
 
 def open(
@@ -356,24 +364,26 @@ def open(
     timeout: float = START_TIMEOUT_S,
     name: str | None = None,
     idle_exit: float | None = IDLE_EXIT_S,
+    call_timeout: float | None = CALL_TIMEOUT_S,
     **settings: Any,
 ) -> Node:
-    """Attach to the node of a directory, and start one if none runs.
+    """Attach to the node of a directory, and start one if none runs. `name`, `call_timeout`: as for attach.
 
     A node that was started so ends `idle_exit` seconds after its last client (None: never).
     `settings` are settings of the node (docs/operations.md); a node that runs already must have the same. Raises what
     refuses the start: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
     """
     target = NodeDirectory(directory)
+    checked_timeout(call_timeout)
     if settings:
         changed_settings(Settings(), settings)
     while True:
         try:
-            node = attach(target.path, timeout, name=name)
+            node = attach(target.path, timeout, name=name, call_timeout=call_timeout)
         except NodeNotRunning:
             launch(target.path, idle_exit=idle_exit, settings=settings, timeout=timeout)
             try:
-                node = attach(target.path, timeout, name=name)
+                node = attach(target.path, timeout, name=name, call_timeout=call_timeout)
             except NodeNotRunning:  # it ended for lack of clients before we came
                 continue
         try:

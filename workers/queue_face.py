@@ -115,8 +115,9 @@ class WorkQueue(Generic[T]):
         """Put an item; it is stored (a durable queue: on stable storage) when this returns.
 
         With a maxsize it waits for a place, at most `timeout` seconds (also while publishers are blocked by an alarm);
-        then it waits until the item is stored. Raises warren.QueueFull (a queue.Full) when there was no place,
-        UsageError, MessageTooLarge; PeerLost, SyncFailed (the item may be stored).
+        then it waits until the item is stored: with a timeout, the node's call_timeout at most. Raises warren.QueueFull
+        (a queue.Full) when there was no place, UsageError, MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item
+        may be stored).
         """
         deadline = _deadline(block, timeout)
         body = self._pack(item)
@@ -125,16 +126,23 @@ class WorkQueue(Generic[T]):
             try:
                 confirm = self.queue.put(body, wait=False, timeout=None if deadline is None else _left(deadline))
             except (TimedOut, DiskFull) as error:  # nothing was handed over
+                if deadline is None:
+                    continue  # it waited for call_timeout, and goes on
                 raise QueueFull(f"queue {self.queue.name!r} took nothing more within the timeout: {error}") from error
             try:
                 assert confirm is not None
-                confirm.result()
+                confirm.result(None if deadline is None else self._storing(deadline))
                 return
             except QueueFull as error:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise self.queue._full(error) from None
             time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    def _storing(self, deadline: float) -> float | None:
+        """How long a put waits until what was handed over is stored."""
+        most = self.queue._client.call_timeout
+        return None if most is None else max(most, _left(deadline))
 
     def put_nowait(self, item: T) -> None:
         """put(item, block=False): raises QueueFull at once. It still waits for the item to be stored."""

@@ -164,7 +164,8 @@ class Queue:
 
         `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage, the default
         of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the
-        confirm the message may still be stored.
+        confirm the message may still be stored. Without it wait=True waits without end, and wait=False at most the
+        node's call_timeout for room; what ends so (TimedOut, DiskFull, PeerLost) has stored nothing.
 
         `priority` 0 to 9 (queue argument max_priority); `ttl`: s after which it expires, counted from the end of the
         delay; `delay`: s before which nobody gets it; `message_id`: dropped when a message with this id was seen within

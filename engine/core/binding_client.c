@@ -79,6 +79,11 @@ int wr_deadline(PyObject *timeout, uint64_t *deadline) {
     return 0;
 }
 
+uint64_t wr_by_when(const ClientObject *c, uint64_t deadline) {
+    if (deadline != WR_CALL_DEADLINE) return deadline;
+    return c->call_ns ? wr_now_ns() + c->call_ns : 0;
+}
+
 static int server_of(ClientObject *c, PyObject *argument, uint32_t *server) {
     unsigned long value = PyLong_AsUnsignedLong(argument);
     if (value == (unsigned long)-1 && PyErr_Occurred()) return -1;
@@ -116,6 +121,7 @@ int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose) {
 int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose) {
     uint64_t started = wr_now_ns(), check_at = started + CHECK_NS, now = started;
     if (wr_condition_met(condition)) return 0;
+    deadline = wr_by_when(c, deadline);
     for (;;) {
         int code = wr_trouble(c, condition->server, purpose);
         if (!code && now >= check_at) {
@@ -199,6 +205,7 @@ int wr_alarm_gate(ClientObject *c, uint64_t deadline) {
     if (__builtin_expect(!alarmed(c), 1)) return 0;
     const uint32_t server = WR_SERVER_WORKER_FIRST;
     uint64_t now = wr_now_ns(), check_at = now + CHECK_NS;
+    deadline = wr_by_when(c, deadline);
     do {
         if (deadline && now >= deadline) {
             if (wr_hook(c, WR_HOOK_TIMED_OUT, server, "publish")) return -1;
@@ -388,6 +395,7 @@ static int publish_one(ClientObject *c, const wr_route *route, const wr_body *bo
     for (;;) {
         int error = wr_attachment_publish(&c->a, route, &done, &message, sequences, &blocked);
         if (!error) break;
+        deadline = wr_by_when(c, deadline);
         if (wr_blocked(c, error, &blocked, deadline, "room for the message") || (!done && wr_alarm_gate(c, deadline))) {
             if (done) wr_lost_in_the_middle();
             return -1;
@@ -449,7 +457,7 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
     uint16_t meta_length;
     wr_body body;
     wr_extras extras;
-    if (wr_deadline(timeout, &deadline) || wr_gate(c, deadline) || meta_of(meta, &meta_bytes, &meta_length) ||
+    if (wr_deadline_of_call(timeout, wait, &deadline) || wr_gate(c, deadline) || meta_of(meta, &meta_bytes, &meta_length) ||
         extras_of(options, &extras) || wr_body_take(c, object, meta_length, &body))
         return NULL;
     int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, sequences);
@@ -565,7 +573,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
     bool used[WR_SERVERS_MAX] = {false};
     wr_runs runs = {.runs = NULL};
     PyObject *list = NULL, *answer = NULL;
-    if (wr_deadline(timeout, &plan.deadline) || wr_gate(c, plan.deadline)) return NULL;
+    if (wr_deadline_of_call(timeout, wait, &plan.deadline) || wr_gate(c, plan.deadline)) return NULL;
     bool each = meta != Py_None && !PyBytes_Check(meta);
     if (!each && meta_of(meta, &plan.meta, &plan.meta_length)) return NULL;
     bool extras_each = options && options != Py_None && !PyTuple_CheckExact(options);
@@ -1004,7 +1012,27 @@ static PyMethodDef client_methods[] = {
      "deliveries(handle, rows) -> list: messages of a browse answer (None for one that is gone)"},
     {NULL, NULL, 0, NULL}};
 
+static PyObject *client_get_call_timeout(PyObject *op, void *unused) {
+    (void)unused;
+    const ClientObject *c = (ClientObject *)op;
+    if (!c->call_ns) Py_RETURN_NONE;
+    return PyFloat_FromDouble((double)c->call_ns / 1e9);
+}
+
+static int client_set_call_timeout(PyObject *op, PyObject *value, void *unused) {
+    (void)unused;
+    ClientObject *c = (ClientObject *)op;
+    double seconds = value && value != Py_None ? PyFloat_AsDouble(value) : 0.0;
+    if (PyErr_Occurred()) return -1;
+    if (value && value != Py_None && !(seconds > 0.0))
+        return wr_raise("UsageError", "call_timeout must be None or a number of seconds above 0");
+    c->call_ns = seconds > 1e9 ? 0 : (uint64_t)(seconds * 1e9);
+    return 0;
+}
+
 static PyGetSetDef client_attributes[] = {
+    {"call_timeout", client_get_call_timeout, client_set_call_timeout,
+     "seconds that calls without a timeout wait for room, when they do not wait for what becomes of it; None: without end", NULL},
     {"ended", client_get_ended, NULL, "end() was called, or this is a forked child", NULL},
     {"busy", client_get_busy, NULL, "threads that wait or read inside; the memory is theirs until they are out", NULL},
     {"catalog_seen", client_get_catalog, client_set_catalog, "catalog version that the routes were made from", NULL},

@@ -37,6 +37,7 @@ typedef struct {
     uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
     uint32_t servers_n;
     struct wr_wants *wants;            /* binding_wait.c; NULL until somebody watches */
+    uint64_t call_ns;      /* how long a call waits that was given no time and is not to wait; 0: without end */
 } ClientObject;
 
 typedef struct {
@@ -88,6 +89,17 @@ static inline int wr_enter(ClientObject *c) {
 
 /* Absolute time in ns of a timeout argument (None: 0 = no end). -1 with an exception. */
 int wr_deadline(PyObject *timeout, uint64_t *deadline);
+
+/* For calls that hand something over and do not wait for what becomes of it: they wait for room at most call_ns, counted from
+ * where they begin to wait, so that the clock is only read then. */
+#define WR_CALL_DEADLINE UINT64_MAX
+uint64_t wr_by_when(const ClientObject *c, uint64_t deadline);
+/* Of a timeout argument: None is WR_CALL_DEADLINE for a call that does not `wait`. */
+static inline int wr_deadline_of_call(PyObject *timeout, bool wait, uint64_t *deadline) {
+    if (wait || (timeout && timeout != Py_None)) return wr_deadline(timeout ? timeout : Py_None, deadline);
+    *deadline = WR_CALL_DEADLINE;
+    return 0;
+}
 
 /* Wait until the condition is met. 0, 1 (deadline passed), -1 (exception: trouble, signal, the client ended). */
 int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose);

@@ -80,18 +80,20 @@ static int read_file(ClientObject *c, uint32_t server, const wr_delivery *d, voi
     return error;
 }
 
+#define FULL_NS 1000000000ull
+
 /* Where is it now? Asks the worker and reads the delivery slot again. 0, ENOENT (we do not hold it any more), -1. */
-static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slot) {
+static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slot, uint64_t deadline) {
     uint64_t sequence;
     wr_condition blocked;
     for (;;) {
         int error = wr_attachment_command(&c->a, server, WR_OP_LOCATE, 0, d->queue, d->sequence, NULL, &sequence, &blocked);
         if (!error) break;
-        if (wr_blocked(c, error, &blocked, 0, "room for a question")) return -1;
+        if (wr_blocked(c, error, &blocked, deadline, "room for a question")) return -1;
     }
     wr_port_submit(&c->a.port, server);
     wr_condition condition = {&wr_attachment_link(&c->a, server)->processed, sequence, server};
-    if (wr_wait_or_raise(c, &condition, 0, WR_FOR_REPLY, "the place of a message")) return -1;
+    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the place of a message")) return -1;
     wr_delivery now;
     if (!wr_attachment_slot_read(&c->a, server, slot, &now) || now.queue != d->queue || now.sequence != d->sequence) return ENOENT;
     memcpy((void *)d, (const void *)&now, sizeof now);
@@ -154,8 +156,8 @@ static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint
 }
 
 /* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it lies in a
- * delivery slot of ours, so the worker can be asked where it is now. */
-static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held) {
+ * delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the deadline, but a second at least. */
+static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held, uint64_t deadline) {
     ClientObject *c = h->client;
     uint32_t server = h->server;
     const char *reason = "place";
@@ -209,7 +211,8 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
             return NULL;
         }
         if (!held) break;
-        error = locate(c, server, d, slot);
+        uint64_t least = wr_now_ns() + FULL_NS;
+        error = locate(c, server, d, slot, !deadline ? WR_CALL_DEADLINE : deadline < least ? least : deadline);
         if (error) return NULL; /* -1: exception; ENOENT: gone */
         if (attempt && wr_nap(c, attempt < 6 ? 1000000ull << attempt : 64000000)) return NULL;
     }
@@ -229,13 +232,13 @@ static void push_back(HandleObject *h, const wr_pending *p) {
 }
 
 /* The next pending message; NULL without an exception when there is none. */
-static PyObject *hand_out(HandleObject *h) {
+static PyObject *hand_out(HandleObject *h, uint64_t deadline) {
     wr_taker *c = &h->consumer;
     while (wr_taker_pending(c)) {
         wr_pending p;
         memcpy((void *)&p, (void *)&c->pending[c->pending_first++ & (c->pending_size - 1)], sizeof p);
         if (wr_taker_pending(c)) __builtin_prefetch(&c->pending[c->pending_first & (c->pending_size - 1)]);
-        PyObject *message = fetch(h, &p.delivery, p.slot, true);
+        PyObject *message = fetch(h, &p.delivery, p.slot, true, deadline);
         if (!message) {
             if (!PyErr_Occurred()) continue;
             /* A damaged message stays held (and is returned when we go); after anything else it is the next one again. */
@@ -382,7 +385,6 @@ static int tell_hot(HandleObject *h) {
 }
 
 #define POLL_NS 20000000ull
-#define FULL_NS 1000000000ull
 
 /* Wait until the worker has taken our link up; a moment longer than the deadline, so that a first poll finds something.
  * 0, 1 (it has not), -1. */
@@ -404,7 +406,7 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
         if (enter(h) || up_to_date(h) || register_consumer(h)) return NULL;
         if (!wr_taker_pending(&h->consumer) && intake(h)) return NULL;
         if (wr_taker_pending(&h->consumer)) {
-            PyObject *message = hand_out(h);
+            PyObject *message = hand_out(h, deadline);
             if (message || PyErr_Occurred()) return message;
             continue;
         }
@@ -528,7 +530,7 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         if (error) break;
         if (PyList_GET_SIZE(list) >= most || !h->registered) break;
         if (!wr_taker_pending(&h->consumer) && (up_to_date(h) || intake(h) || !wr_taker_pending(&h->consumer))) break;
-        message = hand_out(h);
+        message = hand_out(h, deadline);
     }
     h->inside--;
     if (PyErr_Occurred()) {
@@ -555,7 +557,7 @@ int wr_handle_enter(HandleObject *h) { return enter(h); }
 
 int wr_handle_intake(HandleObject *h) { return register_consumer(h) || intake(h) ? -1 : 0; }
 
-PyObject *wr_handle_hand_out(HandleObject *h) { return hand_out(h); }
+PyObject *wr_handle_hand_out(HandleObject *h) { return hand_out(h, 0); }
 
 bool wr_handle_in_memory(const HandleObject *h) {
     const wr_taker *c = &h->consumer;
@@ -717,10 +719,12 @@ static int settle_enter(HandleObject *h) {
 static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, uint32_t n) {
     ClientObject *c = h->client;
     wr_condition blocked;
+    uint64_t deadline = WR_CALL_DEADLINE;
     for (;;) {
         int error = wr_attachment_settle(&c->a, &h->consumer, op, flags, tags, n, &blocked);
         if (!error) return 0;
-        if (wr_blocked(c, error, &blocked, 0, "room for an acknowledgement")) {
+        deadline = wr_by_when(c, deadline);
+        if (wr_blocked(c, error, &blocked, deadline, "room for an acknowledgement")) {
             for (uint32_t i = 0; i < n && h->registered && !c->ended; i++)
                 if (wr_taker_hand(&h->consumer, tags[i])) break;
             return -1;
@@ -865,7 +869,7 @@ PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     for (Py_ssize_t i = 0; list && i < n; i++) {
         wr_delivery d;
         memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
-        PyObject *message = fetch(h, &d, 0, false);
+        PyObject *message = fetch(h, &d, 0, false, WR_CALL_DEADLINE);
         if (message) ((DeliveryObject *)message)->settled = true; /* looked at, not held */
         else if (PyErr_Occurred()) Py_CLEAR(list);
         else message = Py_NewRef(Py_None);

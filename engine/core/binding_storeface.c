@@ -215,6 +215,7 @@ failed:
 static int current_slow(ClientObject *c, int i, uint64_t deadline) {
     struct wr_store_side *side = c->store;
     wr_server *row = wr_superblock_server(c->a.port.super, (uint32_t)i);
+    deadline = wr_by_when(c, deadline);
     for (;;) {
         uint64_t epoch = atomic_load_explicit(&row->epoch, memory_order_acquire);
         if (side->stores[i].directory && epoch == side->epoch[i]) return 0;
@@ -288,8 +289,10 @@ int wr_face_write_one(ClientObject *c, int i, const uint8_t id[16], PyObject *ob
     wr_body body;
     if (wr_body_take(c, object, 0, &body)) return -1;
     int error;
-    while ((error = prepare_one(c, i, id, body.bytes, (uint64_t)body.length, level, sequence)))
+    while ((error = prepare_one(c, i, id, body.bytes, (uint64_t)body.length, level, sequence))) {
+        deadline = wr_by_when(c, deadline);
         if (try_again(c, i, error, deadline)) break;
+    }
     wr_body_drop(&body);
     if (error) return -1;
     wr_store_client_prefetch_write(&c->store->stores[i], id);
@@ -419,9 +422,11 @@ PyObject *wr_face_write_many(ClientObject *c, int i, const wr_ids *ids, PyObject
     b->held = NULL;
     b->held_n = 0;
     uint64_t sequence = 0, first = 0, calls = 0;
+    uint64_t by_when = deadline;
     while (done < n) {
-        Py_ssize_t some = write_next(c, i, ids, bodies, done, level, deadline, b, &sequence);
+        Py_ssize_t some = write_next(c, i, ids, bodies, done, level, by_when, b, &sequence);
         if (some < 0) break;
+        by_when = some ? deadline : wr_by_when(c, by_when);
         if (!done) first = sequence;
         done += some;
         if (some == 1 && ++calls % SUBMIT_EVERY == 0) wr_port_submit(&c->a.port, (uint32_t)i);
@@ -454,6 +459,7 @@ PyObject *wr_face_remove(ClientObject *c, int i, const wr_ids *ids, uint64_t dea
         uint32_t some = n - done < 4096 ? (uint32_t)(n - done) : 4096, gone = 0;
         int error = wr_store_client_remove(&c->store->stores[i], (const uint8_t(*)[16])(copy + done), some, &gone);
         if (error) {
+            deadline = wr_by_when(c, deadline);
             failed = try_again(c, i, error, deadline) != 0;
             continue;
         }

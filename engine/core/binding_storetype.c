@@ -81,9 +81,9 @@ static inline int flag_from(PyObject *object, bool *flag) {
     return value < 0 ? -1 : 0;
 }
 
-static inline int deadline_from(PyObject *timeout, uint64_t *deadline) {
+static inline int deadline_from(PyObject *timeout, bool wait, uint64_t *deadline) {
     *deadline = 0;
-    return !timeout || timeout == Py_None ? 0 : wr_deadline(timeout, deadline);
+    return wait && (!timeout || timeout == Py_None) ? 0 : wr_deadline_of_call(timeout, wait, deadline);
 }
 
 /* ---- the attachment in use ---- */
@@ -127,7 +127,7 @@ static PyObject *face_write(PyObject *op, PyObject *const *args, Py_ssize_t give
     uint64_t deadline, sequence;
     const uint8_t *id;
     if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || flag_from(a[3], &wait) ||
-        deadline_from(a[4], &deadline) || wr_id_of(a[0], &id))
+        deadline_from(a[4], wait, &deadline) || wr_id_of(a[0], &id))
         return NULL;
     ClientObject *c;
     do {
@@ -151,7 +151,7 @@ static PyObject *face_write_many(PyObject *op, PyObject *const *args, Py_ssize_t
     uint64_t deadline;
     wr_ids ids;
     if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || flag_from(a[3], &wait) ||
-        deadline_from(a[4], &deadline) || wr_ids_take(a[0], &ids))
+        deadline_from(a[4], wait, &deadline) || wr_ids_take(a[0], &ids))
         return NULL;
     PyObject *bodies = PySequence_Fast(a[1], "bodies must be a sequence or an iterable");
     ClientObject *c;
@@ -200,7 +200,7 @@ static PyObject *face_remove(PyObject *op, PyObject *const *args, Py_ssize_t giv
     uint64_t deadline;
     ClientObject *c;
     wr_ids ids;
-    if (take_arguments(&signature, args, given, names, a) || deadline_from(a[1], &deadline) || wr_ids_take(a[0], &ids)) return NULL;
+    if (take_arguments(&signature, args, given, names, a) || deadline_from(a[1], false, &deadline) || wr_ids_take(a[0], &ids)) return NULL;
     do {
         if (!(c = core_of(self))) break;
         answer = wr_enter(c) || wr_face_current(c, self->store, deadline) ? NULL : wr_face_remove(c, self->store, &ids, deadline);
@@ -217,7 +217,7 @@ static PyObject *face_contains(PyObject *op, PyObject *const *args, Py_ssize_t g
     uint32_t result;
     const uint8_t *id;
     ClientObject *c;
-    if (take_arguments(&signature, args, given, names, a) || deadline_from(a[1], &deadline) || wr_id_of(a[0], &id)) return NULL;
+    if (take_arguments(&signature, args, given, names, a) || deadline_from(a[1], true, &deadline) || wr_id_of(a[0], &id)) return NULL;
     do {
         if (!(c = core_of(self))) return NULL;
         answer = wr_enter(c) || wr_face_ask(c, self->store, WR_OP_STORE_CONTAINS, id, deadline, &result)

@@ -33,6 +33,7 @@ from warren.workers import node as nodes
 from warren.workers.aio.base import blocking
 from warren.workers.aio.node import Confirm, Node
 from warren.workers.aio.queue import Consumer, Message, Queue
+from warren.workers.client import CALL_TIMEOUT_S
 
 __all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm"]
 
@@ -73,9 +74,15 @@ def _close_made(making: asyncio.Future[nodes.Node]) -> None:
         blocking().submit(making.result().close)
 
 
-def attach(directory: str | Path, timeout: float = nodes.ATTACH_TIMEOUT_S, *, name: str | None = None) -> _Opening:
+def attach(
+    directory: str | Path,
+    timeout: float = nodes.ATTACH_TIMEOUT_S,
+    *,
+    name: str | None = None,
+    call_timeout: float | None = CALL_TIMEOUT_S,
+) -> _Opening:
     """`async with attach(DIR) as node`, or `node = await attach(DIR)`: as warren.attach."""
-    return _Opening(lambda: nodes.attach(directory, timeout, name=name))
+    return _Opening(lambda: nodes.attach(directory, timeout, name=name, call_timeout=call_timeout))
 
 
 def open(
@@ -84,7 +91,12 @@ def open(
     timeout: float = nodes.START_TIMEOUT_S,
     name: str | None = None,
     idle_exit: float | None = nodes.IDLE_EXIT_S,
+    call_timeout: float | None = CALL_TIMEOUT_S,
     **settings: Any,
 ) -> _Opening:
     """`async with open(DIR) as node`, or `node = await open(DIR)`: as warren.open."""
-    return _Opening(lambda: nodes.open(directory, timeout=timeout, name=name, idle_exit=idle_exit, **settings))
+    return _Opening(
+        lambda: nodes.open(
+            directory, timeout=timeout, name=name, idle_exit=idle_exit, call_timeout=call_timeout, **settings
+        )
+    )

@@ -225,7 +225,7 @@ class Node:
         call = functools.partial(
             self._node.publish, body, exchange, routing_key, mandatory, durability, False, 0.0, headers, **options
         )
-        confirm = Confirm(self, [(0, await self._submit(call, (1, size_of(body)), deadline))])
+        confirm = Confirm(self, [(0, await self._submit(call, (1, size_of(body)), deadline, ahead=not wait))])
         return await self._wait_for(confirm, wait, deadline)
 
     # -- entering -----------------------------------------------------------------------------------------------
@@ -295,12 +295,16 @@ class Node:
         need: tuple[int, int],
         deadline: float | None,
         server: int | None = None,
+        ahead: bool = False,
     ) -> _core.Confirm:
-        """Call something that publishes without waiting, when there is room for it, or when no time is left.
+        """Call something that publishes without waiting, when there is room for it, or when no time is left (`ahead`,
+        and no deadline: call_timeout).
 
         Without a server there has to be room at every worker: it goes to all of its queues or to none.
         """
         count, size = need[0], max(0, need[1]) + META
+        if ahead and deadline is None:
+            deadline = deadline_of(self._client.call_timeout)
         while True:
             core = await self._ready()
             try:

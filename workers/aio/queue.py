@@ -133,7 +133,7 @@ class Queue:
         node._enter()
         deadline = deadline_of(timeout)
         call = functools.partial(self._sync.put, body, durability, False, 0.0, headers, **options)
-        part = await self._submit(call, (1, size_of(body)), deadline)
+        part = await self._submit(call, (1, size_of(body)), deadline, not wait)
         return await node._wait_for(node._promise([(0, part)], self._sync), wait, deadline)
 
     async def put_many(
@@ -176,17 +176,17 @@ class Queue:
                 end += 1
             some = {name: value[start:end] if name in each else value for name, value in named.items()}
             call = functools.partial(self._sync.put_many, listed[start:end], durability, False, 0.0, **some)
-            parts.append((start, await self._submit(call, (end - start, size), deadline)))
+            parts.append((start, await self._submit(call, (end - start, size), deadline, not wait)))
             start = end
         return await node._wait_for(node._promise(parts, self._sync), wait, deadline)
 
     async def _submit(
-        self, call: Callable[[], _core.Confirm | None], need: tuple[int, int], deadline: float | None
+        self, call: Callable[[], _core.Confirm | None], need: tuple[int, int], deadline: float | None, ahead: bool
     ) -> _core.Confirm:
         if not self._sync._handle.usable:
             await self._node._ready()
             await run_blocking(self._renew)
-        return await self._node._submit(call, need, deadline, server=self._sync._server)
+        return await self._node._submit(call, need, deadline, server=self._sync._server, ahead=ahead)
 
     # -- consuming ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,213 @@
+"""Goal: every call of every face ends in its time, or in the node's call_timeout, whatever does not answer.
+
+Method: a node of which one process is stopped (SIGSTOP: it is not dead, so nobody replaces it), or that is short of
+disk or memory. Each call has a client and a thread of its own, and must return or raise an error of Warren's. What has
+a timeout is given TIMEOUT_S; the rest has the node's call_timeout.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+import warren.aio
+from warren.workers import alarms
+
+from support.real_node import RealNode
+
+pytestmark = pytest.mark.integration
+TIMEOUT_S = 0.4
+#: far beyond what any call may take, so that what hangs is told from what is slow
+HANGS_S = 60.0
+CONDITIONS = ("worker-0", "store", "supervisor", "disk", "memory")
+
+
+class Hand:
+    """What a call has to do with: a node, a queue with messages, some of them in hand, and a store."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.node = warren.attach(directory, call_timeout=TIMEOUT_S)
+        self.queue = self.node.queue(name)
+        self.tasks = self.node.work_queue(f"{name}-tasks")
+        self.store = self.node.store()
+        self.held: list[Any] = []
+
+    def prepare(self) -> None:
+        """While everything answers: something to take, and something in hand."""
+        self.queue.put_many([b"%d" % n for n in range(20)])
+        self.held = [self.queue.get(timeout=10) for _ in range(3)]
+        self.subscription = self.queue.subscription("s")
+        self.messages = self.queue.consume(prefetch=5, timeout=TIMEOUT_S)
+
+    def fill(self) -> None:
+        """Leave no room: what is handed over and not taken fills the ring or the arena."""
+        with contextlib.suppress(warren.Error):
+            for _ in range(5000):
+                self.queue.put(b"x" * 1000, durability="none", wait=False)
+
+    async def awaited(self, call: Callable[[warren.aio.Node, warren.aio.Queue], Any]) -> None:
+        node = await warren.aio.attach(self.node.directory, timeout=10, call_timeout=TIMEOUT_S)
+        try:
+            await call(node, await node.queue(self.name))
+        finally:
+            await node.close()
+
+
+def in_asyncio(call: Callable[[warren.aio.Node, warren.aio.Queue], Any]) -> Callable[[Hand], object]:
+    return lambda hand: asyncio.run(hand.awaited(call))
+
+
+CALLS: dict[str, Callable[[Hand], object]] = {
+    "put": lambda hand: hand.queue.put(b"x", timeout=TIMEOUT_S),
+    "put ahead": lambda hand: hand.queue.put(b"x", wait=False),
+    "put_many": lambda hand: hand.queue.put_many([b"x"] * 50, timeout=TIMEOUT_S),
+    "put_many ahead": lambda hand: hand.queue.put_many([b"x" * 1000] * 5000, wait=False),
+    "publish": lambda hand: hand.node.publish(b"x", routing_key=hand.name, timeout=TIMEOUT_S),
+    "publish ahead": lambda hand: hand.node.publish(b"x", routing_key=hand.name, wait=False),
+    "publish_many ahead": lambda hand: hand.node.publish_many([b"x"] * 50, routing_key=hand.name, wait=False),
+    "confirm": lambda hand: _confirm(hand).wait(TIMEOUT_S),
+    "get": lambda hand: hand.queue.get(timeout=TIMEOUT_S),
+    "get now": lambda hand: hand.queue.get(timeout=0),
+    "get_many": lambda hand: hand.queue.get_many(10, timeout=TIMEOUT_S),
+    "consume": lambda hand: list(hand.messages),
+    "ack": lambda hand: hand.held[0].ack(),
+    "ack multiple": lambda hand: hand.held[-1].ack(multiple=True),
+    "nack": lambda hand: hand.held[0].nack(),
+    "ack many": lambda hand: hand.queue.ack(hand.held),
+    "stats": lambda hand: hand.queue.stats(),
+    "browse": lambda hand: hand.queue.browse(5),
+    "purge": lambda hand: hand.queue.purge(TIMEOUT_S),
+    "claim": lambda hand: hand.subscription.claim(1),
+    "range": lambda hand: hand.subscription.range(),
+    "declare": lambda hand: hand.node.queue(f"{hand.name}-new"),
+    "delete": lambda hand: hand.queue.delete(),
+    "bind": lambda hand: hand.queue.bind("amq.fanout"),
+    "status": lambda hand: hand.node.status(),
+    "ping": lambda hand: hand.node.ping(),
+    "attach": lambda hand: warren.attach(hand.node.directory, timeout=TIMEOUT_S).close(),
+    "store write": lambda hand: hand.store.write(hand.store.new_id(), b"x", timeout=TIMEOUT_S),
+    "store write ahead": lambda hand: _write_ahead(hand, 5000),
+    "store write_many ahead": lambda hand: hand.store.write_many(
+        [hand.store.new_id() for _ in range(5000)], [b"x" * 1000] * 5000, wait=False
+    ),
+    "store remove": lambda hand: hand.store.remove([hand.store.new_id() for _ in range(20)]),
+    "store contains": lambda hand: hand.store.contains(hand.store.new_id(), timeout=TIMEOUT_S),
+    "store read": lambda hand: hand.store.read(hand.store.new_id()),
+    "store barrier": lambda hand: hand.store.barrier(timeout=TIMEOUT_S),
+    "store delete_and_terminate": lambda hand: hand.store.delete_and_terminate(timeout=TIMEOUT_S),
+    "work put": lambda hand: hand.tasks.put(b"x", timeout=TIMEOUT_S),
+    "work get": lambda hand: hand.tasks.get(timeout=TIMEOUT_S),
+    "work join": lambda hand: hand.tasks.join(timeout=TIMEOUT_S),
+    "aio put": in_asyncio(lambda _node, queue: queue.put(b"x", timeout=TIMEOUT_S)),
+    "aio put ahead": in_asyncio(lambda _node, queue: queue.put(b"x", wait=False)),
+    "aio put_many ahead": in_asyncio(lambda _node, queue: queue.put_many([b"x" * 1000] * 5000, wait=False)),
+    "aio get": in_asyncio(lambda _node, queue: queue.get(timeout=TIMEOUT_S)),
+    "aio stats": in_asyncio(lambda _node, queue: queue.stats()),
+    "aio status": in_asyncio(lambda node, _queue: node.status()),
+    "release": lambda hand: hand.queue.release(),
+    "close": lambda hand: hand.node.close(),
+}
+#: the same with a full ring
+FULL = (
+    "put",
+    "put ahead",
+    "publish ahead",
+    "ack",
+    "ack multiple",
+    "nack",
+    "ack many",
+    "get",
+    "purge",
+    "release",
+    "close",
+)
+
+
+def _confirm(hand: Hand) -> Any:
+    return hand.queue.put(b"x", wait=False)
+
+
+def _write_ahead(hand: Hand, count: int) -> None:
+    for _ in range(count):
+        hand.store.write(hand.store.new_id(), b"x" * 1000, wait=False)
+
+
+@pytest.fixture(params=CONDITIONS)
+def trouble(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[RealNode, Callable[[], None], Callable[[], None]]]:
+    """A node; what makes its trouble; and what ends it."""
+    condition = request.param
+    with RealNode(tmp_path / "data", workers=1) as running, warren.attach(running.directory) as watcher:
+        pids = running.pids()
+        superblock = watcher._client.attachment().superblock
+        stopped: list[int] = []
+
+        def begin() -> None:
+            if condition in pids:
+                stopped.append(pids[condition])
+            else:  # nobody looks at the machine meanwhile, so the alarm stays
+                stopped.append(pids["supervisor"])
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            if condition not in pids:
+                superblock.set("alarms", alarms.DISK if condition == "disk" else alarms.MEMORY)
+
+        def end() -> None:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            stopped.clear()
+
+        try:
+            yield running, begin, end
+        finally:
+            end()
+
+
+def test_every_call_ends_in_its_time(
+    trouble: tuple[RealNode, Callable[[], None], Callable[[], None]],
+) -> None:
+    running, begin, end = trouble
+    wanted = [(name, False) for name in CALLS] + [(name, True) for name in FULL]
+    hands = {each: Hand(running.directory, f"q{number}") for number, each in enumerate(wanted)}
+    for hand in hands.values():
+        hand.prepare()
+    told: dict[tuple[str, bool], object] = {}
+
+    def call(each: tuple[str, bool]) -> None:
+        name, full = each
+        try:
+            if full:
+                hands[each].fill()
+            told[each] = CALLS[name](hands[each])
+        except Exception as error:  # noqa: BLE001 - it is judged below
+            told[each] = error
+
+    threads = {each: threading.Thread(target=call, args=(each,), daemon=True) for each in wanted}
+    begin()
+    try:
+        for thread in threads.values():
+            thread.start()
+        for thread in threads.values():
+            thread.join(HANGS_S)
+        hang = [each for each, thread in threads.items() if thread.is_alive()]
+    finally:
+        end()
+        for thread in threads.values():
+            thread.join(HANGS_S)
+        for hand in hands.values():
+            hand.node.close()
+    assert hang == []
+    assert [
+        (each, found)
+        for each, found in told.items()
+        if isinstance(found, Exception) and not isinstance(found, warren.Error)
+    ] == []
