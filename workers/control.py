@@ -12,6 +12,9 @@ another.
     declare_queue {name, durable?, arguments?, client?}
                                                       {queue: declaration, created, version}
     delete_queue {name, client?}                      {queue, version}
+    declare_queues {queues: [{name, durable?, arguments?}], client?}
+                                                      {new: [name], created, version}
+    delete_queues {names, client?}                    {queues: how many, version}
     release_queues {client}                           {queues: names}: the exclusive queues of a client that leaves
     declare_exchange {name, type?, durable?, alternate?}
                                                       {exchange, created, version}
@@ -20,19 +23,23 @@ another.
                                                       {version}
     unbind {queue, exchange, routing_key?, arguments?, client?}
                                                       {removed, version}
+    bind_many, unbind_many {bindings: [{queue, exchange, routing_key?, arguments?}], client?}
+                                                      {new or removed: how many, version}
     subscription {queue, name, delete?, client?}      {queue: declaration of the hidden queue, created, version}
     note {text}                                       {}: a line for the log and for `status`
 
 `client` is the client epoch of who asks: exclusive queues belong to one.
-Declarations are the maps of warren.engine.catalog. A change is durable, and visible in `superblock.catalog_version`,
-before its answer. Only processes of the same user (or root) are served. A connection that sends nonsense is closed;
-it harms nobody else.
+Declarations are the maps of warren.engine.catalog. A request for many is one change: all of it or nothing. A change
+is durable, and visible in `superblock.catalog_version`, before its answer. Only processes of the same user (or root)
+are served. A connection that sends nonsense is closed; it harms nobody else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import inspect
 import math
 import os
 import selectors
@@ -40,6 +47,7 @@ import socket
 import stat
 import struct
 import time
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,13 +74,50 @@ REPEATABLE = {
     "settings",
     "queues",
     "declare_queue",
+    "declare_queues",
     "declare_exchange",
     "release_queues",
     "bind",
     "unbind",
+    "bind_many",
+    "unbind_many",
     "stop",
     "note",
 }
+
+
+class WantedQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One queue of a request for many."""
+
+    name: str
+    durable: bool = True
+    arguments: dict[str, Any] | None = None
+
+
+class WantedBinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One binding of a request for many."""
+
+    queue: str
+    exchange: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+@functools.cache
+def _fields_of(function: Callable[..., Any]) -> type[msgspec.Struct]:
+    hints = typing.get_type_hints(function)
+    parameters = [item for item in inspect.signature(function).parameters.values() if item.name != "self"]
+    fields = [
+        (item.name, hints[item.name]) if item.default is item.empty else (item.name, hints[item.name], item.default)
+        for item in parameters
+    ]
+    return msgspec.defstruct("Fields", fields, forbid_unknown_fields=True)
+
+
+def checked_fields(handler: Callable[..., Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request in the types that its handler says. Raises msgspec.ValidationError for any others."""
+    wanted = msgspec.convert(fields, _fields_of(getattr(handler, "__func__", handler)))
+    return {name: getattr(wanted, name) for name in wanted.__struct_fields__}
 
 
 @contextlib.contextmanager

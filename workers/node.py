@@ -132,6 +132,38 @@ class Node:
         self._client.declare("delete_queue", name=name)
         self._client.router()
 
+    def declare_queues(
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
+    ) -> list[str]:
+        """Declare many queues in one change: all of them or, when one is refused, none. Returns the names of new ones.
+
+        Each is a name, or a mapping with `name` and what differs from the rest: `durable`, `arguments`. It costs one
+        request and one sync; `queue(name)` then opens any of them without asking. Raises what `queue` raises.
+        """
+        wanted = [_specification(item, bool(durable), arguments) for item in queues]
+        known = self._client.router().catalog.queues
+        epoch = self._client.epoch
+        missing = [
+            item
+            for item in wanted
+            if (found := known.get(item["name"])) is None
+            or not _is_declared(found, item["durable"], item["arguments"], epoch)
+        ]
+        if not missing:
+            return []
+        answer = self._client.declare("declare_queues", queues=missing)
+        self._client.router()
+        return list(answer["new"])
+
+    def delete_queues(self, names: Iterable[str]) -> None:
+        """Delete many queues in one change: all of them or, when one is refused, none. Raises what `delete_queue`
+        raises.
+        """
+        listed = [check_name(name) for name in names]
+        if listed:
+            self._client.declare("delete_queues", names=listed)
+            self._client.router()
+
     def queues(self) -> list[str]:
         """Names of the queues that are declared."""
         queues = list(self._client.router().catalog.queues.values())  # at once: another thread may follow the catalog
@@ -187,6 +219,19 @@ class Node:
             "unbind", queue=_name(queue), exchange=exchange, routing_key=routing_key, arguments=_mapping(arguments)
         )
         return bool(answer["removed"])
+
+    def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
+        """Bind in one change: all of it or, when one is refused, nothing. Returns how many bindings are new.
+
+        Each is (queue, exchange), (queue, exchange, routing key) or (queue, exchange, routing key, arguments).
+        """
+        listed = [_binding(item) for item in bindings]
+        return int(self._client.declare("bind_many", bindings=listed)["new"]) if listed else 0
+
+    def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
+        """Remove bindings in one change, given as for `bind_many`; returns how many there were."""
+        listed = [_binding(item) for item in bindings]
+        return int(self._client.declare("unbind_many", bindings=listed)["removed"]) if listed else 0
 
     def publish(
         self,
@@ -311,6 +356,32 @@ class Node:
 
 def _name(queue: str | Queue) -> str:
     return queue.name if isinstance(queue, Queue) else check_name(queue)
+
+
+def _specification(item: str | Mapping[str, Any], durable: bool, arguments: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        return {"name": check_name(item), "durable": durable, "arguments": arguments}
+    if unknown := item.keys() - {"name", "durable", "arguments"}:
+        raise UsageError(f"a queue has name, durable and arguments; there is no {min(map(str, unknown))!r}")
+    return {
+        "name": check_name(item.get("name")),
+        "durable": bool(item.get("durable", durable)),
+        "arguments": arguments | _mapping(item.get("arguments")),
+    }
+
+
+def _binding(item: object) -> dict[str, Any]:
+    if not isinstance(item, (list, tuple)) or not 2 <= len(item) <= 4:
+        raise UsageError(
+            f"a binding is (queue, exchange, routing key, arguments), the last two may be left out: {item!r}"
+        )
+    queue, exchange, *rest = item
+    return {
+        "queue": _name(queue),
+        "exchange": exchange,
+        "routing_key": check_routing_key(rest[0]) if rest else "",
+        "arguments": _mapping(rest[1] if len(rest) > 1 else None),
+    }
 
 
 def _is_declared(declaration: QueueDeclaration, durable: bool, arguments: dict[str, Any], client: int) -> bool:

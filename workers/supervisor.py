@@ -35,7 +35,7 @@ import msgspec
 import posix_ipc
 
 from warren.engine import catalog_log
-from warren.engine.catalog import Catalog
+from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
     EXIT_DO_NOT_RESTART,
@@ -59,7 +59,7 @@ from warren.workers import children, lack, remains
 from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
-from warren.workers.control import ControlServer
+from warren.workers.control import ControlServer, WantedBinding, WantedQueue, checked_fields
 from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
@@ -814,7 +814,7 @@ class Supervisor:
         if handler is None:
             raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
         self._seen_client = time.monotonic()
-        answer: dict[str, Any] = handler(**fields)
+        answer: dict[str, Any] = handler(**checked_fields(handler, fields))
         return answer
 
     def _op_ping(self) -> dict[str, Any]:
@@ -856,21 +856,46 @@ class Supervisor:
         self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None, client: int = 0
     ) -> dict[str, Any]:
         self._free(name, client)
+        declare = self._declaring(client)
+        answer = self._change("queue", lambda catalog: declare(catalog, name, durable, arguments))
+        self._used([answer["queue"]])
+        return answer
+
+    def _op_declare_queues(self, queues: list[WantedQueue], client: int = 0) -> dict[str, Any]:
+        for item in queues:
+            self._free(item.name, client)
+        declare = self._declaring(client)
+        known = {item.name for item in queues if item.name in self._catalog.queues}
+        answer = self._change(
+            "queues", lambda catalog: [declare(catalog, item.name, item.durable, item.arguments) for item in queues]
+        )
+        found = answer.pop("queues")
+        self._used(found)
+        return {"new": list(dict.fromkeys(item.name for item in found if item.name not in known)), **answer}
+
+    def _declaring(self, client: int) -> Callable[..., QueueDeclaration]:
         workers_n = self._node.settings.workers  # those beyond only keep what they have
         failed = {role.index for role in self._failed_workers()}
-        answer = self._change(
-            "queue",
-            lambda catalog: catalog.declare_queue(
+
+        def declare(
+            catalog: Catalog, name: str, durable: bool = True, arguments: dict[str, Any] | None = None
+        ) -> QueueDeclaration:
+            return catalog.declare_queue(
                 name,
                 workers_n=workers_n,
                 without=failed,
                 durable=bool(durable),
                 arguments=arguments or {},
                 client=client,
-            ),
-        )
-        self._life.declared(answer["queue"], time.monotonic())
-        return answer
+            )
+
+        return declare
+
+    def _used(self, queues: list[QueueDeclaration]) -> None:
+        now = time.monotonic()
+        for queue in queues:
+            if queue.leased:
+                self._life.declared(queue, now)
 
     def _free(self, name: str, client: int) -> None:
         """Delete an exclusive queue whose client has left: nobody has to wait until it is looked after."""
@@ -888,7 +913,7 @@ class Supervisor:
 
     def _op_release_queues(self, client: int) -> dict[str, Any]:
         """The client leaves: its exclusive queues go now."""
-        names = [item.name for item in self._catalog.queues.values() if item.owner == client and not item.hidden]
+        names = [item.name for item in self._catalog.leased.values() if item.owner == client]
 
         def delete(catalog: Catalog) -> list[str]:
             for name in names:
@@ -900,6 +925,12 @@ class Supervisor:
     def _op_delete_queue(self, name: str, client: int = 0) -> dict[str, Any]:
         self._free(name, client)
         return self._change("queue", lambda catalog: catalog.delete_queue(name, client=client))
+
+    def _op_delete_queues(self, names: list[str], client: int = 0) -> dict[str, Any]:
+        for name in names:
+            self._free(name, client)
+        answer = self._change("queues", lambda catalog: [catalog.delete_queue(name, client=client) for name in names])
+        return {**answer, "queues": len(names)}
 
     def _op_declare_exchange(
         self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
@@ -937,6 +968,30 @@ class Supervisor:
         return self._change(
             "removed", lambda catalog: catalog.unbind(queue, exchange, routing_key, arguments, client=client)
         )
+
+    def _op_bind_many(self, bindings: list[WantedBinding], client: int = 0) -> dict[str, Any]:
+        for item in bindings:
+            self._free(item.queue, client)
+
+        def bind(catalog: Catalog) -> int:
+            before = len(catalog.bindings)
+            for item in bindings:
+                catalog.bind(item.queue, item.exchange, item.routing_key, item.arguments, client=client)
+            return len(catalog.bindings) - before
+
+        return self._change("new", bind)
+
+    def _op_unbind_many(self, bindings: list[WantedBinding], client: int = 0) -> dict[str, Any]:
+        for item in bindings:
+            self._free(item.queue, client)
+
+        def unbind(catalog: Catalog) -> int:
+            return sum(
+                catalog.unbind(item.queue, item.exchange, item.routing_key, item.arguments, client=client)
+                for item in bindings
+            )
+
+        return self._change("removed", unbind)
 
     def _op_subscription(self, queue: str, name: str, delete: bool = False, client: int = 0) -> dict[str, Any]:
         self._free(queue, client)

@@ -19,7 +19,8 @@ from warren.tools.bench.harness import BenchError, Result, filesystem_of, real_f
 
 WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
-    "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "idle", "all",
+    "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
+    "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
@@ -42,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
         "backlog: a queue that only grows, then only shrinks; "
         "restart: kill -9 with a backlog; store-restart: the same with messages in the store; "
         "store-collect: writes beside garbage collection, and without it; fanout: to 4 queues beside 1, rate and "
-        "bytes on disk; fairness: light queues beside a heavy one; idle: what a node costs that nobody uses",
+        "bytes on disk; fairness: light queues beside a heavy one; declare: declarations and bindings in a "
+        "node with many queues, and round trips beside them; idle: what a node costs that nobody uses",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -54,7 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--clients", type=int, default=1, metavar="N", help="producers, or pairs with a queue each (1)")
     parser.add_argument("--messages", type=int, help="restart: the backlog (1,000,000); backlog: the same (10,000,000)")
-    parser.add_argument("--queues", type=int, default=1, metavar="N", help="restart: queues that share the backlog (1)")
+    parser.add_argument(
+        "--queues",
+        type=int,
+        default=1,
+        metavar="N",
+        help="restart: queues that share the backlog (1); declare: queues that are there (4,000)",
+    )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each cell; the median is shown (1)")
     parser.add_argument("--limits", action="store_true", help="measure the machine's own limits, too, and show ratios")
     parser.add_argument("--dir", metavar="DIR", help="folder for the temporary nodes")
@@ -64,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int, Callable[[], Result]]]:
     """(what it is, size of a body, the run) of everything that was asked for."""
+    from warren.tools.bench.declare import CHANGES, QUEUES, run_declare
     from warren.tools.bench.fairness import LOADS, run_fairness
     from warren.tools.bench.fanout import run_fanout
     from warren.tools.bench.queue import run_backlog, run_idle, run_queue, run_queue_latency, run_restart
@@ -158,6 +167,10 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
     if wanted("fairness"):
         for load in LOADS:
             yield f"ten light queues beside: {load}", 0, lambda load=load: run_fairness(folder, seconds, load)  # type: ignore[misc]
+    if wanted("declare"):
+        for what in CHANGES:
+            n = options.queues if options.queues > 1 else QUEUES
+            yield f"declare: {what}, {n} queues", 0, lambda what=what, n=n: run_declare(folder, seconds, what, n)  # type: ignore[misc]
     if wanted("idle"):
         yield "idle", 0, lambda: run_idle(folder, max(seconds, 2.0))
 

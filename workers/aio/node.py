@@ -12,7 +12,7 @@ import asyncio
 import functools
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -179,6 +179,16 @@ class Node:
         """Delete a queue with its messages. Raises QueueNotFound."""
         await self._do(self._node.delete_queue, name)
 
+    async def declare_queues(
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
+    ) -> list[str]:
+        """Declare many queues in one change, all or none: as warren.Node.declare_queues."""
+        return await self._do(self._node.declare_queues, list(queues), durable, **arguments)
+
+    async def delete_queues(self, names: Iterable[str]) -> None:
+        """Delete many queues in one change, all or none."""
+        await self._do(self._node.delete_queues, list(names))
+
     async def queues(self) -> list[str]:
         """Names of the queues that are declared."""
         return await self._do(self._node.queues)
@@ -198,6 +208,14 @@ class Node:
     async def unbind(self, queue: str | Queue, exchange: str, routing_key: str = "", **arguments: Any) -> bool:
         """Remove a binding; False when there was none."""
         return await self._do(self._node.unbind, _name(queue), exchange, routing_key, **arguments)
+
+    async def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
+        """Bind in one change, all or nothing: as warren.Node.bind_many."""
+        return await self._do(self._node.bind_many, [_plain(item) for item in bindings])
+
+    async def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
+        """Remove bindings in one change; returns how many there were."""
+        return await self._do(self._node.unbind_many, [_plain(item) for item in bindings])
 
     async def status(self) -> dict[str, Any]:
         """What `warren status --json` tells."""
@@ -539,6 +557,13 @@ def _set(future: asyncio.Future[None], _confirm: object, error: Error | None) ->
         future.set_result(None)
     else:
         future.set_exception(error)
+
+
+def _plain(binding: Sequence[Any]) -> Sequence[Any]:
+    """A binding with the name of its queue."""
+    if isinstance(binding, (list, tuple)) and binding:
+        return [_name(binding[0]), *binding[1:]]
+    return binding
 
 
 def _name(queue: str | Queue) -> str:

@@ -14,6 +14,7 @@ from warren.workers.control import ControlClient
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 NAME = click.argument("name")
+NAMES = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 
 
@@ -63,19 +64,29 @@ def queue() -> None:
 
 @queue.command("declare")
 @DIRECTORY
-@NAME
+@NAMES
 @click.option(
     "--durable/--transient", default=True, help="Whether it and its messages outlive the node; default: durable."
 )
 @ARGUMENT
 @JSON
-def declare_queue(directory: str, name: str, durable: bool, arguments: tuple[str, ...], as_json: bool) -> None:
-    """Declare a queue; well too when it exists with the same properties.
+def declare_queue(
+    directory: str, names: tuple[str, ...], durable: bool, arguments: tuple[str, ...], as_json: bool
+) -> None:
+    """Declare queues; well too when they exist with the same properties. Several are declared in one change: all of
+    them, or none.
 
     Arguments: message_ttl, expires, deduplication_window (seconds), max_length, max_length_bytes, overflow (drop-head
     or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-9), delivery_limit,
     single_active_consumer, auto_delete (true or false).
     """
+    if len(names) > 1:
+        wanted = [{"name": name, "durable": durable, "arguments": _pairs(arguments)} for name in names]
+        answer = _call(directory, "declare_queues", queues=wanted)
+        new, old = len(answer["new"]), len(set(names)) - len(answer["new"])
+        _done(as_json, answer, f"{new} queues declared" + (f", {old} exist already" if old else ""))
+        return
+    name = names[0]
     answer = _call(directory, "declare_queue", name=name, durable=durable, arguments=_pairs(arguments))
     text = "declared" if answer["created"] else "exists already"
     kind = "durable" if durable else "transient"
@@ -85,11 +96,16 @@ def declare_queue(directory: str, name: str, durable: bool, arguments: tuple[str
 
 @queue.command("delete")
 @DIRECTORY
-@NAME
+@NAMES
 @JSON
-def delete_queue(directory: str, name: str, as_json: bool) -> None:
-    """Delete a queue with its messages, bindings and subscriptions."""
-    _done(as_json, _call(directory, "delete_queue", name=name), f"queue {name} deleted")
+def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Delete queues with their messages, bindings and subscriptions. Several are deleted in one change: all of them, or
+    none.
+    """
+    if len(names) > 1:
+        _done(as_json, _call(directory, "delete_queues", names=names), f"{len(names)} queues deleted")
+        return
+    _done(as_json, _call(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted")
 
 
 @queue.command("list")
