@@ -22,7 +22,6 @@ import queue
 import re
 import select
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from warren.engine.collection import GarbageCollection, Loss
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.saying import Voice
 from warren.ipc import _core as shared
 from warren.ipc import mailbox, names
 from warren.ipc.layout import (
@@ -64,10 +64,8 @@ def store_folder(directory: Path, server: int) -> Path:
     return directory / "store" / FOLDERS[server]
 
 
-def say(text: str) -> None:
-    """One line for people, into the server's log."""
-    with contextlib.suppress(OSError):  # a full disk costs the line, not the process
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} store: {text}", file=sys.stderr, flush=True)
+#: one line for people, into the server's log
+say = Voice("store: ")
 
 
 class MessageStore:

@@ -17,7 +17,6 @@ import errno
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from warren.engine.collection import Job, Source
 from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.message_store import FOLDERS, store_folder
+from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
@@ -45,10 +45,8 @@ ANSWER_S = 30.0
 JOB_SHARE, VERIFY_SHARE = 0.5, 0.2
 
 
-def say(text: str) -> None:
-    """One line into the collector's log."""
-    with contextlib.suppress(OSError):  # a full disk costs the line, not the process
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} collector: {text}", file=sys.stderr, flush=True)
+#: one line into the collector's log
+say = Voice("collector: ")
 
 
 class _GivenUp(Exception):

@@ -31,6 +31,7 @@ from warren.engine.errors import (
 from warren.engine.node_directory import NodeDirectory
 from warren.engine.queue import Declaration, Options, QueueService
 from warren.engine.queue_index import Folder
+from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
 from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
@@ -52,10 +53,8 @@ CRASH_POINTS = {
 }
 
 
-def say(line: str) -> None:
-    """One line into the worker's log."""
-    with contextlib.suppress(OSError):  # a full disk costs the line, not the process
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=sys.stderr, flush=True)
+#: one line into the worker's log
+say = Voice()
 
 
 class Worker:

@@ -49,6 +49,7 @@ from warren.engine.errors import (
 )
 from warren.engine.node_directory import Launch, NodeDirectory, NodeFile
 from warren.engine.placement import workers_needed
+from warren.engine.saying import Repeats
 from warren.ipc import names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST
@@ -200,6 +201,7 @@ class Supervisor:
             False  #: after run(): a drain was finished for a dead supervisor, and the node is to start now
         )
         self.messages: list[str] = []
+        self._repeats = Repeats()
         self._make_servers = servers
         self._loaded: Servers | None = None
         self._load_at = 0.0
@@ -542,7 +544,7 @@ class Supervisor:
                 said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
                 self.stop(f"{said}; {lack.advice(role.lack)}; see {role.log}", 1)
                 return
-            self._say(f"{role.name} finds no {what} and is started again until there is some", once=True)
+            self._say(f"{role.name} finds no {what} and is started again until there is some")
         else:
             self._say(f"{role.name} (process {pid}) {how}")
         self._died(role)
@@ -714,16 +716,17 @@ class Supervisor:
         try:
             self._change("queues", delete)
         except Error as error:
-            self._say(f"queues that have to go stay for now: {error}", once=True)
+            self._say(f"queues that have to go stay for now: {error}")
             return
         for name, why in ended.items():
             self._say(f"queue {name!r} is deleted: {why}")
 
-    def _say(self, message: str, *, once: bool = False) -> None:
+    def _say(self, message: str) -> None:
         """A line for people, in the log and in `status`."""
-        line = f"{children.stamp()} {message}"
-        if once and any(kept.endswith(message) for kept in self.messages):
+        said = self._repeats.passed(message)
+        if said is None:
             return
+        line = f"{children.stamp()} {said}"
         self.messages = [*self.messages, line][-MESSAGES_KEPT:]
         with contextlib.suppress(OSError, ValueError):
             print(f"warren: {line}", file=sys.stderr, flush=True)
@@ -1001,7 +1004,7 @@ class Supervisor:
 
     def _op_note(self, text: str) -> dict[str, Any]:
         """A process of the node has something to say to people."""
-        self._say(str(text)[:500], once=True)
+        self._say(str(text)[:500])
         return {}
 
     def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
@@ -1018,7 +1021,7 @@ class Supervisor:
             try:
                 self._declarations.tidy()
             except Error as error:
-                self._say(f"the log of the catalog grows: {error}", once=True)
+                self._say(f"the log of the catalog grows: {error}")
         return {what: result, "created": created, "version": catalog.version}
 
 

@@ -1,0 +1,70 @@
+"""Lines for people in the logs of a node's processes. What is tried again and again says so once, not four times a
+second: a log that is full of one line hides the others, and eats the space that is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+EVERY_S = 60.0
+BURST = 3
+LINES_KEPT = 64
+
+
+@dataclass
+class _Line:
+    since: float  #: when it was said first in this minute
+    said: int = 1
+    held_back: int = 0
+
+
+class Repeats:
+    """Decides which lines are said: each at most `BURST` times within a minute, and only once while nothing else is
+    said in between; after a minute again, with the number of those that were held back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._last = ""
+        self._lock = threading.Lock()
+
+    def passed(self, text: str) -> str | None:
+        """The line to say now, None: it was said a moment ago."""
+        with self._lock:
+            now = self._clock()
+            before = self._lines.get(text)
+            if before is not None and now - before.since < EVERY_S:
+                if text == self._last or before.said >= BURST:
+                    before.held_back += 1
+                    return None
+                before.said += 1
+            else:
+                self._lines[text] = _Line(now)
+                self._lines.move_to_end(text)
+                if len(self._lines) > LINES_KEPT:
+                    self._lines.popitem(last=False)
+            self._last = text
+            if before is not None and before.held_back and now - before.since >= EVERY_S:
+                return f"{text} ({before.held_back} times more in the last {now - before.since:.0f} s)"
+            return text
+
+
+class Voice:
+    """`say(text)` of a process: a line on standard error, with the time. Any thread may say something."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._repeats = Repeats()
+
+    def __call__(self, text: str) -> None:
+        line = self._repeats.passed(text)
+        if line is not None:
+            with contextlib.suppress(OSError, ValueError):  # a full disk costs the line, not the process
+                print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._prefix}{line}", file=sys.stderr, flush=True)
