@@ -25,6 +25,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #define IMAGES_MAX (WR_PAGE_BYTES / sizeof(wr_image))
 #define POPULATE_BYTES (1u << 20)
@@ -402,6 +403,14 @@ static int sync_file(wr_log *log, int fd) {
     return 0;
 }
 
+/* A file without a name is lost with its last descriptor: somebody has removed it, or the whole directory, while it is in use. What
+ * is in it must not be confirmed. Files that the owner removes are durable, so none of their batches is still to come; a log
+ * that never syncs promises nothing. */
+static int still_there(const wr_log *log, int fd) {
+    struct stat found;
+    return log->may_sync && fstat(fd, &found) == 0 && found.st_nlink == 0 ? ESTALE : 0;
+}
+
 static void publish_all(const wr_batch *batch, bool synced, bool head) {
     for (uint32_t i = 0; i < batch->horizons_n; i++) wr_horizon_publish(&batch->horizons[i], true, synced, head);
 }
@@ -414,6 +423,7 @@ static void commit(wr_log *log, wr_batch *batch) {
         if (!error) {
             log->dirty = true;
             atomic_fetch_add_explicit(&log->bytes_written, batch->to - batch->from, memory_order_relaxed);
+            error = still_there(log, batch->fd);
         }
     }
     if (!error) {
@@ -424,6 +434,7 @@ static void commit(wr_log *log, wr_batch *batch) {
     }
     if (!error && batch->sync && log->dirty) {
         error = sync_file(log, batch->fd);
+        if (!error) error = still_there(log, batch->fd);
         if (!error) {
             log->dirty = false;
             atomic_fetch_add_explicit(&log->syncs_n, 1, memory_order_relaxed);

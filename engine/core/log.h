@@ -19,7 +19,8 @@
  *   sealed of the current file, lies whatever the blocks held before (a recycled file): readers go by frames, never by zeros.
  *   A padding frame names how much of its file was synced when it was made (wr_frame_vouch): a hole that none behind it
  *   vouches for is a torn batch, which was never confirmed; another one is damage.
- *   After a failed write or sync `failed` holds the errno for ever: nothing later is confirmed (rule S7).
+ *   After a failed write or sync `failed` holds the errno for ever: nothing later is confirmed (rule S7). So it is with ESTALE
+ *   when the file has no name any more, because somebody removed it while it is in use.
  */
 #ifndef WR_LOG_H
 #define WR_LOG_H

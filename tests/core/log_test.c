@@ -431,7 +431,7 @@ typedef struct {
     bench *b;
     uint64_t written_seen, synced_seen; /* words of the link at the last fdatasync */
 } faults;
-enum { FINE, SHORT, WRITE_EIO, SYNC_EIO, NOTHING };
+enum { FINE, SHORT, WRITE_EIO, SYNC_EIO, NOTHING, REMOVED, REMOVED_LATE };
 
 static ssize_t faulty_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
     faults *f = context;
@@ -446,6 +446,9 @@ static ssize_t faulty_pwrite(void *context, int fd, const void *from, size_t n, 
         return errno = EIO, -1;
     case NOTHING:
         return 0;
+    case REMOVED:
+        CHECK(unlink(path_of(0)) == 0);
+        return pwrite(fd, from, n, at);
     default:
         return pwrite(fd, from, n, at);
     }
@@ -457,6 +460,7 @@ static int faulty_fdatasync(void *context, int fd) {
     f->synced_seen = word(&f->b->view.links[0].synced);
     if (atomic_fetch_add(&f->syncs_n, 1) % 2 == 0 && atomic_load(&f->mode) == SHORT) return errno = EINTR, -1;
     if (atomic_load(&f->mode) == SYNC_EIO) return errno = EIO, -1;
+    if (atomic_load(&f->mode) == REMOVED_LATE) CHECK(unlink(path_of(0)) == 0);
     return fdatasync(fd);
 }
 
@@ -514,7 +518,7 @@ static void one_failure(uint32_t mode, int expected) {
     horizon.sequence = 3;
     CHECK(wr_log_seal(b.log, true, 0, &horizon, 1) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
     CHECK(atomic_load(&f.writes_n) == writes && atomic_load(&f.syncs_n) == syncs);
-    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == (mode == SYNC_EIO ? 2 : 1));
+    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == (mode == SYNC_EIO || mode == REMOVED_LATE ? 2 : 1));
     CHECK(word(&((wr_image *)b.region)[0].durable) == 2 * 4096);
     end(&b);
 }
@@ -622,6 +626,8 @@ int main(int argc, char **argv) {
     one_failure(WRITE_EIO, EIO);
     one_failure(SYNC_EIO, EIO);
     one_failure(NOTHING, EIO);
+    one_failure(REMOVED, ESTALE); /* somebody removed the file while it is in use */
+    one_failure(REMOVED_LATE, ESTALE);
     real_failure(EBADF, false);
     real_failure(EFBIG, true);
     three_threads(10000, true);
