@@ -647,7 +647,7 @@ class GarbageCollection:
             return
         if collector.pid != self._asked_pid or now - self._asked_at > ASK_AGAIN_S:
             self._asked_pid, self._asked_at = collector.pid, now
-            mailbox.post(names.mailbox(self.superblock.node_id, "collector"), "collect", **self._job.message())
+            mailbox.post(names.mailbox(self.superblock.shared_id, "collector"), "collect", **self._job.message())
 
     def _ask_for_verification(self, now: float) -> None:
         if self._verify_below is None or self.stopping:
@@ -657,7 +657,7 @@ class GarbageCollection:
         if collector.pid and (collector.pid != asked_pid or now - asked_at > ASK_AGAIN_S * 6):
             self._verify_asked = collector.pid, now
             mailbox.post(
-                names.mailbox(self.superblock.node_id, "collector"),
+                names.mailbox(self.superblock.shared_id, "collector"),
                 "verify",
                 server=self.number,
                 store_epoch=self.store_epoch,

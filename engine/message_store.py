@@ -81,6 +81,7 @@ class MessageStore:
         self.spares = segment.Spares(self.folder)
         self.settings = settings
         self.node_id = superblock.node_id
+        self.shared_id = superblock.shared_id
         self.next_file = 0
         self.generation = 0
         self.index_generation = 0
@@ -101,10 +102,10 @@ class MessageStore:
     # -- regions ------------------------------------------------------------------------------------------------
 
     def _name(self, what: str, generation: int) -> str:
-        return names.region(self.node_id, what, self.number, generation)
+        return names.region(self.shared_id, what, self.number, generation)
 
     def _existing(self, what: str) -> list[int]:
-        prefix = f"{names.node_prefix(self.node_id)}{what}-{self.number}-"
+        prefix = f"{names.node_prefix(self.shared_id)}{what}-{self.number}-"
         return sorted(int(name[len(prefix) :]) for name in posix_names(prefix) if name[len(prefix) :].isdigit())
 
     def _make_regions(self, messages: int, extents: int = 0) -> None:
@@ -161,7 +162,7 @@ class MessageStore:
 
     def _existing_extents(self) -> list[tuple[str, int]]:
         """Names and generations of the extents of this store's index, whoever made them."""
-        prefix = f"{names.node_prefix(self.node_id)}dense"
+        prefix = f"{names.node_prefix(self.shared_id)}dense"
         pattern = re.compile(rf"{re.escape(prefix)}[0-9]+-{self.number}-([0-9]+)", re.ASCII)
         matches = [(name, pattern.fullmatch(name)) for name in posix_names(prefix)]
         return [(name, int(match[1])) for name, match in matches if match is not None]
@@ -421,9 +422,9 @@ class _Around:
 class _Mail:
     """The mailbox of this process, read by a thread of its own: the loop sleeps on a futex and cannot wait for both."""
 
-    def __init__(self, node_id: int, hand_over: Callable[..., None], read: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, shared_id: int, hand_over: Callable[..., None], read: Callable[[dict[str, Any]], None]) -> None:
         self._hand_over, self._read = hand_over, read
-        self._name = names.mailbox(node_id, "store")
+        self._name = names.mailbox(shared_id, "store")
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._said = False
         self._mailbox = self._make()
@@ -521,7 +522,7 @@ class StoreHost:
             )
             if report.files and not report.clean:
                 store.garbage.verify(report.next_file)
-        self._mail = _Mail(self.superblock.node_id, self._hand_over, self._read)
+        self._mail = _Mail(self.superblock.shared_id, self._hand_over, self._read)
         for store in self.stores:
             store.announce()
             self.superblock.server_set(store.number, "error", 0)
@@ -878,7 +879,7 @@ class StoreHost:
         if self._mail is not None:
             self._mail.stop()
             if unlink:
-                mailbox.unlink(names.mailbox(self.superblock.node_id, "store"))
+                mailbox.unlink(names.mailbox(self.superblock.shared_id, "store"))
         self._makers.shutdown(wait=True)
         self._growers.shutdown(wait=True)
         self._removers.shutdown(wait=True)

@@ -1,12 +1,16 @@
 """The data directory of a node: its layout, its lock, and who it is (`node.json`).
 
-    DIR/lock            flock of the supervisor; its text is the holder's pid. The kernel frees it, whoever dies how
+    DIR                 flock of the supervisor on the directory itself. The kernel frees it, whoever dies how
+    DIR/lock            text for people: the pid of who held the lock last, and in which namespaces it is
     DIR/node.json       format version, node id, epoch, settings
     DIR/catalog.json    declarations (warren.engine.catalog)
     DIR/launch.json     how the supervisor was started, for the one that takes over when it dies
     DIR/control.sock    where the supervisor answers
     DIR/log/            what the processes print
     DIR/store/, DIR/queues/   messages (store server, queue workers)
+
+A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
+what only means something there, the keys of the semaphores; in a copy it is another one.
 
 Directories are 0700, files 0600. `node.json` is written last when a directory is made: without it there is no node,
 and a start goes on with making one. Only the holder of the lock writes the files named here. Crash point:
@@ -22,6 +26,7 @@ import os
 import secrets
 import stat
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,8 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.formats import FORMAT_VERSION
+from warren.ipc import names
+from warren.ipc.identity import Namespaces
 
 LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "control.sock", "log"
 #: who looks whether the lock is held takes it for an instant; a start does not give up for that
@@ -63,7 +70,7 @@ _GROWING = ("summary_rows",)
 
 class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of node.json. `semaphore_keys`: the System V semaphores of the current superblock (live clients, store
-    lock).
+    lock), made for the directory at `place` (device, inode): in a copy they are somebody else's.
     """
 
     format_version: int
@@ -72,6 +79,7 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: Settings
     created: float
     semaphore_keys: tuple[int, int] = (0, 0)
+    place: tuple[int, int] = (0, 0)
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -82,6 +90,17 @@ class Launch(msgspec.Struct, frozen=True):
 
 class _Version(msgspec.Struct):
     format_version: int
+
+
+def open_directory(path: Path | str) -> int:
+    """A descriptor of a directory. While it is open, no other directory has its place. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def place_of(descriptor: int) -> tuple[int, int]:
+    """Device and inode number of an open directory."""
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 class NodeDirectory:
@@ -155,37 +174,59 @@ class NodeDirectory:
         """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
         holder's pid.
         """
-        try:
-            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError as error:
-            raise UsageError(f"{self.path} is not there") from error
-        except OSError as error:
-            raise atomic_file.explain(error, f"cannot open {self.path / LOCK}") from error
         deadline = time.monotonic() + LOCK_PROBE_S
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                descriptor = open_directory(self.path)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise UsageError(f"{self.path} is not there") from error
             except OSError as error:
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and time.monotonic() < deadline:
-                    time.sleep(0.001)  # it may be somebody who only looks (`locked`)
-                    continue
+                raise atomic_file.explain(error, f"cannot open {self.path}") from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if place_of(descriptor) == self._place_now():
+                    break
+            except OSError as error:
                 os.close(descriptor)
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise atomic_file.explain(error, f"cannot lock {self.path / LOCK}") from error
-                pid = self.lock_holder()
+                    raise atomic_file.explain(error, f"cannot lock {self.path}") from error
+                if time.monotonic() < deadline:
+                    time.sleep(0.001)  # it may be somebody who only looks (`locked`)
+                    continue
                 raise DirectoryInUse(
-                    f"{self.path} is in use by {f'process {pid}' if pid else 'another process'}: "
+                    f"{self.path} is in use by {self._said_holder()}: "
                     "attach to its node, stop it with `warren stop`, or choose another directory"
                 ) from error
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # it was replaced by another directory meanwhile
         self._lock = descriptor
-        said = b"%d\n" % os.getpid()
+        self._write_lock_text(descriptor)
+
+    def _write_lock_text(self, directory: int) -> None:
+        here = Namespaces.current()
+        said = f"{os.getpid()}\nPID namespace {here.pid}\nIPC namespace {here.ipc}\n"
+        said += f"time namespace {here.time}\n/dev/shm {here.shm}\n"
         try:  # in place: who takes over a node on a full disk needs no space for it
-            atomic_file.write_all(descriptor, said, 0)
-            os.ftruncate(descriptor, len(said))
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            text = os.open(LOCK, flags, 0o600, dir_fd=directory)
+            try:
+                atomic_file.write_all(text, said.encode(), 0)
+                os.ftruncate(text, len(said))
+            finally:
+                os.close(text)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.unlock()
                 raise atomic_file.explain(error, f"cannot write {self.path / LOCK}") from error
+
+    @property
+    def descriptor(self) -> int:
+        """Of the directory, while the lock is held: what is done with it never meets another directory of this path."""
+        if self._lock is None:
+            raise RuntimeError(f"{self.path} is not locked by this process")
+        return self._lock
 
     def unlock(self) -> None:
         """Let go of the lock. In a child of the holder this only closes the child's descriptor, if done before the
@@ -202,10 +243,10 @@ class NodeDirectory:
     def locked(self) -> bool:
         """True while some process holds the lock (this one, too). Raises SystemLimit: it cannot be known now."""
         try:
-            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_directory(self.path)
         except OSError as error:
             if atomic_file.is_limit(error):
-                raise atomic_file.explain(error, f"cannot open {self.path / LOCK}") from error
+                raise atomic_file.explain(error, f"cannot open {self.path}") from error
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -218,9 +259,55 @@ class NodeDirectory:
     def lock_holder(self) -> int:
         """The pid in the lock file, 0 when it is not readable. It is for messages: only the lock itself is true."""
         try:
-            return int((self.path / LOCK).read_text() or 0)
-        except (OSError, ValueError):
+            return int(self._lock_text()[0])
+        except (IndexError, ValueError):
             return 0
+
+    def holder_namespaces(self) -> Namespaces:
+        """Where the one is who took the lock last; 0 for what is not known."""
+        numbers = []
+        for line in self._lock_text()[1:5]:
+            number = line.rpartition(" ")[2]
+            numbers.append(int(number) if number.isdigit() else 0)
+        pid, ipc, clock, shm = [*numbers, 0, 0, 0, 0][:4]
+        return Namespaces(pid, ipc, clock, shm)
+
+    def _lock_text(self) -> list[str]:
+        try:
+            return (self.path / LOCK).read_text("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+
+    def _said_holder(self) -> str:
+        pid = self.lock_holder()
+        unlike = self.holder_namespaces().unlike(Namespaces.current())
+        where = f" in another {' and another '.join(unlike)}" if unlike else ""
+        return f"process {pid}{where}" if pid else "another process"
+
+    # -- place --------------------------------------------------------------------------------------------------
+
+    def _place_now(self) -> tuple[int, int]:
+        found = os.stat(self.path)
+        return found.st_dev, found.st_ino
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Device and inode of the directory that the path leads to now. Raises NodeNotRunning when there is none."""
+        try:
+            return self._place_now()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NodeNotRunning(f"no node runs for {self.path}: start one with `warren up {self.path}`") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot look at {self.path}") from error
+
+    @property
+    def shared_id(self) -> int:
+        """The number that names the shared memory of the node of this directory. Raises as `read` does."""
+        return names.shared_id(self.read().node_id, self.place)
+
+    def own_semaphores(self, node: NodeFile) -> tuple[int, ...]:
+        """The keys in node.json, if they were drawn for this directory: those in a copy are of the original."""
+        return tuple(key for key in node.semaphore_keys if key) if node.place == self.place else ()
 
     # -- node.json ----------------------------------------------------------------------------------------------
 
@@ -268,6 +355,7 @@ class NodeDirectory:
             self.write(node)
             return node
         node = self.read()
+        self._refuse_links(node)
         settings = changed_settings(node.settings, changes).checked()
         for name in _FIXED:
             if getattr(settings, name) != getattr(node.settings, name):
@@ -283,6 +371,22 @@ class NodeDirectory:
                     f"start it with at least {old}, or make a new directory"
                 )
         return msgspec.structs.replace(node, settings=settings)
+
+    def _refuse_links(self, node: NodeFile) -> None:
+        """A copy made of hard links is no copy: both nodes would write the same files."""
+        if node.place == self.place:
+            return
+        found: Counter[tuple[int, int, int]] = Counter()
+        for folder, _folders, files in os.walk(self.path):
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    seen = os.lstat(os.path.join(folder, name))
+                    found[seen.st_dev, seen.st_ino, seen.st_nlink] += 1
+        if any(links > here for (_device, _inode, links), here in found.items()):
+            raise UsageError(
+                f"{self.path} was copied with hard links, so its files are those of another directory, too: make a "
+                "copy of their contents (cp -a), and start that"
+            )
 
     # -- launch.json --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,40 @@ def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
+def _namespace(name: str) -> int:
+    try:
+        return os.stat(f"/proc/self/ns/{name}").st_ino
+    except FileNotFoundError:  # a kernel without this kind
+        return 0
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """What a process sees of the machine. Processes of one node share all four: a pid and a start time of another PID
+    or time namespace mean nothing here, and another IPC namespace or another /dev/shm has other shared memory.
+    """
+
+    pid: int
+    ipc: int
+    time: int
+    shm: int  #: device number of /dev/shm, 0: not known
+
+    @classmethod
+    def current(cls) -> Namespaces:
+        """Those of this process."""
+        try:
+            shm = os.stat("/dev/shm").st_dev  # noqa: S108 (where Linux shows POSIX shared memory)
+        except OSError:
+            shm = 0
+        return cls(_namespace("pid"), _namespace("ipc"), _namespace("time"), shm)
+
+    def unlike(self, other: Namespaces) -> list[str]:
+        """Which of them differ, in words for people. What one of the two does not know does not differ."""
+        words = {"pid": "PID namespace", "ipc": "IPC namespace", "time": "time namespace", "shm": "/dev/shm"}  # noqa: S108
+        pairs = ((words[name], getattr(self, name), getattr(other, name)) for name in words)
+        return [word for word, mine, its in pairs if mine and its and mine != its]
+
+
 @dataclass(frozen=True)
 class Identity:
     """One incarnation of a process. `start_time` is in clock ticks since boot."""

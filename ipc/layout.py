@@ -189,6 +189,12 @@ CONSTANTS: dict[str, int] = {
     "DENSE_TABLE_FREE": 0,
     "DENSE_TABLE_LIVE": 1,
     "DENSE_TABLE_TOMBSTONE": 2,
+    # why a node ends by itself (workers/tie.py)
+    "ENDING_NONE": 0,
+    "ENDING_REMOVED": 1,
+    "ENDING_MOVED": 2,
+    "ENDING_TAKEN_OVER": 3,
+    "ENDING_SHARED_MEMORY": 4,
 }
 #: why a server, store or queue worker, closed a link (link.evicted): name of the number, what was wrong with the client
 EVICTIONS = {
@@ -209,7 +215,7 @@ SUPERBLOCK = Struct(
     (
         Field("magic", 0, "u64", "SUPERBLOCK_MAGIC; written last, so a half-made superblock is never attached"),
         Field("layout_hash", 8, "u64", "LAYOUT_HASH of the writer; others refuse to attach"),
-        Field("node_id", 16, "u64", "random number of the data directory; names every shared object"),
+        Field("node_id", 16, "u64", "random number of the data directory; stands in the headers of its files"),
         Field("node_epoch", 24, "u64", "counts superblocks of this directory; persisted, so client epochs never repeat"),
         Field("state", 32, "a32", "NODE_…"),
         Field("servers_n", 36, "u32", "servers in use: 2 stores + queue workers"),
@@ -239,6 +245,13 @@ SUPERBLOCK = Struct(
         Field("collector_start", 176, "u64", "its start time"),
         Field("collector_restarts", 184, "u32", "restarts of it counted by the supervisor"),
         Field("collector_state", 188, "a32", "SERVER_… of the collector (itself; DOWN by the supervisor)"),
+        Field("shared_id", 192, "u64", "names every shared object of the node: of its id and of the place of its directory"),
+        Field("place_device", 200, "u64", "device of the data directory"),
+        Field("place_inode", 208, "u64", "its inode number"),
+        Field("pid_namespace", 216, "u64", "inode of the servers' PID namespace; in another one their pids mean nothing"),
+        Field("ipc_namespace", 224, "u64", "the same of System V and POSIX IPC"),
+        Field("time_namespace", 232, "u64", "the same of the clocks, 0: the kernel has none"),
+        Field("ending", 240, "a32", "ENDING_… : why the node ends, when it lost what it is tied to (who notices first)"),
         Field("pressure", 256, "a32", "share of the memory alarm's limits in use, in 1/1000 (supervisor); workers page from PRESSURE_PAGE on"),
         Field("shortages", 260, "a32", "SHORT_… bits: what the machine is short of since it passed a limit and until it is well below (supervisor)"),
         Field("memory_since", 264, "a64", "when the memory alarm was raised, ms since 1970, 0: it is off (supervisor; so are the words below)"),

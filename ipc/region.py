@@ -32,8 +32,11 @@ class SegmentRefused(RegionError):
 class Region:
     """A mapped region. `.buffer` is a writable memoryview of `size` bytes; it stays valid until close()."""
 
-    def __init__(self, memory: mmap.mmap | sysv_ipc.SharedMemory, size: int, name: str, id: int) -> None:
+    def __init__(
+        self, memory: mmap.mmap | sysv_ipc.SharedMemory, size: int, name: str, id: int, inode: int = 0
+    ) -> None:
         self._memory: mmap.mmap | sysv_ipc.SharedMemory | None = memory
+        self.inode = inode  #: of a POSIX region: whether its name still leads to it
         self.size = size
         self.name = name
         self.id = id
@@ -86,6 +89,7 @@ def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
         os.ftruncate(memory.fd, size)
         os.posix_fallocate(memory.fd, 0, size if reserve is None or not _can_populate() else reserve)
         mapped = mmap.mmap(memory.fd, size)
+        inode = os.fstat(memory.fd).st_ino
     except OSError as error:
         memory.close_fd()
         posix_unlink(name)
@@ -99,7 +103,7 @@ def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
             error.errno or errno.EIO, f"cannot reserve {size} bytes of shared memory {name}: {error}"
         ) from error
     memory.close_fd()
-    return Region(mapped, size, name, -1)
+    return Region(mapped, size, name, -1, inode)
 
 
 def posix_open(name: str, writable: bool = True) -> Region:
@@ -123,7 +127,7 @@ def posix_open(name: str, writable: bool = True) -> Region:
         mapped = mmap.mmap(descriptor, found.st_size, prot=protection)
     finally:
         os.close(descriptor)
-    return Region(mapped, found.st_size, name, -1)
+    return Region(mapped, found.st_size, name, -1, found.st_ino)
 
 
 def posix_unlink(name: str) -> bool:
@@ -142,6 +146,14 @@ def posix_names(prefix: str) -> list[str]:
     except FileNotFoundError:
         return []
     return sorted("/" + entry for entry in entries if ("/" + entry).startswith(prefix))
+
+
+def posix_inode(name: str) -> int:
+    """Inode number of the POSIX region that has this name now, 0 when there is none. Raises OSError: not known."""
+    try:
+        return os.stat(SHM_DIRECTORY + name, follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def posix_owner(name: str) -> int:

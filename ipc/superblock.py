@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from warren.ipc import _core, layout, names
-from warren.ipc.identity import Identity, pid_namespace
+from warren.ipc.identity import Identity, Namespaces, pid_namespace
 from warren.ipc.layout import CONSTANTS, LAYOUT_HASH, SERVER, SLOT, SUPERBLOCK
-from warren.ipc.region import Region, RegionError, posix_create, posix_open, posix_unlink
+from warren.ipc.region import Region, RegionError, posix_create, posix_inode, posix_open, posix_unlink
 
 FREE = CONSTANTS["SLOT_FREE"]
 CLAIMED = CONSTANTS["SLOT_CLAIMED"]
@@ -72,23 +72,42 @@ class SlotsFull(Exception):
 class Superblock:
     """A mapped superblock. `.buffer` is the whole region, for the C core."""
 
-    def __init__(self, region: Region, node_id: int) -> None:
+    def __init__(self, region: Region, shared_id: int) -> None:
         self._region = region
         self.buffer = region.buffer
-        self.node_id = node_id
+        self.shared_id = shared_id
 
     # -- making and finding -------------------------------------------------------------------------------------
 
     @classmethod
     def create(
-        cls, node_id: int, node_epoch: int, live_semaphore_key: int, store_lock_key: int, geometry: dict[str, int]
+        cls,
+        shared_id: int,
+        node_epoch: int,
+        live_semaphore_key: int,
+        store_lock_key: int,
+        geometry: dict[str, int],
+        *,
+        node_id: int = 0,
+        place: tuple[int, int] = (0, 0),
     ) -> Superblock:
-        """Make the superblock of a node in state CREATING. Raises RegionError (EEXIST, ENOSPC)."""
-        region = posix_create(names.superblock(node_id), layout.SUPERBLOCK_BYTES)
+        """Make the superblock of a node in state CREATING. Raises RegionError (EEXIST, ENOSPC).
+
+        `node_id` and `place` (device and inode of the directory) are what `shared_id` is made of; a node without a
+        directory of its own has only the one number.
+        """
+        region = posix_create(names.superblock(shared_id), layout.SUPERBLOCK_BYTES)
         buffer = region.buffer
+        here = Namespaces.current()
         values = {
             "layout_hash": LAYOUT_HASH,
-            "node_id": node_id,
+            "node_id": node_id or shared_id,
+            "shared_id": shared_id,
+            "place_device": place[0],
+            "place_inode": place[1],
+            "pid_namespace": here.pid,
+            "ipc_namespace": here.ipc,
+            "time_namespace": here.time,
             "node_epoch": node_epoch,
             "client_epoch_next": (node_epoch << 32) + 1,
             "live_semaphore_key": live_semaphore_key,
@@ -105,12 +124,12 @@ class Superblock:
         for name, value in values.items():
             SUPERBLOCK.pack_into(buffer, name, value)
         _core.store64(buffer, SUPERBLOCK.offset("magic"), layout.SUPERBLOCK_MAGIC)
-        return cls(region, node_id)
+        return cls(region, shared_id)
 
     @classmethod
-    def attach(cls, node_id: int) -> Superblock:
+    def attach(cls, shared_id: int) -> Superblock:
         """Map a living superblock. Raises RegionError: ENOENT (no node runs), EACCES, EPROTO (another version)."""
-        name = names.superblock(node_id)
+        name = names.superblock(shared_id)
         region = posix_open(name)
         try:
             if region.size < layout.SUPERBLOCK_BYTES or (
@@ -119,12 +138,12 @@ class Superblock:
                 raise RegionError(2, f"superblock {name} is still being made")
             if SUPERBLOCK.unpack(region.buffer, "layout_hash") != LAYOUT_HASH:
                 raise RegionError(71, f"superblock {name} was made by another version of Warren: stop that node first")
-            if SUPERBLOCK.unpack(region.buffer, "node_id") != node_id:
+            if SUPERBLOCK.unpack(region.buffer, "shared_id") != shared_id:
                 raise RegionError(71, f"superblock {name} belongs to another node")
         except RegionError:
             region.close()
             raise
-        return cls(region, node_id)
+        return cls(region, shared_id)
 
     def close(self) -> None:
         """Unmap."""
@@ -132,9 +151,24 @@ class Superblock:
 
     def unlink(self) -> None:
         """Remove the name; mappings stay valid."""
-        posix_unlink(names.superblock(self.node_id))
+        posix_unlink(names.superblock(self.shared_id))
+
+    @property
+    def named(self) -> bool:
+        """True while its name leads to it: nobody has removed it or made another one. Raises OSError: not known."""
+        return posix_inode(self._region.name) == self._region.inode
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Those of the servers; only /dev/shm is not told, which is where this was found."""
+        return Namespaces(self.get("pid_namespace"), self.get("ipc_namespace"), self.get("time_namespace"), 0)
 
     # -- node ---------------------------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> int:
+        """The id that stands in the headers of the node's files."""
+        return SUPERBLOCK.unpack(self.buffer, "node_id")
 
     def get(self, name: str) -> int:
         """A scalar field of the first page (acquire load for atomics)."""

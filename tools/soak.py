@@ -45,7 +45,7 @@ from warren.engine.config import Settings
 from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.tools.bench.harness import real_folder
-from warren.tools.crash.logs import node_id_of
+from warren.tools.crash.logs import shared_id_of
 from warren.workers import interpreter
 
 HEAD = struct.Struct("<QQ")  #: incarnation of the producer, number
@@ -425,7 +425,7 @@ class Soak:
         clients = [("clients", process.pid) for _role, process in self._actors]
         values = _processes([*processes, *clients, ("soak", os.getpid())])
         values["disk bytes"], values["disk files"] = map(float, disk_of(self.directory))
-        shared = _shared_memory(names.node_prefix(node_id_of(self.directory)).lstrip("/"))
+        shared = _shared_memory(names.node_prefix(shared_id_of(self.directory)).lstrip("/"))
         values["shared memory bytes"], values["shared memory names"] = map(float, shared)
         values["System V segments"] = float(_system_v(self._made | {pid for _role, pid in processes}))
         depth = 0

@@ -117,13 +117,13 @@ def _group_memory(folder: Path, version: int) -> Memory | None:
     return Memory(max(0, used - max(0, cached - shared)), total)
 
 
-def own_memory(node_id: int, pids: Iterable[int]) -> int:
+def own_memory(shared_id: int, pids: Iterable[int]) -> int:
     """Bytes that a node's servers use for themselves, and those of its shared regions but the clients'."""
     used = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
             used += next((int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:")), 0)
-    prefix = names.node_prefix(node_id).lstrip("/")
+    prefix = names.node_prefix(shared_id).lstrip("/")
     with contextlib.suppress(OSError), os.scandir(SHM_DIRECTORY) as entries:
         for entry in entries:
             if entry.name.startswith(prefix):
@@ -215,7 +215,7 @@ class Alarms:
             pressure = superblock.get("pressure") / 1000
         else:
             limit = int(settings.memory_used_max * memory.total)
-            mine = self._own(superblock.node_id, self._pids())
+            mine = self._own(superblock.shared_id, self._pids())
             my_limit = own_limit(settings, superblock.servers_n - SERVER_WORKER_FIRST, memory.total)
             for name, value in (
                 ("memory_used", memory.used),

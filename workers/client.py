@@ -54,10 +54,10 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.names import check_routing_key
-from warren.engine.node_directory import NodeDirectory, NodeFile
+from warren.engine.node_directory import NodeDirectory, open_directory, place_of
 from warren.engine.routing import Router
 from warren.ipc import mailbox, names
-from warren.ipc.identity import Identity
+from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import (
     CONSTANTS,
     QUEUE_STATS,
@@ -70,6 +70,7 @@ from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
 from warren.workers import alarms
 from warren.workers.control import ControlClient
+from warren.workers.tie import described, elsewhere
 
 LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
@@ -152,9 +153,11 @@ class Attachment:
         hook: Callable[[int, int, str], None],
         counted: bool = True,
         call_timeout: float | None = None,
+        descriptor: int = -1,
     ) -> None:
         self.superblock = superblock
         self.directory = directory
+        self.descriptor = descriptor  #: of the directory, from success on: the files are found by it, not by a path
         self.pid = os.getpid()
         self.node_epoch = superblock.get("node_epoch")
         self.workers: dict[int, _WorkerRegions] = {}
@@ -179,7 +182,7 @@ class Attachment:
             self.slot: SlotView = superblock.activate(slot)
             self.region = region
             mailbox.post(
-                names.mailbox(superblock.node_id, "supervisor"),
+                names.mailbox(superblock.shared_id, "supervisor"),
                 "register",
                 mailbox.PRIORITY_CLIENT,
                 slot=self.slot.slot,
@@ -221,7 +224,7 @@ class Attachment:
             self.core.end(error)
             if self.superblock.leave(self.slot.slot, self.slot.generation):
                 mailbox.post(
-                    names.mailbox(self.superblock.node_id, "supervisor"),
+                    names.mailbox(self.superblock.shared_id, "supervisor"),
                     "deregister",
                     mailbox.PRIORITY_CLIENT,
                     slot=self.slot.slot,
@@ -264,6 +267,9 @@ class Attachment:
             close_region(region)
         with contextlib.suppress(BufferError):
             self.superblock.close()
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _raise_live_count(self) -> None:
         key = self.superblock.get("live_semaphore_key")
@@ -290,7 +296,7 @@ class Attachment:
 
     def open_worker(self, server: int) -> None:
         """Open the regions of a worker's present incarnation and give them to the core."""
-        base = self.directory.path / "queues" / f"worker-{server - SERVER_WORKER_FIRST}"
+        base = f"queues/worker-{server - SERVER_WORKER_FIRST}"
         deadline = time.monotonic() + REGION_WAIT_S
         regions: list[Region] = []
         epoch = generation = 0
@@ -310,7 +316,7 @@ class Attachment:
         images, transient = regions
         folders: list[int] = []
         try:
-            folders = _folders(base, "journal", "transient", "segments")
+            folders = _folders(self.descriptor, base, "journal", "transient", "segments")
             self.core.set_worker(server, images.buffer, transient.buffer, folders[0], folders[1], folders[2], epoch)
         except BaseException:
             _close_all(folders)
@@ -344,8 +350,8 @@ class Attachment:
                 time.sleep(0.002)
         folders: list[int] = []
         try:
-            base = self.directory.path / "store"
-            folders = _folders(base, "persistent" if server == SERVER_STORE_PERSISTENT else "transient")
+            name = "persistent" if server == SERVER_STORE_PERSISTENT else "transient"
+            folders = _folders(self.descriptor, "store", name)
             directory, summary, images = (region.buffer for region in regions)
             self.core.set_store(server, directory, summary, images, folders[0], epoch)
         except BaseException:
@@ -362,7 +368,7 @@ class Attachment:
         opened: list[Region] = []
         try:
             for what, writable in wanted:
-                name = names.region(self.superblock.node_id, what, server, generation)
+                name = names.region(self.superblock.shared_id, what, server, generation)
                 opened.append(posix_open(name, writable=writable))
         except BaseException:
             for region in opened:
@@ -380,7 +386,9 @@ class Attachment:
             if not generation:
                 return None
             try:
-                region = posix_open(names.region(self.superblock.node_id, "qstats", server, generation), writable=False)
+                region = posix_open(
+                    names.region(self.superblock.shared_id, "qstats", server, generation), writable=False
+                )
             except RegionError:
                 return None
             except OSError as error:
@@ -418,20 +426,22 @@ def given_up(directory: NodeDirectory, server: int) -> PeerLost:
     )
 
 
-def _folder(path: Path) -> int:
-    """A descriptor of a folder, -1 when it is not there. Raises OSError otherwise: its files would seem to be gone."""
+def _folder(directory: int, path: str) -> int:
+    """A descriptor of a folder of an open directory, -1 when it is not there. Raises OSError otherwise: its files would
+    seem to be gone.
+    """
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     except (FileNotFoundError, NotADirectoryError):
         return -1
 
 
-def _folders(base: Path, *names: str) -> list[int]:
-    """Descriptors of folders in `base`, all or (OSError) none."""
+def _folders(directory: int, base: str, *names: str) -> list[int]:
+    """Descriptors of folders in `base` of an open directory, all or (OSError) none."""
     opened: list[int] = []
     try:
         for name in names:
-            opened.append(_folder(base / name))  # noqa: PERF401 - those before a failure are closed
+            opened.append(_folder(directory, f"{base}/{name}"))  # noqa: PERF401 - those before a failure are closed
     except BaseException:
         _close_all(opened)
         raise
@@ -528,17 +538,24 @@ class Client:
 
     def _attach_within(self, deadline: float) -> Attachment:
         while True:
-            node = self.directory.read()
-            superblock = find_superblock(self.directory, node, deadline)
+            superblock, descriptor = find_superblock(self.directory, deadline)
             try:
                 attachment = Attachment(
-                    superblock, self.directory, self.name, self._hook_weakly(), self._counted, self.call_timeout
+                    superblock,
+                    self.directory,
+                    self.name,
+                    self._hook_weakly(),
+                    self._counted,
+                    self.call_timeout,
+                    descriptor,
                 )
             except BaseException:
                 with contextlib.suppress(BufferError):
                     superblock.close()
+                os.close(descriptor)
                 raise
             self._router = None
+            self._catalog = catalog_log.Reader(f"/proc/self/fd/{attachment.descriptor}")  # of no other directory
             self._routes, self._routes_n = {}, 0
             self._silent_since = None
             try:
@@ -650,6 +667,8 @@ class Client:
             self._stopping(attachment)
         elif code == _core.HOOK_FROZEN:
             number = attachment.superblock.server_get(server, "error")
+            if number == errno.ESTALE:
+                raise SyncFailed(described(CONSTANTS["ENDING_REMOVED"], self.directory.path))
             raise SyncFailed(
                 f"the {names.role_of(server)} could not make data durable ({os.strerror(number)}); "
                 "it refuses writes until "
@@ -668,9 +687,10 @@ class Client:
             self._timed_out(attachment, server, what)
 
     def _stopping(self, attachment: Attachment) -> None:
-        if attachment.superblock.state == NODE_DRAINING:
-            raise ClosedError(f"the node of {self.directory.path} is being stopped")
-        if attachment.superblock.state >= NODE_STOPPED:
+        if attachment.superblock.state == NODE_DRAINING and not _forsaken(attachment.superblock):
+            why = described(attachment.superblock.get("ending"), self.directory.path)
+            raise ClosedError(f"the node of {self.directory.path} is being stopped{': ' if why else ''}{why}")
+        if attachment.superblock.state >= NODE_DRAINING:
             self._lose(attachment, None)
             raise SessionLost("the node was stopped")
 
@@ -680,7 +700,13 @@ class Client:
         if superblock.slot(attachment.slot.slot).claim != attachment.slot.claim:
             self._lose(attachment, None)
             raise SessionLost("this client's slot was taken away")
-        if superblock.server_identity(server).alive() or superblock.supervisor.alive() or self.directory.locked():
+        if superblock.server_identity(server).alive() or superblock.supervisor.alive():
+            self._silent_since = None
+            return
+        if _forsaken(superblock):
+            self._lose(attachment, None)
+            raise SessionLost("the shared memory of the node was removed, and its processes are dead")
+        if self.directory.locked():
             self._silent_since = None
             return
         now = time.monotonic()
@@ -945,39 +971,58 @@ def _tidy(reference: weakref.ref[Client]) -> None:
         del client
 
 
-def find_superblock(directory: NodeDirectory, node: NodeFile, deadline: float) -> Superblock:
-    """The superblock of a running node, waiting until `deadline` for one that starts. Raises NodeNotRunning."""
+def _forsaken(superblock: Superblock) -> bool:
+    """True when nobody serves this memory any more, and nobody can find it who would."""
+    try:
+        if superblock.named or superblock.supervisor.alive():
+            return False
+    except OSError:
+        return False
+    return not any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
+
+
+def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblock, int]:
+    """The superblock of a running node and a descriptor of its directory, waiting until `deadline` for one that starts.
+
+    Raises NodeNotRunning, UsageError (it runs where this process cannot see it).
+    """
     first = True
     while True:
+        node = directory.read()
         superblock: Superblock | None = None
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                superblock = Superblock.attach(node.node_id)
-            except PermissionError as error:
-                raise PermissionRefused(f"the node of {directory.path} belongs to another user") from error
-            except RegionError as error:
-                if error.errno != 2:
-                    raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
         found = None
-        if superblock is not None:
-            try:
+        try:
+            descriptor = open_directory(directory.path)
+        except OSError as error:
+            raise explain(error, f"cannot open {directory.path}") from error
+        try:
+            superblock = _mapped(directory, names.shared_id(node.node_id, place_of(descriptor)))
+            unlike: list[str] = []
+            if superblock is not None:
                 state = superblock.state
-                alive = state == NODE_RUNNING and (
+                unlike = superblock.namespaces.unlike(Namespaces.current())
+                alive = (state == NODE_RUNNING and not unlike) and (
                     superblock.supervisor.alive()
                     or any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
                 )
-                ready = alive and bool(superblock.get("magic"))
-            except BaseException:
+                if alive and superblock.get("magic"):
+                    served, superblock, descriptor, held = superblock, None, -1, descriptor
+                    return served, held
+                found = state
+        finally:
+            if superblock is not None:
                 superblock.close()
-                raise
-            if ready:
-                return superblock
-            found = state
-            superblock.close()
-        if not directory.locked() and not first:
+            if descriptor >= 0:
+                os.close(descriptor)
+        locked = directory.locked()
+        if not locked and not first:
             raise NodeNotRunning(
                 f"no node runs for {directory.path}: start one with `warren up {directory.path}`, or use warren.open()"
             )
+        if locked and not first:  # what the lock file says is of before for an instant
+            unlike = unlike or directory.holder_namespaces().unlike(Namespaces.current())
+            if unlike:
+                raise elsewhere(directory, unlike)
         if time.monotonic() > deadline:
             doing = "is being stopped" if found in (NODE_DRAINING, NODE_STOPPED) else "did not come up in time"
             raise NodeNotRunning(
@@ -985,6 +1030,20 @@ def find_superblock(directory: NodeDirectory, node: NodeFile, deadline: float) -
             )
         first = False
         time.sleep(0.005)
+
+
+def _mapped(directory: NodeDirectory, shared_id: int) -> Superblock | None:
+    """The superblock of this name, None when there is none."""
+    try:
+        return Superblock.attach(shared_id)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise PermissionRefused(f"the node of {directory.path} belongs to another user") from error
+    except RegionError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
 
 
 def _default_name() -> str:

@@ -32,8 +32,10 @@ from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
-from warren.ipc.region import SHM_DIRECTORY, Region, RegionError, posix_open
+from warren.ipc.region import Region, RegionError, posix_open
 from warren.ipc.superblock import Superblock
+from warren.workers import remains
+from warren.workers.tie import COLLECTOR, Tie
 
 NICE = 5
 LOOK_S = 1.0
@@ -56,15 +58,15 @@ class _GivenUp(Exception):
 class Collector:
     """One incarnation of the collector."""
 
-    def __init__(self, directory: Path, node_id: int, settings: Settings) -> None:
+    def __init__(self, directory: Path, shared_id: int, settings: Settings, superblock: Superblock, tie: Tie) -> None:
         self.directory = directory
         self.settings = settings
-        self.superblock = Superblock.attach(node_id)
+        self.superblock = superblock
         self.stopping = False
-        self._node_id = node_id
-        self._shared = _inode_of(node_id)
+        self._tie = tie
+        self._shared_id = shared_id
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mailbox = Mailbox(names.mailbox(node_id, "collector"), create=True, messages=4, bytes_max=2048)
+        self._mailbox = Mailbox(names.mailbox(shared_id, "collector"), create=True, messages=4, bytes_max=2048)
         self._answered: dict[
             int, tuple[tuple[int, ...], dict[str, Any]]
         ] = {}  # per server: the last job and its answer
@@ -96,8 +98,8 @@ class Collector:
         finally:
             signal.set_wakeup_fd(wakeup)
             signal.signal(signal.SIGTERM, before)
-            if _inode_of(self._node_id) == self._shared:
-                self.superblock.set("collector_state", CONSTANTS["SERVER_DOWN"])
+            self.superblock.set("collector_state", CONSTANTS["SERVER_DOWN"])
+            remains.remove_lost(self.superblock, self._tie)
             self._verifying.clear()
             self._mailbox.close()
             os.close(self._wake_read)
@@ -121,7 +123,7 @@ class Collector:
         if now < self._look_at:
             return False
         self._look_at = now + LOOK_S
-        if _inode_of(self._node_id) != self._shared or self.superblock.state == CONSTANTS["NODE_STOPPED"]:
+        if self._tie.look() or self.superblock.state == CONSTANTS["NODE_STOPPED"]:
             return True
         if self.superblock.supervisor.alive() or self.superblock.server_identity(0).alive():
             self._alone_since = None
@@ -174,7 +176,7 @@ class Collector:
         """To the store server, waiting for room in its mailbox as long as it is the one that asked. What is lost is
         asked for again."""
         deadline = time.monotonic() + ANSWER_S
-        name = names.mailbox(self._node_id, "store")
+        name = names.mailbox(self._shared_id, "store")
         while not self.stopping and self._current(fields["server"], fields["store_epoch"]):
             if mailbox.post(name, kind, PRIORITY_COLLECTED, **fields):
                 return
@@ -236,7 +238,7 @@ class Collector:
                 if number >= below:
                     continue
                 try:
-                    source = collection.open_source(folder, self._node_id, server, number)
+                    source = collection.open_source(folder, self.superblock.node_id, server, number)
                 except FileNotFoundError:  # it was collected meanwhile
                     continue
                 except (OSError, StoreError) as error:
@@ -275,7 +277,7 @@ class Collector:
         """The file summary of a store, as its server has it now. Raises _GivenUp: there is none."""
         generation = self.superblock.server_get(server, "generation")
         try:
-            return posix_open(names.region(self._node_id, "summary", server, generation))
+            return posix_open(names.region(self._shared_id, "summary", server, generation))
         except RegionError as error:
             raise _GivenUp from error
 
@@ -408,14 +410,11 @@ def _pages(n: int) -> int:
     return (n + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
 
 
-def _inode_of(node_id: int) -> int:
-    """Which superblock stands under the node's name; 0: none."""
-    try:
-        return os.stat(SHM_DIRECTORY + names.superblock(node_id)).st_ino
-    except FileNotFoundError:
+def run_collector(directory: Path, shared_id: int, settings: Settings, _supervisor_pidfd: int) -> int:
+    """Be the collector until told to end; returns the exit code."""
+    superblock = Superblock.attach(shared_id)
+    tie = Tie(directory, superblock)
+    tie.enter()
+    if not tie.take(COLLECTOR, say):
         return 0
-
-
-def run_collector(directory: Path, node_id: int, settings: Settings, _supervisor_pidfd: int) -> int:
-    """Collect for a node until it ends; returns the exit code: 0."""
-    return Collector(directory, node_id, settings).run()
+    return Collector(Path(), shared_id, settings, superblock, tie).run()

@@ -186,6 +186,7 @@ class ControlServer:
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._directory = directory
+        self._place = list(directory.place)
         self._selector = selector
         self._answer = answer
         self._connections: set[_Connection] = set()
@@ -219,7 +220,7 @@ class ControlServer:
 
     def _remove_file(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._directory.control_socket)
+            os.unlink(CONTROL_SOCKET, dir_fd=self._directory.descriptor)
 
     def _accept(self) -> None:
         try:
@@ -265,7 +266,10 @@ class ControlServer:
 
     def _one(self, request: dict[str, Any]) -> dict[str, Any]:
         op = request.pop("op")
+        at = request.pop("at", None)
         try:
+            if at is not None and at != self._place:
+                raise NodeNotRunning("this socket is of a node of another directory: it was copied as a hard link")
             return {"ok": True, **self._answer(op, request)}
         except Error as error:
             return _refusal(error)
@@ -345,7 +349,7 @@ class ControlClient:
             self._pid = os.getpid()
         deadline = time.monotonic() + timeout
         self._tell_at = time.monotonic() + TELL_S if self._waiting is not None else math.inf
-        request = encode({"op": op, **fields})
+        request = encode({"op": op, "at": self.directory.place, **fields})
         pause = 0.001
         while True:
             fresh = self._socket is None
@@ -471,8 +475,7 @@ class ControlClient:
         if self.directory.locked():
             return True
         try:
-            node = self.directory.read()
-            superblock = Superblock.attach(node.node_id)
+            superblock = Superblock.attach(self.directory.shared_id)
         except SystemLimit:
             raise
         except (Error, RegionError):

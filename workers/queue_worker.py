@@ -37,8 +37,9 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import SlotView, Superblock
-from warren.workers import lack
+from warren.workers import lack, remains
 from warren.workers.launch import Succession
+from warren.workers.tie import Tie, described, end, queues_of
 
 if TYPE_CHECKING:
     from warren.workers.deadletter import Forwarder
@@ -61,16 +62,17 @@ class Worker:
     """One incarnation of a queue worker."""
 
     def __init__(
-        self, directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
+        self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
     ) -> None:
         self.directory = directory
-        self.node_id = node_id
+        self.shared_id = shared_id
         self.worker = worker
         self.server = SERVER_WORKER_FIRST + worker
         self.settings = settings
         self.supervisor_pidfd = supervisor_pidfd
-        self.superblock = Superblock.attach(node_id)
-        self.folder = Folder.of(directory, worker)
+        self.superblock = Superblock.attach(shared_id)
+        self.tie = Tie(directory, self.superblock)
+        self.folder = Folder.of(Path(), worker)  # `tie.enter`: of the directory that is open, not of its path
         self.salvaged = 0
         self._stack = contextlib.ExitStack()
         self._stores: dict[int, tuple[int, regions.Region]] = {}
@@ -79,7 +81,7 @@ class Worker:
         self._dead_letters: Forwarder | None = None
         self._serving = self._served = False
         self._has_companions = False
-        self._catalog = catalog_log.Reader(directory)
+        self._catalog = catalog_log.Reader(Path())
         self.service: QueueService | None = None
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ class Worker:
         """Generations of this server's regions that exist."""
         found = set()
         for what in WHATS:
-            prefix = names.region(self.node_id, what, self.server, 0)[:-1]
+            prefix = names.region(self.shared_id, what, self.server, 0)[:-1]
             for name in regions.posix_names(prefix):
                 if name.removeprefix(prefix).isdigit():
                     found.add(int(name.removeprefix(prefix)))
@@ -100,7 +102,7 @@ class Worker:
         for generation in generations:
             try:
                 region = regions.posix_open(
-                    names.region(self.node_id, "images", self.server, generation), writable=True
+                    names.region(self.shared_id, "images", self.server, generation), writable=True
                 )
             except regions.RegionError:
                 continue
@@ -114,7 +116,7 @@ class Worker:
         return salvaged
 
     def _region(self, what: str, generation: int, size: int) -> regions.Region:
-        name = names.region(self.node_id, what, self.server, generation)
+        name = names.region(self.shared_id, what, self.server, generation)
         # The engine asks for the memory of images and statistics itself, as it needs it.
         region = regions.posix_create(name, size, PAGE_BYTES)
         self._stack.callback(region.close)
@@ -123,11 +125,11 @@ class Worker:
     def _images(self, what: str, generation: int, size: int, old: list[int]) -> regions.Region:
         """The region of a journal's images. A dead worker's one is taken over under the new name, because its pages are
         there already; file numbers never repeat in it, so who still maps it never takes a new frame for an old one."""
-        name = names.region(self.node_id, what, self.server, generation)
+        name = names.region(self.shared_id, what, self.server, generation)
         for before in reversed(old):
             try:
                 os.rename(
-                    regions.SHM_DIRECTORY + names.region(self.node_id, what, self.server, before),
+                    regions.SHM_DIRECTORY + names.region(self.shared_id, what, self.server, before),
                     regions.SHM_DIRECTORY + name,
                 )
                 region = regions.posix_open(name)
@@ -154,6 +156,10 @@ class Worker:
         """Serve until told to stop; returns the exit code."""
         began = time.monotonic()
         settings, superblock = self.settings, self.superblock
+        self.tie.enter()
+        if not self.tie.take(queues_of(self.worker), say):
+            superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])  # nothing was begun
+            return 0
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_RECOVERING"])
         self.folder.make()
         old = self._old_generations()
@@ -191,7 +197,7 @@ class Worker:
                 superblock=superblock,
                 worker=self.worker,
                 folder=self.folder,
-                node_id=self.node_id,
+                node_id=superblock.node_id,
                 file_bytes=settings.file_bytes,
                 reply_bytes=settings.reply_bytes,
                 load_catalog=self._load_catalog,
@@ -239,6 +245,7 @@ class Worker:
         if clean:
             self._unlink([generation])
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])
+        remains.remove_lost(superblock, self.tie)
         say(f"worker {self.worker} stopped {'clean' if clean else 'without the clean mark'}")
         return 0
 
@@ -249,6 +256,7 @@ class Worker:
         self._stores.clear()
         self._stack.close()
         self.superblock.close()
+        self.tie.close()
 
     def _forget_statistics(self, name: str) -> None:
         """A start that failed leaves no region that the next one does not take over: it may fail for long."""
@@ -258,12 +266,12 @@ class Worker:
     def _unlink(self, generations: list[int]) -> None:
         for generation in generations:
             for what in WHATS:
-                regions.posix_unlink(names.region(self.node_id, what, self.server, generation))
+                regions.posix_unlink(names.region(self.shared_id, what, self.server, generation))
 
     def _register(self) -> None:
         """Tell the supervisor about the slot; it also scans by itself."""
         assert self._slot is not None
-        name = names.mailbox(self.node_id, "supervisor")
+        name = names.mailbox(self.shared_id, "supervisor")
         mailbox.post(name, "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
 
     @contextlib.contextmanager
@@ -343,7 +351,7 @@ class Worker:
         if known is not None and known[0] == epoch:
             return
         generation = superblock.server_get(store, "generation")
-        region = regions.posix_open(names.region(self.node_id, "directory", store, generation))
+        region = regions.posix_open(names.region(self.shared_id, "directory", store, generation))
         if superblock.server_get(store, "epoch") != epoch:
             region.close()
             raise regions.RegionError(2, "the store was restarted meanwhile")
@@ -361,17 +369,21 @@ class Worker:
             return
         if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
             return
+        if ending := self.tie.look():
+            say(f"the node ends: {described(ending, self.directory)}")
+            end(self.superblock, ending)
+            return
         if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
             return  # its task: it was there first
         self._succession.start("the supervisor and the store server are gone")
 
 
 def run_queue_worker(
-    directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
+    directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
 ) -> int:
     """The whole life of a queue worker process; returns its exit code (engine.errors; 0 clean, 1 start anew)."""
     try:
-        instance = Worker(directory, node_id, worker, settings, supervisor_pidfd)
+        instance = Worker(directory, shared_id, worker, settings, supervisor_pidfd)
     except regions.RegionError as error:
         say(f"worker {worker} finds no superblock: {error}")
         return 1
@@ -391,10 +403,10 @@ def run_queue_worker(
 
 
 def main() -> int:
-    """For tests: `python -m warren.workers.queue_worker DIR NODE_ID WORKER` with the default settings."""
-    directory, node_id, worker = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    """For tests: `python -m warren.workers.queue_worker DIR SHARED_ID WORKER` with the default settings."""
+    directory, shared_id, worker = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     settings = NodeDirectory(directory).read().settings
-    return run_queue_worker(directory, node_id, worker, settings, None)
+    return run_queue_worker(directory, shared_id, worker, settings, None)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Statistics:
             generation = self._superblock.server_get(server, "queue_stats_generation")
             if not generation:
                 continue
-            name = names.region(self._superblock.node_id, "qstats", server, generation)
+            name = names.region(self._superblock.shared_id, "qstats", server, generation)
             try:
                 mapped = region.posix_open(name, writable=False)
             except OSError:  # the worker is being replaced: its queues are shown without numbers
@@ -143,6 +143,7 @@ class Statistics:
         return {
             "dir": str(directory.path),
             "node_id": f"{node.node_id:012x}",
+            "shared_id": f"{self._superblock.shared_id:012x}",
             "epoch": node.node_epoch,
             "state": NODE_STATES.get(self._superblock.state, "unknown"),
             "processes": [

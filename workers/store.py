@@ -57,7 +57,7 @@ class Store(StoreFace):
             except SessionLost:
                 continue
             mailbox.post(
-                names.mailbox(attachment.superblock.node_id, "store"),
+                names.mailbox(attachment.superblock.shared_id, "store"),
                 "client_dying",
                 mailbox.PRIORITY_CLIENT,
                 slot=attachment.slot.slot,

@@ -1,8 +1,8 @@
-"""The store server's process: both message stores, single by a semaphore, alive without its supervisor.
+"""The store server's process: both message stores, single by a kernel lock, alive without its supervisor.
 
-Life: attach the superblock, take the store lock (a System V semaphore with SEM_UNDO, so the kernel gives it back
-whoever dies how), recover, announce, serve; on SIGTERM, or when the node drains and no queue worker is left, execute
-and sync everything, save, and end.
+Life: attach the superblock, own DIR/store (workers/tie.py), take the store lock of this node (a System V semaphore with
+SEM_UNDO, so the kernel gives it back whoever dies how), recover, announce, serve; on SIGTERM, or when the node drains
+and no queue worker is left, execute and sync everything, save, and end.
 
 When the supervisor dies the server goes on. It looks every 250 ms whether the directory's lock is free, and then starts
 a new supervisor, which adopts what is alive (launch.py: one at a time).
@@ -32,19 +32,25 @@ from warren.engine.node_directory import NodeDirectory
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
+from warren.workers import remains
 from warren.workers.launch import Succession
+from warren.workers.tie import STORE, Tie, described, end
 
 STORES = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
 LOCK_WAIT_S = 10.0
 DRAINING = CONSTANTS["NODE_DRAINING"]
 
 
-def run_store_server(directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int | None) -> int:
+def run_store_server(directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int | None) -> int:
     """Serve both stores of a node until it is told to end; returns the exit code.
 
     0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed. What it lacks is raised.
     """
-    superblock = Superblock.attach(node_id)
+    superblock = Superblock.attach(shared_id)
+    tie = Tie(directory, superblock)
+    tie.enter()
+    if not tie.take(STORE, say):
+        return 0  # the node ends, and nothing was begun
     lock = _take_lock(superblock.get("store_lock_key"))
     if lock is None:
         say(f"another store server of this node is still there after {LOCK_WAIT_S:g} s")
@@ -58,8 +64,8 @@ def run_store_server(directory: Path, node_id: int, settings: Settings, supervis
         superblock.server_set(server, "state", CONSTANTS["SERVER_RECOVERING"])
         superblock.server_set(server, "start_time", me.start_time)
         superblock.server_set(server, "pid", me.pid)
-    watch = _SupervisorWatch(directory, superblock, supervisor_pidfd)
-    host = StoreHost(superblock, directory, settings, watch.look)
+    watch = _SupervisorWatch(directory, superblock, supervisor_pidfd, tie)
+    host = StoreHost(superblock, Path(), settings, watch.look)
     watch.host = host
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
@@ -82,6 +88,7 @@ def run_store_server(directory: Path, node_id: int, settings: Settings, supervis
         superblock.server_set(server, "state", CONSTANTS["SERVER_DOWN"])
     host.close(unlink=ends)
     _give_back(lock)
+    remains.remove_lost(superblock, tie)
     return 0 if durable else 1
 
 
@@ -112,8 +119,9 @@ def _give_back(lock: sysv_ipc.Semaphore) -> None:
 class _SupervisorWatch:
     """What the server does every 250 ms beside serving: look after its supervisor, and see that a drain ends."""
 
-    def __init__(self, directory: Path, superblock: Superblock, pidfd: int | None) -> None:
+    def __init__(self, directory: Path, superblock: Superblock, pidfd: int | None, tie: Tie) -> None:
         self.host: StoreHost | None = None
+        self._tie = tie
         self._directory = NodeDirectory(directory)
         self._superblock = superblock
         self._pidfd = pidfd
@@ -128,8 +136,13 @@ class _SupervisorWatch:
         if self._superblock.state == DRAINING and self.host is not None and not self._workers_alive():
             self.host.stopping = True
             return
-        if self._pidfd is not None:
+        if self._pidfd is None:
+            return
+        if not (ending := self._tie.look()):
             self._succession.start(f"supervisor {self._seen.pid} is gone")
+        elif not self._superblock.get("ending"):
+            say(f"the node ends: {described(ending, self._directory.path)}")
+            end(self._superblock, ending)
 
     def _lost(self) -> bool:
         """True while no supervisor lives that we know of. A new one is known by what it wrote into the superblock."""

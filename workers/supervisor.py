@@ -51,7 +51,7 @@ from warren.engine.node_directory import Launch, NodeDirectory, NodeFile
 from warren.engine.placement import workers_needed
 from warren.engine.saying import Repeats
 from warren.ipc import names
-from warren.ipc.identity import Identity
+from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.region import RegionError
@@ -65,6 +65,7 @@ from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
 from warren.workers.status import NODE_STATES, SAMPLE_S, Statistics
+from warren.workers.tie import MOVED, REMOVED, STORE, TAKEN_OVER, Tie, described, elsewhere, end, queues_of
 
 CREATING, STARTING, RUNNING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_RUNNING"]
 DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
@@ -73,6 +74,7 @@ READY, DOWN, FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_DOWN"], CONST
 STOP_TIMEOUT_S = 30.0
 #: descriptors: without so many a node does not start, and more than so many are of no use to it
 DESCRIPTORS_MIN, DESCRIPTORS_MAX = 512, 65_536
+LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
 START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
 STARTING_POLL_S = 0.002
 LOAD_LATER_S = 0.5
@@ -83,13 +85,13 @@ MESSAGES_KEPT = 50
 class Servers(Protocol):
     """What the supervisor runs in its children; tests inject their own."""
 
-    def store(self, directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+    def store(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int) -> int:
         """Serve both stores; returns an exit code."""
 
-    def worker(self, directory: Path, node_id: int, worker: int, settings: Settings, supervisor_pidfd: int) -> int:
+    def worker(self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int) -> int:
         """Serve the queues of one worker; returns an exit code."""
 
-    def collector(self, directory: Path, node_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+    def collector(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int) -> int:
         """Collect garbage for the stores; returns an exit code."""
 
 
@@ -133,6 +135,8 @@ def supervise(
     os.umask(0o077)
     raise_descriptors()
     directory = NodeDirectory(path)
+    if options.successor and not directory.exists():
+        raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
     directory.make()
     if not _lock(directory, options):
         ready(f"a node runs for {directory.path} already")
@@ -165,18 +169,23 @@ def raise_descriptors() -> None:
 def _lock(directory: NodeDirectory, options: Options) -> bool:
     """Take the directory's lock. False: somebody else has it, serves, and that is fine. Raises DirectoryInUse."""
     deadline = time.monotonic() + START_WAIT_S
+    seen = False
     while True:
         try:
             directory.lock()
-        except DirectoryInUse:
+        except DirectoryInUse as error:
             if options.successor:
                 return False  # somebody else takes over, and if that fails the servers start another one
             if not options.adopt or time.monotonic() > deadline:
                 raise
+            unlike = directory.holder_namespaces().unlike(Namespaces.current())
+            if unlike and seen:  # what the lock file says is of before for an instant
+                raise elsewhere(directory, unlike) from error
+            seen = True
         else:
             return True
         with contextlib.suppress(Error, RegionError):
-            superblock = Superblock.attach(directory.read().node_id)
+            superblock = Superblock.attach(directory.shared_id)
             try:
                 if superblock.wait_state({RUNNING}, 0.05) and superblock.supervisor.alive():
                     return False
@@ -208,6 +217,8 @@ class Supervisor:
         self._ready = ready
         self._announced = False
         self._node: NodeFile
+        self._shared_id: int
+        self._tie: Tie | None = None
         self._superblock: Superblock
         self._catalog: Catalog
         self._declarations: catalog_log.Writer
@@ -255,6 +266,7 @@ class Supervisor:
 
     def _open(self) -> None:
         self._node = self.directory.open_or_make(self.options.changes)
+        self._shared_id = names.shared_id(self._node.node_id, self.directory.place)
         found = self._find()
         if found is None and self.options.successor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
@@ -272,20 +284,20 @@ class Supervisor:
             loaded = catalog_log.Loaded(self._catalog, None)
         self._declarations = catalog_log.Writer(self.directory.path, loaded)
         superblock = self._superblock
+        self._tie = Tie(self.directory.path, superblock)
         superblock.set_supervisor(Identity.current())
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
+        self._tie.watch(STORE, *map(queues_of, range(workers_n)))
         self._roles = children.make_roles(
-            lambda pidfd: self._load_servers().store(
-                self.directory.path, self._node.node_id, self._node.settings, pidfd
-            ),
+            lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, self._node.settings, pidfd),
             lambda index: (
                 lambda pidfd: self._load_servers().worker(
-                    self.directory.path, self._node.node_id, index, self._node.settings, pidfd
+                    self.directory.path, self._shared_id, index, self._node.settings, pidfd
                 )
             ),
             lambda pidfd: self._load_servers().collector(
-                self.directory.path, self._node.node_id, self._node.settings, pidfd
+                self.directory.path, self._shared_id, self._node.settings, pidfd
             ),
             workers_n,
             self.directory.log_file,
@@ -324,7 +336,7 @@ class Supervisor:
                 self._selector.unregister(role.pidfd)
                 children.reap(role)
         if self._created:
-            remains.remove(self._node, self._superblock)
+            remains.remove(self.directory, self._node, self._shared_id, self._superblock)
 
     def _loop(self) -> None:
         while not self._finished():
@@ -367,6 +379,7 @@ class Supervisor:
             self._next_sample = now + SAMPLE_S
             self._statistics.sample()
             self._check_alarms()
+            self._check_tie()
             if os.getpid() == 1:
                 self._reap_strangers()
         if self._superblock.state == DRAINING:
@@ -397,17 +410,23 @@ class Supervisor:
         Raises UsageError (processes of another version of Warren use it), PermissionRefused.
         """
         try:
-            superblock = Superblock.attach(self._node.node_id)
+            superblock = Superblock.attach(self._shared_id)
         except RegionError as error:
             if error.errno == errno.EACCES:
                 raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
-            users = region_users(names.node_prefix(self._node.node_id))
+            users = region_users(names.node_prefix(self._shared_id))
             if error.errno == errno.EPROTO and users:
                 raise UsageError(
                     f"{self.directory.path} is still used by processes of another version of Warren "
                     f"({', '.join(map(str, users[:8]))}): end them first"
                 ) from error
-            remains.remove(self._node, None)
+            remains.remove(self.directory, self._node, self._shared_id, None)
+            return None
+        if superblock.namespaces.unlike(Namespaces.current()):
+            # Its pids and System V segments mean nothing here. What lives of it ends, and the servers wait for that.
+            end(superblock, TAKEN_OVER)
+            superblock.close()
+            remains.remove(self.directory, self._node, self._shared_id, None)
             return None
         servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
         alive = any(identity.pid and identity.alive() for identity in servers)
@@ -419,7 +438,7 @@ class Supervisor:
             else:
                 self._check_settings(superblock)
                 return superblock
-        remains.remove(self._node, superblock)
+        remains.remove(self.directory, self._node, self._shared_id, superblock)
         superblock.close()
         return None
 
@@ -437,9 +456,11 @@ class Supervisor:
 
     def _create(self) -> None:
         """A cold start: a new epoch, new semaphores, a new superblock."""
-        node_id = self._node.node_id
+        node_id, place = self._node.node_id, self.directory.place
         keys = (_new_key(), _new_key())
-        self._node = msgspec.structs.replace(self._node, node_epoch=self._node.node_epoch + 1, semaphore_keys=keys)
+        self._node = msgspec.structs.replace(
+            self._node, node_epoch=self._node.node_epoch + 1, semaphore_keys=keys, place=place
+        )
         self.directory.write(self._node)
         if self._catalog.drop_transient():
             self._catalog.save(self.directory.path)
@@ -457,15 +478,21 @@ class Supervisor:
                 if not create_semaphore(key, value):
                     raise StoreError(f"System V semaphore key {key:#x} is taken: start again")
             self._superblock = Superblock.create(
-                node_id, self._node.node_epoch, keys[0], keys[1], geometry(self._node.settings, self._workers_needed())
+                self._shared_id,
+                self._node.node_epoch,
+                keys[0],
+                keys[1],
+                geometry(self._node.settings, self._workers_needed()),
+                node_id=node_id,
+                place=place,
             )
         except RegionError as error:
-            remains.remove(self._node, None)
+            remains.remove(self.directory, self._node, self._shared_id, None)
             if error.errno == errno.ENOSPC:
                 raise LimitError(str(error.strerror)) from error
             raise StoreError(str(error.strerror)) from error
         except BaseException:
-            remains.remove(self._node, None)
+            remains.remove(self.directory, self._node, self._shared_id, None)
             raise
 
     def _workers_needed(self) -> int:
@@ -487,7 +514,7 @@ class Supervisor:
 
     def _open_mailbox(self) -> None:
         try:
-            self._mailbox = Mailbox(names.mailbox(self._node.node_id, "supervisor"), create=True, bytes_max=512)
+            self._mailbox = Mailbox(names.mailbox(self._shared_id, "supervisor"), create=True, bytes_max=512)
         except (posix_ipc.Error, OSError) as error:
             self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later")
             return
@@ -553,7 +580,8 @@ class Supervisor:
 
     def _owes(self, role: Role) -> bool:
         """A queue worker that did not end by itself: what was submitted to it would go with the node."""
-        if role.kind != "queue_worker" or role.finishing or role.failed or self._killed:
+        lost = self._superblock.get("ending") == CONSTANTS["ENDING_REMOVED"]
+        if role.kind != "queue_worker" or role.finishing or role.failed or self._killed or lost:
             return False
         return self._superblock.server_get(role.servers[0], "state") != DOWN
 
@@ -618,6 +646,8 @@ class Supervisor:
         """
         self.options.close_in_child()
         self.directory.forget_lock()
+        if self._tie is not None:
+            self._tie.close()
         self._selector.close()
         if self._control is not None:
             self._control.close(remove=False)
@@ -678,6 +708,16 @@ class Supervisor:
                     self._superblock.server_set(server, "lacks", 0)
         for line in self._alarms.check(any(role.failed and role.vital for role in self._roles)):
             self._say(line)
+
+    def _check_tie(self) -> None:
+        """Are directory and shared memory still those of this node? Without them nobody finds what is confirmed."""
+        ending = self._tie.look() if self._tie is not None else 0
+        if ending and not self._superblock.get("ending"):
+            self._superblock.set("ending", ending)
+            # what has no directory any more cannot be saved, so nobody waits long for it
+            hopeless = ending == CONSTANTS["ENDING_REMOVED"]
+            reason = described(ending, self.directory.path)
+            self.stop(reason, 1, timeout=LOST_STOP_TIMEOUT_S if hopeless else None)
 
     def _check_idle(self, now: float) -> None:
         own = set(self._server_pids())
@@ -790,10 +830,11 @@ class Supervisor:
         if self._control is not None:
             self._control.flush(0.2)
         try:
-            self._declarations.close()
+            if self._tie is None or self._tie.look_now() not in (REMOVED, MOVED):  # its path may be another node's
+                self._declarations.close()
         except Error as error:
             self._say(f"the catalog stays in two files: {error}")
-        remains.remove(self._node, self._superblock)
+        remains.remove(self.directory, self._node, self._shared_id, self._superblock)
 
     def _close(self) -> None:
         if hasattr(self, "_clients"):
@@ -807,6 +848,8 @@ class Supervisor:
         self._wake_read.close()
         self._wake_write.close()
         os.close(self._own_pidfd)
+        if self._tie is not None:
+            self._tie.close()
         if hasattr(self, "_superblock"):
             self._superblock.close()
 
@@ -830,6 +873,7 @@ class Supervisor:
         return {
             "settings": msgspec.structs.asdict(self._node.settings),
             "node_id": self._node.node_id,
+            "shared_id": self._shared_id,
             "node_epoch": self._node.node_epoch,
         }
 
@@ -1011,6 +1055,8 @@ class Supervisor:
         """Change the catalog, durably, then tell everybody; what fails changes nothing."""
         if self._superblock.state == DRAINING:
             raise ClosedError(f"the node of {self.directory.path} is stopping")
+        if self._tie is not None and (ending := self._tie.look_now()):
+            raise ClosedError(described(ending, self.directory.path))  # the path may be another node's by now
         catalog = self._catalog
         before = catalog.version
         result = self._declarations.change(change)

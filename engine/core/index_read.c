@@ -56,7 +56,7 @@ void wr_index_reader_close(wr_index_reader *r) {
 /* Map a region whole, read only. A name that is not there any more is ESTALE: its server was replaced. */
 static int map(const wr_index_reader *r, const char *what, uint64_t generation, uint64_t bytes_min, const uint8_t **to, uint64_t *bytes) {
     char name[96];
-    snprintf(name, sizeof name, "/warren-%012llx-%s-%u-%llu", (unsigned long long)r->super->node_id, what, r->server,
+    snprintf(name, sizeof name, "/warren-%012llx-%s-%u-%llu", (unsigned long long)r->super->shared_id, what, r->server,
              (unsigned long long)generation);
     int fd = shm_open(name, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return errno == ENOENT ? ESTALE : errno;

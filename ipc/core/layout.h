@@ -143,6 +143,11 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
+#define WR_ENDING_NONE 0
+#define WR_ENDING_REMOVED 1
+#define WR_ENDING_MOVED 2
+#define WR_ENDING_TAKEN_OVER 3
+#define WR_ENDING_SHARED_MEMORY 4
 #define WR_EVICTED_OPERATION 1
 #define WR_EVICTED_BLOB 2
 #define WR_EVICTED_OWNER 3
@@ -152,13 +157,13 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x4919ddd6e69e07c1ull
+#define WR_LAYOUT_HASH 0x97b5d1ae268c8832ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
     uint64_t magic; /* SUPERBLOCK_MAGIC; written last, so a half-made superblock is never attached */
     uint64_t layout_hash; /* LAYOUT_HASH of the writer; others refuse to attach */
-    uint64_t node_id; /* random number of the data directory; names every shared object */
+    uint64_t node_id; /* random number of the data directory; stands in the headers of its files */
     uint64_t node_epoch; /* counts superblocks of this directory; persisted, so client epochs never repeat */
     _Atomic uint32_t state; /* NODE_… */
     uint32_t servers_n; /* servers in use: 2 stores + queue workers */
@@ -190,7 +195,14 @@ typedef struct {
     uint64_t collector_start; /* its start time */
     uint32_t collector_restarts; /* restarts of it counted by the supervisor */
     _Atomic uint32_t collector_state; /* SERVER_… of the collector (itself; DOWN by the supervisor) */
-    uint8_t pad2_[64];
+    uint64_t shared_id; /* names every shared object of the node: of its id and of the place of its directory */
+    uint64_t place_device; /* device of the data directory */
+    uint64_t place_inode; /* its inode number */
+    uint64_t pid_namespace; /* inode of the servers' PID namespace; in another one their pids mean nothing */
+    uint64_t ipc_namespace; /* the same of System V and POSIX IPC */
+    uint64_t time_namespace; /* the same of the clocks, 0: the kernel has none */
+    _Atomic uint32_t ending; /* ENDING_… : why the node ends, when it lost what it is tied to (who notices first) */
+    uint8_t pad2_[12];
     _Atomic uint32_t pressure; /* share of the memory alarm's limits in use, in 1/1000 (supervisor); workers page from PRESSURE_PAGE on */
     _Atomic uint32_t shortages; /* SHORT_… bits: what the machine is short of since it passed a limit and until it is well below (supervisor) */
     _Atomic uint64_t memory_since; /* when the memory alarm was raised, ms since 1970, 0: it is off (supervisor; so are the words below) */
@@ -238,6 +250,13 @@ _Static_assert(offsetof(wr_superblock, collector_pid) == 172, "wr_superblock.col
 _Static_assert(offsetof(wr_superblock, collector_start) == 176, "wr_superblock.collector_start");
 _Static_assert(offsetof(wr_superblock, collector_restarts) == 184, "wr_superblock.collector_restarts");
 _Static_assert(offsetof(wr_superblock, collector_state) == 188, "wr_superblock.collector_state");
+_Static_assert(offsetof(wr_superblock, shared_id) == 192, "wr_superblock.shared_id");
+_Static_assert(offsetof(wr_superblock, place_device) == 200, "wr_superblock.place_device");
+_Static_assert(offsetof(wr_superblock, place_inode) == 208, "wr_superblock.place_inode");
+_Static_assert(offsetof(wr_superblock, pid_namespace) == 216, "wr_superblock.pid_namespace");
+_Static_assert(offsetof(wr_superblock, ipc_namespace) == 224, "wr_superblock.ipc_namespace");
+_Static_assert(offsetof(wr_superblock, time_namespace) == 232, "wr_superblock.time_namespace");
+_Static_assert(offsetof(wr_superblock, ending) == 240, "wr_superblock.ending");
 _Static_assert(offsetof(wr_superblock, pressure) == 256, "wr_superblock.pressure");
 _Static_assert(offsetof(wr_superblock, shortages) == 260, "wr_superblock.shortages");
 _Static_assert(offsetof(wr_superblock, memory_since) == 264, "wr_superblock.memory_since");

@@ -507,6 +507,7 @@ int main(void) {
     printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)state);
     super = calloc(1, WR_SUPERBLOCK_BYTES);
     super->node_id = (random64() & 0xffffffffff) | 0xe0ull << 40;
+    super->shared_id = super->node_id;
     server_row = wr_superblock_server(super, 0);
     for (int shape = 0; shape < 6; shape++) {
         test_against_a_plain_table(shape, true);

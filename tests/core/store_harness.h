@@ -92,6 +92,7 @@ static void make_superblock(void) {
     super->summary_rows = 1024;
     super->dense_blocks = 1024;
     super->node_id = (uint64_t)getpid() << 16 | 0x4711;
+    super->shared_id = super->node_id;
 }
 
 static void geometry_done(void) {

@@ -69,6 +69,7 @@ static wr_view *view_of(void *context, uint32_t slot, uint32_t generation) {
 static void set_up(void) {
     super = calloc(1, WR_SUPERBLOCK_BYTES);
     super->node_id = (random64() & 0xffffffffff) | 0xe1ull << 40;
+    super->shared_id = super->node_id;
     super->servers_n = 1;
     super->ring_records = RING;
     super->delivery_slots = 2;

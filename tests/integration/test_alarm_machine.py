@@ -75,7 +75,7 @@ class Watch:
     """What the alarms word has been, looked at all the time."""
 
     def __init__(self, directory: Path) -> None:
-        self._superblock = Superblock.attach(NodeDirectory(directory).read().node_id)
+        self._superblock = Superblock.attach(NodeDirectory(directory).shared_id)
         self._ended = threading.Event()
         self.on_seen = self.off_seen = False
         self._thread = threading.Thread(target=self._run)
@@ -290,8 +290,8 @@ class Example:
             call.thread.join(END_S)
         self.real.stop()
 
-    def check_nothing_left(self, node_id: int, keys: tuple[int, int]) -> None:
-        part = names.node_prefix(node_id).lstrip("/")
+    def check_nothing_left(self, shared_id: int, keys: tuple[int, int]) -> None:
+        part = names.node_prefix(shared_id).lstrip("/")
 
         def left() -> list[str]:
             found = names_in("/dev/shm", part) + names_in("/dev/mqueue", part)
@@ -309,7 +309,7 @@ def end_node(directory: Path) -> None:
     file = folder.read()
     superblock = None
     with contextlib.suppress(RegionError):
-        superblock = Superblock.attach(file.node_id)
+        superblock = Superblock.attach(folder.shared_id)
     if superblock is not None:
         victims = Victims(directory)
         while found := victims.all():
@@ -333,7 +333,7 @@ def end_node(directory: Path) -> None:
 
     wait_until(alone, END_S, what="an end of all who take over")
     wait_until(lambda: not processes_of(directory), END_S, what="the end of all who came too late")
-    remains.remove(file, superblock)
+    remains.remove(folder, file, folder.shared_id, superblock)
     folder.unlock()
     if superblock is not None:
         superblock.close()
@@ -347,7 +347,7 @@ def tails(directory: Path) -> str:
 
 def run_example(place: Path, story: list[tuple[Any, ...]], told: list[str]) -> None:
     example = Example(place)
-    node_id, keys = 0, (0, 0)
+    shared_id, keys = 0, (0, 0)
     try:
         example.begin()
         for name, *arguments in story:
@@ -356,10 +356,10 @@ def run_example(place: Path, story: list[tuple[Any, ...]], told: list[str]) -> N
         told.append("finish()")
         example.finish()
         told.append("stop()")
-        file = NodeDirectory(example.directory).read()
-        node_id, keys = file.node_id, file.semaphore_keys
+        folder = NodeDirectory(example.directory)
+        shared_id, keys = folder.shared_id, folder.read().semaphore_keys
         example.stop()
-        example.check_nothing_left(node_id, keys)
+        example.check_nothing_left(shared_id, keys)
     except BaseException as error:
         error.add_note(f"{example.disk.free()} bytes free on the disk; {tails(example.directory)}")
         raise
@@ -420,7 +420,7 @@ def test_a_worker_that_cannot_start_is_not_given_up(small_disk: Path) -> None:
     try:
         example.begin()
         example.put_many(10, 20)
-        superblock = Superblock.attach(NodeDirectory(example.directory).read().node_id)
+        superblock = Superblock.attach(NodeDirectory(example.directory).shared_id)
 
         def starved() -> bool:
             pid = superblock.server_get(SERVER_WORKER_FIRST, "pid")
@@ -452,7 +452,8 @@ def test_a_failed_example_leaves_nothing(small_disk: Path, dead: str) -> None:
     example = Example(small_disk)
     try:
         example.begin()
-        file = NodeDirectory(example.directory).read()
+        folder = NodeDirectory(example.directory)
+        shared_id, keys = folder.shared_id, folder.read().semaphore_keys
         example.fill()
         example.put_later(20)
         example.client()
@@ -462,6 +463,6 @@ def test_a_failed_example_leaves_nothing(small_disk: Path, dead: str) -> None:
             os.kill(pid, signal.SIGKILL)
     finally:
         example.end()
-    example.check_nothing_left(file.node_id, file.semaphore_keys)
+    example.check_nothing_left(shared_id, keys)
     assert not example.later[0][0].thread.is_alive()
     assert isinstance(example.later[0][0].error, warren.Error)

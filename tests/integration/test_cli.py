@@ -286,8 +286,8 @@ def test_foreground_and_signals(tmp_path: Path) -> None:
     _out, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert said == ""
-    node_id = NodeDirectory(tmp_path / "node").read().node_id
-    assert region.posix_names(names.node_prefix(node_id)) == []
+    shared_id = NodeDirectory(tmp_path / "node").shared_id
+    assert region.posix_names(names.node_prefix(shared_id)) == []
 
 
 def test_detach_fails_with_the_reason(tmp_path: Path) -> None:

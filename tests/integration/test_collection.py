@@ -98,7 +98,7 @@ class Churn:
 
 @contextlib.contextmanager
 def superblock_of(directory: Path) -> Iterator[Superblock]:
-    superblock = Superblock.attach(NodeDirectory(directory).read().node_id)
+    superblock = Superblock.attach(NodeDirectory(directory).shared_id)
     try:
         yield superblock
     finally:

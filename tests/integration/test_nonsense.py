@@ -136,9 +136,9 @@ def test_mailboxes(node: RealNode) -> None:
     victim = warren.attach(node.directory)  # a message about somebody who is there is not put aside early
     victim.store().write(victim.store().new_id(), b"known to the store")
     attachment = victim._client.attachment()
-    node_id, slot = attachment.superblock.node_id, attachment.slot
+    shared_id, slot = attachment.superblock.shared_id, attachment.slot
     for role in ("supervisor", "store", "collector"):
-        queue = posix_ipc.MessageQueue(names.mailbox(node_id, role))
+        queue = posix_ipc.MessageQueue(names.mailbox(shared_id, role))
         try:
             messages = [request for request in REQUESTS if request]
             for kind in KINDS:

@@ -369,7 +369,7 @@ def test_a_reader_waits_for_the_server_that_is_starting(tmp_path: Path) -> None:
         store.write_many(ids, bodies)
         folder = running.directory / "store" / "persistent"
         file = min(folder.glob("*.rdq"), key=lambda path: int(path.stem))
-        superblock = Superblock.attach(NodeDirectory(running.directory).read().node_id)
+        superblock = Superblock.attach(NodeDirectory(running.directory).shared_id)
         supervisor, server = running.pids()["supervisor"], running.pids()["store"]
         os.kill(supervisor, signal.SIGSTOP)
         try:

@@ -109,7 +109,7 @@ class Node:
 
     @contextlib.contextmanager
     def superblock(self) -> Iterator[Superblock]:
-        superblock = Superblock.attach(NodeDirectory(self.directory).read().node_id)
+        superblock = Superblock.attach(NodeDirectory(self.directory).shared_id)
         try:
             yield superblock
         finally:
@@ -210,7 +210,7 @@ def test_up_status_stop(start: Starter, tmp_path: Path) -> None:
 def test_private_files(start: Starter, tmp_path: Path) -> None:
     node = start().ready()
     with node.superblock() as superblock:
-        name = names.superblock(superblock.node_id)
+        name = names.superblock(superblock.shared_id)
     assert os.stat(region.SHM_DIRECTORY + name).st_mode & 0o777 == 0o600
     for path in [tmp_path / "node", *(tmp_path / "node").rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
@@ -252,16 +252,23 @@ def test_systemd_is_told(start: Starter, tmp_path: Path) -> None:
         assert listener.recv(100) == b"STOPPING=1"
 
 
+def locked_by(pid: int) -> list[str]:
+    """The files and folders that a process holds a kernel lock on."""
+    descriptors = os.listdir(f"/proc/{pid}/fd")
+    held = [name for name in descriptors if "FLOCK" in Path(f"/proc/{pid}/fdinfo/{name}").read_text()]
+    return sorted(os.readlink(f"/proc/{pid}/fd/{name}") for name in held)
+
+
 def test_children_hold_nothing_of_the_supervisor(start: Starter) -> None:
     node = start().ready()
     node.call("ping")
     pids = node.pids()
     supervisor = pids.pop("supervisor-0")
-    held = {os.readlink(f"/proc/{supervisor}/fd/{name}") for name in os.listdir(f"/proc/{supervisor}/fd")}
-    assert any(target.endswith("/lock") for target in held)
+    assert locked_by(supervisor) == [str(node.directory)]
     for role, pid in pids.items():
         targets = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
-        assert not [item for item in targets if item.endswith("/lock") or "eventpoll" in item or "socket" in item], role
+        assert not [item for item in targets if "eventpoll" in item or "socket" in item], role
+        assert locked_by(pid) == [], role
         assert not [item for item in targets if "mail-supervisor" in item], role
         assert sum("pidfd" in item for item in targets) == 1, (role, targets)
 
@@ -677,17 +684,17 @@ def test_a_successor_that_does_not_come_up_is_said_and_tried_later(start: Starte
 def test_remains_of_another_version_are_replaced(start: Starter) -> None:
     node = start().ready()
     node.stop()
-    node_id = NodeDirectory(node.directory).read().node_id
-    leftover = region.posix_create(names.superblock(node_id), 1 << 20)
+    shared_id = NodeDirectory(node.directory).shared_id
+    leftover = region.posix_create(names.superblock(shared_id), 1 << 20)
     SUPERBLOCK.pack_into(leftover.buffer, "layout_hash", 12345)
     SUPERBLOCK.pack_into(leftover.buffer, "magic", 0x42534E4552524157)
     code, out, _error = start().end()
     assert code == 2
     assert f"another version of Warren ({os.getpid()})" in out
     leftover.close()
-    region.posix_create(names.region(node_id, "images", 0, 7), 4096).close()
+    region.posix_create(names.region(shared_id, "images", 0, 7), 4096).close()
     start().ready().stop()
-    assert region.posix_names(names.node_prefix(node_id)) == []
+    assert region.posix_names(names.node_prefix(shared_id)) == []
 
 
 # ---- clients ------------------------------------------------------------------------------------------------------
@@ -705,7 +712,7 @@ def test_a_client_comes_and_leaves(start: Starter) -> None:
             (view.slot, os.getpid(), "käse")
         ]
         assert superblock.leave(view.slot, view.generation)
-        assert post(names.mailbox(superblock.node_id, "supervisor"), "deregister", slot=view.slot)
+        assert post(names.mailbox(superblock.shared_id, "supervisor"), "deregister", slot=view.slot)
         wait_until(freed(superblock, view.slot), what="the sweep")
         memory.close()
         assert memory.id not in {item.id for item in segments()}
@@ -1048,9 +1055,9 @@ def test_no_process_waits_for_the_dead(start: Starter) -> None:
 # ---- deaths at any moment -----------------------------------------------------------------------------------------
 
 
-def made(directory: Path, node_id: int) -> list[int]:
+def made(directory: Path, shared_id: int) -> list[int]:
     """Pids of all processes that map a region of the node."""
-    return region_users(names.node_prefix(node_id)) if directory.exists() else []
+    return region_users(names.node_prefix(shared_id)) if directory.exists() else []
 
 
 @pytest.mark.crash
@@ -1077,7 +1084,7 @@ def test_a_supervisor_killed_at_any_moment_of_its_start(start: Starter, seed: in
     last = start("adopt=1").ready()
     pids = last.pids()
     assert len(set(pids.values())) == 5
-    users = [pid for pid in made(node.directory, directory.read().node_id) if pid != os.getpid()]
+    users = [pid for pid in made(node.directory, directory.shared_id) if pid != os.getpid()]
     assert sorted(users) == sorted(pids.values()), "a server of an earlier supervisor still runs"
     last.stop()
 

@@ -25,17 +25,17 @@ from warren.workers.supervisor import Options, supervise
 class DummyServers:
     """A store server and queue workers without any messages."""
 
-    def store(self, directory: Path, node_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
-        return _serve(directory, node_id, "store", (0, 1), supervisor_pidfd)
+    def store(self, directory: Path, shared_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
+        return _serve(directory, shared_id, "store", (0, 1), supervisor_pidfd)
 
-    def worker(self, directory: Path, node_id: int, worker: int, _settings: Settings, supervisor_pidfd: int) -> int:
-        return _serve(directory, node_id, f"worker-{worker}", (2 + worker,), supervisor_pidfd)
+    def worker(self, directory: Path, shared_id: int, worker: int, _settings: Settings, supervisor_pidfd: int) -> int:
+        return _serve(directory, shared_id, f"worker-{worker}", (2 + worker,), supervisor_pidfd)
 
-    def collector(self, directory: Path, node_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
-        return _serve(directory, node_id, "collector", (), supervisor_pidfd)
+    def collector(self, directory: Path, shared_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
+        return _serve(directory, shared_id, "collector", (), supervisor_pidfd)
 
 
-def _serve(directory: Path, node_id: int, name: str, servers: tuple[int, ...], supervisor_pidfd: int) -> int:
+def _serve(directory: Path, shared_id: int, name: str, servers: tuple[int, ...], supervisor_pidfd: int) -> int:
     behave = directory / "behave"
     with contextlib.suppress(FileNotFoundError):
         code = int((behave / f"{name}.exit").read_text())
@@ -46,7 +46,7 @@ def _serve(directory: Path, node_id: int, name: str, servers: tuple[int, ...], s
         signal.set_wakeup_fd(write_end)
     told = []
     signal.signal(signal.SIGTERM, lambda *_: None if (behave / f"{name}.deaf").exists() else told.append(1))
-    superblock = Superblock.attach(node_id)
+    superblock = Superblock.attach(shared_id)
     if not servers:
         superblock.set("collector_state", CONSTANTS["SERVER_READY"])
     for server in servers:

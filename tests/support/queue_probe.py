@@ -62,8 +62,8 @@ class _Superblock(Superblock):
     def __init__(self, geometry: dict[str, int]) -> None:
         self.region = _Region(layout.SUPERBLOCK_BYTES)
         self.buffer = self.region.buffer
-        self.node_id = 0xABCDEF
-        for name, value in geometry.items():
+        self.shared_id = 0xABCDEF
+        for name, value in (geometry | {"node_id": self.shared_id}).items():
             SUPERBLOCK.pack_into(self.buffer, name, value)
 
 

@@ -24,10 +24,11 @@ SMALL = {
 
 
 class RealNode:
-    """`warren up DIR`, with settings; a context manager that stops it."""
+    """`warren up DIR`, with settings; a context manager that stops it. `prefix`: a command that runs it elsewhere."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, prefix: tuple[str, ...] = (), **settings: Any) -> None:
         self.directory = directory
+        self.prefix = prefix
         self.settings = SMALL | settings
         self.process: subprocess.Popen[str] | None = None
 
@@ -42,7 +43,7 @@ class RealNode:
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        command = [sys.executable, "-m", "warren.workers.cli.main", "up", str(self.directory)]
+        command = [*self.prefix, sys.executable, "-m", "warren.workers.cli.main", "up", str(self.directory)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

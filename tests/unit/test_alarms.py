@@ -297,11 +297,11 @@ def test_this_machine_can_be_read(tmp_path: Path) -> None:
 def test_own_memory_sees_regions_and_processes() -> None:
     superblock = made()
     try:
-        alone = alarms.own_memory(superblock.node_id, [])
+        alone = alarms.own_memory(superblock.shared_id, [])
         assert superblock.buffer.nbytes / 2 < alone <= 2 * superblock.buffer.nbytes
         import os
 
-        assert alarms.own_memory(superblock.node_id, [os.getpid(), 2**22 + 1]) > alone + MIB
+        assert alarms.own_memory(superblock.shared_id, [os.getpid(), 2**22 + 1]) > alone + MIB
     finally:
         superblock.unlink()
         superblock.close()

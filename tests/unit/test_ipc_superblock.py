@@ -37,7 +37,7 @@ def superblock() -> Iterator[Superblock]:
 
 
 def test_what_was_created_is_read(superblock: Superblock) -> None:
-    other = Superblock.attach(superblock.node_id)
+    other = Superblock.attach(superblock.shared_id)
     assert {name: other.get(name) for name in GEOMETRY} == SMALL
     assert (other.get("node_epoch"), other.get("live_semaphore_key"), other.get("store_lock_key")) == (5, 11, 12)
     assert other.get("client_epoch_next") == (5 << 32) + 1
@@ -49,18 +49,18 @@ def test_what_was_created_is_read(superblock: Superblock) -> None:
 
 def test_there_is_only_one(superblock: Superblock) -> None:
     with pytest.raises(RegionError) as caught:
-        Superblock.create(superblock.node_id, 6, 1, 2, SMALL)
+        Superblock.create(superblock.shared_id, 6, 1, 2, SMALL)
     assert caught.value.errno == errno.EEXIST
 
 
 @pytest.mark.parametrize(
     ("field", "value", "code"),
-    [("magic", 0, errno.ENOENT), ("layout_hash", 1, errno.EPROTO), ("node_id", 1, errno.EPROTO)],
+    [("magic", 0, errno.ENOENT), ("layout_hash", 1, errno.EPROTO), ("shared_id", 1, errno.EPROTO)],
 )
 def test_half_made_and_foreign_ones_are_refused(superblock: Superblock, field: str, value: int, code: int) -> None:
     SUPERBLOCK.pack_into(superblock.buffer, field, value)
     with pytest.raises(RegionError) as caught:
-        Superblock.attach(superblock.node_id)
+        Superblock.attach(superblock.shared_id)
     assert caught.value.errno == code
 
 
@@ -160,7 +160,7 @@ def test_racing_claims_each_get_their_own(superblock: Superblock) -> None:
         if pid == 0:
             code = 1
             try:
-                other = Superblock.attach(superblock.node_id)
+                other = Superblock.attach(superblock.shared_id)
                 os.read(gate_read, 1)
                 kept = []
                 for count in range(claims):

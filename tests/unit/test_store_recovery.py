@@ -533,15 +533,20 @@ def test_newer_format_is_refused_and_not_tried_again(node: StoreNode) -> None:
     assert path.exists()
 
 
-def test_second_store_server_does_not_start(node: StoreNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = node.pid
-    monkeypatch.setattr("warren.workers.store_server.LOCK_WAIT_S", 0.05)
+def test_second_store_server_waits_until_the_first_is_dead(node: StoreNode) -> None:
+    first, epoch = node.pid, node.epoch
     node.fork()
-    second_ended = node.wait_end()
-    node.pid = first
-    assert second_ended == 1
+    second, node.pid = node.pid, first
+    wait_until(
+        lambda: f"waits for process {first} of an earlier node" in node.log_text(), 20, what="the second to say so"
+    )
     node.superblock.server_set(0, "state", CONSTANTS["SERVER_READY"])
     write(node, 0, 10)
+    assert node.epoch == epoch
+    node.kill()
+    node.pid = second
+    wait_until(lambda: node.epoch > epoch, 20, what="the second to serve")
+    write(node, 10, 20)
 
 
 # -- full disk --------------------------------------------------------------------------------------------------------

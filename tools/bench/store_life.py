@@ -176,12 +176,12 @@ def _copy_file(path: Path, chunk: mmap.mmap, output: int) -> int:
     return at
 
 
-def _disk(node_id: int) -> tuple[int, int]:
+def _disk(shared_id: int) -> tuple[int, int]:
     """(valid bytes, file bytes) of the persistent store as its summary says."""
-    superblock = Superblock.attach(node_id)
+    superblock = Superblock.attach(shared_id)
     try:
         generation = superblock.server_get(SERVER_STORE_PERSISTENT, "generation")
-        region = posix_open(names.region(node_id, "summary", SERVER_STORE_PERSISTENT, generation))
+        region = posix_open(names.region(shared_id, "summary", SERVER_STORE_PERSISTENT, generation))
     finally:
         superblock.close()
     try:
@@ -197,7 +197,7 @@ def run_store_collect(folder: Path, size: int, seconds: float, batch: int, besid
     The collector is stopped by SIGSTOP, so that the runs do the same but for the collection itself.
     """
     with temporary_node(folder) as temporary:
-        node_id = int(temporary.node.status()["node_id"], 16)
+        shared_id = int(temporary.node.status()["shared_id"], 16)
         stopped = []
         if beside != COLLECT:
             stopped = [process for role, process in temporary.processes() if role == "collector"]
@@ -213,12 +213,12 @@ def run_store_collect(folder: Path, size: int, seconds: float, batch: int, besid
         finally:
             for process in stopped:
                 process.send_signal(signal.SIGCONT)
-        valid, used = _disk(node_id)
+        valid, used = _disk(shared_id)
         calm = time.monotonic() + 30.0
         later_valid, later_used = valid, used
         while later_used > 2 * later_valid + 3 * (16 << 20) and time.monotonic() < calm:
             time.sleep(0.5)
-            later_valid, later_used = _disk(node_id)
+            later_valid, later_used = _disk(shared_id)
         took = (result["end"] - result["start"]) / 1e9
     return cell(
         beside, size, "synced", batch, 1, result["messages"], took,

@@ -576,7 +576,7 @@ class Campaign:
             self._found.superblock.close()
 
     def _look_for_leaks(self) -> None:
-        node = f"warren-{self._node.node_id:012x}"
+        node = f"warren-{self._node.superblock.shared_id:012x}"
         deadline = time.monotonic() + 5
         while True:
             left = [f"shared memory {name}" for name in names_in("/dev/shm", node)]

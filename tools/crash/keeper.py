@@ -23,7 +23,7 @@ import warren
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.ledger import Held, Ledger, begin, body_of, is_shared, joined, shared_id
-from warren.tools.crash.logs import Log, node_epoch_of, node_id_of
+from warren.tools.crash.logs import Log, node_epoch_of, shared_id_of
 
 TIMEOUT_S = 15.0
 SWEEP_S = 8.0
@@ -109,7 +109,7 @@ class Keeper:
         deadline = time.monotonic() + SWEEP_S
         while time.monotonic() < deadline and not self.stopping():
             with contextlib.suppress(RegionError, OSError):
-                superblock = Superblock.attach(node_id_of(self.directory))
+                superblock = Superblock.attach(shared_id_of(self.directory))
                 try:
                     if all(view.pid not in self.before for view in superblock.slots()):
                         return True

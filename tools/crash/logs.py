@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from warren.ipc import names
+
 
 class Log:
     """An append-only log: one `write` for each entry, so a kill leaves whole lines and at most one torn last one."""
@@ -29,10 +31,11 @@ class Log:
         self.write(f"e {type(error).__name__}: {error}".replace("\n", " "))
 
 
-def node_id_of(directory: Path) -> int:
+def shared_id_of(directory: Path) -> int:
     """The number that names the shared objects of a directory's node."""
-    found = json.loads((directory / "node.json").read_text())["node_id"]
-    return int(found, 16) if isinstance(found, str) else int(found)
+    place = os.stat(directory)
+    node_id = json.loads((directory / "node.json").read_text())["node_id"]
+    return names.shared_id(int(node_id), (place.st_dev, place.st_ino))
 
 
 def node_epoch_of(directory: Path) -> int:

@@ -19,7 +19,7 @@ import psutil
 from warren.ipc.identity import Identity
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
-from warren.tools.crash.logs import node_id_of
+from warren.tools.crash.logs import shared_id_of
 from warren.workers import interpreter
 
 SERVER_DEATHS = 4
@@ -87,8 +87,7 @@ class Node:
     """The processes of a node, as its superblock names them."""
 
     def __init__(self, directory: Path) -> None:
-        self.node_id = node_id_of(directory)
-        self.superblock = Superblock.attach(self.node_id)
+        self.superblock = Superblock.attach(shared_id_of(directory))
         self._deaths: dict[str, list[float]] = {}
         self._restarts: dict[str, int] = {}
         self._supervisor = self.superblock.supervisor

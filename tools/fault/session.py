@@ -27,7 +27,7 @@ from warren.engine.atomic_file import NEW_SUFFIX
 from warren.engine.errors import Error
 from warren.engine.node_directory import NodeDirectory
 from warren.ipc.region import RegionError
-from warren.tools.crash.logs import Log, node_id_of
+from warren.tools.crash.logs import Log, shared_id_of
 from warren.tools.crash.victims import Node, names_in, send, system_v_left
 from warren.tools.fault import shim, work
 from warren.tools.fault.cases import HOWS, Case
@@ -470,7 +470,7 @@ class Session:
         self.violations += [f"left behind: file {path.relative_to(self.directory)}" for path in left]
 
     def _look_for_leaks(self) -> None:
-        node = f"warren-{node_id_of(self.directory):012x}"
+        node = f"warren-{shared_id_of(self.directory):012x}"
         deadline = time.monotonic() + LEAKS_S
         while True:
             left = [f"shared memory {name}" for name in names_in("/dev/shm", node)]

@@ -140,7 +140,7 @@ def links_part(superblock: Superblock) -> list[dict[str, Any]]:
 def _region_of(superblock: Superblock, what: str, server: int, generation: str) -> region.Region | None:
     number = superblock.server_get(server, generation)
     try:
-        return region.posix_open(names.region(superblock.node_id, what, server, number)) if number else None
+        return region.posix_open(names.region(superblock.shared_id, what, server, number)) if number else None
     except region.RegionError:
         return None  # the server is being replaced
 
@@ -201,7 +201,7 @@ def index_part(superblock: Superblock) -> list[dict[str, Any]]:
 def regions_part(superblock: Superblock) -> list[dict[str, Any]]:
     """Every POSIX region of the node, with its size."""
     rows = []
-    for name in region.posix_names(names.node_prefix(superblock.node_id)):
+    for name in region.posix_names(names.node_prefix(superblock.shared_id)):
         try:
             memory = region.posix_open(name, writable=False)
         except region.RegionError:
@@ -262,9 +262,9 @@ _COLUMNS = {
 def attach(directory: str) -> Superblock:
     """The superblock of a node. Raises NodeNotRunning, PermissionRefused."""
     target = NodeDirectory(directory)
-    node = target.read()
+    shared_id = target.shared_id
     try:
-        return Superblock.attach(node.node_id)
+        return Superblock.attach(shared_id)
     except region.RegionError as error:
         if error.errno == errno.EACCES:
             raise PermissionRefused(str(error.strerror)) from error
