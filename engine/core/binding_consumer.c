@@ -127,6 +127,11 @@ static PyObject *deliver(HandleObject *h, const wr_delivery *d, PyObject *body, 
         Py_XDECREF(meta);
         return NULL;
     }
+    /* A class made in Python is always one for the collector of cycles, which then goes through every thousand messages and, as
+     * they are many, through all objects of the process: half of what a consumer did. It can visit nothing in them: their type has no
+     * tp_traverse, and without slots or a dictionary of its own the class adds none. */
+    if (PyType_IS_GC(h->messages) && !h->messages->tp_dictoffset && h->messages->tp_basicsize == sizeof(DeliveryObject))
+        PyObject_GC_UnTrack(m);
     m->body = body;
     m->meta = meta;
     m->handle = (HandleObject *)Py_NewRef(h);
