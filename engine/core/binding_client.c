@@ -467,13 +467,13 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
     return wr_confirmed(c, route, sequences, level, deadline, wait, NULL);
 }
 
-/* Note where message `index` of a batch went. */
-static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index) {
+/* Note where `count` messages of a batch went, from `index` on. */
+static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count) {
     uint32_t last = runs->last[server];
     if (last) {
         wr_run *run = &runs->runs[last - 1];
         if (run->first + run->count == sequence && run->index + run->count == index) {
-            run->count++;
+            run->count += count;
             return 0;
         }
     }
@@ -487,7 +487,7 @@ static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, ui
         runs->runs = more;
         runs->size = size;
     }
-    runs->runs[runs->n++] = (wr_run){server, sequence, 1, index};
+    runs->runs[runs->n++] = (wr_run){server, sequence, count, index};
     runs->last[server] = runs->n;
     return 0;
 }
@@ -530,6 +530,35 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
     return 0;
 }
 
+/* Messages from `sent` on that differ in their bodies alone and go to one server, as many as are submitted together. Nothing of Python
+ * runs in between, so the list stays as it is. Returns how many; 0: the next one goes alone, which waits for room and says what is wrong. */
+static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObject *list, Py_ssize_t sent, uint64_t *first) {
+    const wr_route *route = plan->route;
+    if (!route || plan->metas || plan->options || plan->extras.key || route->targets_n != 1) return 0;
+    const wr_target *target = &route->targets[0];
+    if (target->server >= c->servers_n ||
+        atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED)
+        return 0;
+    wr_piece bodies[SUBMIT_EVERY];
+    uint32_t n = 0, most = SUBMIT_EVERY - (uint32_t)(sent % SUBMIT_EVERY);
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(list);
+    uint64_t room = wr_attachment_run_bytes(&c->a), each = 4ull * target->ids_n + plan->meta_length + 8;
+    for (; n < most && sent + n < size; n++) {
+        PyObject *object = PySequence_Fast_GET_ITEM(list, sent + n);
+        if (!PyBytes_CheckExact(object)) break;
+        bodies[n] = (wr_piece){PyBytes_AS_STRING(object), (uint64_t)PyBytes_GET_SIZE(object)};
+        if (bodies[n].length + plan->meta_length > c->a.message_bytes_max || bodies[n].length + each > room) break;
+        room -= bodies[n].length + each;
+    }
+    uint8_t flags = wr_flags_of(plan->level);
+    if (plan->extras.transient) flags &= (uint8_t)~WR_FLAG_PERSISTENT;
+    wr_message message = {.meta = plan->meta, .expires = plan->extras.expires, .due = plan->extras.due,
+                          .meta_length = plan->meta_length, .flags = flags};
+    if (n < 2 || !wr_attachment_publish_run(&c->a, target, &message, bodies, n, first)) return 0;
+    c->submitted[target->server][plan->level] = *first + n;
+    return n;
+}
+
 /* One body per element of `list` into the rings. Returns how many were handed over; *error when it ended early. */
 static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObject *list, uint64_t *last, bool *used,
                                wr_runs *runs, int *error) {
@@ -537,6 +566,17 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
     Py_ssize_t sent = 0;
     /* The list may change under our feet while we wait for room without the GIL: its size is read anew each time. */
     for (; sent < PySequence_Fast_GET_SIZE(list); sent++) {
+        uint64_t first;
+        uint32_t some = publish_some(c, plan, list, sent, &first);
+        if (some) {
+            uint32_t server = plan->route->targets[0].server;
+            if ((*error = run_note(runs, server, first, (uint64_t)sent, some))) return sent;
+            last[server] = first + some - 1;
+            used[server] = true;
+            sent += (Py_ssize_t)some - 1;
+            if (sent % SUBMIT_EVERY == SUBMIT_EVERY - 1) wr_port_submit(&c->a.port, server);
+            continue;
+        }
         const wr_route *route;
         const char *meta;
         uint16_t meta_length;
@@ -550,7 +590,7 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
             wr_body_drop(&body);
         }
         for (uint32_t t = 0; !*error && t < route->targets_n; t++)
-            *error = run_note(runs, route->targets[t].server, sequences[t], (uint64_t)sent);
+            *error = run_note(runs, route->targets[t].server, sequences[t], (uint64_t)sent, 1);
         Py_DECREF(object);
         if (*error) return sent;
         bool now = sent % SUBMIT_EVERY == SUBMIT_EVERY - 1;

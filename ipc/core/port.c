@@ -112,7 +112,7 @@ int wr_port_alloc(wr_port *port, uint64_t length, uint64_t *position, uint8_t **
     }
 }
 
-int wr_port_use(wr_port *port, uint32_t server, uint64_t sequence) {
+int wr_port_use_run(wr_port *port, uint32_t server, uint64_t first, uint64_t sequence) {
     if (port->uses_first != port->uses_next) {
         wr_blob_use *last = &port->uses[(port->uses_next - 1) & (port->uses_size - 1)];
         bool alone = port->uses_next - port->uses_first < 2 ||
@@ -122,7 +122,7 @@ int wr_port_use(wr_port *port, uint32_t server, uint64_t sequence) {
                              : port->uses[(port->uses_next - 2) & (port->uses_size - 1)].end;
         bool small = port->arena_next - start <= port->view.g.arena_bytes / RUN_SHARE;
         if (alone && small && last->server == server && last->end != port->arena_next && sequence - last->first < RUN_MAX &&
-            sequence >= last->first) {
+            first >= last->first) {
             last->end = port->arena_next;
             last->sequence = sequence;
             return 0;
@@ -138,6 +138,8 @@ int wr_port_use(wr_port *port, uint32_t server, uint64_t sequence) {
         port->uses_size *= 2;
     }
     port->uses[port->uses_next++ & (port->uses_size - 1)] =
-        (wr_blob_use){.end = port->arena_next, .first = sequence, .sequence = sequence, .server = server};
+        (wr_blob_use){.end = port->arena_next, .first = first, .sequence = sequence, .server = server};
     return 0;
 }
+
+int wr_port_use(wr_port *port, uint32_t server, uint64_t sequence) { return wr_port_use_run(port, server, sequence, sequence); }

@@ -49,6 +49,8 @@ int wr_port_alloc(wr_port *port, uint64_t length, uint64_t *position, uint8_t **
 /* Everything allocated up to now is needed until `server` has passed `sequence`. Call once per command with a blob; for a blob used
  * by several servers once per server, without an allocation in between. ENOMEM is possible. */
 int wr_port_use(wr_port *port, uint32_t server, uint64_t sequence);
+/* The same for commands first ... sequence, which share what was given out: it is free when all of them are done. */
+int wr_port_use_run(wr_port *port, uint32_t server, uint64_t first, uint64_t sequence);
 /* Move arena_freed by what the heads allow. */
 void wr_port_reclaim(wr_port *port);
 #endif

@@ -61,6 +61,28 @@ def test_a_publish_record(node: FakeNode, handle: _core.QueueHandle) -> None:
     assert second["id"] == (0xABCD).to_bytes(8, "big") + (2).to_bytes(8, "big")
 
 
+@pytest.mark.parametrize("queues", [[QUEUE], [3, 4, 5]])
+def test_a_batch_has_the_records_of_single_publishes(node: FakeNode, queues: list[int]) -> None:
+    """Runs of plain bytes are prepared together, with what stands between them alone; neither shows in the ring."""
+    lengths = [0, 1, 7, 8, 9, 300, 4096]
+    bodies = [bytes([n % 251]) * lengths[n % len(lengths)] for n in range(50)]
+    bodies[40] = bytearray(bodies[40])  # type: ignore[call-overload]
+    route = _core.Route([(WORKER, queues)])
+    node.client.publish_many(route, bodies, SYNCED, b"meta", None, False, (7, 9, None, True))
+    found = node.commands(WORKER)
+    routes = struct.pack("<3I", *queues) if len(queues) > 1 else b""
+    assert [item["blob"] for item in found] == [routes + b"meta" + bytes(body) for body in bodies]
+    assert [item["id"] for item in found] == [
+        (0xABCD).to_bytes(8, "big") + n.to_bytes(8, "big") for n in range(1, len(bodies) + 1)
+    ]
+    for item in found:
+        assert item["op"] == OP["PUBLISH"]
+        assert item["flags"] == FLAG["PERSISTENT"] | FLAG["SYNCED"] | (FLAG["ROUTES"] if routes else 0)
+        assert item["queue"] == (3 if routes else QUEUE)
+        assert (item["count"], item["tag"], item["meta_length"]) == (7, 9, 4)
+        assert item["body"] % 8 == 0
+
+
 def test_a_route_to_many_queues_of_two_workers(node: FakeNode) -> None:
     """One blob serves the worker with many queues and the one with a single queue."""
     route = _core.Route([(WORKER + 1, [9]), (WORKER, [3, 4, 5])])
