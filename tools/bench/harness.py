@@ -105,8 +105,15 @@ def temporary_node(folder: Path, **settings: Any) -> Iterator[TemporaryNode]:
         temporary.close()
 
 
-def run_clients(clients: Sequence[tuple[Client, dict[str, Any]]], directory: Path, seconds: float) -> list[Result]:
-    """Start the clients, let them go together, and return what they sent. Raises BenchError when one of them fails."""
+def run_clients(
+    clients: Sequence[tuple[Client, dict[str, Any]]],
+    directory: Path,
+    seconds: float,
+    ready: Callable[[], object] = lambda: None,
+) -> list[Result]:
+    """Start the clients, let them go together, and return what they sent. `ready` is called between the two. Raises
+    BenchError when one of them fails.
+    """
     context = multiprocessing.get_context("spawn")
     running = []
     try:
@@ -120,6 +127,7 @@ def run_clients(clients: Sequence[tuple[Client, dict[str, Any]]], directory: Pat
             running.append((process, ours))
         for _, pipe in running:
             _receive(pipe, READY_TIMEOUT_S, "attach")
+        ready()
         start = time.monotonic_ns() + 20_000_000
         for _, pipe in running:
             pipe.send(start)
