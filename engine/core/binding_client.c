@@ -630,7 +630,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         goto done;
     }
     /* All are looked at before the first is sent: a wrong one refuses the whole batch. */
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (Py_ssize_t i = 0; i < n && i < PySequence_Fast_GET_SIZE(list); i++) {
         PyObject *object = PySequence_Fast_GET_ITEM(list, i);
         const wr_route *to;
         const char *bytes;
@@ -640,8 +640,11 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         const wr_extras *extras;
         if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras) || given_up(c, to)) goto done;
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) + length <= c->a.message_bytes_max) continue;
-        if (wr_body_take(c, object, length, &body)) goto done;
-        wr_body_drop(&body);
+        Py_INCREF(object); /* asking it for its buffer may run code that changes the list */
+        int wrong = wr_body_take(c, object, length, &body);
+        if (!wrong) wr_body_drop(&body);
+        Py_DECREF(object);
+        if (wrong) goto done;
     }
     int error = 0;
     Py_ssize_t sent = publish_list(c, &plan, list, last, used, &runs, &error);

@@ -861,26 +861,32 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
 
 /* ---- browsing ---------------------------------------------------------------------------------------------------- */
 
+/* The handle and the rows of a browse answer. They are read again and again with the GIL away in between, so that only bytes will
+ * do: nobody changes those. NULL with an exception. */
+static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize_t given) {
+    if (given != 2) PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
+    else if (!PyObject_TypeCheck(args[0], handle_type)) PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
+    else if (!PyBytes_CheckExact(args[1])) PyErr_Format(PyExc_TypeError, "rows must be bytes, not %s", Py_TYPE(args[1])->tp_name);
+    else if (((HandleObject *)args[0])->client != c) PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
+    else if (!enter((HandleObject *)args[0]) && !up_to_date((HandleObject *)args[0])) return (HandleObject *)args[0];
+    return NULL;
+}
+
 PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *c = (ClientObject *)op;
-    Py_buffer rows;
-    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
-    if (!PyObject_TypeCheck(args[0], handle_type)) return PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
-    HandleObject *h = (HandleObject *)args[0];
-    if (h->client != c) return PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
-    if (enter(h) || up_to_date(h) || PyObject_GetBuffer(args[1], &rows, PyBUF_SIMPLE)) return NULL;
-    Py_ssize_t n = rows.len / (Py_ssize_t)sizeof(wr_delivery);
+    HandleObject *h = rows_enter((ClientObject *)op, args, given);
+    if (!h) return NULL;
+    const char *rows = PyBytes_AS_STRING(args[1]);
+    Py_ssize_t n = PyBytes_GET_SIZE(args[1]) / (Py_ssize_t)sizeof(wr_delivery);
     PyObject *list = PyList_New(n);
     for (Py_ssize_t i = 0; list && i < n; i++) {
         wr_delivery d;
-        memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
+        memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
         PyObject *message = fetch(h, &d, 0, false, WR_CALL_DEADLINE);
         if (message) ((DeliveryObject *)message)->settled = true; /* looked at, not held */
         else if (PyErr_Occurred()) Py_CLEAR(list);
         else message = Py_NewRef(Py_None);
         if (list) PyList_SET_ITEM(list, i, message);
     }
-    PyBuffer_Release(&rows);
     return list;
 }
 
@@ -921,18 +927,15 @@ static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_
  * It stops before the first row whose bytes are not where it says. */
 PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    Py_buffer rows;
-    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
-    if (!PyObject_TypeCheck(args[0], handle_type)) return PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
-    HandleObject *h = (HandleObject *)args[0];
-    if (h->client != c) return PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
-    if (enter(h) || up_to_date(h) || PyObject_GetBuffer(args[1], &rows, PyBUF_SIMPLE)) return NULL;
-    Py_ssize_t n = rows.len / (Py_ssize_t)sizeof(wr_delivery), i = 0;
+    HandleObject *h = rows_enter(c, args, given);
+    if (!h) return NULL;
+    const char *rows = PyBytes_AS_STRING(args[1]);
+    Py_ssize_t n = PyBytes_GET_SIZE(args[1]) / (Py_ssize_t)sizeof(wr_delivery), i = 0;
     uint64_t values = 0, metas = 0;
     PyObject *answer = NULL, *parts[8] = {NULL};
     wr_delivery d;
     for (; i < n; i++) {
-        memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
+        memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
         if (d.meta_length > d.body_length || d.body_length > c->a.message_bytes_max) break;
         if (values + d.body_length > INT32_MAX || metas + d.meta_length > INT32_MAX) break;
         values += d.body_length - d.meta_length;
@@ -947,7 +950,7 @@ PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     }
     int32_t value_at = 0, meta_at = 0;
     for (i = 0; i < n; i++) {
-        memcpy((void *)&d, (const uint8_t *)rows.buf + i * (Py_ssize_t)sizeof d, sizeof d);
+        memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
         int error = read_row(h, &d, to[5] + meta_at, to[3] + value_at);
         if (error < 0) goto done;
         if (error == ENOENT || error == EBADMSG) break;
@@ -970,7 +973,6 @@ PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     answer = Py_BuildValue("(nOOOOOOOO)", i, parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]);
 done:
     for (int k = 0; k < 8; k++) Py_XDECREF(parts[k]);
-    PyBuffer_Release(&rows);
     return answer;
 }
 

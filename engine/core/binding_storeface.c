@@ -361,6 +361,8 @@ static int bodies_from(ClientObject *c, PyObject *list, Py_ssize_t at, uint32_t 
     uint64_t bytes = 0;
     for (b->n = 0; b->n < most && bytes <= WR_BATCH_BYTES; b->n++) {
         PyObject *object = PySequence_Fast_GET_ITEM(list, at + b->n);
+        if (!PyBytes_CheckExact(object) && !PyTuple_CheckExact(list))
+            return wr_raise("UsageError", "the bodies changed meanwhile"); /* taking it may run code that changes a list again */
         wr_store_body *body = &b->bodies[b->n];
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.message_bytes_max) {
             *body = (wr_store_body){PyBytes_AS_STRING(object), (uint32_t)PyBytes_GET_SIZE(object)};
@@ -414,6 +416,11 @@ PyObject *wr_face_write_many(ClientObject *c, int i, const wr_ids *ids, PyObject
         PyObject *object = PySequence_Fast_GET_ITEM(bodies, k);
         if (wr_ids_get(ids, k, &id)) return NULL;
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.message_bytes_max) continue;
+        if (!PyTuple_CheckExact(bodies)) { /* asking an object for its buffer may run code that changes a list: take one of our own */
+            PyObject *own = PySequence_Tuple(bodies), *answer = own ? wr_face_write_many(c, i, ids, own, level, deadline, wait) : NULL;
+            Py_XDECREF(own);
+            return answer;
+        }
         if (wr_body_take(c, object, 0, &body)) return NULL;
         wr_body_drop(&body);
     }
@@ -544,17 +551,18 @@ PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t give
     if (PyErr_Occurred() || wr_enter(c) || wr_deadline(args[2], &deadline)) return NULL;
     if (wr_face_ask(c, i, WR_OP_STORE_TERMINATE, NULL, deadline, &result)) return NULL;
     struct wr_store_side *side = c->store;
-    uint64_t to = c->a.port.prepared[i], n = 0;
-    if (to - from > c->a.port.view.g.ring_records) from = to - c->a.port.view.g.ring_records;
-    for (uint64_t sequence = from; sequence < to; sequence++) n += in_ring_and_masked(c, i, sequence);
-    if (n) {
-        uint64_t *bigger = realloc(side->masked[i], (side->masked_n[i] + n) * sizeof *bigger);
-        if (!bigger) return PyErr_NoMemory();
-        side->masked[i] = bigger;
-        for (uint64_t sequence = from; sequence < to; sequence++)
-            if (in_ring_and_masked(c, i, sequence)) bigger[side->masked_n[i]++] = sequence;
-    }
-    return PyLong_FromUnsignedLongLong(n);
+    uint64_t to = c->a.port.prepared[i], ring = c->a.port.view.g.ring_records, before = side->masked_n[i];
+    if (from > to) from = to;
+    if (to - from > ring) from = to - ring;
+    if (from == to) return PyLong_FromLong(0);
+    /* Room for all of them: the records are the server's, and each is read once. */
+    uint64_t *bigger = realloc(side->masked[i], (before + (to - from)) * sizeof *bigger);
+    if (!bigger) return PyErr_NoMemory();
+    side->masked[i] = bigger;
+    for (uint64_t sequence = from; sequence < to; sequence++)
+        if (in_ring_and_masked(c, i, sequence)) bigger[side->masked_n[i]++] = sequence;
+    if ((bigger = realloc(side->masked[i], (side->masked_n[i] + 1) * sizeof *bigger))) side->masked[i] = bigger;
+    return PyLong_FromUnsignedLongLong(side->masked_n[i] - before);
 }
 
 /* ---- reading ---- */

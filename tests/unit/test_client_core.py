@@ -9,7 +9,7 @@ import pytest
 
 from warren.engine import _core
 from warren.engine.errors import ClosedError, LimitError, MessageTooLarge, PeerLost, TimedOut, UsageError
-from warren.ipc.layout import CONSTANTS
+from warren.ipc.layout import CONSTANTS, DELIVERY
 
 from support.fake_server import WORKER, FakeNode
 from support.waiting import wait_until
@@ -634,3 +634,14 @@ def test_wrong_arguments(node: FakeNode, handle: _core.QueueHandle) -> None:
     for timeout in (-1.0, float("nan")):
         with pytest.raises(UsageError):
             handle.get(timeout)
+
+
+@pytest.mark.parametrize("call", ["columns", "deliveries"])
+def test_rows_of_an_answer_are_bytes_that_nobody_changes(node: FakeNode, handle: _core.QueueHandle, call: str) -> None:
+    """They are read in several passes, with the GIL away in between: memory that could change meanwhile is refused."""
+    rows = bytes(DELIVERY.size)
+    node.give(WORKER)
+    for changing in (bytearray(rows), memoryview(bytearray(rows))):
+        with pytest.raises(TypeError, match="rows must be bytes"):
+            getattr(node.client, call)(handle, changing)
+    assert getattr(node.client, call)(handle, b"") is not None
