@@ -487,6 +487,7 @@ class Client:
         self._routes: dict[str, dict[Any, Route]] = {}  # of each exchange, by routing key
         self._routes_n = 0
         self._handles: weakref.WeakValueDictionary[int, _core.QueueHandle] = weakref.WeakValueDictionary()
+        self._older: weakref.WeakSet[_core.QueueHandle] = weakref.WeakSet()
         self._hot: dict[int, _core.QueueHandle] = {}
         self._tidier: threading.Thread | None = None
         self._silent_since: float | None = None
@@ -765,8 +766,9 @@ class Client:
                 catalog = self._catalog.load(version)
                 self._routes, self._routes_n = {}, 0
                 self._router = Router(catalog)
-                for id in [id for id in self._handles if id not in catalog.by_id]:
-                    self._deleted(id)
+                for handle in [*self._handles.values(), *self._older]:
+                    if handle.queue not in catalog.by_id:
+                        self._kill(handle)
             attachment.core.catalog_seen = version
 
     def _follow(self, version: int) -> bool:
@@ -795,9 +797,9 @@ class Client:
         return True
 
     def _deleted(self, queue: int) -> None:
-        handle = self._handles.pop(queue, None)
-        if handle is not None:
-            handle.kill("the queue was deleted")
+        found = self._handles.get(queue)
+        for handle in [*([] if found is None else [found]), *(item for item in self._older if item.queue == queue)]:
+            self._kill(handle)
 
     def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Route:
         """The route of an exchange, a routing key and (headers exchange) headers.
@@ -853,8 +855,26 @@ class Client:
             if found is not None and found.usable and found.owner is owner:
                 return found
             made = _core.QueueHandle(core, SERVER_WORKER_FIRST + queue.worker, queue.id, owner, messages)
+            if found is not None:
+                self._older.add(found)  # its owner may wait with it still
             self._handles[queue.id] = made
+            # Under the lock of _reload: a queue that went since the caller looked is not waited for. When the catalog
+            # has another version by now, the next call or the next slice of a wait reads it.
+            router = self._router
+            if router is not None and queue.id not in router.catalog.by_id and not self._catalog_is_old(core):
+                self._kill(made)
             return made
+
+    def _catalog_is_old(self, core: _core.Client) -> bool:
+        attachment = self._attachment
+        return attachment is None or attachment.superblock.get("catalog_version") != core.catalog_seen
+
+    def _kill(self, handle: _core.QueueHandle) -> None:
+        """Its queue is gone: who calls or waits with it looks for the queue anew."""
+        handle.kill("the queue was deleted")
+        if self._handles.get(handle.queue) is handle:
+            del self._handles[handle.queue]
+        self._older.discard(handle)
 
     # -- questions ----------------------------------------------------------------------------------------------
 
@@ -939,7 +959,7 @@ class Client:
             return
         with self._lock:
             self._hot[queue] = handle
-            if self._tidier is None:
+            if self._tidier is None or not self._tidier.is_alive():
                 tidier = threading.Thread(target=_tidy, args=(weakref.ref(self),), name="warren-tidier", daemon=True)
                 tidier.start()
                 self._tidier = tidier

@@ -27,7 +27,7 @@ from warren.workers import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client import CALL_TIMEOUT_S, Client, Route, checked_timeout, level_of
 from warren.workers.launch import launch
 from warren.workers.queue_face import WorkQueue
-from warren.workers.queues import Queue
+from warren.workers.queues import Queue, time_left
 from warren.workers.store import Store
 from warren.workers.topics import topic
 
@@ -267,8 +267,8 @@ class Node:
             meta = route.meta if plain else metadata.encode(exchange, routing_key, headers, properties, message_id)
             try:
                 return client.core.publish(route.core, body, level, meta, timeout, wait, options)
-            except SessionLost:
-                continue
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
             except QueueNotFound as error:
                 if mandatory:
                     raise Unroutable(f"the queue was deleted just now, the message was dropped: {error}") from error
@@ -332,8 +332,8 @@ class Node:
             core = (routes[0].core if routes else []) if same else [route.core for route in routes]
             try:
                 return client.core.publish_many(core, listed, level, meta, timeout, wait, options)
-            except SessionLost:
-                continue
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
 
     # -- the rest -----------------------------------------------------------------------------------------------
 

@@ -184,7 +184,8 @@ class WorkQueue(Generic[T]):
         message.ack()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds.
+        """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds, QueueNotFound
+        when the queue is deleted meanwhile.
 
         Items that are delayed, or out of sight because they were dead-lettered, are not waited for.
         """
@@ -223,10 +224,7 @@ class WorkQueue(Generic[T]):
 
     def _counts(self) -> dict[str, Any]:
         """Counters after all that this process submitted; those of stats() may be a batch old."""
-        queue = self.queue
-        if not queue._handle.usable:
-            queue._renew()
-        return queue._client.ask_queue(queue._declaration, "stats")
+        return self.queue._ask("stats")
 
     def _left_over(self) -> int:
         counts = self._counts()

@@ -130,10 +130,19 @@ class Queue:
         return f"<Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
 
     def _renew(self) -> _core.QueueHandle:
-        """A handle of the attachment in use. Raises QueueNotFound when the queue was deleted, ClosedError."""
+        """A handle of the attachment in use, of the queue that has the name now.
+
+        Raises QueueNotFound when the queue was deleted, ResourceLocked when it is another client's now, ClosedError.
+        """
         declaration = self._client.router().catalog.queues.get(self.name)
         if declaration is None:
             raise QueueNotFound(f"queue {self.name!r} was deleted: declare it again")
+        client = self._client.epoch
+        if declaration.owner not in (0, client) and declaration.lasting_id == self._declaration.lasting_id:
+            raise QueueNotFound(
+                f"queue {self.name!r} was exclusive to an attachment of this client that has ended: declare it again"
+            )
+        self._client.router().catalog.check_owner(declaration, client)
         self._declaration = declaration
         self.durable = declaration.durable
         self._handle = self._client.handle(declaration, self, self._messages)
@@ -142,6 +151,17 @@ class Queue:
     @property
     def _server(self) -> int:
         return SERVER_WORKER_FIRST + self._declaration.worker
+
+    def _ask(self, op: str, timeout: float | None = 30.0) -> dict[str, Any]:
+        """Ask the worker about the queue that has the name now. Raises QueueNotFound."""
+        while True:
+            if not self._handle.usable:
+                self._renew()
+            try:
+                return self._client.ask_queue(self._declaration, op, timeout=timeout)
+            except QueueNotFound:  # deleted, perhaps declared anew since
+                if self._handle.usable:
+                    raise
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -184,7 +204,8 @@ class Queue:
                 if options is None:
                     return self._handle.put(body, level, meta, timeout, wait)
                 return self._handle.put(body, level, meta, timeout, wait, options)
-            except SessionLost:
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
                 self._renew()
             except QueueFull as error:
                 raise self._full(error) from None
@@ -231,7 +252,8 @@ class Queue:
         while True:
             try:
                 return self._handle.put_many(bodies, level, meta, timeout, wait, options)
-            except SessionLost:
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
                 self._renew()
             except QueueFull as error:
                 raise self._full(error) from None
@@ -254,11 +276,15 @@ class Queue:
     # -- consuming ----------------------------------------------------------------------------------------------
 
     def get(self, timeout: float | None = None) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: look)."""
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: look),
+        QueueNotFound when the queue is deleted meanwhile.
+        """
+        left = timeout
         while True:
             try:
-                message = self._handle.get(timeout)
-            except SessionLost:
+                message = self._handle.get(left)
+            except SessionLost as lost:
+                left = time_left(lost, left)
                 self._renew()
                 continue
             if message is None:
@@ -270,7 +296,8 @@ class Queue:
         while True:
             try:
                 return self._handle.get_many(max, timeout)  # type: ignore[return-value]
-            except SessionLost:
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
                 self._renew()
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
@@ -286,18 +313,21 @@ class Queue:
         try:
             handle = self._handle
             begun = False
+            left = timeout
             while True:
                 try:
                     if not begun:
                         self._begun = handle.begin(prefetch)
                         begun = True
-                    message = handle.get(timeout)
-                except SessionLost:
+                    message = handle.get(left)
+                except SessionLost as lost:
+                    left = time_left(lost, left)
                     handle, begun = self._renew(), False
                     continue
                 if message is None:
                     return
                 yield message  # type: ignore[misc]
+                left = timeout
         finally:
             with self._lock:
                 self._consuming -= 1
@@ -351,7 +381,7 @@ class Queue:
             row = attachment.statistics_of(self._server, self._declaration.id)
             if row is not None:
                 return {name: QUEUE_STATS.unpack(row, name) for name in _STATISTICS}
-            answer = self._client.ask_queue(self._declaration, "stats")
+            answer = self._ask("stats")
             return {name: int(answer.get(name, 0)) for name in _STATISTICS}
 
     def depth(self) -> int:
@@ -396,9 +426,7 @@ class Queue:
 
     def purge(self, timeout: float | None = 30.0) -> int:
         """Drop the messages that are ready; returns how many. Unacked ones stay with whoever holds them."""
-        if not self._handle.usable:
-            self._renew()
-        return int(self._client.ask_queue(self._declaration, "purge", timeout=timeout)["count"])
+        return int(self._ask("purge", timeout)["count"])
 
     def delete(self) -> None:
         """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
@@ -543,13 +571,13 @@ def _browse(
         try:
             handle = client.handle(client.current(queue), owner, Message)
             found = handle_deliveries(client, handle, rows)
+            if None in found and any(message is None for message in found):
+                # A file moved into the segments between the answer and the reading: those rows have another place now.
+                for number, message in enumerate(found):
+                    if message is None:
+                        found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
         except SessionLost:
             continue
-        if None in found and any(message is None for message in found):
-            # A file moved into the segments between the answer and the reading: those rows have another place now.
-            for number, message in enumerate(found):
-                if message is None:
-                    found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
         return found, following if following > start else -1
 
 
@@ -579,6 +607,12 @@ def _read_again(
         message = handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
         if message is not None or not patience.again():
             return message
+
+
+def time_left(lost: SessionLost, timeout: float | None) -> float | None:
+    """What is left of the timeout of a call that has to be made again, with another attachment or another handle."""
+    deadline = getattr(lost, "deadline", None)
+    return timeout if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:

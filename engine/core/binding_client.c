@@ -118,7 +118,7 @@ int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose) {
     return 0;
 }
 
-int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose) {
+int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, int (*also)(void *), void *of) {
     uint64_t started = wr_now_ns(), check_at = started + CHECK_NS, now = started;
     if (wr_condition_met(condition)) return 0;
     deadline = wr_by_when(c, deadline);
@@ -153,21 +153,66 @@ int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, w
         if (PyErr_CheckSignals()) return -1;
         if (c->ended) return wr_enter_slow(c);
         if (met || purpose == WR_FOR_DELIVERY) return 0; /* whoever waits for deliveries looks after its credit now and then */
+        if (also && also(of)) return -1;
     }
+}
+
+int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose) {
+    return wr_wait_while(c, condition, deadline, purpose, NULL, NULL);
+}
+
+static int timed_out(ClientObject *c, uint32_t server, const char *what) {
+    if (wr_hook(c, WR_HOOK_TIMED_OUT, server, what)) return -1;
+    return wr_raise("TimedOut", "%s: not done within the timeout", what);
 }
 
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what) {
     int answer = wr_wait(c, condition, deadline, purpose);
-    if (answer <= 0) return answer;
-    if (wr_hook(c, WR_HOOK_TIMED_OUT, condition->server, what)) return -1;
-    return wr_raise("TimedOut", "%s: not done within the timeout", what);
+    return answer <= 0 ? answer : timed_out(c, condition->server, what);
+}
+
+void wr_note_deadline(uint64_t deadline) {
+    if (!deadline || deadline == WR_CALL_DEADLINE || !PyErr_ExceptionMatches(wr_session_lost)) return;
+    PyObject *type, *value, *trace, *when = NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value && (!(when = PyFloat_FromDouble((double)deadline / 1e9)) || PyObject_SetAttrString(value, "deadline", when)))
+        PyErr_Clear(); /* no memory: whoever calls again takes its whole time once more */
+    Py_XDECREF(when);
+    PyErr_Restore(type, value, trace);
+}
+
+/* What the routes of a publish were made from. */
+typedef struct {
+    ClientObject *client;
+    uint64_t catalog;
+} wr_made_from;
+
+/* While a publish waits and nothing of it was handed over: its queues may have gone. Then it begins anew, with the catalog of now,
+ * also when another thread has read that meanwhile. */
+static int routes_gone(void *of) {
+    const wr_made_from *made = of;
+    ClientObject *c = made->client;
+    if (wr_catalog_changed(c) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return -1;
+    if (c->catalog_seen == made->catalog) return 0;
+    PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
+    return -1;
+}
+
+static int blocked_while(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what,
+                         wr_made_from *made) {
+    if (error == EAGAIN) {
+        for (uint32_t server = 0; server < c->servers_n; server++) wr_port_submit(&c->a.port, server);
+        int answer = wr_wait_while(c, blocked, deadline, WR_FOR_ROOM, made ? routes_gone : NULL, made);
+        return answer <= 0 ? answer : timed_out(c, blocked->server, what);
+    }
+    return wr_blocked(c, error, blocked, deadline, what);
 }
 
 int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what) {
     switch (error) {
     case EAGAIN:
-        for (uint32_t server = 0; server < c->servers_n; server++) wr_port_submit(&c->a.port, server);
-        return wr_wait_or_raise(c, blocked, deadline, WR_FOR_ROOM, what);
+        return blocked_while(c, error, blocked, deadline, what, NULL);
     case ECONNRESET:
         if (wr_hook(c, WR_HOOK_EVICTED, blocked->server, what)) return -1;
         return wr_raise("PeerLost", "the server closed this client's link");
@@ -201,7 +246,8 @@ static bool alarmed(const ClientObject *c) {
     return atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & (WR_ALARM_MEMORY | WR_ALARM_DISK);
 }
 
-int wr_alarm_gate(ClientObject *c, uint64_t deadline) {
+/* made: of a publish of which nothing was handed over; else NULL. */
+static int alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made) {
     if (__builtin_expect(!alarmed(c), 1)) return 0;
     const uint32_t server = WR_SERVER_WORKER_FIRST;
     uint64_t now = wr_now_ns(), check_at = now + CHECK_NS;
@@ -221,11 +267,17 @@ int wr_alarm_gate(ClientObject *c, uint64_t deadline) {
             if (wr_hook(c, WR_HOOK_CHECK, server, "publish")) return -1;
             check_at = now + CHECK_NS;
         }
+        if (made && routes_gone(made)) {
+            wr_note_deadline(deadline);
+            return -1;
+        }
     } while (alarmed(c));
     return 0;
 }
 
-int wr_gate(ClientObject *c, uint64_t deadline) {
+int wr_alarm_gate(ClientObject *c, uint64_t deadline) { return alarm_gate(c, deadline, NULL); }
+
+static int gate(ClientObject *c, uint64_t deadline, bool routed) {
     wr_superblock *super = c->a.port.super;
     if (__builtin_expect(atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING, 0) &&
         wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
@@ -233,8 +285,11 @@ int wr_gate(ClientObject *c, uint64_t deadline) {
     if (__builtin_expect(atomic_load_explicit(&super->catalog_version, memory_order_acquire) != c->catalog_seen, 0) &&
         wr_hook(c, WR_HOOK_CATALOG, 0, ""))
         return -1;
-    return wr_alarm_gate(c, deadline);
+    wr_made_from made = {c, c->catalog_seen};
+    return alarm_gate(c, deadline, routed ? &made : NULL);
 }
+
+int wr_gate(ClientObject *c, uint64_t deadline) { return gate(c, deadline, false); }
 
 /* ---- Route ------------------------------------------------------------------------------------------------------- */
 
@@ -379,10 +434,12 @@ static int given_up(ClientObject *c, const wr_route *route) {
     return 0;
 }
 
+/* `first`: nothing of the call was handed over before. */
 static int publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
-                       int level, uint64_t deadline, const wr_extras *extras, uint64_t *sequences) {
+                       int level, uint64_t deadline, const wr_extras *extras, uint64_t *sequences, bool first) {
     uint32_t done = 0;
     wr_condition blocked;
+    wr_made_from made = {c, c->catalog_seen};
     for (uint32_t t = 0; t < route->targets_n; t++)
         if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
     if (given_up(c, route)) return -1;
@@ -396,7 +453,9 @@ static int publish_one(ClientObject *c, const wr_route *route, const wr_body *bo
         int error = wr_attachment_publish(&c->a, route, &done, &message, sequences, &blocked);
         if (!error) break;
         deadline = wr_by_when(c, deadline);
-        if (wr_blocked(c, error, &blocked, deadline, "room for the message") || (!done && wr_alarm_gate(c, deadline))) {
+        wr_made_from *begins = first && !done ? &made : NULL;
+        if (blocked_while(c, error, &blocked, deadline, "room for the message", begins) || (!done && alarm_gate(c, deadline, begins))) {
+            wr_note_deadline(deadline);
             if (done) wr_lost_in_the_middle();
             return -1;
         }
@@ -457,10 +516,10 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
     uint16_t meta_length;
     wr_body body;
     wr_extras extras;
-    if (wr_deadline_of_call(timeout, wait, &deadline) || wr_gate(c, deadline) || meta_of(meta, &meta_bytes, &meta_length) ||
+    if (wr_deadline_of_call(timeout, wait, &deadline) || gate(c, deadline, true) || meta_of(meta, &meta_bytes, &meta_length) ||
         extras_of(options, &extras) || wr_body_take(c, object, meta_length, &body))
         return NULL;
-    int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, sequences);
+    int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, sequences, true);
     wr_body_drop(&body);
     if (error) return NULL;
     submit(c, route);
@@ -586,7 +645,7 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
         PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, sent));
         *error = plan_item(plan, sent, &route, &meta, &meta_length, &own, &extras) || wr_body_take(c, object, meta_length, &body);
         if (!*error) {
-            *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, sequences);
+            *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, sequences, !sent);
             wr_body_drop(&body);
         }
         for (uint32_t t = 0; !*error && t < route->targets_n; t++)
@@ -613,7 +672,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
     bool used[WR_SERVERS_MAX] = {false};
     wr_runs runs = {.runs = NULL};
     PyObject *list = NULL, *answer = NULL;
-    if (wr_deadline_of_call(timeout, wait, &plan.deadline) || wr_gate(c, plan.deadline)) return NULL;
+    if (wr_deadline_of_call(timeout, wait, &plan.deadline) || gate(c, plan.deadline, true)) return NULL;
     bool each = meta != Py_None && !PyBytes_Check(meta);
     if (!each && meta_of(meta, &plan.meta, &plan.meta_length)) return NULL;
     bool extras_each = options && options != Py_None && !PyTuple_CheckExact(options);

@@ -28,6 +28,7 @@ typedef struct {
     uint32_t busy;         /* threads that are inside without the GIL */
     uint64_t forks;        /* forks of this process when the client was made */
     uint64_t catalog_seen;
+    uint64_t catalog_at;   /* when a wait last found that the catalog has changed */
     PyObject *hook;
     PyObject *end_error;   /* exception that whoever still waits gets */
     Py_buffer super, region;
@@ -101,8 +102,23 @@ static inline int wr_deadline_of_call(PyObject *timeout, bool wait, uint64_t *de
     return 0;
 }
 
+#define WR_CATALOG_NS 100000000ull
+/* Has the catalog changed since this client read it? For waits: at most ten times a second, so that a storm of changes costs those
+ * who wait little. Who finds that it has calls the hook; whatever it waited with may be gone then. */
+static inline bool wr_catalog_changed(ClientObject *c) {
+    if (atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) == c->catalog_seen) return false;
+    uint64_t now = wr_now_ns();
+    if (now - c->catalog_at < WR_CATALOG_NS) return false;
+    c->catalog_at = now;
+    return true;
+}
+
 /* Wait until the condition is met. 0, 1 (deadline passed), -1 (exception: trouble, signal, the client ended). */
 int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose);
+/* The same; after each slice `also` says whether there is still something to wait for: 0, or -1 with an exception. */
+int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, int (*also)(void *), void *of);
+/* After SessionLost from a call that had a deadline: the exception says when that is, for whoever calls again. */
+void wr_note_deadline(uint64_t deadline);
 /* The same, and a passed deadline is an exception that names `what`. */
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
 /* After EAGAIN: submit what is prepared everywhere and wait for room. After ECONNRESET, EMSGSIZE, ENOMEM: the exception. */

@@ -7,6 +7,7 @@
  *   Both take from `pending`, filled by the intake, in order.
  *
  * Invariants
+ *   Who waits with a handle learns that its queue is gone: each slice of a wait looks whether the catalog has changed.
  *   A message is handed out once. What is pending and not handed out is returned to the queue by release(), or by the worker
  *   when this process goes.
  *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
@@ -301,11 +302,18 @@ static int up_to_date(HandleObject *h) {
     return wr_hook(c, WR_HOOK_EPOCH, h->server, "");
 }
 
+/* The queue may have been deleted, by whomever: then the catalog is another one, and nothing will come any more. 0, -1. */
+static int still_there(void *handle) {
+    HandleObject *h = handle;
+    if (wr_catalog_changed(h->client) && wr_hook(h->client, WR_HOOK_CATALOG, 0, "")) return -1;
+    return enter(h); /* another thread may have read the catalog */
+}
+
 /* After EAGAIN: wait for room. 0, 1 (the deadline has passed), -1. */
 static int wait_for_room(HandleObject *h, int error, const wr_condition *blocked, uint64_t deadline) {
     if (error != EAGAIN) return wr_blocked(h->client, error, blocked, deadline, "room for a command");
     wr_port_submit(&h->client->a.port, h->server);
-    int answer = wr_wait(h->client, blocked, deadline, WR_FOR_ROOM);
+    int answer = wr_wait_while(h->client, blocked, deadline, WR_FOR_ROOM, still_there, h);
     return answer || !enter(h) ? answer : -1;
 }
 
@@ -352,7 +360,7 @@ static int cancel(HandleObject *h, uint64_t deadline) {
     int answer = 0;
     if (!wr_handle_quiet(h)) {
         wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, h->cancelled - 1, h->server};
-        answer = wr_wait(c, &condition, deadline, WR_FOR_REPLY);
+        answer = wr_wait_while(c, &condition, deadline, WR_FOR_REPLY, still_there, h);
     }
     if (answer < 0 || enter(h) || intake(h)) return -1;
     return answer;
@@ -398,7 +406,7 @@ static int wait_for_worker(HandleObject *h, uint64_t deadline) {
     uint64_t patience = wr_now_ns() + FULL_NS;
     bool up = atomic_load_explicit(&wr_superblock_server(c->a.port.super, h->server)->state, memory_order_acquire) == WR_SERVER_READY;
     wr_condition condition = {&wr_attachment_link(&c->a, h->server)->server_epoch, 0, h->server};
-    return wr_wait(c, &condition, up && deadline && deadline < patience ? patience : deadline, WR_FOR_REPLY);
+    return wr_wait_while(c, &condition, up && deadline && deadline < patience ? patience : deadline, WR_FOR_REPLY, still_there, h);
 }
 
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
@@ -428,7 +436,7 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
             answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
             now = wr_now_ns();
         }
-        if (answer < 0 || enter(h)) return NULL;
+        if (answer < 0 || still_there(h)) return NULL;
         bool late = deadline && now >= deadline;
         if (!wr_condition_met(&(wr_condition){&wr_attachment_link(&c->a, h->server)->delivery_tail,
                                               c->a.workers[h->server].popped, h->server}) && all_slots_held(h)) {
@@ -451,7 +459,7 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
         uint64_t patience = now + POLL_NS;
         if (tail) {
             wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
-            if (wr_wait(c, &condition, patience, WR_FOR_REPLY) < 0 || enter(h)) return NULL;
+            if (wr_wait_while(c, &condition, patience, WR_FOR_REPLY, still_there, h) < 0 || enter(h)) return NULL;
         }
         answer = cancel(h, patience + POLL_NS);
         if (answer < 0 || (answer && tell_hot(h))) return NULL; /* not sure: somebody looks after it later */
@@ -471,7 +479,10 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
     h->inside++;
     PyObject *message = wait_for_message(h, wanted, deadline);
     h->inside--;
-    if (!message) leave_empty(h);
+    if (!message) {
+        leave_empty(h);
+        if (PyErr_Occurred()) wr_note_deadline(deadline);
+    }
     return message;
 }
 

@@ -31,8 +31,8 @@ from warren.workers.queues import Queue as BlockingQueue
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: how often the servers' lives are looked at while somebody waits
-TICK_S = 1.0
+#: how often the servers' lives and the catalog are looked at while somebody waits
+TICK_S = 0.5
 #: pause before the next try while an alarm is on
 ALARM_S = 0.02
 

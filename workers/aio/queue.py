@@ -23,7 +23,7 @@ from warren.engine import _core
 from warren.engine._core import SessionLost
 from warren.engine.errors import Error, QueueEmpty, UsageError
 from warren.workers import queues
-from warren.workers.aio.base import META, RETRY_S, Body, deadline_of, run_blocking, size_of, time_left
+from warren.workers.aio.base import META, RETRY_S, Body, deadline_of, is_late, run_blocking, size_of, time_left
 
 if TYPE_CHECKING:
     from warren.workers.aio.node import Confirm, Node
@@ -35,6 +35,8 @@ IDLE_S = 0.1
 LAST_LOOK_S = 0.5
 #: how long a first look (timeout 0) waits for a worker that has not seen this client yet
 BEGIN_S = 1.0
+#: how often who waits for room looks whether the queue is still there
+LOOK_S = 0.5
 #: messages read from files at once
 FILL = 64
 #: messages of one part of a put_many, and its share of the arena
@@ -456,11 +458,15 @@ class Queue:
 
     async def _renewed(self) -> None:
         """The node has another attachment: what lay here belongs to the old one, and returns by itself."""
+        self._forget()
+        await self._renew_for_getters(by_node=True)
+
+    def _forget(self) -> None:
+        """What lay here and what was held came by another handle."""
         self._ahead.clear()
         self._held.clear()
         for consumer in self._consumers:
             consumer.anew()
-        await self._renew_for_getters(by_node=True)
 
     async def _renew_for_getters(self, by_node: bool = False) -> None:
         if not self._sync._handle.usable:
@@ -473,6 +479,7 @@ class Queue:
             except Error as error:
                 self._fail(error)
                 return
+            self._forget()
         self._prefetch()
         if self._getters:
             self._node._waiting.setdefault(self._sync._server, set()).add(self)
@@ -486,6 +493,23 @@ class Queue:
             slots = self._node._client.attachment().superblock.get("delivery_slots")
             others = handle.unacked - len(self._ahead) - sum(share.holding for share in self._consumers)
             handle.begin(max(1, min(sum(share.prefetch for share in self._consumers) + max(0, others), slots)))
+
+    async def _has_room(self, room: asyncio.Future[None], deadline: float | None) -> bool:
+        """Wait until a consumer may take another message; False at the deadline. Raises QueueNotFound when there will
+        be none, because the queue was deleted: an ack would end the wait, and nobody has to ack what is gone.
+        """
+        node = self._node
+        while True:
+            look_at = time.monotonic() + LOOK_S
+            if await node._in_time(room, look_at if deadline is None else min(deadline, look_at)):
+                return True
+            if is_late(deadline):
+                return False
+            await node._ready()
+            if not self._sync._handle.usable:
+                await self._renew_for_getters()
+                if not self._sync._handle.usable:
+                    await run_blocking(self._renew)
 
     def _part(self, share: _Share) -> asyncio.Task[None] | None:
         """A consumer goes; what the others want stays asked for. The task that returns what was for nobody else."""
@@ -611,7 +635,7 @@ class Consumer:
         deadline = deadline_of(self._timeout)
         while share.holding >= share.prefetch:
             share.room = queue._node._loop.create_future()
-            if not await queue._node._in_time(share.room, deadline):
+            if not await queue._has_room(share.room, deadline):
                 await self.aclose()
                 raise StopAsyncIteration
         found = await queue._get(1, time_left(deadline))
