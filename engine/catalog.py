@@ -529,7 +529,7 @@ class Catalog:
         found = self.exchange(name)
         if not name or name.startswith(RESERVED_PREFIX):
             raise UsageError(f"exchange {name!r} is always there and cannot be deleted")
-        for binding in list(self._of_exchange.get(name, ())):
+        for binding in sorted(self._of_exchange.get(name, ())):
             self._cut_binding(binding)
         self._cut_exchange(found)
         self.version += 1
@@ -580,11 +580,11 @@ class Catalog:
         if not queues and not exchanges:
             return []
         for item in exchanges:
-            for binding in list(self._of_exchange.get(item.name, ())):
+            for binding in sorted(self._of_exchange.get(item.name, ())):
                 self._cut_binding(binding)
             self._cut_exchange(item)
         for queue in queues:
-            for binding in list(self._of_queue.get(queue.name, ())):
+            for binding in sorted(self._of_queue.get(queue.name, ())):
                 self._cut_binding(binding)
             self._cut_queue(queue)
         self.version += 1
@@ -623,7 +623,7 @@ class Catalog:
         return declaration
 
     def _remove_queue(self, queue: QueueDeclaration) -> None:
-        for binding in list(self._of_queue.get(queue.name, ())):
+        for binding in sorted(self._of_queue.get(queue.name, ())):
             self._cut_binding(binding)
         self._cut_queue(queue)
         self.version += 1

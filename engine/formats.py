@@ -8,6 +8,12 @@ A frame is valid if and only if: its size fits the file, its last byte is 0xFF, 
 CRC32C (seeded with the salt of the file's header, over size, id and everything up to the marker but for the crc field
 itself) matches. A padding frame fills the rest of a 4 KiB block after a group commit; its CRC covers size, id and envelope only.
 The first byte that is not the start of a valid frame ends the readable part of the last file: the torn tail.
+
+What is declared is in two files of JSON. `catalog.json`: `{"crc32", "catalog": {…}}`, the CRC over the bytes of the inner
+map: format_version, version, next_queue_id, placed_for, queues, exchanges, bindings; format version 2 has `log`, the stamp
+of `catalog.<version>.log`, version 1 has no log. That log is lines: first `{"crc32", "log": {format_version, version,
+stamp}}`, then for each change `{"crc32", "change": {before, version, next_queue_id, placed_for, steps}}`, the CRC begun with
+the stamp, `before` the version that it was made from. Rules, readers and crash points: `engine/catalog_log.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from warren.engine import _core, frame, segment
+from warren.engine import _core, catalog_log, frame, segment
+from warren.engine.catalog import Catalog
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
@@ -241,8 +242,73 @@ def test_list_of_version_1_is_read() -> None:
     assert found.verify(data) == ([], 0)
 
 
+# -- the catalog and its log ------------------------------------------------------------------------------------------
+
+CATALOG_V1, CATALOG_V2 = FOLDER / "catalog-v1.json", FOLDER / "catalog-v2.json"
+CATALOG_LOG_V1 = FOLDER / "catalog-v1.log"
+STAMP = 0xC0FFEE
+
+
+def build_catalog() -> Catalog:
+    made = Catalog()
+    made.declare_queue("orders", workers_n=2, arguments={"message_ttl": 5, "dead_letter_exchange": ""})
+    made.declare_queue("mine", workers_n=2, durable=False, arguments={"exclusive": True}, client=1 << 32 | 5)
+    made.declare_exchange("events", type="topic", alternate="rest")
+    made.declare_exchange("rest", type="headers", durable=False)
+    made.declare_subscription("orders", "report")
+    made.bind("orders", "events", "order.#")
+    made.bind("orders", "rest", arguments={"x-match": "any", "kind": "é", "n": 1.5, "some": None})
+    made.placed_for = 2
+    return made
+
+
+def build_catalog_log() -> bytes:
+    """One change of everything, and one of little, from what `build_catalog` made."""
+    made = build_catalog()
+    content = catalog_log.encode_head(made.version, STAMP)
+    for change in (
+        lambda: (made.delete_queue("orders"), made.declare_queue("orders", workers_n=2), made.delete_exchange("rest")),
+        lambda: made.bind("orders", "events", "a.*"),
+    ):
+        before = made.version
+        made.begin()
+        change()
+        content += catalog_log.encode_change(STAMP, before, made.state, made.steps or [])
+        made.end()
+    return content
+
+
+def build_catalog_beside() -> bytes:
+    made = build_catalog()
+    made.log = STAMP
+    return made.encode()
+
+
+def test_the_catalog_is_written_as_ever() -> None:
+    assert build_catalog().encode() == CATALOG_V1.read_bytes()
+    assert build_catalog_beside() == CATALOG_V2.read_bytes()
+    assert build_catalog_log() == CATALOG_LOG_V1.read_bytes()
+
+
+def test_the_catalog_is_read(tmp_path: Path) -> None:
+    (tmp_path / "catalog.json").write_bytes(CATALOG_V1.read_bytes())
+    found = Catalog.load(tmp_path)
+    assert found.encode() == build_catalog().encode()
+    assert found.queue("orders").policy.message_ttl == 5.0
+    (tmp_path / "catalog.json").write_bytes(CATALOG_V2.read_bytes())
+    (tmp_path / f"catalog.{found.version}.log").write_bytes(CATALOG_LOG_V1.read_bytes())
+    loaded = catalog_log.load(tmp_path)
+    assert (loaded.changes, loaded.torn) == (2, 0)
+    assert set(loaded.catalog.queues) == {"orders", "mine"}
+    assert [item.routing_key for item in loaded.catalog.bindings] == ["a.*"]
+    assert set(loaded.catalog.exchanges) == set(build_catalog().exchanges) - {"rest"}
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    CATALOG_V1.write_bytes(build_catalog().encode())
+    CATALOG_V2.write_bytes(build_catalog_beside())
+    CATALOG_LOG_V1.write_bytes(build_catalog_log())
     V1.write_bytes(build())
     LIST_V1.write_bytes(build_list())
     TIMED_V1.write_bytes(build_timed())

@@ -6,6 +6,7 @@ Method: a real node; other clients in threads and processes; kill -9 of the supe
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -193,3 +194,29 @@ def test_what_was_declared_survives_kills_of_supervisor_and_workers(tmp_path: Pa
     one_file = lambda: not list(directory.glob("catalog.*.log")) and not NodeDirectory(directory).locked()  # noqa: E731
     wait_until(one_file, timeout=30, what="the end of the node makes one file of it")
     assert set(told) <= set(Catalog.load(directory).queues)
+
+
+def test_a_node_with_a_damaged_log_does_not_start_and_says_which(tmp_path: Path) -> None:
+    """As after a kill of the whole node; what is whole again serves with all that was declared."""
+    directory = tmp_path / "node"
+    with RealNode(directory, workers=1), warren.attach(directory) as node:
+        names = node.declare_queues([f"q{i}" for i in range(50)])
+        node.queue("last")
+        saved = {path: path.read_bytes() for path in (directory / "catalog.json", *directory.glob("catalog.*.log"))}
+    for path in directory.glob("catalog.*"):
+        path.unlink()
+    for path, content in saved.items():
+        path.write_bytes(content)
+    (log,) = (path for path in saved if path.suffix == ".log")
+    damaged = bytearray(saved[log])
+    damaged[len(damaged) // 2] ^= 1
+    log.write_bytes(damaged)
+    with pytest.raises(warren.Error, match=re.escape(str(log))):
+        warren.open(directory, timeout=30)
+    log.unlink()
+    with pytest.raises(warren.Error, match=re.escape(str(log))):
+        warren.open(directory, timeout=30)
+    log.write_bytes(saved[log])
+    with RealNode(directory), warren.attach(directory) as node:
+        assert set(node.queues()) == {*names, "last"}
+        node.queue("last", create=False).put(b"x")

@@ -19,7 +19,9 @@ import pytest
 from warren.engine import atomic_file, catalog_log
 from warren.engine.catalog import FILE_NAME, Catalog
 from warren.engine.errors import CorruptRecord, FormatVersionError, QueueNotFound, StoreError, UsageError
+from warren.engine.node_directory import NodeDirectory
 from warren.engine.routing import Router
+from warren.workers.cli.check import verify
 
 from support.catalog_history import LOG_BYTES, alone, changes, states
 
@@ -388,3 +390,29 @@ def _no_syncs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
         request.getfixturevalue("plan")
     yield
     assert atomic_file.os is os
+
+
+def test_check_tells_the_log_and_names_what_is_damaged(tmp_path: Path) -> None:
+    directory = NodeDirectory(tmp_path / "node")
+    directory.make()
+    directory.open_or_make({})
+    writer = catalog_log.Writer(directory.path, catalog_log.load(directory.path))
+    for number in range(3):
+        writer.change(lambda catalog, n=number: catalog.declare_queue(f"q{n}", workers_n=2))
+    path = log_of(directory.path)
+    content = path.read_bytes()
+    report = verify(directory)
+    assert report.problems == []
+    (row,) = (item for item in report.files if item.path == str(path))
+    assert (row.kind, row.records, row.bytes) == ("catalog log", 2, len(content))
+    path.write_bytes(content[:-7])
+    report = verify(directory)
+    assert report.problems == []
+    assert any("never confirmed" in note for note in report.notes), "a torn tail is told"
+    half = len(content) // 2
+    for damaged in (content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :], b"", None):
+        path.unlink(missing_ok=True)
+        if damaged is not None:
+            path.write_bytes(damaged)
+        (problem,) = verify(directory).problems
+        assert path.name in problem

@@ -20,8 +20,7 @@ from typing import Any
 
 import click
 
-from warren.engine import _core, quarantine, segment
-from warren.engine.catalog import Catalog
+from warren.engine import _core, catalog, catalog_log, quarantine, segment
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
@@ -108,7 +107,7 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     tell = progress if progress is not None else lambda _done, _all: None
     report = Report(str(directory.path), directory.locked() and not repair)
     report.files.append(Checked(str(directory.path / "node.json"), "node"))
-    report.files.append(_catalog(directory.path))
+    report.files += _catalog(directory.path)
     for store, folder in stores(directory.path):
         if folder.is_dir():
             _store(report, StoreCheck(folder, node.node_id, store, report.running), tell, repair)
@@ -155,13 +154,24 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
         report.files.append(Checked(str(place), "quarantine", note=note))
 
 
-def _catalog(directory: Path) -> Checked:
-    checked = Checked(str(directory / "catalog.json"), "catalog")
+def _catalog(directory: Path) -> Iterable[Checked]:
+    """The catalog and its log; one of the two has the problem, if there is one, and its path is in the words."""
+    checked = Checked(str(directory / catalog.FILE_NAME), "catalog")
+    yield checked
     try:
-        checked.records = len(Catalog.load(directory).queues)
+        loaded = catalog_log.load(directory)
     except StoreError as error:
         checked.problem = str(error)
-    return checked
+        return
+    checked.records = len(loaded.catalog.queues)
+    if loaded.place is not None:
+        path = catalog_log.log_path(directory, loaded.place.begins)
+        log = Checked(str(path), "catalog log", loaded.place.end + loaded.torn, loaded.changes)
+        if loaded.torn:
+            log.note = (
+                f"its last {loaded.torn} bytes are of a change that was never confirmed; the next start cuts them off"
+            )
+        yield log
 
 
 def _strangers(listing: segment.Listing, place: _Place) -> Iterable[Checked]:
