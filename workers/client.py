@@ -857,6 +857,8 @@ class Client:
             made = _core.QueueHandle(core, SERVER_WORKER_FIRST + queue.worker, queue.id, owner, messages)
             if found is not None:
                 self._older.add(found)  # its owner may wait with it still
+            # what lay ready at a client would not count there, and pass the maximum
+            made.exact = bool({"max_length", "max_length_bytes"} & queue.arguments.keys())
             self._handles[queue.id] = made
             # Under the lock of _reload: a queue that went since the caller looked is not waited for. When the catalog
             # has another version by now, the next call or the next slice of a wait reads it.

@@ -150,11 +150,14 @@ class WorkQueue(Generic[T]):
 
     # -- getting ------------------------------------------------------------------------------------------------
 
-    def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds."""
+    def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
+        """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds.
+
+        `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
+        """
         if timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
-        message = self.queue.get(timeout if block else 0)
+        message = self.queue.get(timeout if block else 0, ahead=ahead)
         try:
             item: T = self._unpack(message.body)
         except BaseException:

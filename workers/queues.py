@@ -275,14 +275,18 @@ class Queue:
 
     # -- consuming ----------------------------------------------------------------------------------------------
 
-    def get(self, timeout: float | None = None) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: look),
-        QueueNotFound when the queue is deleted meanwhile.
+    def get(self, timeout: float | None = None, *, ahead: bool = True) -> Message:
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end, 0: look);
+        QueueNotFound (it was deleted, meanwhile too), ClosedError, PeerLost, LimitError (too many unacked),
+        CorruptRecord (its body is damaged).
+
+        A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
+        costs a round trip, and what an earlier get has ahead returns first.
         """
         left = timeout
         while True:
             try:
-                message = self._handle.get(left)
+                message = self._handle.get(left) if ahead else self._handle.get(left, False)
             except SessionLost as lost:
                 left = time_left(lost, left)
                 self._renew()
@@ -291,11 +295,14 @@ class Queue:
                 raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
             return message  # type: ignore[return-value]  # the class given to the handle
 
-    def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
-        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`."""
+    def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
+        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`.
+
+        `ahead`: as for get; with ahead=False nothing but what is in the list has left the queue.
+        """
         while True:
             try:
-                return self._handle.get_many(max, timeout)  # type: ignore[return-value]
+                return self._handle.get_many(max, timeout, ahead)  # type: ignore[return-value]
             except SessionLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()

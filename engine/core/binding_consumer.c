@@ -363,6 +363,7 @@ static int cancel(HandleObject *h, uint64_t deadline) {
         answer = wr_wait_while(c, &condition, deadline, WR_FOR_REPLY, still_there, h);
     }
     if (answer < 0 || enter(h) || intake(h)) return -1;
+    if (wr_handle_quiet(h)) h->consumer.popped = 0; /* what came before the CANCEL was seen counts under no later credit */
     return answer;
 }
 
@@ -494,13 +495,38 @@ static inline void note_call(HandleObject *h, uint32_t least, uint32_t most) {
     if (h->window > most) h->window = most;
 }
 
-/* get(timeout): a message, or None when none came. */
+static int end_consuming(HandleObject *h, uint64_t deadline);
+
+/* Before a get. What lies here was delivered before a message went back that belongs before it, or is more than an exact get may
+ * find: it returns first, and what comes then comes in the order of the queue. Whoever begins anew begins with a window of one. */
+static int begin_get(HandleObject *h, bool exact, uint64_t deadline) {
+    if (h->prefetch) return 0;
+    bool anew = h->nacked;
+    h->nacked = false;
+    if (!anew && !exact) return 0;
+    h->window = 1;
+    h->last_ns = 0;
+    if (!h->registered || h->inside || !hoarded(h)) return 0; /* what is asked for serves another thread */
+    uint64_t least = wr_now_ns() + FULL_NS;
+    return end_consuming(h, deadline && deadline < least ? least : deadline);
+}
+
+/* After an exact get: what was asked for and did not come is not wanted any more. */
+static int end_get(HandleObject *h, uint64_t deadline) {
+    if (h->prefetch || h->inside || !h->registered || !hoarded(h)) return 0;
+    uint64_t least = wr_now_ns() + FULL_NS;
+    int answer = cancel(h, deadline && deadline < least ? least : deadline);
+    return answer > 0 ? tell_hot(h) : answer; /* not known: somebody looks after it later */
+}
+
+/* get(timeout, ahead=True): a message, or None when none came. */
 static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
-    if (given != 1) return PyErr_Format(PyExc_TypeError, "arguments: timeout");
-    if (enter(h) || wr_deadline(args[0], &deadline)) return NULL;
-    if (!h->prefetch) note_call(h, 1, WINDOW_MAX);
+    if (given != 1 && given != 2) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True");
+    bool exact = h->exact || (given == 2 && args[1] == Py_False);
+    if (enter(h) || wr_deadline(args[0], &deadline) || begin_get(h, exact, deadline)) return NULL;
+    if (!h->prefetch) note_call(h, 1, exact ? 1 : WINDOW_MAX);
     PyObject *message = next_message(h, h->window, deadline);
     if (!message) {
         if (PyErr_Occurred()) return NULL;
@@ -517,11 +543,12 @@ static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t give
     return message;
 }
 
-/* get_many(max, timeout): a list of at least one message, as many as are there, at most max; empty when none came. */
+/* get_many(max, timeout, ahead=True): a list of at least one message, as many as are there, at most max; empty when none came. */
 static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
-    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: max, timeout");
+    if (given != 2 && given != 3) return PyErr_Format(PyExc_TypeError, "arguments: max, timeout, ahead=True");
+    bool exact = h->exact || (given == 3 && args[2] == Py_False);
     long most = PyLong_AsLong(args[0]);
     if ((most == -1 && PyErr_Occurred()) || enter(h) || wr_deadline(args[1], &deadline)) return NULL;
     if (most < 1) {
@@ -530,7 +557,8 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
     }
     uint32_t slots = h->client->a.port.view.g.delivery_slots / 2;
     uint32_t wanted = most < (long)slots ? (uint32_t)most : slots;
-    if (!h->prefetch) note_call(h, wanted, wanted < slots / 2 ? 2 * wanted : slots);
+    if (begin_get(h, exact, deadline)) return NULL;
+    if (!h->prefetch) note_call(h, wanted, exact ? wanted : wanted < slots / 2 ? 2 * wanted : slots);
     PyObject *list = PyList_New(0);
     if (!list) return NULL;
     PyObject *message = next_message(h, h->window, deadline);
@@ -540,12 +568,21 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         return list;
     }
     h->inside++; /* reading from files lets the GIL go */
+    bool ended = false;
     while (message) {
         int error = PyList_Append(list, message);
         Py_DECREF(message);
         if (error) break;
         if (PyList_GET_SIZE(list) >= most || !h->registered) break;
-        if (!wr_taker_pending(&h->consumer) && (up_to_date(h) || intake(h) || !wr_taker_pending(&h->consumer))) break;
+        if (!wr_taker_pending(&h->consumer) && (up_to_date(h) || intake(h))) break;
+        if (!wr_taker_pending(&h->consumer)) {
+            if (!exact || ended) break;
+            h->inside--;
+            ended = true; /* what was under way is here now, and nothing comes behind it */
+            error = end_get(h, deadline);
+            h->inside++;
+            if (error || !wr_taker_pending(&h->consumer)) break;
+        }
         message = hand_out(h, deadline);
     }
     h->inside--;
@@ -582,7 +619,7 @@ bool wr_handle_in_memory(const HandleObject *h) {
 }
 
 void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
-    if (!h->prefetch) note_call(h, wanted, wanted < WINDOW_MAX ? WINDOW_MAX : wanted);
+    if (!h->prefetch) note_call(h, wanted, h->exact || wanted >= WINDOW_MAX ? wanted : WINDOW_MAX);
 }
 
 /* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this handle it is. */
@@ -795,6 +832,7 @@ static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool m
         return NULL;
     }
     wr_port_submit(&h->client->a.port, h->server);
+    if (flags & WR_FLAG_REQUEUE) h->nacked = true;
     Py_RETURN_NONE;
 }
 
@@ -862,6 +900,7 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
             if (wr_taker_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
         }
         if (k) error = send_tags(h, code, flags, tags, k);
+        if (k && flags == WR_FLAG_REQUEUE) h->nacked = true;
     }
     PyMem_Free(tags);
     Py_DECREF(list);
@@ -1082,8 +1121,8 @@ static PyMethodDef handle_methods[] = {
     {"put", (PyCFunction)(void (*)(void))handle_put, METH_FASTCALL, "put(body, level, meta, timeout, wait, options=None) -> Confirm | None"},
     {"put_many", (PyCFunction)(void (*)(void))handle_put_many, METH_FASTCALL,
      "put_many(bodies, level, meta, timeout, wait, options=None) -> Confirm | None"},
-    {"get", (PyCFunction)(void (*)(void))handle_get, METH_FASTCALL, "get(timeout) -> Delivery | None"},
-    {"get_many", (PyCFunction)(void (*)(void))handle_get_many, METH_FASTCALL, "get_many(max, timeout) -> list"},
+    {"get", (PyCFunction)(void (*)(void))handle_get, METH_FASTCALL, "get(timeout, ahead=True) -> Delivery | None"},
+    {"get_many", (PyCFunction)(void (*)(void))handle_get_many, METH_FASTCALL, "get_many(max, timeout, ahead=True) -> list"},
     {"begin", handle_begin, METH_O, "begin(prefetch) -> int: deliver ahead from now on"},
     {"release", (PyCFunction)(void (*)(void))handle_release, METH_FASTCALL,
      "release(begun=None): end consuming; what was not handed out returns to the queue"},
@@ -1107,6 +1146,7 @@ static PyGetSetDef handle_attributes[] = {
 static PyMemberDef handle_members[] = {{"server", T_UINT, offsetof(HandleObject, server), READONLY, "index of its worker"},
                                        {"queue", T_UINT, offsetof(HandleObject, queue), READONLY, "queue id"},
                                        {"owner", T_OBJECT, offsetof(HandleObject, owner), READONLY, "the Queue"},
+                                       {"exact", T_BOOL, offsetof(HandleObject, exact), 0, "never ask for more than is waited for"},
                                        {"__weaklistoffset__", T_PYSSIZET, offsetof(HandleObject, weak), READONLY, NULL},
                                        {NULL, 0, 0, 0, NULL}};
 

@@ -19,6 +19,8 @@ typedef struct {
     uint64_t begun;         /* how often begin() was called */
     uint32_t inside;        /* threads that are in a get */
     bool hot;               /* Python was told */
+    bool exact;             /* the worker is never asked for more than somebody waits for */
+    bool nacked;            /* a message went back since the last get: it is the next one */
     uint64_t last_ns;       /* end of the last get */
     PyObject *weak;
 } HandleObject;

@@ -392,7 +392,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
         if (PyList_GET_SIZE(list) >= most || !h->registered) break;
     }
     int room = 0;
-    if (wanted && h->registered && !c->ended && (h->prefetch || !list || h->window > 1)) {
+    if (wanted && h->registered && !c->ended && (h->prefetch || !list || (h->window > 1 && !h->exact))) {
         wr_condition blocked;
         uint64_t lying = wr_taker_pending(taker), coming = taker->announced && taker->granted > taker->popped ? taker->granted - taker->popped : 0;
         if (h->prefetch) {
