@@ -37,9 +37,10 @@ import msgspec
 
 from warren.engine.catalog import QUEUES_PER_WORKER_MAX, Catalog, QueueDeclaration
 from warren.engine.config import Settings
-from warren.engine.errors import ClosedError, Error
+from warren.engine.errors import ClosedError, DirectoryInUse, Error
 from warren.engine.placement import Family, moves
 from warren.engine.queue_index import Folder
+from warren.workers.tie import owning, queues_of
 
 GROUP = 64  #: families that move with one commit
 POLL_S = 0.1
@@ -99,8 +100,9 @@ class Mover:
         for family in families:
             if family.name in plan:
                 by_source.setdefault(family.worker, {})[family.name] = plan[family.name]
-        for source, targets in sorted(by_source.items()):
-            self._move_from(source, targets, members)
+        with self._owning({*by_source, *plan.values()}):
+            for source, targets in sorted(by_source.items()):
+                self._move_from(source, targets, members)
         self._remove_folders()
         if self.catalog.placed_for != wanted and (wanted <= before or not self._left):
             catalog = self.catalog.copy()
@@ -110,6 +112,27 @@ class Mover:
         if plan and not self._left:
             self.say(f"{len(plan)} queues with {self.messages_n} messages were moved")
         return self.catalog
+
+    @contextlib.contextmanager
+    def _owning(self, workers: set[int]) -> Iterator[None]:
+        """Own what queue workers write, waiting for those of an earlier node. Raises ClosedError: as `run`."""
+        folders = sorted(map(queues_of, workers))
+        told = False
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(owning(self.directory, folders))
+                except DirectoryInUse as error:
+                    if not told:
+                        self.say(f"queues are moved when an earlier node has ended: {error}")
+                    told = True
+                else:
+                    break
+                if self.stopped():
+                    raise ClosedError("the start was ended before queues were moved; the next start does it")
+                self.alive()
+                time.sleep(POLL_S)
+            yield
 
     def _save(self, catalog: Catalog) -> None:
         catalog.save(self.directory)
@@ -153,9 +176,10 @@ class Mover:
             if strange:
                 self.say(f"{path} is not needed any more, but left alone, because there is {strange[0]}")
                 continue
-            shutil.rmtree(path / "journal", ignore_errors=True)
-            reached("removing")
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(int(number))]):
+                shutil.rmtree(path / "journal", ignore_errors=True)
+                reached("removing")
+                shutil.rmtree(path, ignore_errors=True)
 
     def _commit(self, group: _Group, word: dict[str, Any]) -> None:
         reached("written")

@@ -24,13 +24,13 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from warren.engine import atomic_file
-from warren.engine.errors import Error, UsageError
+from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.node_directory import NODE, NodeDirectory, NodeFile, open_directory, place_of
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS
@@ -268,6 +268,47 @@ class Tie:
             return TAKEN_OVER
         self._node = seen
         return 0
+
+
+@contextlib.contextmanager
+def owning(directory: Path, folders: Iterable[str]) -> Iterator[None]:
+    """Own folders of a node, those that are there, for work on files that no server may write meanwhile.
+
+    Raises DirectoryInUse: a process of an earlier node still has one.
+    """
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            try:
+                descriptor = open_directory(directory / folder)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot open {directory / folder}") from error
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                pid = lock_owner(os.fstat(descriptor))
+                raise DirectoryInUse(
+                    f"{directory / folder} is in use by {f'process {pid}' if pid else 'a process'} of a node whose "
+                    f"supervisor is dead: stop it with `warren stop {directory}`, or end that process"
+                ) from error
+        yield
+
+
+def data_folders(directory: Path) -> list[str]:
+    """The folders of a data directory that a process may own."""
+    found = [path.name for path in directory.glob("queues/worker-*")]
+    return [STORE, COLLECTOR, *sorted(f"queues/{name}" for name in found)]
+
+
+def served(directory: Path) -> bool:
+    """True while some process owns data of the directory, also without a supervisor."""
+    try:
+        with owning(directory, data_folders(directory)):
+            return False
+    except DirectoryInUse:
+        return True
 
 
 def end(superblock: Superblock, ending: int) -> None:

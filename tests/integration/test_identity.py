@@ -494,6 +494,31 @@ def test_no_split_brain_in_two_ipc_namespaces(
     checked(node.directory)
 
 
+def test_nothing_is_repaired_under_servers_without_a_supervisor(tmp_path: Path, nodes: contextlib.ExitStack) -> None:
+    node = up(nodes, tmp_path / "node")
+    pids = node.pids()
+    servers = {role: pid for role, pid in pids.items() if role != "supervisor"}
+    for pid in servers.values():
+        os.kill(pid, signal.SIGSTOP)  # they would start another supervisor
+    try:
+        kill_supervisor(node)
+        command = [sys.executable, "-m", "warren.workers.cli.main", "check", str(node.directory)]
+        done = subprocess.run([*command, "--repair"], capture_output=True, text=True, timeout=60)
+        assert f"is in use by process {pids['store']}" in done.stdout + done.stderr
+        assert done.returncode == 2
+        assert (
+            '"running": true' in subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60).stdout
+        )
+    finally:
+        for pid in servers.values():
+            os.kill(pid, signal.SIGCONT)
+    wait_until(NodeDirectory(node.directory).locked, 30, what="a supervisor that takes over")
+    with ControlClient(node.directory) as control:
+        control.call("stop")
+    all_gone(servers)
+    wait_until(lambda: not NodeDirectory(node.directory).locked(), 30, what="the end of the node")
+
+
 # ---- clients elsewhere --------------------------------------------------------------------------------------------
 
 ATTACH = """

@@ -33,6 +33,7 @@ from warren.engine.node_directory import NodeDirectory
 from warren.engine.store_check import Damage, StoreCheck
 from warren.ipc.layout import PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
+from warren.workers.tie import data_folders, owning, served
 
 TERMS_MAGIC = b"WRNTERM1"
 PARTS_MAX = 10  #: damaged parts of a file, and lost ids of a part, that are shown to people
@@ -105,7 +106,7 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     """
     node = directory.read()
     tell = progress if progress is not None else lambda _done, _all: None
-    report = Report(str(directory.path), directory.locked() and not repair)
+    report = Report(str(directory.path), not repair and (directory.locked() or served(directory.path)))
     report.files.append(Checked(str(directory.path / "node.json"), "node"))
     report.files += _catalog(directory.path)
     for store, folder in stores(directory.path):
@@ -307,7 +308,8 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
                 f"{target.path} cannot be repaired while its node runs: stop it with `warren stop {target.path}`"
             ) from error
     try:
-        report = _verify(target, repair, sys.stderr.isatty() and not as_json)
+        with owning(target.path, data_folders(target.path)) if repair else contextlib.nullcontext():
+            report = _verify(target, repair, sys.stderr.isatty() and not as_json)
     finally:
         target.unlock()
     if as_json:
