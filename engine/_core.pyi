@@ -300,6 +300,7 @@ class StoreServer:
         """Execute nothing any more but what was submitted until now: the rest is the next server's."""
 
     def set_draining(self, on: bool, /) -> None: ...
+    def set_unserved(self, on: bool, /) -> None: ...
     def run(self, max_ns: int, /) -> int:
         """Serve until something needs Python (EVENT_… bits), a signal, or max_ns. Without the GIL."""
 

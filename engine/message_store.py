@@ -476,6 +476,7 @@ class StoreHost:
         )
         self.stores = [MessageStore(self.core, superblock, n, directory, settings) for n in FOLDERS]
         self.clients: dict[int, tuple[SlotView, Region]] = {}
+        self._unserved: set[int] = set()  #: claims of clients whose regions the system had no memory to attach
         self.stopping = False  #: set by a signal handler
         self._committers: list[threading.Thread] = []
         self._makers = ThreadPoolExecutor(1, thread_name_prefix="make-file")
@@ -593,6 +594,8 @@ class StoreHost:
             if garbage.go_on():
                 self.core.kick()  # the next slice, after a round
         if events & _core.EVENT_TIMER:
+            if self._unserved:
+                self._scan_slots(starting=False)
             self._detach_gone()
             self.on_timer()
 
@@ -759,6 +762,7 @@ class StoreHost:
     def _scan_slots(self, starting: bool) -> None:
         """Attach, close and detach as the slots say."""
         version = self.superblock.get("slots_version")
+        unserved: set[int] = set()
         for view in self.superblock.slots():
             if view.state not in (ACTIVE, LEAVING, DEAD):
                 continue
@@ -767,17 +771,30 @@ class StoreHost:
                 if not self._detach(view.slot):
                     continue  # at the next timer
                 known = None
-            if known is None and not self._attach(view, starting):
+            try:
+                if known is None and not self._attach(view, starting):
+                    continue
+            except RegionError as error:  # what it submitted is there, and so is what workers submitted in its name
+                if starting:
+                    raise
+                unserved.add(view.claim)
+                if view.claim not in self._unserved:
+                    say(f"client {view.name or view.pid} in slot {view.slot} waits until there is memory: {error}")
                 continue
             if view.state != ACTIVE:
                 self.core.close_slot(view.slot)
         self._detach_gone()
+        self._unserved = unserved
+        self.core.set_unserved(bool(unserved))
         self.core.slots_seen(version)
 
     def _attach(self, view: SlotView, starting: bool) -> bool:
+        """Serve a client; False: nothing of it can be served. Raises RegionError when the system has no memory now."""
         try:
             region = sysv_attach(view.shmid)
         except RegionError as error:
+            if atomic_file.is_limit(error):
+                raise
             if view.state == ACTIVE:
                 say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}")
             else:  # a half-made client left nothing to execute

@@ -193,6 +193,7 @@ class QueueService:
     _rows: bytearray = field(default_factory=bytearray)  #: of the flush under way; the next one uses the memory again
     _rows_at: float = math.inf  #: when a flush ended
     _timer_at: float = 0.0
+    _unserved: set[int] = field(default_factory=set)  #: claims of clients whose regions there was no memory to attach
     _prepare_at: float = math.inf
     _lost_said: int = 0
     _damaged_said: int = 0
@@ -236,7 +237,7 @@ class QueueService:
             thread.start()
             self._threads.append(thread)
         self._bury_ghosts()
-        self._scan_slots()
+        self._scan_slots(starting=True)
         return self.recovered
 
     def begin(self, epoch: int) -> None:
@@ -344,6 +345,8 @@ class QueueService:
             self._apply(acks)
         if now > self._rows_at + ROWS_KEPT_S:
             self._rows, self._rows_at = bytearray(), math.inf
+        if self._unserved:
+            self._scan_slots()
         self._remove_data_files()
         if self._catalog_failed:
             self._reload_catalog()
@@ -645,20 +648,31 @@ class QueueService:
 
     # ---- clients ----
 
-    def _scan_slots(self) -> None:
+    def _scan_slots(self, *, starting: bool = False) -> None:
         o = self.options
         version = o.superblock.get("slots_version")
+        unserved: set[int] = set()
         for view in o.superblock.slots():
             if view.slot == o.own_slot or view.state not in (ACTIVE, LEAVING, DEAD):
                 continue
             known = self._regions.get(view.slot)
-            if known is None and not self._attach(view):
+            try:
+                if known is None and not self._attach(view):
+                    continue
+            except regions.RegionError as error:  # what it submitted is there: the next timer tries again
+                if starting:
+                    raise
+                unserved.add(view.claim)
+                if view.claim not in self._unserved:
+                    o.say(f"client {view.name!r} (slot {view.slot}) waits until there is memory: {error}")
                 continue
             if view.state != ACTIVE and self._regions[view.slot][0] == view.generation:
                 self.engine.closing(view.slot)
+        self._unserved = unserved
         self.engine.slots_seen(version)
 
     def _attach(self, view: SlotView) -> bool:
+        """Serve a client; False: nothing of it can be served. Raises RegionError when the system has no memory now."""
         o = self.options
         done = o.superblock.server_done(view.slot, self.server) == view.generation & 0xFF
         if view.state != ACTIVE and done:
@@ -666,6 +680,8 @@ class QueueService:
         try:
             region = regions.sysv_attach(view.shmid)
         except regions.RegionError as error:
+            if atomic_file.is_limit(error):
+                raise
             if view.state != ACTIVE:
                 o.superblock.set_server_done(view.slot, self.server, view.generation)
             else:

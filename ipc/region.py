@@ -221,11 +221,13 @@ def sysv_remove(id: int) -> bool:
 
 
 def sysv_attached(id: int) -> int:
-    """Number of attachments the kernel counts; 0 when the segment is gone."""
+    """Number of attachments the kernel counts; 0 when the segment is gone. Raises RegionError when nobody can say."""
     try:
         memory = sysv_ipc.attach(id)
-    except (sysv_ipc.Error, ValueError):
+    except (sysv_ipc.ExistentialError, ValueError):
         return 0
+    except (OSError, MemoryError, sysv_ipc.Error) as error:
+        raise _failed(error, f"cannot attach System V segment {id}") from error
     try:
         count: int = memory.number_attached
     finally:

@@ -14,6 +14,7 @@ Crash points (of the supervisor): after each step its successor finds the slot i
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import selectors
@@ -144,8 +145,9 @@ class ClientsWatch:
 
     def _watch(self, view: SlotView) -> None:
         if view.namespace != self._namespace:
-            if not self._held_by_client(view.shmid):
-                self._dead(view)
+            with contextlib.suppress(region.RegionError):  # who cannot be asked after is asked after at the next scan
+                if not self._held_by_client(view.shmid):
+                    self._dead(view)
             return
         try:
             pidfd = view.identity.open_pidfd()

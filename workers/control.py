@@ -228,8 +228,8 @@ class ControlServer:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                return  # it stays in the backlog until a descriptor is free
+            if atomic_file.is_limit(error):
+                return  # it stays in the backlog until there is a descriptor, or memory
             raise
         uid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
         if uid not in (0, os.geteuid()) or len(self._connections) >= CONNECTIONS_MAX:
@@ -237,8 +237,14 @@ class ControlServer:
             return
         sock.setblocking(False)
         connection = _Connection(sock)
+        try:
+            self._selector.register(sock, selectors.EVENT_READ, lambda: self._ready(connection))
+        except OSError as error:  # whoever asked asks again
+            sock.close()
+            if not atomic_file.is_limit(error) and error.errno != errno.ENOSPC:
+                raise
+            return
         self._connections.add(connection)
-        self._selector.register(sock, selectors.EVENT_READ, lambda: self._ready(connection))
 
     def _ready(self, connection: _Connection) -> None:
         self._send(connection)

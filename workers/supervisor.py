@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import msgspec
 import posix_ipc
 
-from warren.engine import catalog_log
+from warren.engine import atomic_file, catalog_log
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
@@ -420,6 +420,8 @@ class Supervisor:
                     f"{self.directory.path} is still used by processes of another version of Warren "
                     f"({', '.join(map(str, users[:8]))}): end them first"
                 ) from error
+            if error.errno not in (errno.ENOENT, errno.EPROTO):  # it may be there, and its node may live
+                raise atomic_file.explain(error, f"cannot look for the node of {self.directory.path}") from error
             remains.remove(self.directory, self._node, self._shared_id, None)
             return None
         if superblock.namespaces.unlike(Namespaces.current()):

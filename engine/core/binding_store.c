@@ -446,6 +446,13 @@ static PyObject *server_freeze(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *server_set_unserved(PyObject *op, PyObject *object) {
+    int on = PyObject_IsTrue(object);
+    if (on < 0) return NULL;
+    ((ServerObject *)op)->server->unserved = on;
+    Py_RETURN_NONE;
+}
+
 static PyObject *server_set_draining(PyObject *op, PyObject *object) {
     int on = PyObject_IsTrue(object);
     if (on < 0) return NULL;
@@ -558,6 +565,7 @@ static PyMethodDef server_methods[] = {
     {"close_slot", server_close_slot, METH_O, "close_slot(slot)"},
     {"detach", server_detach, METH_O, "detach(slot) -> True when the region may go"},
     {"slots_seen", server_slots_seen, METH_O, "slots_seen(version)"},
+    {"set_unserved", server_set_unserved, METH_O, "set_unserved(on): some client's region could not be attached, for now"},
     {"freeze", server_freeze, METH_NOARGS, "freeze(): execute nothing but what was submitted until now"},
     {"set_draining", server_set_draining, METH_O, "set_draining(on)"},
     {"run", server_run, METH_O, "run(max_ns) -> events"},

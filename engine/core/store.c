@@ -241,7 +241,7 @@ static int write_message(wr_store *store, uint32_t slot, uint64_t sequence, wr_c
     if (known) {
         m.body = wr_view_blob(owner, c->body, c->length);
         if (!m.body) return WR_STORE_EVICTED;
-    } else if (atomic_load_explicit(&server->super->slots_version, memory_order_acquire) != server->slots_seen) {
+    } else if (server->unserved || atomic_load_explicit(&server->super->slots_version, memory_order_acquire) != server->slots_seen) {
         return WR_STORE_STALLED; /* a client that came a moment ago is attached before long; one that is gone for good is not */
     }
     bool masked;

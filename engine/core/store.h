@@ -158,6 +158,7 @@ struct wr_store_server {
     uint32_t active_n;
     uint32_t workers_all, workers_resynced; /* bits */
     uint64_t slots_seen;
+    bool unserved; /* the system had no memory to attach some client's region: who writes by reference to it waits */
     uint64_t dying_ns; /* a client that announced its death and does not end it is evicted after so long */
     bool draining;
     bool frozen; /* commands at and above each link's `limit` are the next server's */

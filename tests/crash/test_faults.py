@@ -26,6 +26,7 @@ from warren.tools.fault.ledger import Ledger
 #: cases, with their seeds, that lost something until it was mended
 FOUND = (
     ("kill/store/open/store/EIO/1/often/die", 4293759541),  # one refusal, and a file of the store was set aside
+    ("stop/store/mmap/sysv/ENOMEM/2/once/lift", 3992839190),  # a client whose segment was refused was taken for gone
     ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
 )
 CASES, SECONDS = 30, 25.0

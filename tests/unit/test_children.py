@@ -1,10 +1,15 @@
 """Goal: who is killed from outside comes back at once; who dies while it comes up is started later and later."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from warren.workers import children, lack
+from warren.engine.errors import StoreError, SystemLimit
+from warren.engine.node_directory import NodeDirectory
+from warren.ipc import names
+from warren.ipc.region import RegionError
+from warren.workers import children, lack, supervisor
 
 
 def role(vital: bool = True) -> children.Role:
@@ -50,3 +55,33 @@ def test_a_server_without_space_is_tried_for_as_long_as_that_lasts() -> None:
     assert not died.failed
     died.lack = 0
     assert delays(died, [True]) == [0]
+
+
+def test_a_node_that_cannot_be_looked_for_is_not_taken_for_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor or memory for its superblock nothing is known of a node: what it has in memory stays."""
+    directory = NodeDirectory(tmp_path / "node")
+    directory.make()
+    directory.lock()
+    taken = supervisor.Supervisor(directory, supervisor.Options(), lambda: None, lambda line: None)  # type: ignore[arg-type, return-value]
+    try:
+        taken._node = directory.open_or_make({})
+        taken._shared_id = names.shared_id(taken._node.node_id, directory.place)
+        removed: list[object] = []
+        monkeypatch.setattr(supervisor.remains, "remove", lambda *what: removed.append(what))
+        for number, kind in ((errno.EMFILE, SystemLimit), (errno.ENOMEM, SystemLimit), (errno.EIO, StoreError)):
+
+            def refuse(_node_id: int, number: int = number) -> None:
+                raise RegionError(number, "refused")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(supervisor.Superblock, "attach", refuse)
+                with pytest.raises(kind, match="cannot look for the node"):
+                    taken._find()
+        assert removed == []
+        assert taken._find() is None  # there is none
+        assert len(removed) == 1
+    finally:
+        taken._close()
+        directory.unlock()

@@ -156,3 +156,22 @@ def test_sysv_attach_count_is_true_after_a_kill() -> None:
 def test_sysv_absurd_size_is_an_error() -> None:
     with pytest.raises(RegionError, match=r"shmmni|shmall"):
         region.sysv_create(1 << 60)
+
+
+def test_who_has_no_memory_to_ask_does_not_take_a_segment_for_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of another namespace would be swept as dead."""
+    made = region.sysv_create(4096)
+    try:
+        assert region.sysv_attached(made.id) == 1
+
+        def refuse(*_arguments: object) -> None:
+            raise MemoryError("Not enough memory")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(region.sysv_ipc, "attach", refuse)
+            with pytest.raises(region.RegionError, match="Not enough memory"):
+                region.sysv_attached(made.id)
+    finally:
+        region.sysv_remove(made.id)
+        made.close()
+    assert region.sysv_attached(made.id) == 0
