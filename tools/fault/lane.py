@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from warren.tools.fault import shim
+from warren.tools.fault import shim, work
 from warren.tools.fault.cases import Case
 from warren.tools.fault.session import Session, count
 from warren.workers import children
@@ -43,6 +43,7 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     children.BACKOFF_MAX_S, children.LACK_EVERY_S = BACKOFF_MAX_S, LACK_EVERY_S
+    work.load()
     RealServers()  # loads what the servers need, so that a start has nothing to load
     children.freeze()
     ruler = shim.Shim.current()

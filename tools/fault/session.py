@@ -26,6 +26,7 @@ from typing import Any
 from warren.engine.atomic_file import NEW_SUFFIX
 from warren.engine.errors import Error
 from warren.engine.node_directory import NodeDirectory
+from warren.ipc.identity import Identity
 from warren.ipc.region import RegionError
 from warren.tools.crash.logs import Log, shared_id_of
 from warren.tools.crash.victims import Node, names_in, send, system_v_left
@@ -64,7 +65,7 @@ LEAKS_S = 8.0
 DEATHS_MAX = 6
 #: alarms, and what calls say, that only a start ends, as the manual says
 NEED_A_START = ("sync", "server")
-SAY_SO = ("SyncFailed", "has failed")
+SAY_SO = ("SyncFailed", "could not take the message", "has failed")
 _TRACE = re.compile(r"^Traceback .*?^(?=\S)(?!Traceback)([^\n]*)", re.MULTILINE | re.DOTALL)
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _CRASH = re.compile(
@@ -258,21 +259,27 @@ class Session:
         self._until_free()
 
     def stop(self) -> None:
-        """SIGTERM, and wait until the node has ended."""
-        node = self._node()
-        identity = None
-        if node is not None:
-            identity = node.find("supervisor")
-            node.superblock.close()
-        if identity is not None:
-            send(identity, signal.SIGTERM)
-        self._until_free()
+        """SIGTERM, and wait until the node has ended. One whose supervisor dies of the fault goes on under its
+        successor, which is told, too.
+        """
+        told: set[Identity] = set()
 
-    def _until_free(self) -> None:
+        def tell() -> None:
+            node = self._node()
+            if node is not None:
+                identity = node.find("supervisor")
+                node.superblock.close()
+                if identity is not None and identity not in told and send(identity, signal.SIGTERM):
+                    told.add(identity)
+
+        self._until_free(tell)
+
+    def _until_free(self, tell: Callable[[], None] = lambda: None) -> None:
         """Until nobody holds the directory, and nobody is left."""
         directory = NodeDirectory(self.directory)
         deadline = time.monotonic() + DIE_S
         while directory.locked() or self._left():
+            tell()
             self._reap()
             if time.monotonic() > deadline:
                 left = self._left()
@@ -414,7 +421,12 @@ class Session:
             outcome.started = True
             alarms = list(self.ledger.alarms)
             said = self._last_errors()
-            if not any(alarm.startswith(NEED_A_START) for alarm in alarms) and not any(word in said for word in SAY_SO):
+            gone = "NodeNotRunning" in said and not self.serves()  # it was just ending, as it may after so many deaths
+            if (
+                not gone
+                and not any(alarm.startswith(NEED_A_START) for alarm in alarms)
+                and not any(word in said for word in SAY_SO)
+            ):
                 self.violations.append(f"stuck: not everything goes after the fault (alarms {alarms}): {said}")
             self.stop()
             if not self.ensure_up():
@@ -502,7 +514,8 @@ class Session:
             where = f"{Path(places[-1][0]).name}:{places[-1][1]}" if places else "?"
             outcome.tracebacks.append(f"{found.group(1)[:120]} ({where})")
         for crash in _CRASH.findall(text):
-            self.violations.append(f"crash: {crash[:300]}")
+            if "/malloc/" not in outcome.case:  # without memory the core ends its process
+                self.violations.append(f"crash: {crash[:300]}")
 
 
 def victim(role: str) -> str:

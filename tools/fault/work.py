@@ -309,6 +309,12 @@ class Client:
         self.attempt("status", ask, within=SURE_TIMEOUT_S)
 
 
+def load() -> None:
+    """What a client loads when it first needs it: here before it is forked."""
+    for name in ("attach", "Node", "Error", "Confirm"):
+        getattr(warren, name)
+
+
 def shorten_declarations(seconds: float) -> None:
     """Declarations wait for the supervisor 30 s, and take no other time: in this process they wait so long."""
     for call in (NodeClient.control, ControlClient.call):
