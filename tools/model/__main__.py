@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from warren.tools.model import batches, collection, credit, deliveries, dying, readers, store, stored
+from warren.tools.model import batches, collection, credit, deliveries, dying, readers, store, stored, waiting
 from warren.tools.model.search import Found, search
 
 MODELS: tuple[tuple[str, Any], ...] = (
@@ -21,6 +21,7 @@ MODELS: tuple[tuple[str, Any], ...] = (
     ("dying", dying),
     ("readers", readers),
     ("credit", credit),
+    ("waiting", waiting),
 )
 
 #: a rule that another one covers as well: it shows only when that one is broken, too
