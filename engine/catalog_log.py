@@ -338,6 +338,7 @@ class Writer:
         self._directory = Path(directory)
         self.catalog = loaded.catalog
         self._place = loaded.place
+        self.steps: list[Step] = []  #: of the last change
         self._compact_bytes = LOG_BYTES_MIN
         self._dirty = loaded.place is not None  #: catalog.json does not stand for itself
         if loaded.place is not None:
@@ -372,6 +373,7 @@ class Writer:
             if self._place is None:
                 catalog.version = used  # nobody knows whether it is on disk: another change does not get its number
             raise
+        self.steps = catalog.steps or []
         catalog.end()
         return result
 

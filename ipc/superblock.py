@@ -351,7 +351,12 @@ class Superblock:
             SLOT.pack_into(self.buffer, "start_time", identity.start_time, offset)
             SLOT.pack_into(self.buffer, "client_epoch", epoch, offset)
             SLOT.pack_into(self.buffer, "pid_namespace", identity.namespace, offset)
-            SLOT.set_bytes(self.buffer, "name", name.encode()[:48].decode("utf-8", "ignore").encode(), offset)
+            SLOT.set_bytes(
+                self.buffer,
+                "name",
+                name.encode("utf-8", "backslashreplace")[:48].decode("utf-8", "ignore").encode(),
+                offset,
+            )
             SLOT.set_bytes(self.buffer, "server_done", b"", offset)
             return self.slot(slot)
         raise SlotsFull(f"all {layout.CLIENT_SLOTS} client slots are taken: close clients that are not needed")

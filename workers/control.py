@@ -86,6 +86,11 @@ REPEATABLE = {
 }
 
 
+def readable(text: str) -> str:
+    """Text as it can be sent and printed: of a path that is no UTF-8, what is not is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class WantedQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One queue of a request for many."""
 
@@ -262,7 +267,7 @@ class ControlServer:
         connection.incoming += received
         try:
             for request in connection.requests():
-                connection.outgoing += encode(self._one(request))
+                connection.outgoing += self._one(request)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             connection.outgoing += encode(_refusal(UsageError(f"the control socket cannot read this: {error}")))
             self._send(connection)
@@ -270,17 +275,18 @@ class ControlServer:
             return
         self._send(connection)
 
-    def _one(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _one(self, request: dict[str, Any]) -> bytes:
+        """The answer to one request, as it is sent."""
         op = request.pop("op")
         at = request.pop("at", None)
         try:
             if at is not None and at != self._place:
                 raise NodeNotRunning("this socket is of a node of another directory: it was copied as a hard link")
-            return {"ok": True, **self._answer(op, request)}
+            return encode({"ok": True, **self._answer(op, request)})
         except Error as error:
-            return _refusal(error)
+            return encode(_refusal(error))
         except (TypeError, msgspec.MsgspecError) as error:  # a field is missing, unknown, or of a wrong type
-            return _refusal(UsageError(f"{op}: {error}"))
+            return encode(_refusal(UsageError(f"{op}: {error}")))
 
     def _send(self, connection: _Connection) -> None:
         if connection not in self._connections:
@@ -310,7 +316,7 @@ class ControlServer:
 
 
 def _refusal(error: Error) -> dict[str, Any]:
-    return {"ok": False, "error": type(error).__name__, "message": str(error)}
+    return {"ok": False, "error": type(error).__name__, "message": readable(str(error))}
 
 
 class ControlClient:

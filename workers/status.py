@@ -30,6 +30,7 @@ from warren.ipc.layout import (
 from warren.ipc.superblock import SlotView, Superblock
 from warren.workers import alarms
 from warren.workers.children import Role
+from warren.workers.control import readable
 from warren.workers.segments import semaphore_value
 
 SAMPLE_S = 1.0
@@ -141,7 +142,7 @@ class Statistics:
         roles = list(roles)
         workers = {role.identity.pid for role in roles if role.identity is not None}
         return {
-            "dir": str(directory.path),
+            "dir": readable(str(directory.path)),
             "node_id": f"{node.node_id:012x}",
             "shared_id": f"{self._superblock.shared_id:012x}",
             "epoch": node.node_epoch,

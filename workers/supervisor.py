@@ -60,7 +60,7 @@ from warren.workers import children, lack, remains
 from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
-from warren.workers.control import ControlServer, WantedBinding, WantedQueue, checked_fields
+from warren.workers.control import ControlServer, WantedBinding, WantedQueue, checked_fields, readable
 from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
@@ -768,7 +768,7 @@ class Supervisor:
         said = self._repeats.passed(message)
         if said is None:
             return
-        line = f"{children.stamp()} {said}"
+        line = readable(f"{children.stamp()} {said}")
         self.messages = [*self.messages, line][-MESSAGES_KEPT:]
         with contextlib.suppress(OSError, ValueError):
             print(f"warren: {line}", file=sys.stderr, flush=True)
@@ -1065,7 +1065,9 @@ class Supervisor:
         created = catalog.version != before
         if created:
             self._superblock.set("catalog_version", catalog.version)
-            self._superblock.ring_all()
+            # whom it does not concern sees it at the next look: nobody waits for that
+            for worker in {step.queue.worker for step in self._declarations.steps if step.queue is not None}:
+                self._superblock.ring(SERVER_WORKER_FIRST + worker)
             try:
                 self._declarations.tidy()
             except Error as error:

@@ -220,3 +220,26 @@ def test_a_node_with_a_damaged_log_does_not_start_and_says_which(tmp_path: Path)
     with RealNode(directory), warren.attach(directory) as node:
         assert set(node.queues()) == {*names, "last"}
         node.queue("last", create=False).put(b"x")
+
+
+def test_a_directory_whose_name_is_no_utf8_has_a_node_like_any_other(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/n\xffde"))
+    with warren.open(directory, workers=1, name="client-\udcff") as node:
+        node.queue("q").put(b"x")
+        status = node.status()
+        assert status["dir"].endswith("/n\\udcffde")
+        assert any("client" in item["name"] for item in status["clients"])
+        with pytest.raises(warren.QueueNotFound):
+            node.delete_queue("none")
+        assert node.ping()["state"] == "running"
+        done = subprocess.run(
+            [sys.executable, "-m", "warren", "status", os.fsencode(directory), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["dir"] == status["dir"]
+        node._client.control("stop")
+    wait_until(lambda: not NodeDirectory(directory).locked(), timeout=30)

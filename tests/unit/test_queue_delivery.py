@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine import queue
 from warren.ipc import _core as atomics
 from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY, SUPERBLOCK
 
@@ -240,6 +241,36 @@ def test_an_unknown_queue_waits_for_the_catalog_once(node: Node, worker: Incarna
     assert producer.result(nowhere) == NO
     assert worker.engine.counters()["unroutable"] == 1
     assert worker.engine.stats(9)[0] == 1
+
+
+def test_others_are_served_while_many_queues_come_and_go(
+    node: Node, worker: Incarnation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time for the catalog each turn takes up a few queues; in each turn a message is executed, too. Who asks
+    for a queue whose turn has not come gets it."""
+    monkeypatch.setattr(queue, "CATALOG_TURN_S", 0.0)
+    producer = node.peer(worker)
+    service = worker.service
+    many = [Queue(id) for id in range(1000, 1100)]
+    for version, wanted in ((2, [*node.queues, *many]), (3, list(node.queues))):
+        node.queues = wanted
+        SUPERBLOCK.pack_into(node.superblock.buffer, "catalog_version", version)
+        service.turn(0, False)
+        assert 80 < len(service._coming or service._going) < 100
+        if version == 2:
+            assert 1099 not in worker.engine.queues()
+            assert producer.control(worker, op="stats", queue=1099)["ready"] == 0
+            assert 1099 in worker.engine.queues()
+        count = len(service._coming or service._going)
+        while service._coming or service._going:
+            sent = producer.publish(1, b"x")
+            service.turn(0, False)
+            assert producer.result(sent) == OK, "a message of another queue waits for no catalog"
+            now = len(service._coming or service._going)
+            assert count - queue.CATALOG_TURN_N <= now < count
+            count = now
+        assert {item.id for item in many} <= set(worker.engine.queues()) if version == 2 else True
+    assert not {item.id for item in many} & set(worker.engine.queues())
 
 
 def test_a_deleted_queue_takes_its_messages_along(node: Node, worker: Incarnation) -> None:

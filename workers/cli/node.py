@@ -98,7 +98,7 @@ class _Teller:
     def tell(self, text: str) -> None:
         if self._pipe >= 0:
             with contextlib.suppress(BrokenPipeError):  # whoever started us did not wait
-                os.write(self._pipe, text.encode())
+                os.write(self._pipe, os.fsencode(text))
             self.close()
 
     def close(self) -> None:
