@@ -91,14 +91,63 @@ print(json.dumps(said))
 )
 
 
-def in_namespace(program: str, *words: str, timeout: float = 110) -> "subprocess.CompletedProcess[str]":
-    command = ["unshare", "--mount", sys.executable, "-P", "-c", program, *words]
+def in_namespace(program: str, *words: str, kind: str = "--mount") -> "subprocess.CompletedProcess[str]":
+    command = ["unshare", kind, sys.executable, "-P", "-c", program, *words]
     done = subprocess.run(
-        command, env=interpreter.environment(), capture_output=True, text=True, timeout=timeout, check=False
+        command, env=interpreter.environment(), capture_output=True, text=True, timeout=110, check=False
     )
     if done.returncode == 77 or "unshare failed" in done.stderr:
-        pytest.skip(f"a /dev/shm of its own needs the right to mount: {done.stderr.strip()}")
+        pytest.skip(f"a namespace of its own needs the rights of root: {done.stderr.strip()}")
     return done
+
+
+SEGMENTS = """
+import os, signal, sys, time
+import warren
+from warren.workers.control import ControlClient
+
+def until(condition, what):
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+    return found
+
+def limit(count):
+    with open("/proc/sys/kernel/shmmni", "w") as file:
+        file.write(str(count))
+
+def report():
+    with ControlClient(sys.argv[1]) as control:
+        return control.call("status", timeout=30)
+
+try:
+    limit(4096)
+except OSError:
+    sys.exit(77)
+settings = {"workers": 1, "file_bytes": 1 << 20, "arena_bytes": 1 << 20, "message_bytes_max": 1 << 18}
+with warren.open(sys.argv[1], idle_exit=60, **settings) as node:
+    queue = node.queue("q")
+    queue.put(b"confirmed")
+    limit(0)
+    os.kill(next(p["pid"] for p in report()["processes"] if p["role"] == "queue_worker"), signal.SIGKILL)
+    text = until(lambda: next(iter(report()["alarms"]), None), "an alarm")
+    print(text)
+    limit(4096)
+    until(lambda: not report()["alarms"], "the end of the alarm")
+    assert queue.get(timeout=30).body == b"confirmed"
+    with ControlClient(sys.argv[1]) as control:
+        control.call("stop")
+"""
+
+
+def test_a_death_while_no_segment_is_to_be_had(tmp_path: Path) -> None:
+    """In an IPC namespace of its own, whose limit of segments is lowered."""
+    done = in_namespace(SEGMENTS, str(tmp_path / "node"), kind="--ipc")
+    assert done.returncode == 0, done.stderr
+    assert "there is no System V segment (kernel.shmmni, kernel.shmall) to start the worker-0 (" in done.stdout
+    assert "of 0 segments, and " in done.stdout
+    assert "raise the limits with sysctl" in done.stdout
 
 
 @pytest.mark.parametrize("who", ["store", "queue_worker", "collector", "supervisor"])
