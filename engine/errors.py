@@ -147,9 +147,10 @@ class NotYet(Error, NotImplementedError):
 
 #: exit code of a process that must not be restarted (bad directory, newer format, ...)
 EXIT_DO_NOT_RESTART = 3
-#: exit code of a server that found no space on the disk when it started: it is started again until there is some;
-#: those that follow mean other things that it lacked (workers/lack.py)
+#: exit code of a server that found no space on the disk when it started: it is started again until there is some
 EXIT_NO_SPACE = 4
+#: what is added to other things that a server lacked (workers/lack.py); codes that nothing else uses
+EXIT_LACKS = 80
 
 
 def errno_of(error: BaseException | None) -> int:

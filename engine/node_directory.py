@@ -49,8 +49,9 @@ from warren.ipc import names
 from warren.ipc.identity import Namespaces
 
 LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "control.sock", "log"
-#: who looks whether the lock is held takes it for an instant; a start does not give up for that
-LOCK_PROBE_S = 0.03
+#: a lock is let go of in an instant by who ends, or only looks whether it is held; on a busy machine such a look may
+#: last, and can be told from a supervisor
+LOCK_PROBE_S, LOOKED_AT_MAX_S = 0.03, 10.0
 #: what an interrupted making leaves behind; anything else in a directory without node.json is somebody else's
 _OURS = {
     LOCK,
@@ -95,6 +96,15 @@ class _Version(msgspec.Struct):
 def open_directory(path: Path | str) -> int:
     """A descriptor of a directory. While it is open, no other directory has its place. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _only_looked_at(descriptor: int) -> bool:
+    """True when nobody has a directory locked but for processes that look whether somebody has (`locked`)."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def place_of(descriptor: int) -> tuple[int, int]:
@@ -174,7 +184,7 @@ class NodeDirectory:
         """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
         holder's pid.
         """
-        deadline = time.monotonic() + LOCK_PROBE_S
+        began = time.monotonic()
         while True:
             try:
                 descriptor = open_directory(self.path)
@@ -187,11 +197,12 @@ class NodeDirectory:
                 if place_of(descriptor) == self._place_now():
                     break
             except OSError as error:
+                looked_at = _only_looked_at(descriptor)
                 os.close(descriptor)
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise atomic_file.explain(error, f"cannot lock {self.path}") from error
-                if time.monotonic() < deadline:
-                    time.sleep(0.001)  # it may be somebody who only looks (`locked`)
+                if time.monotonic() - began < (LOOKED_AT_MAX_S if looked_at else LOCK_PROBE_S):
+                    time.sleep(0.001)
                     continue
                 raise DirectoryInUse(
                     f"{self.path} is in use by {self._said_holder()}: "

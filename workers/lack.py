@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import posix_ipc
 import sysv_ipc
 
-from warren.engine.errors import EXIT_NO_SPACE, DiskFull
+from warren.engine.errors import EXIT_LACKS, EXIT_NO_SPACE, DiskFull
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import SHM_DIRECTORY, RegionError, SegmentRefused
 from warren.ipc.superblock import SlotsFull
@@ -37,13 +37,13 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 def exit_code(kind: int) -> int:
     """The exit code of a server that lacked something."""
-    return EXIT_NO_SPACE + kind - DISK
+    return EXIT_NO_SPACE if kind == DISK else EXIT_LACKS + kind
 
 
 def of_exit_code(code: int) -> int:
     """What a server lacked that ended with this code, 0: nothing."""
-    kind = code - EXIT_NO_SPACE + DISK
-    return kind if kind in WORDS else 0
+    kind = DISK if code == EXIT_NO_SPACE else code - EXIT_LACKS
+    return kind if kind in WORDS and exit_code(kind) == code else 0
 
 
 def of_error(error: BaseException) -> int:

@@ -105,11 +105,13 @@ class Succession:
     def start(self, why: str) -> None:
         """There is no supervisor: start one, unless one is being started."""
         self.poll()
-        if self._started is not None or time.monotonic() < self._next_at or self._directory.locked():
+        if self._started is not None or time.monotonic() < self._next_at:
             return
         try:
+            if self._directory.locked():
+                return
             self._started = start_successor(self._directory)
-        except OSError as error:
+        except (OSError, Error) as error:  # no descriptor, no process, …
             self._failed(str(error))
             return
         if self._started is not None:

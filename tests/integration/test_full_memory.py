@@ -15,6 +15,7 @@ import posix_ipc
 import pytest
 
 from warren.engine.errors import DiskFull, LimitError, StoreError
+from warren.engine.saying import BURST
 from warren.ipc import region
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import SlotsFull
@@ -165,7 +166,7 @@ def test_a_death_while_shared_memory_is_full(tmp_path: Path, who: str) -> None:
         assert "of 80 MiB are free" in said["alarm"]["text"]
         assert "remount" in said["alarm"]["text"]
         assert said["alarm"]["servers"] == [name]
-        assert sum("finds no room in /dev/shm" in line for line in said["messages"]) == 1
+        assert 1 <= sum("finds no room in /dev/shm" in line for line in said["messages"]) <= BURST
         assert logs[f"{name}.log"].count("finds no room in /dev/shm") == 1
 
 
@@ -209,7 +210,7 @@ def test_what_a_server_lacked_is_told_by_its_error_and_its_exit_code(error: Base
     if kind:
         assert lack.of_exit_code(lack.exit_code(found)) == found
         assert lack.advice(found)
-    assert [lack.of_exit_code(code) for code in (0, 1, 2, 3, 10, 128)] == [0] * 6
+    assert [lack.of_exit_code(code) for code in (0, 1, 2, 3, 5, 7, 80, 81, 90, 128)] == [0] * 10
 
 
 def test_figures_of_limits_can_be_read() -> None:

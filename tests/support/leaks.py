@@ -31,6 +31,8 @@ from typing import NamedTuple
 
 import psutil
 
+from support.waiting import patience
+
 MARK = "WARREN_TEST_RUN"
 GRACE_S = float(os.environ.get("WARREN_LEAK_GRACE_S", "5"))
 DESCRIPTORS_SPARE = 8  # opened lazily, once: random, locale, selectors, …
@@ -93,11 +95,11 @@ def leaks_since(
     `private_root` is a folder that only this run uses: an open file below it is a leak, too. With `own_process` false,
     descriptors and mappings of this process do not count (after a failure its traceback holds on to them).
     """
-    deadline = time.monotonic() + grace_s
+    began = time.monotonic()
     pause_s = 0.001
     while True:
         found = _difference(before, Census.take(), private_root, own_process=own_process)
-        if not found or time.monotonic() > deadline:
+        if not found or time.monotonic() - began > grace_s * patience():
             return found
         gc.collect()
         time.sleep(pause_s)
