@@ -34,6 +34,9 @@ def frame_pad(size: int, salt: int, last: bool = False, /) -> bytes: ...
 def frame_check(buffer: Buffer, at: int, salt: int, /) -> tuple[int, int, int, bytes, int, int, int, int] | str:
     """(total, kind, flags, id, client_epoch, sequence, extra, meta_length), or the reason why there is no frame."""
 
+def frame_behind(buffer: Buffer, at: int, salt: int, /) -> int:
+    """Where valid frames go on behind byte `at`, which holds none; 0: nowhere."""
+
 def frame_scan(buffer: Buffer, salt: int, start: int, /) -> tuple[bytes, int, str]:
     """(packed wr_frame_row array, end, reason): see engine/frame.py."""
 
@@ -821,6 +824,15 @@ class QueueEngine:
 
     def replay(self, data: Buffer, file: int, salt: int, at: int, /) -> tuple[int, int, str]:
         """(end, frames, reason)."""
+
+    def gap(self) -> None:
+        """Frames are missing before those that are replayed next."""
+
+    def drop_lost(self, file: int, size: int, /) -> int:
+        """The messages with bodies behind byte `size` of a data file go; how many. Before `recovered`."""
+
+    def lost(self, queue: int, more: int = 0, /) -> int:
+        """Messages of a queue that were lost to damage; `more` of them are added."""
 
     def load_segment(self, queue: int, segment: int, entries: Buffer, salt: int, /) -> tuple[int, int]:
         """(live, bad)."""

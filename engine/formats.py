@@ -52,6 +52,15 @@ CATALOG_VERSION_ALONE = 1
 CATALOG_VERSION = 2
 CATALOG_LOG_VERSION = 1
 
+#: `files` of a queue worker: what files its queue index consists of
+FILES_MAGIC = b"WRNQFL01"
+FILES_VERSION = 1
+LISTED_JOURNAL = 1  # `journal/<number>.jnl`
+LISTED_DATA = 2  # `segments/<number>.dat`
+LISTED_INDEX = 3  # `segments/<queue>/<number>.idx`
+LISTED_TERMS = 4  # `segments/<queue>/terms`
+LISTED_SUBSCRIPTIONS = 5  # `subscriptions.json`
+
 #: flags of a frame
 FRAME_STORED = 1  # PUBLISH: the body is in the message store under the frame's id, not in this frame
 FRAME_TRANSIENT = 2  # the message does not survive a restart
@@ -254,8 +263,67 @@ LIST_WATER = Struct(
     ">",
 )
 
+QUEUE_SEGMENT_STAMP = Struct(
+    "queue_segment_stamp",
+    64,
+    "Behind the last entry of a segment `<n>.idx`, at 4096 + 64 × 16384. Absent or wrong (a torn one): nobody can say whether the file is an older copy.",
+    (
+        Field("crc", 0, "u32", "CRC32C of salt:8 (of the file's header), queue:4, number of the segment:8 and bytes 4 … 63"),
+        Field("changes", 8, "u64", "how often the file was changed: a number below the one in `files` is an older copy's"),
+    ),
+    ">",
+)
+
+FILES_HEADER = Struct(
+    "files_header",
+    64,
+    "Head of `files`. Records follow without gaps; the first bytes that are no valid record end the list: a torn append.",
+    (
+        Field("magic", 0, "bytes", "`WRNQFL01`", 8),
+        Field("version", 8, "u32", "FILES_VERSION"),
+        Field("crc", 12, "u32", "CRC32C of bytes 0 … 11 and 16 … 63"),
+        Field("node_id", 16, "u64", "as in the files' headers"),
+        Field("owner", 24, "u32", "as in the files' headers"),
+        Field("salt", 32, "u64", "random with each rewriting; seeds the CRC of every record"),
+        Field("records", 40, "u64", "records that the list was written with: fewer are damage, and no torn append"),
+    ),
+    ">",
+)
+
+FILES_RECORD = Struct(
+    "files_record",
+    48,
+    "One file comes, changes or goes. The last record of a file counts.",
+    (
+        Field("crc", 0, "u32", "CRC32C of salt:8 (of the list's header), number of this record:8 and bytes 4 … 47"),
+        Field("kind", 4, "u8", "LISTED_…"),
+        Field("there", 5, "u8", "1: the file must be there; 0: it need not, it is about to go"),
+        Field("sealed", 6, "u8", "journal: 1: nothing was appended behind `end` any more"),
+        Field("queue", 8, "u32", "INDEX, TERMS: queue id"),
+        Field("messages", 12, "u32", "INDEX: entries that it has at least; those of acked messages leave this count before they are zeroed"),
+        Field("number", 16, "u64", "of the file"),
+        Field("salt", 24, "u64", "of the file's header: protects against swapped and older files"),
+        Field("end", 32, "u64", "journal: bytes of the file, sealed: up to the end of its frames; DATA: its bytes at least; INDEX: changes of its stamp at least"),
+    ),
+    ">",
+)
+
 # fmt: on
-STRUCTS = (FILE_HEADER, FRAME, ROUTE, TIMES, SEEN_KEY, RANGE, QUEUE_SEGMENT_ENTRY, LIST_HEADER, LIST_RUN, LIST_WATER)
+STRUCTS = (
+    FILE_HEADER,
+    FRAME,
+    ROUTE,
+    TIMES,
+    SEEN_KEY,
+    RANGE,
+    QUEUE_SEGMENT_ENTRY,
+    LIST_HEADER,
+    LIST_RUN,
+    LIST_WATER,
+    QUEUE_SEGMENT_STAMP,
+    FILES_HEADER,
+    FILES_RECORD,
+)
 
 #: prefix of a padding frame's id
 PADDING_ID = b"warren padding\0\0"

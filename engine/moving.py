@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from warren.engine import _core, atomic_file, queue_index, segment
 from warren.engine.catalog import QueueDeclaration
 from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_JOURNAL, FORMAT_VERSION, SEEN_KEY
+from warren.engine.formats import FILE_HEADER_BYTES, FILE_JOURNAL, FORMAT_VERSION, LISTED_DATA, LISTED_TERMS, SEEN_KEY
+from warren.engine.queue_files import Entry, FileList
 from warren.engine.queue_flush import LOCATION_JOURNAL, LOCATION_SEGMENT, ROW, write_entries
 from warren.engine.queue_index import Folder, QueueTerms, Reached, nowhere
 from warren.ipc.layout import PAGE_BYTES, QUEUE_STATS, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
@@ -53,6 +54,7 @@ class _DataFile:
     number: int
     path: Path
     source: Path
+    salt: int
     size: int = FILE_HEADER_BYTES
 
 
@@ -144,7 +146,7 @@ class Source:
         target = _Target(Folder.of(self.directory, to), self.node_id, SERVER_WORKER_FIRST + to, self, reached)
         before = self.messages_n
         try:
-            target.folder.make()
+            target.open()
             for path in segment.list_files(target.folder.segments, ".dat").unfinished:
                 path.unlink()  # of an attempt that was killed
             for old, new in ids.items():
@@ -185,6 +187,15 @@ class _Target:
     _made: list[_DataFile] = field(default_factory=list)
     _next: int = -1
 
+    def __post_init__(self) -> None:
+        self.list = FileList(self.folder.files, self.node_id, self.server)
+
+    def open(self) -> None:
+        """Make the folder and its list, if there is none."""
+        self.folder.make()
+        if not self.list.load().there:
+            self.list.begin({})
+
     def entries(self, table: NDArray[np.void], queue: int) -> None:
         """Some neighbouring entries of one queue, with their bodies."""
         where, files = table["where"].copy(), table["file"].copy()  # what is copied gets another place
@@ -193,13 +204,14 @@ class _Target:
             for file in np.unique(files[there]).tolist():
                 self._copy(table, there & (files == file), location, file)
         table["queue"] = queue
-        write_entries(self.folder, self.node_id, self.server, table.view(np.uint8).data, {}, set())
+        write_entries(self.folder, self.node_id, self.server, table.view(np.uint8).data, {}, set(), self.list)
         self.reached("entries")
 
     def terms(self, queue: int, next: int, rows: bytes, keys: bytes) -> None:
         queue_index.write_queue_terms(
             self.folder, QueueTerms(FORMAT_VERSION, self.node_id, self.server, queue, next, rows, keys)
         )
+        self.list.note({(LISTED_TERMS, queue, 0): Entry()})
         self.reached("terms")
 
     def finish(self) -> None:
@@ -209,6 +221,7 @@ class _Target:
         for made in self._made:
             os.rename(made.path, self.folder.data_file(made.number))
         segment.sync_directory(self.folder.segments)
+        self.list.note({(LISTED_DATA, 0, made.number): Entry(made.salt, made.size) for made in self._made})
         self.reached("named")
 
     def _copy(self, table: NDArray[np.void], rows: NDArray[np.bool_], location: int, file: int) -> None:
@@ -252,7 +265,7 @@ class _Target:
         with open(new, "wb", buffering=0) as target:
             os.fchmod(target.fileno(), 0o600)
             atomic_file.write_all(target.fileno(), page, 0)
-        made = self._files[location, file] = _DataFile(number, new, path)
+        made = self._files[location, file] = _DataFile(number, new, path, header.salt)
         self._made.append(made)
         return made
 

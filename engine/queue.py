@@ -27,10 +27,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from warren.engine import _core, atomic_file, queue_index, segment
-from warren.engine.errors import QueueNotFound, StoreError, UsageError, errno_of
-from warren.engine.formats import FILE_JOURNAL
+from warren.engine import _core, atomic_file, queue_files, queue_index, segment
+from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError, UsageError, errno_of
+from warren.engine.formats import FILE_JOURNAL, LISTED_DATA, LISTED_JOURNAL, LISTED_SUBSCRIPTIONS
 from warren.engine.queue_arguments import QueueArguments
+from warren.engine.queue_files import Entry, FileList, Key
 from warren.engine.queue_index import Folder, Recovered
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST
@@ -194,16 +195,21 @@ class QueueService:
     _rows_at: float = math.inf  #: when a flush ended
     _timer_at: float = 0.0
     _unserved: set[int] = field(default_factory=set)  #: claims of clients whose regions there was no memory to attach
+    _unlink_at: float = 0.0
     _prepare_at: float = math.inf
     _lost_said: int = 0
+    _lost_told: int = 0
     _damaged_said: int = 0
     _spill_error_said: int = 0
     _memory_short: bool = False
     _acks_waiting: bytes = b""
+    _unlink_later: list[tuple[Path, Key | None]] = field(default_factory=list)
+    _listed: bool = False  #: the list of files is loaded
 
     def __post_init__(self) -> None:
         self.server = SERVER_WORKER_FIRST + self.options.worker
         self._next = {False: 0, True: 0}
+        self._list = FileList(self.options.folder.files, self.options.node_id, self.server)
         self._files = _Files(self._make, self.engine.kick)
         self._index = _Index(self.engine.kick)
 
@@ -213,14 +219,22 @@ class QueueService:
         """Recover, begin the journals, take up every client. Serving can begin; the epoch is given by `begin`.
         `held`: journal files that are in memory (`queue_index.held_files`)."""
         o = self.options
-        self._subscriptions = queue_index.read_subscriptions(o.folder)
+        had_subscriptions = o.folder.subscriptions.exists()
+        try:
+            self._subscriptions = queue_index.read_subscriptions(o.folder)
+        except CorruptRecord as error:
+            queue_files.set_aside(o.folder.path, o.folder.subscriptions, str(error))
+            had_subscriptions = False
         self._declare(o.load_catalog())
         if o.memory_bytes:
             try:
                 self.engine.open_pages(o.folder.segments, o.folder.spill, o.node_id, o.memory_bytes)
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
-        self.recovered = queue_index.recover(self.engine, o.folder, o.node_id, self.server, o.reached, held)
+        self.recovered = queue_index.recover(
+            self.engine, o.folder, o.node_id, self.server, o.reached, held, self._list, had_subscriptions
+        )
+        self._listed = True
         for line in [*self.recovered.damaged, *self.recovered.strangers]:
             o.say(f"damaged: {line}")
         self._next = {False: self.recovered.next_file, True: o.next_transient}
@@ -340,6 +354,11 @@ class QueueService:
         if self._flush_failed_at and now - self._flush_failed_at > 1.0:
             self._flush_failed_at = 0.0
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+        if self._unlink_later and now >= self._unlink_at:
+            self._unlink_at = now + 1.0
+            later, self._unlink_later = self._unlink_later, []
+            for path, key in later:
+                self._unlink(path, key)
         if self._acks_waiting:
             acks, self._acks_waiting = self._acks_waiting, b""
             self._apply(acks)
@@ -361,11 +380,16 @@ class QueueService:
             self._alarm("ALARM_MEMORY", self._memory_short)
             if self._memory_short:
                 self.options.say("there is no memory for the images of the journals: what publishes waits for it")
-        lost = counters["lost"]
+        lost, damaged = counters["lost"], counters["damaged"]
+        if (more := self.recovered.lost + lost + damaged) != self._lost_told:
+            superblock = self.options.superblock
+            superblock.server_set(
+                self.server, "lost_n", superblock.server_get(self.server, "lost_n") + more - self._lost_told
+            )
+            self._lost_told = more
         if lost != self._lost_said:
             self.options.say(f"{lost - self._lost_said} messages dropped: the store does not have their bodies")
             self._lost_said = lost
-        damaged = counters["damaged"]
         if damaged != self._damaged_said:
             self.options.say(
                 f"{damaged - self._damaged_said} messages dropped: their entries in {self.options.folder.segments} are "
@@ -387,7 +411,15 @@ class QueueService:
     def _make(self, transient: bool, file: int) -> segment.Created:
         o = self.options
         path = o.folder.transient_file(file) if transient else o.folder.journal_file(file)
-        return segment.create(path, FILE_JOURNAL, o.node_id, self.server, file, o.file_bytes)
+        made = segment.create(path, FILE_JOURNAL, o.node_id, self.server, file, o.file_bytes)
+        if not transient:
+            try:
+                self._list.note({(LISTED_JOURNAL, 0, file): Entry(made.salt, o.file_bytes)})
+            except StoreError:
+                os.close(made.fd)
+                path.unlink(missing_ok=True)  # its number is wanted again
+                raise
+        return made
 
     def _make_next(self, transient: bool) -> tuple[int, int, int, bytes]:
         made = self._make(transient, self._next[transient])
@@ -463,7 +495,7 @@ class QueueService:
         def job() -> None:
             from warren.engine import queue_flush
 
-            queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, o.reached)
+            queue_flush.flush(o.folder, o.node_id, self.server, file, rows, live, named, self._list, o.reached)
 
         self._index.ask(job, then)
 
@@ -483,7 +515,7 @@ class QueueService:
                 return
             engine.drop_first(False)
             if file not in self.recovered.foreign:
-                self._unlink(o.folder.journal_file(file), sync=True)
+                self._unlink(o.folder.journal_file(file), (LISTED_JOURNAL, 0, file))
         if acks := engine.early_acks():
             engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
             self._apply(acks)
@@ -502,19 +534,24 @@ class QueueService:
         def job() -> int:
             from warren.engine import queue_flush
 
-            return queue_flush.apply_acks(o.folder, o.node_id, self.server, acks, live, o.reached)
+            return queue_flush.apply_acks(o.folder, acks, live, self._list, o.reached)
 
         self._index.ask(job, then)
 
-    def _unlink(self, path: Path, sync: bool = False) -> None:
+    def _unlink(self, path: Path, key: Key | None = None) -> None:
+        """Remove a file; one of the list leaves that first."""
+
         def job() -> None:
+            if key is not None:
+                self._list.note(gone=[key])
             path.unlink(missing_ok=True)
-            if sync:
+            if key is not None:
                 segment.sync_directory(path.parent)
 
         def then(result: StoreError | None) -> None:
             if result is not None:
-                self.options.say(f"cannot remove {path}: {result}")
+                self.options.say(f"cannot remove {path}, this is tried again: {result}")
+                self._unlink_later.append((path, key))
 
         self._index.ask(job, then)
 
@@ -528,7 +565,7 @@ class QueueService:
             elif self.engine.settled() or self.engine.may_delete(self._zero_since[file]):
                 del self._zero_since[file]
                 self.engine.forget_data_file(file)
-                self._unlink(self.options.folder.data_file(file))
+                self._unlink(self.options.folder.data_file(file), (LISTED_DATA, 0, file))
 
     # ---- catalog ----
 
@@ -545,6 +582,8 @@ class QueueService:
         if not subscriptions.items() <= self._subscriptions.items():
             self._subscriptions |= subscriptions
             queue_index.write_subscriptions(self.options.folder, self._subscriptions)
+            if self._listed:
+                self._list.note({(LISTED_SUBSCRIPTIONS, 0, 0): Entry()})
 
     def _take_up(self, item: Declaration, companion: int) -> None:
         if item.id in self._declared:
@@ -612,7 +651,8 @@ class QueueService:
             done.append(id)
             if not of:
                 live = self.recovered.segment_live
-                self._index.ask(partial(queue_index.remove_queue, self.options.folder, id, live), lambda _: None)
+                removal = partial(queue_index.remove_queue, self.options.folder, id, live, self._list)
+                self._index.ask(removal, lambda _: None)
         timely = len(done) == len(self._going) or time.monotonic() < deadline
         for id in done:
             del self._going[id]
@@ -644,7 +684,7 @@ class QueueService:
                 continue
             self.engine.drop(id)  # before its segments go: rows that are not in memory are read from them once more
             if entries or not any(n > 0 for (queue, _m), n in self.recovered.segment_live.items() if queue == id):
-                queue_index.remove_queue(o.folder, id, self.recovered.segment_live)
+                queue_index.remove_queue(o.folder, id, self.recovered.segment_live, self._list)
 
     # ---- clients ----
 

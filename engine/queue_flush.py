@@ -16,14 +16,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.engine import _core, atomic_file, segment
+from warren.engine import _core, atomic_file, queue_files, segment
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
+    FILE_JOURNAL,
     FILE_SEGMENT,
+    LISTED_DATA,
+    LISTED_INDEX,
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
+from warren.engine.queue_files import Entry, FileList, Key
 from warren.engine.queue_index import Folder, Reached, nowhere
 from warren.ipc.layout import CONSTANTS
 
@@ -72,6 +76,7 @@ def flush(
     rows: memoryview,
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
+    files: FileList,
     reached: Reached = nowhere,
 ) -> None:
     """Bring what is alive of a journal file into segments, durably, and give the rows their new places.
@@ -82,9 +87,12 @@ def flush(
     Raises DiskFull, SyncFailed, StoreError; then the journal file stays and nothing is lost.
     """
     try:
-        _write_bodies(folder, file, rows, reached)
+        if _write_bodies(folder, file, rows, reached):
+            data = folder.data_file(file)
+            salt = segment.read_header(data, kind=FILE_JOURNAL, node_id=node_id, owner=server, file=file).salt
+            files.note({(LISTED_DATA, 0, file): Entry(salt, data.stat().st_size)})
         reached("flush.dat-synced")
-        write_entries(folder, node_id, server, rows, live, named, reached)
+        write_entries(folder, node_id, server, rows, live, named, files, reached)
         reached("flush.idx-synced")
     except OSError as error:
         if isinstance(error, StoreError):
@@ -92,15 +100,17 @@ def flush(
         raise atomic_file.explain(error, f"cannot flush {folder.journal_file(file)} into segments") from error
 
 
-def _write_bodies(folder: Folder, file: int, rows: memoryview, reached: Reached) -> None:
-    """Bring the frames of embedded bodies into <file>.dat, each once, and give the rows their new places."""
+def _write_bodies(folder: Folder, file: int, rows: memoryview, reached: Reached) -> bool:
+    """Bring the frames of embedded bodies into <file>.dat, each once, and give the rows their new places. False: there
+    are none."""
     embedded_n, frame_bytes, each_once = _core.QueueEngine.look_at_rows(rows)
     if not embedded_n:
-        return
+        return False
     if not _link_bodies(folder, file, rows, frame_bytes, each_once, reached):
         table = np.frombuffer(rows, dtype=ROW)
         _copy_bodies(folder, file, table, table["location"] == LOCATION_JOURNAL, reached)
     _core.QueueEngine.place_rows(rows, file)
+    return True
 
 
 def _link_bodies(
@@ -216,7 +226,7 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     unfinished = path.with_name(path.name + segment.UNFINISHED)
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(fd, 0, SEGMENT_BYTES)
+        os.posix_fallocate(fd, 0, queue_files.STAMP_AT + queue_files.STAMP_BYTES)
         page = _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns())
         atomic_file.write_all(fd, page, 0)
     except BaseException:
@@ -236,6 +246,14 @@ def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) 
         atomic_file.write_all(fd, view[begin * ENTRY_BYTES : stop * ENTRY_BYTES], at)
 
 
+def _stamp(fd: int, files: FileList, queue: int, number: int, salt: int) -> Entry:
+    """Say in a segment that it has changed once more; what the list is to say when that is durable."""
+    known = files.known((LISTED_INDEX, queue, number)) or Entry()
+    changes = known.end + 1
+    atomic_file.write_all(fd, queue_files.stamp(salt, queue, number, changes), queue_files.STAMP_AT)
+    return Entry(salt, changes, known.messages)
+
+
 def write_entries(
     folder: Folder,
     node_id: int,
@@ -243,11 +261,21 @@ def write_entries(
     rows: memoryview,
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
+    files: FileList,
     reached: Reached = nowhere,
 ) -> None:
+    """Bring entries into segments, durably; the list knows the segments then."""
     groups = _core.QueueEngine.groups_of_rows(rows)
+    changed: dict[tuple[int, int], Entry] = {}
     for first in range(0, len(groups), FILES_AT_ONCE):
-        _write_groups(folder, node_id, server, rows, groups[first : first + FILES_AT_ONCE], named, reached)
+        _write_groups(
+            folder, node_id, server, rows, groups[first : first + FILES_AT_ONCE], named, changed, files, reached
+        )
+    there = {}
+    for queue, number, first, end in groups:
+        entry = changed[queue, number]
+        there[LISTED_INDEX, queue, number] = entry._replace(messages=live.get((queue, number), 0) + end - first)
+    files.note(there)
     for queue, number, first, end in groups:
         named.add((queue, number))
         live[queue, number] = live.get((queue, number), 0) + end - first
@@ -260,6 +288,8 @@ def _write_groups(
     rows: memoryview,
     groups: list[tuple[int, int, int, int]],
     named: set[tuple[int, int]],
+    changed: dict[tuple[int, int], Entry],
+    files: FileList,
     reached: Reached,
 ) -> None:
     """Written first, synced afterwards: the first sync of many files takes most of the others with it."""
@@ -280,6 +310,7 @@ def _write_groups(
                 unnamed.add(path.parent)
             fds.append(fd)
             _core.QueueEngine.write_rows(fd, rows, first, end, salt)
+            changed[queue, number] = _stamp(fd, files, queue, number, salt)
             reached("flush.idx-new" if new and new[-1] == path else "flush.idx")
         for fd in fds:
             os.fdatasync(fd)
@@ -298,7 +329,7 @@ def _write_groups(
 
 
 def apply_acks(
-    folder: Folder, node_id: int, server: int, acks: bytes, live: dict[tuple[int, int], int], reached: Reached = nowhere
+    folder: Folder, acks: bytes, live: dict[tuple[int, int], int], files: FileList, reached: Reached = nowhere
 ) -> int:
     """Zero the entries of messages that are gone, durably; remove segments without entries. Returns how many were
     removed.
@@ -306,43 +337,64 @@ def apply_acks(
     Runs in the thread that flushes. Entries that are not there (a deleted queue, a flush that came too late) do not
     matter.
     """
-    removed = 0
-    zeros = bytes(ENTRY_BYTES)
+    changed: dict[Key, Entry] = {}
+    work: list[tuple[int, int, NDArray[np.int64], int | None]] = []
+    emptied: list[tuple[int, int]] = []
     try:
         for (queue, number), gone in _masks(np.frombuffer(acks, dtype=ACK)).items():
-            path = folder.index_file(queue, number)
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                left, salt = _left(folder.index_file(queue, number), gone)
             except FileNotFoundError:
                 live.pop((queue, number), None)
                 continue
-            try:
-                left = 0
-                if not gone.all():
-                    # What is left is read off the file, so that a damaged entry is never taken for nothing.
-                    entries = np.frombuffer(os.pread(fd, SEGMENT_BYTES, 0), dtype=np.uint64, offset=FILE_HEADER_BYTES)
-                    used: NDArray[np.bool_] = np.asarray(entries.reshape(-1, ENTRY_BYTES // 8).any(axis=1))
-                    used[gone[: len(used)]] = False
-                    left = int(used.sum())
-                if left:
-                    slots = np.flatnonzero(gone)
-                    _write_runs(fd, slots, zeros * len(slots))
-                    reached("acks.zeroed")
-                    os.fdatasync(fd)
-            finally:
-                os.close(fd)
             live[queue, number] = left
             if not left:
-                path.unlink()
-                segment.sync_directory(path.parent)
-                del live[queue, number]
-                removed += 1
+                emptied.append((queue, number))
+                continue
+            work.append((queue, number, np.flatnonzero(gone), salt))
+            if (known := files.known((LISTED_INDEX, queue, number))) is not None:
+                changed[LISTED_INDEX, queue, number] = known._replace(messages=left)
+        # Before they are zeroed: fewer entries than the list says are damage.
+        files.note(changed, [(LISTED_INDEX, queue, number) for queue, number in emptied])
+        for queue, number, slots, salt in work:
+            fd = os.open(folder.index_file(queue, number), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                _write_runs(fd, slots, bytes(ENTRY_BYTES * len(slots)))
+                if salt is not None:
+                    entry = _stamp(fd, files, queue, number, salt)
+                    changed[LISTED_INDEX, queue, number] = entry._replace(messages=live[queue, number])
+                reached("acks.zeroed")
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+        files.note(changed)
+        for queue, number in emptied:
+            folder.index_file(queue, number).unlink(missing_ok=True)
+            live.pop((queue, number), None)
+        for parent in {folder.index_file(queue, number).parent for queue, number in emptied}:
+            segment.sync_directory(parent)
         reached("acks.synced")
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise atomic_file.explain(error, f"cannot write to the segments of {folder.path}") from error
-    return removed
+    return len(emptied)
+
+
+def _left(path: Path, gone: NDArray[np.bool_]) -> tuple[int, int | None]:
+    """How many entries of a segment are left when some have gone, and its salt, if its header page is whole. That is
+    read off the file, so that a damaged entry is never taken for nothing."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if gone.all():
+            return 0, None
+        content = os.pread(fd, SEGMENT_BYTES, 0)
+    finally:
+        os.close(fd)
+    entries = np.frombuffer(content, dtype=np.uint64, offset=FILE_HEADER_BYTES)
+    used: NDArray[np.bool_] = np.asarray(entries.reshape(-1, ENTRY_BYTES // 8).any(axis=1))
+    used[gone[: len(used)]] = False
+    return int(used.sum()), queue_files.salt_of(content[:FILE_HEADER_BYTES])
 
 
 def _masks(ranges: NDArray[np.void]) -> dict[tuple[int, int], NDArray[np.bool_]]:

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from warren.engine import _core, atomic_file, segment
+from warren.engine import _core, atomic_file, quarantine, queue_files, segment
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError, SyncFailed
 from warren.engine.formats import (
     FILE_HEADER,
@@ -43,12 +43,20 @@ from warren.engine.formats import (
     FILE_JOURNAL,
     FILE_SEGMENT,
     FORMAT_VERSION,
+    LISTED_DATA,
+    LISTED_INDEX,
+    LISTED_JOURNAL,
+    LISTED_SUBSCRIPTIONS,
+    LISTED_TERMS,
 )
 from warren.engine.queue_arguments import QueueArguments
+from warren.engine.queue_files import Entry, FileList, Key, Listed
 from warren.ipc import _core as atomics
 from warren.ipc.layout import IMAGE
 
 TERMS_MAGIC, QUEUE_TERMS_MAGIC = b"WRNTERM1", b"WRNQTRM1"
+NO_SUBSCRIPTIONS = "is missing: claims of subscriptions that were deleted cannot go back to their queue"
+DAMAGED_PARTS_MAX = 1000  #: of one journal file; behind them the rest of it is given up
 
 #: called with the name of a crash point; tests kill the process there
 Reached = Callable[[str], None]
@@ -117,6 +125,10 @@ class Folder:
     def terms(self) -> Path:
         return self.path / "terms"
 
+    @property
+    def files(self) -> Path:
+        return self.path / "files"
+
     def journal_file(self, file: int) -> Path:
         return self.journal / f"{file}.jnl"
 
@@ -159,6 +171,24 @@ class Recovered:
     seconds: float = 0.0
     segment_live: dict[tuple[int, int], int] = field(default_factory=dict)  #: (queue, segment) → entries on disk
     named: set[tuple[int, int]] = field(default_factory=set)  #: segments whose names are known to be durable
+    lost: int = 0  #: messages that are lost to damage, as far as it can be known; of journals: at most
+    parts: list[quarantine.Entry] = field(default_factory=list)  #: what is damaged or missing
+    aside: list[tuple[Path, str]] = field(default_factory=list)  #: files to be set aside
+    listed: Listed = field(default_factory=Listed)  #: what should have been there
+    there: dict[Key, Entry] = field(default_factory=dict)  #: what is
+
+    def hurt(
+        self, folder: Folder, path: Path, reason: str, messages: int | None = None, start: int = 0, end: int = 0
+    ) -> None:
+        """Something is missing or damaged; `messages`: what it costs, None: nobody can say."""
+        cost = (
+            "" if messages is None else f"; {messages or 'no'} messages are lost" if not end else f"; {messages} lost"
+        )
+        self.damaged.append(f"{path}: {reason}{cost}")
+        self.parts.append(
+            quarantine.Entry(str(path.relative_to(folder.path)), start, end, reason, messages, end - start)
+        )
+        self.lost += messages or 0
 
 
 # ---- what a killed worker had in memory -----------------------------------------------------------------------------
@@ -246,32 +276,92 @@ def recover(
     server: int,
     reached: Reached = nowhere,
     held: Mapping[int, memoryview] | None = None,
+    files: FileList | None = None,
+    had_subscriptions: bool | None = None,
 ) -> Recovered:
     """Fill an engine, whose queues are declared, from segments and journal. Afterwards acks are journalled again.
-    `held`: journal files that need not be read (`held_files`).
+    `held`: journal files that need not be read (`held_files`). `files`: the worker's list, which is written anew.
+    `had_subscriptions`: whether subscriptions.json was there before this start, when it may be there since.
 
-    A torn tail is cut; damage elsewhere is reported in `damaged` and costs what lies behind it in that file, no more.
-    Raises FormatVersionError (nothing was changed), StoreError, SyncFailed.
+    A torn tail is cut; damage elsewhere is reported in `damaged` and costs what was hit, no more. What is listed and
+    not there is reported, too. Raises FormatVersionError (nothing was changed), StoreError, SyncFailed.
     """
     began = time.monotonic()
     found = Recovered()
     reached("recover.salvaged")
-    paths, ends, unended = _read(engine, folder, node_id, server, found, dict(held or {}))
-    _judge(paths, ends, unended, found)
+    files = files or FileList(folder.files, node_id, server)
+    found.listed = files.load()
+    if found.listed.problem:
+        found.hurt(folder, folder.files, f"{found.listed.problem}; what is missing cannot be told")
+    if not found.listed.there and segment.list_files(folder.journal, ".jnl").files:
+        # of a directory that was made before there were lists, or it was removed
+        found.hurt(folder, folder.files, "there is no list of files: what is missing cannot be told; it is made anew")
+    if had_subscriptions is False and (LISTED_SUBSCRIPTIONS, 0, 0) in found.listed.entries:
+        found.hurt(folder, folder.subscriptions, NO_SUBSCRIPTIONS)
+    try:
+        _give_names_back(folder, found)
+        paths, ends, unended = _read(engine, folder, node_id, server, found, dict(held or {}), True)
+        _judge(paths, ends, unended, found)
+        _check_data(engine, folder, node_id, server, found, True)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise atomic_file.explain(error, f"cannot read {folder.path}") from error
     _end(engine, folder, node_id, server, ends, found)
     if folder.terms.exists():
         folder.terms.unlink()
         segment.sync_directory(folder.path)
+    if found.parts:
+        quarantine.note(folder.path, *found.parts)
+    for path, reason in found.aside:
+        queue_files.set_aside(folder.path, path, reason)
     live = engine.data_files()
     listing = segment.list_files(folder.segments, ".dat")
     for path in listing.unfinished:
         path.unlink(missing_ok=True)
+    unneeded = []
     for number, path in listing.files:
         found.next_file = max(found.next_file, number + 1)
         if not live.get(number):
+            unneeded.append(path)
+    # The list first: what goes must not be missed, should this start be the last thing that happens for a while.
+    files.begin(found.there | _data_entries(folder, live))
+    for path in unneeded:
+        # Behind damage nobody can say whether it is needed: who puts a lost index file back finds the bodies, too.
+        if not found.damaged or queue_files.set_aside(folder.path, path, "nothing that was found refers to it") is None:
             path.unlink(missing_ok=True)
     found.seconds = time.monotonic() - began
     return found
+
+
+def _data_entries(folder: Folder, live: dict[int, int]) -> dict[Key, Entry]:
+    entries = {}
+    for number in (number for number, n in live.items() if n):
+        path = folder.data_file(number)
+        with contextlib.suppress(FileNotFoundError):
+            salt = queue_files.salt_of(segment.read_page(path)) or 0
+            entries[LISTED_DATA, 0, number] = Entry(salt, path.stat().st_size)
+    return entries
+
+
+def _give_names_back(folder: Folder, found: Recovered) -> None:
+    """Journal and data files that lie under each other's names."""
+    wrong = {}
+    for key, entry in found.listed.entries.items():
+        if key[0] in (LISTED_JOURNAL, LISTED_DATA) and (path := queue_files.path_of(folder, key)).exists():
+            salt = queue_files.salt_of(segment.read_page(path))
+            if salt is not None and salt != entry.salt:
+                wrong[key] = salt
+    _put_right(folder, wrong, found)
+
+
+def _put_right(folder: Folder, wrong: Mapping[Key, int], found: Recovered) -> list[Key]:
+    """Returns whose files have their places again."""
+    moved = queue_files.put_right(folder, wrong, found.listed.entries) if wrong else {}
+    for right, key in moved.items():
+        path, lay = queue_files.path_of(folder, right), queue_files.path_of(folder, key)
+        found.hurt(folder, path, f"lay under the name of {lay.relative_to(folder.path)}, and is at its place again", 0)
+    return list(moved)
 
 
 def give_policy(engine: _core.QueueEngine, queue: int, policy: QueueArguments, companion: int) -> None:
@@ -297,12 +387,11 @@ def look(engine: _core.QueueEngine, folder: Folder, node_id: int, server: int) -
 
     Raises FormatVersionError, StoreError.
     """
-    found = Recovered()
-    paths, ends, unended = _read(engine, folder, node_id, server, found, {})
-    last = max((number for number, end in ends.items() if end > FILE_HEADER_BYTES), default=-1)
-    for number, reason in unended.items():
-        if number < last or _vouched(paths[number], ends[number]):
-            found.damaged.append(f"{paths[number]} at byte {ends[number]}: {reason}")
+    found = Recovered(listed=queue_files.read(folder.files, node_id, server))
+    if found.listed.problem:
+        found.hurt(folder, folder.files, found.listed.problem)
+    _paths, ends, _torn = _read(engine, folder, node_id, server, found, {}, False)
+    _check_data(engine, folder, node_id, server, found, False)
     _end(engine, folder, node_id, server, ends, found)
     return found
 
@@ -314,28 +403,52 @@ def _read(
     server: int,
     found: Recovered,
     held: dict[int, memoryview],
+    mend: bool,
 ) -> tuple[dict[int, Path], dict[int, int], dict[int, str]]:
-    """Segments, then the journal: its files by number, where the frames of each end, why other bytes follow there."""
-    _load_segments(engine, folder, node_id, server, found)
+    """Segments, then the journal: its files by number, where the frames of each end, why other bytes follow there.
+    `mend`: damaged files may be put right."""
+    _load_segments(engine, folder, node_id, server, found, mend)
     listing = segment.list_files(folder.journal, ".jnl")
     for path in listing.unfinished:
         path.unlink(missing_ok=True)
     found.strangers += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
     ends: dict[int, int] = {}
     unended: dict[int, str] = {}
-    if listing.files:
-        held.pop(listing.files[-1][0], None)  # what follows the frames of the newest has to be seen
+    paths = dict(listing.files)
+    listed = {number for kind, _queue, number in found.listed.entries if kind == LISTED_JOURNAL}
+    if paths:
+        held.pop(max(paths), None)  # what follows the frames of the newest has to be seen
+    last = last_begun(listing.files)
     try:
         with contextlib.closing(_contents([path for number, path in listing.files if number not in held])) as contents:
-            for number, path in listing.files:
+            for number in sorted(listed | set(paths)):
                 found.next_file = max(found.next_file, number + 1)
+                if number not in paths:
+                    entry = found.listed.entries[LISTED_JOURNAL, 0, number]
+                    empty = entry.sealed and entry.end <= FILE_HEADER_BYTES
+                    reason = "is missing; what it alone knew is lost, and what it said was acked comes again"
+                    found.hurt(folder, folder.journal_file(number), reason, 0 if empty else None)
+                    engine.gap()
+                    continue
+                path = paths[number]
                 data = held[number] if number in held else next(contents)
-                ends[number] = _replay(engine, path, data, number, node_id, server, found, unended, number in held)
+                one = _Journal(engine, folder, path, number, node_id, server, found, mend, number >= last)
+                ends[number] = one.replay(data, number in held, unended)
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise atomic_file.explain(error, f"cannot read {folder.journal}") from error
-    return dict(listing.files), ends, unended
+    return paths, ends, unended
+
+
+def last_begun(files: list[tuple[int, Path]]) -> int:
+    """Number of the newest file with a record; newer ones were prepared ahead. Only it may have a torn tail."""
+    for number, path in reversed(files):
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            file.seek(FILE_HEADER_BYTES)
+            if any(file.read(8)):
+                return number
+    return -1
 
 
 def _end(
@@ -348,7 +461,20 @@ def _end(
         and ends.get(terms.file) == terms.end
         and all(end <= FILE_HEADER_BYTES for number, end in ends.items() if number > terms.file)
     )
+    if terms is None and folder.terms.exists():
+        found.hurt(folder, folder.terms, "is damaged: whatever is there counts as delivered before", 0)
+    elif terms is not None and not found.clean:
+        # A mark is written when all has ended, and removed before anything begins.
+        at = f"the journal ends at byte {ends.get(terms.file, 0)} of file {terms.file}"
+        found.hurt(
+            folder, folder.terms, f"{at}, and not at {terms.end}: it was cut, or one of the two is an older copy"
+        )
+    found.clean = found.clean and not found.damaged
     engine.recovered(found.clean)
+    for number, end in ends.items():
+        key = LISTED_JOURNAL, 0, number
+        if number not in found.foreign:
+            found.there[key] = found.there.get(key, Entry())._replace(end=end, sealed=True)
     if terms is not None and found.clean:
         known = set(engine.queues())
         for queue, (next_sequence, rows) in terms.queues.items():
@@ -379,35 +505,88 @@ def _contents(paths: list[Path]) -> Generator[memoryview, None, None]:
             yield content
 
 
-def _replay(
-    engine: _core.QueueEngine,
-    path: Path,
-    data: memoryview,
-    number: int,
-    node_id: int,
-    server: int,
-    found: Recovered,
-    unended: dict[int, str],
-    held: bool,
-) -> int:
-    """Replay one journal file; returns where its frames end, and why in `unended` when other bytes follow there."""
-    try:
-        header = segment.check_header(
-            path, bytes(data[:FILE_HEADER_BYTES]), kind=FILE_JOURNAL, node_id=node_id, owner=server, file=number
-        )
-    except CorruptRecord as error:
-        found.damaged.append(f"{error}; left alone")
-        found.foreign.add(number)
-        return 0
-    end, frames, reason = engine.replay(data, number, header.salt, FILE_HEADER_BYTES)
-    found.frames += frames
-    if held and end < len(data):  # the image is not what was written: the file decides
-        data = memoryview(path.read_bytes())
-        end, frames, reason = engine.replay(data, number, header.salt, end)
-        found.frames += frames
-    if reason != "end" and _any_bit(data[end:]):
-        unended[number] = reason
-    return end
+@dataclass
+class _Journal:
+    """One journal file that is replayed. `newest`: it, or one behind it, may have a torn tail."""
+
+    engine: _core.QueueEngine
+    folder: Folder
+    path: Path
+    number: int
+    node_id: int
+    server: int
+    found: Recovered
+    mend: bool
+    newest: bool
+
+    def replay(self, data: memoryview, held: bool, unended: dict[int, str]) -> int:
+        """Returns where its frames end, and says why in `unended` when there may be a torn tail."""
+        found, key = self.found, (LISTED_JOURNAL, 0, self.number)
+        entry = found.listed.entries.get(key)
+        salt = self._salt(data, entry)
+        if salt is None:
+            found.foreign.add(self.number)
+            self.engine.gap()
+            return 0
+        at, parts = FILE_HEADER_BYTES, 0
+        while True:
+            end, frames, reason = self.engine.replay(data, self.number, salt, at)
+            found.frames += frames
+            if held and end < len(data):  # the image is not what was written: the file decides
+                data, held, at = memoryview(self.path.read_bytes()), False, end
+                continue
+            if reason in ("end", "last") or not _any_bit(data[end:]):
+                break
+            if self.newest and not _vouched(data, end, salt):
+                unended[self.number] = reason
+                break
+            at = _core.frame_behind(data, end, salt) if parts < DAMAGED_PARTS_MAX else 0
+            parts += 1
+            what = f"no valid record at byte {end} ({reason})"
+            self.engine.gap()
+            if not at:
+                found.hurt(self.folder, self.path, f"{what}; what follows in this file is lost", None, end, len(data))
+                break
+            found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} on is served", None, end, at)
+        found.there[key] = Entry(salt, end, 0, True)
+        if entry is not None and not parts and self.number not in unended:
+            self._check_end(entry, end, reason)
+        return end
+
+    def _check_end(self, entry: Entry, end: int, reason: str) -> None:
+        """Frames that are missing at the end of a file leave no trace in it."""
+        if entry.sealed and end < entry.end:
+            what = f"its records end at byte {end}, and once ended at {entry.end}: it was cut, or is an older copy"
+        elif not entry.sealed and not self.newest and reason != "last" and end < entry.end:
+            what = f"its records end at byte {end} without the last one: it was cut, or is an older copy"
+        else:
+            return
+        self.engine.gap()
+        self.found.hurt(self.folder, self.path, what)
+
+    def _salt(self, data: memoryview, entry: Entry | None) -> int | None:
+        """The file's salt, None: it is not the file that should be here."""
+        page = bytes(data[:FILE_HEADER_BYTES])
+        try:
+            header, right = segment.check_or_mend(
+                self.path, page, kind=FILE_JOURNAL, node_id=self.node_id, owner=self.server, file=self.number
+            )
+            salt, why = header.salt, "its header page had one wrong bit"
+            if entry is not None and salt != entry.salt:
+                raise CorruptRecord(self.path, FILE_HEADER.offset("salt"), f"salt {entry.salt:#x}", f"salt {salt:#x}")
+        except CorruptRecord as error:
+            first = _core.frame_check(data, FILE_HEADER_BYTES, entry.salt) if entry is not None else "no list"
+            if entry is None or isinstance(first, str) or queue_files.salt_of(page) is not None:
+                self.found.hurt(self.folder, self.path, f"{error}; it is set aside")
+                self.found.aside.append((self.path, "not the file that should be here"))
+                return None
+            right = _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, self.number, entry.salt, 0)
+            salt, why = entry.salt, "its header page was damaged"
+        if right is not None:
+            self.found.hurt(self.folder, self.path, f"{why}, and is written anew", 0)
+            if self.mend:
+                segment.rewrite_header(self.path, right)
+        return salt
 
 
 def _any_bit(data: memoryview) -> bool:
@@ -422,23 +601,21 @@ def _judge(paths: dict[int, Path], ends: dict[int, int], unended: dict[int, str]
     LAST frame, or was cut when it was the newest. What was read of the newest may lie in the page cache alone; from now
     on things are built upon it."""
     last = max((number for number, end in ends.items() if end > FILE_HEADER_BYTES), default=-1)
-    for number, reason in unended.items():
-        if number >= last and not _vouched(paths[number], ends[number]):
-            found.torn_bytes += segment.truncate_torn_tail(paths[number], ends[number])
-        else:
-            found.damaged.append(f"{paths[number]} at byte {ends[number]}: {reason}; what follows in this file is lost")
+    for number in unended:
+        found.torn_bytes += segment.truncate_torn_tail(paths[number], ends[number])
     if last >= 0:
         segment.sync_file(paths[last])
 
 
-def _vouched(path: Path, end: int) -> bool:
+def _vouched(data: memoryview, end: int, salt: int) -> bool:
     """Whether a frame behind `end` says that what lies there was synced: then it is damage, and no torn tail."""
-    data = path.read_bytes()
-    listed, _reason = _core.scan_list(0, FILE_HEADER.unpack(data, "salt"), data)
+    listed, _reason = _core.scan_list(0, salt, data)
     return listed.vouched > end
 
 
-def _load_segments(engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, found: Recovered) -> None:
+def _load_segments(
+    engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, found: Recovered, mend: bool
+) -> None:
     known = set(engine.queues())
     segments: list[tuple[int, int, Path]] = []
     for entry in sorted(os.scandir(folder.segments), key=lambda item: item.name):
@@ -451,23 +628,171 @@ def _load_segments(engine: _core.QueueEngine, folder: Folder, node_id: int, serv
         for path in listing.unfinished:
             path.unlink(missing_ok=True)
         segments += [(queue, number, path) for number, path in listing.files]
+    wrong: dict[Key, int] = {}
+    loader = _Segments(engine, folder, node_id, server, found, mend)
     for (queue, number, path), data in zip(segments, _contents([item[2] for item in segments]), strict=True):
+        misplaced = loader.load(queue, number, path, data)
+        if misplaced is not None:
+            wrong[LISTED_INDEX, queue, number] = misplaced
+    there = {(LISTED_INDEX, queue, number) for queue, number, _path in segments}
+    for key in _put_right(folder, wrong, found) if mend else []:
+        wrong.pop(key, None)
+        there.add(key)
+        path = queue_files.path_of(folder, key)
+        loader.load(key[1], key[2], path, memoryview(path.read_bytes()))
+    for key in wrong:
+        path = queue_files.path_of(folder, key)
+        if path.exists():
+            loader.give_up(key, path, "another segment, or one of another time, under this name")
+    for key, listed in found.listed.entries.items():
+        if key[0] == LISTED_INDEX and key not in there:
+            loader.lose(key, queue_files.path_of(folder, key), "is missing", listed.messages)
+        elif key[0] == LISTED_TERMS and (path := queue_files.path_of(folder, key)).exists():
+            found.there[key] = listed
+        elif key[0] == LISTED_TERMS:
+            found.hurt(folder, path, "is missing: marks and keys that a moved queue brought along are lost", 0)
+        elif key[0] == LISTED_SUBSCRIPTIONS and not folder.subscriptions.exists():
+            found.hurt(folder, folder.subscriptions, NO_SUBSCRIPTIONS)
+    for queue in known:
+        _take_queue_terms(engine, folder, node_id, server, queue, found)
+    if folder.subscriptions.exists():
+        found.there[LISTED_SUBSCRIPTIONS, 0, 0] = Entry()
+
+
+@dataclass
+class _Segments:
+    """Loads the segments of a start."""
+
+    engine: _core.QueueEngine
+    folder: Folder
+    node_id: int
+    server: int
+    found: Recovered
+    mend: bool
+
+    def load(self, queue: int, number: int, path: Path, data: memoryview) -> int | None:
+        """One file. Returns the salt of one that is not the one which should be here; nothing is loaded then."""
+        key, found = (LISTED_INDEX, queue, number), self.found
+        listed = found.listed.entries.get(key)
+        page = bytes(data[:FILE_HEADER_BYTES])
         try:
-            header = segment.check_header(
-                path, bytes(data[:FILE_HEADER_BYTES]), kind=FILE_SEGMENT, node_id=node_id, owner=server, file=number
+            header, right = segment.check_or_mend(
+                path, page, kind=FILE_SEGMENT, node_id=self.node_id, owner=self.server, file=number
             )
+            salt, why = header.salt, "its header page had one wrong bit"
+            if listed is not None and salt != listed.salt:
+                return salt
         except FormatVersionError:
             raise
         except CorruptRecord as error:
-            found.damaged.append(str(error))
-            continue
-        live, bad = engine.load_segment(queue, number, data[FILE_HEADER_BYTES:], header.salt)
-        if bad:
-            found.damaged.append(f"{path}: {bad} entries are neither valid nor empty")
+            misplaced = queue_files.salt_of(page)
+            if misplaced is not None and listed is not None and misplaced != listed.salt:
+                return misplaced
+            if listed is None or len(data) <= FILE_HEADER_BYTES:
+                self.give_up(key, path, str(error))
+                return None
+            # the entries say by themselves whether they are of the file that should be here
+            right = _core.file_header_pack(FILE_SEGMENT, self.node_id, self.server, number, listed.salt, 0)
+            salt, why = listed.salt, "its header page was damaged"
+        live, bad = self.engine.load_segment(queue, number, data[FILE_HEADER_BYTES:], salt)
+        if right is not None:
+            if bad and not live:
+                self.give_up(key, path, "neither its header page nor an entry is valid")
+                return None
+            found.hurt(self.folder, path, f"{why}, and is written anew", 0)
+            if self.mend:
+                segment.rewrite_header(path, right)
+        stamp = data[queue_files.STAMP_AT : queue_files.STAMP_AT + queue_files.STAMP_BYTES]
+        changes = queue_files.changes_of(stamp, salt, queue, number)
+        cost = max(0, listed.messages - live) if listed is not None else bad
+        if len(data) < queue_files.STAMP_AT:
+            self.lose(key, path, f"was cut to {len(data)} bytes", cost)
+            if self.mend:
+                changes = listed.end if listed is not None else 1
+                _lengthen(path, queue_files.stamp(salt, queue, number, changes))
+        elif bad:
+            # a torn zero is one, too: its ACK is in the journal
+            self.lose(key, path, f"{bad} entries are neither valid nor empty", bad)
+        elif listed is not None and listed.end and (changes or 0) < listed.end:
+            what = (
+                "its stamp is damaged"
+                if changes is None
+                else "it is an older copy: some messages are missing, some are back"
+            )
+            self.lose(key, path, what, cost if changes is not None else 0)
+        elif listed is not None and live < listed.messages:
+            self.lose(key, path, f"{cost} entries are missing: something wrote zeros over them", cost)
         found.messages_from_segments += live
         found.segment_live[queue, number] = live
-    for queue in known:
-        _take_queue_terms(engine, folder, node_id, server, queue, found)
+        found.there[key] = Entry(salt, changes or 0, live)
+        return None
+
+    def lose(self, key: Key, path: Path, reason: str, messages: int) -> None:
+        """Messages of one queue are lost, at most so many."""
+        self.found.hurt(self.folder, path, f"queue {key[1]}: {reason}", messages)
+        if messages and key[1] in self.engine.queues():
+            self.engine.lost(key[1], messages)
+
+    def give_up(self, key: Key, path: Path, reason: str) -> None:
+        """A file that cannot be used."""
+        listed = self.found.listed.entries.get(key)
+        self.lose(key, path, f"{reason}; it is set aside", listed.messages if listed is not None else 0)
+        self.found.aside.append((path, reason))
+
+
+def _lengthen(path: Path, stamp: bytes) -> None:
+    """A segment that was cut gets its length again, durably. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        atomic_file.write_all(fd, stamp, queue_files.STAMP_AT)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _check_data(
+    engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, found: Recovered, mend: bool
+) -> None:
+    """Whether the data files that entries name are there: their heads and sizes. Without its body a message goes; a
+    body that is damaged is found when it is read, or by `warren check`."""
+    for number, n in engine.data_files().items():
+        if not n:
+            continue
+        path, entry = folder.data_file(number), found.listed.entries.get((LISTED_DATA, 0, number))
+        reason, size, page = "", 0, bytearray()
+        try:
+            page, size = segment.read_page(path), path.stat().st_size
+            header, right = segment.check_or_mend(
+                path, page, kind=FILE_JOURNAL, node_id=node_id, owner=server, file=number
+            )
+            if entry is not None and header.salt != entry.salt:
+                reason, size = "is not the file that was written", 0
+            elif entry is not None and size < entry.end:
+                reason = f"has {size} bytes, and had {entry.end}: it was cut, or is an older copy"
+        except FormatVersionError:
+            raise
+        except CorruptRecord as error:
+            if entry is None or queue_files.salt_of(page) is not None or size <= FILE_HEADER_BYTES:
+                reason, size, right = str(error), 0, None
+            else:
+                right = _core.file_header_pack(FILE_JOURNAL, node_id, server, number, entry.salt, 0)
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            reason, right = "is missing", None
+        if reason:
+            found.hurt(
+                folder,
+                path,
+                f"{reason}; messages with bodies in it are lost",
+                engine.drop_lost(number, size) if mend else n,
+            )
+            if not size and path.exists():
+                found.aside.append((path, reason))
+        elif right is not None:
+            found.hurt(folder, path, "its header page was damaged, and is written anew", 0)
+            if mend:
+                segment.rewrite_header(path, right)
 
 
 def _take_queue_terms(
@@ -479,28 +804,31 @@ def _take_queue_terms(
     body = _sealed(path, QUEUE_TERMS_MAGIC)
     if body is None:
         if path.exists():
-            found.damaged.append(f"{path}: not the terms of a moved queue; its marks and last sequence are lost")
+            found.hurt(folder, path, "not the terms of a moved queue; its marks and last sequence are lost", 0)
         return
     try:
         terms = msgspec.msgpack.decode(body, type=QueueTerms)
     except msgspec.MsgspecError as error:
-        found.damaged.append(f"{path}: {error}")
+        found.hurt(folder, path, str(error), 0)
         return
     if (terms.format_version, terms.node_id, terms.server, terms.queue) != (FORMAT_VERSION, node_id, server, queue):
-        found.damaged.append(f"{path}: the terms of another queue")
+        found.hurt(folder, path, "the terms of another queue", 0)
         return
     engine.set_terms(queue, terms.next, terms.rows)
     engine.set_keys(terms.keys)
 
 
 def read_subscriptions(folder: Folder) -> dict[int, int]:
-    """Subscription queue → the queue whose claims it holds, also of subscriptions deleted since."""
+    """Subscription queue → the queue whose claims it holds, also of subscriptions deleted since. Raises CorruptRecord,
+    StoreError."""
     try:
         return msgspec.json.decode(folder.subscriptions.read_bytes(), type=dict[int, int])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except msgspec.MsgspecError as error:
         raise CorruptRecord(folder.subscriptions, 0, "a map of queue ids", str(error)) from error
+    except OSError as error:
+        raise atomic_file.explain(error, f"cannot read {folder.subscriptions}") from error
 
 
 def write_subscriptions(folder: Folder, subscriptions: dict[int, int]) -> None:
@@ -557,14 +885,15 @@ def read_terms(folder: Folder, node_id: int, server: int) -> Terms | None:
     return terms if (terms.format_version, terms.node_id, terms.server) == (FORMAT_VERSION, node_id, server) else None
 
 
-def remove_queue(folder: Folder, queue: int, live: dict[tuple[int, int], int]) -> None:
-    """The segments of a deleted queue."""
+def remove_queue(folder: Folder, queue: int, live: dict[tuple[int, int], int], files: FileList) -> None:
+    """The segments of a deleted queue. Raises DiskFull, SyncFailed, StoreError; then it can be repeated."""
     own = folder.segments / str(queue)
     try:
         names = os.listdir(own)
     except FileNotFoundError:
         names = []
-    for number in (name.removesuffix(".idx") for name in names):
-        if number.isdigit():
-            live.pop((queue, int(number)), None)
+    numbers = [int(number) for name in names if (number := name.removesuffix(".idx")).isdigit()]
+    files.note(gone=[(LISTED_TERMS, queue, 0), *((LISTED_INDEX, queue, number) for number in numbers)])
+    for each in numbers:
+        live.pop((queue, each), None)
     shutil.rmtree(own, ignore_errors=True)

@@ -507,7 +507,7 @@ SUMMARY_ROW = Struct(
 
 QUEUE_STATS = Struct(
     "queue_stats",
-    192,
+    200,
     "Counters of one queue, in the worker's statistics region. Writer: the queue worker.",
     (
         Field("queue", 0, "a64", "queue id, 0 if the row is free"),
@@ -534,6 +534,7 @@ QUEUE_STATS = Struct(
         Field("consuming", 168, "a64", "consumers with a prefetch (consume, not get)"),
         Field("consumed", 176, "a64", "such consumers that came since the worker's start"),
         Field("asked", 184, "a64", "times that a consumer announced itself since the worker's start, each get that waits too"),
+        Field("lost", 192, "a64", "messages lost to damage, found by the worker's start; from damaged journals: at most"),
     ),
 )
 

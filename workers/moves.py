@@ -39,7 +39,9 @@ from warren.engine.catalog import QUEUES_PER_WORKER_MAX, Catalog, QueueDeclarati
 from warren.engine.config import Settings
 from warren.engine.errors import ClosedError, DirectoryInUse, Error
 from warren.engine.placement import Family, moves
-from warren.engine.queue_index import Folder
+from warren.engine.queue_files import FileList
+from warren.engine.queue_index import Folder, remove_queue
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.tie import owning, queues_of
 
 GROUP = 64  #: families that move with one commit
@@ -48,7 +50,7 @@ TELL_S = 10.0
 #: what a queue worker makes in its folder
 OURS = re.compile(
     r"(journal|transient)(/\d+\.jnl(\.new)?)?|transient/rows|segments(/\d+(\.dat(\.new)?|(/(\d+\.idx|terms)(\.new)?)?))?"
-    r"|(terms|subscriptions\.json)(\.new)?",
+    r"|(terms|files|subscriptions\.json)(\.new)?",
     re.ASCII,
 )
 
@@ -153,7 +155,7 @@ class Mover:
                     left = dict.fromkeys(stay, word["failed"]) | left
         for group in groups:  # of those that stay; what they have in data files goes with the worker's start
             for id in (id for ids in group.ids for id in ids.values() if id not in self.catalog.by_id):
-                shutil.rmtree(Folder.of(self.directory, group.to).segments / str(id), ignore_errors=True)
+                self._remove_queue(Folder.of(self.directory, group.to), group.to, id)
         for why in sorted(set(left.values())):
             names = sorted(name for name, reason in left.items() if reason == why)
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -162,7 +164,12 @@ class Mover:
         folder = Folder.of(self.directory, source)
         for id in old:  # its worker would read them at its start, and then do the same
             if id not in self.catalog.by_id:
-                shutil.rmtree(folder.segments / str(id), ignore_errors=True)
+                self._remove_queue(folder, source, id)
+
+    def _remove_queue(self, folder: Folder, worker: int, id: int) -> None:
+        files = FileList(folder.files, self.node_id, SERVER_WORKER_FIRST + worker)
+        files.load()
+        remove_queue(folder, id, {}, files)
 
     def _remove_folders(self) -> None:
         """Those of workers that are not there any more and have no queue in the catalog: all in them is of queues that
@@ -177,6 +184,7 @@ class Mover:
                 self.say(f"{path} is not needed any more, but left alone, because there is {strange[0]}")
                 continue
             with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(int(number))]):
+                (path / "files").unlink(missing_ok=True)  # from here on nothing of it is missed
                 shutil.rmtree(path / "journal", ignore_errors=True)
                 reached("removing")
                 shutil.rmtree(path, ignore_errors=True)

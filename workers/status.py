@@ -55,7 +55,7 @@ _QUEUE_RATES = ("published", "delivered", "acked")
 #: counters of a queue; all but `delayed` since its worker was started
 _QUEUE_COUNTS = (
     *("published", "delivered", "acked", "requeued"),
-    *("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates"),
+    *("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates", "lost"),
 )
 assert all(item.size == 8 for item in QUEUE_STATS.fields)
 
@@ -183,8 +183,20 @@ class Statistics:
             "alarm_details": alarmed,
             "memory": {name: self._superblock.get(f"memory_{name}") for name in ("used", "limit", "own", "own_limit")},
             "pressure": self._superblock.get("pressure") / 1000,
-            "messages": list(messages),
+            "messages": [*messages, *self._losses(directory)],
         }
+
+    def _losses(self, directory: NodeDirectory) -> list[str]:
+        """A line for each worker that has lost messages to damage."""
+        lines = []
+        for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
+            lost, worker = self._superblock.server_get(server, "lost_n"), server - SERVER_WORKER_FIRST
+            if lost:
+                report = directory.path / "queues" / f"worker-{worker}" / "quarantine" / "report.jsonl"
+                lines.append(
+                    f"worker-{worker} has lost up to {lost} messages to damaged or missing files: see {report}"
+                )
+        return lines
 
     def _supervisor(self) -> dict[str, Any]:
         identity = self._superblock.supervisor
@@ -287,6 +299,7 @@ class Statistics:
             "evicted": sum(superblock.server_get(server, "evicted_n") for server in role.servers),
             "eliminated": sum(superblock.server_get(server, "eliminated_n") for server in role.servers),
             "retiring": retiring,
+            "lost": sum(superblock.server_get(server, "lost_n") for server in role.servers),
             "commits": commits,
             "commit_ms_mean": round(spent / commits / 1e6, 3) if commits else 0.0,
             "rates": rates,

@@ -153,6 +153,21 @@ static PyObject *frame_check(PyObject *module, PyObject *const *args, Py_ssize_t
                          head.meta_length);
 }
 
+static PyObject *frame_behind(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    Py_buffer file;
+    uint64_t salt, at;
+    if (!count_between("frame_behind", given, 3, 3) || number_of(args[1], 64, "at", &at) ||
+        number_of(args[2], 64, "salt", &salt))
+        return NULL;
+    if (PyObject_GetBuffer(args[0], &file, PyBUF_SIMPLE) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    at = wr_frame_behind(file.buf, (uint64_t)file.len, at, salt);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&file);
+    return PyLong_FromUnsignedLongLong(at);
+}
+
 static PyObject *frame_scan(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     Py_buffer file;
@@ -469,6 +484,7 @@ static PyMethodDef functions[] = {
     FAST(frame_pad, "frame_pad(bytes, salt, last=False): one padding frame."),
     FAST(frame_check, "frame_check(buffer, at, salt): (total, kind, flags, id, client_epoch, sequence, extra, "
                       "meta_length), or the reason why there is no frame."),
+    FAST(frame_behind, "frame_behind(buffer, at, salt): where valid frames go on behind damage, 0: nowhere."),
     FAST(frame_scan, "frame_scan(buffer, salt, start): (rows, end, reason)."),
     FAST(file_header_pack, "file_header_pack(kind, node_id, owner, file, salt, created_ns[, low, high]): the header page."),
     FAST(file_header_check, "file_header_check(page, kind, node_id, owner, file): (reason or None, salt)."),

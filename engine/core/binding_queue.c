@@ -629,6 +629,34 @@ static PyObject *engine_load_segment(PyObject *self, PyObject *args) {
     return Py_BuildValue("KK", (unsigned long long)live, (unsigned long long)bad);
 }
 
+static PyObject *engine_gap(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    wr_journal_gap(e);
+    Py_RETURN_NONE;
+}
+
+static PyObject *engine_drop_lost(PyObject *self, PyObject *args) {
+    unsigned int file;
+    unsigned long long size;
+    if (!PyArg_ParseTuple(args, "IK", &file, &size)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    return e ? PyLong_FromUnsignedLongLong(wr_segment_drop_lost(e, file, size)) : NULL;
+}
+
+static PyObject *engine_lost(PyObject *self, PyObject *args) {
+    unsigned int id;
+    unsigned long long more = 0;
+    if (!PyArg_ParseTuple(args, "I|K", &id, &more)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    q->lost_n += more;
+    if (more) wr_queue_dirty(e, q);
+    return PyLong_FromUnsignedLongLong(q->lost_n);
+}
+
 static PyObject *engine_recovered(PyObject *self, PyObject *arg) {
     wr_queue_engine *e = engine_of(self);
     int clean = PyObject_IsTrue(arg);
@@ -1096,7 +1124,7 @@ static PyMethodDef engine_methods[] = {
     M(queues, METH_NOARGS), M(ghosts, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
-    M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
+    M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},

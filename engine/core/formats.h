@@ -136,4 +136,31 @@
 #define WR_LIST_WATER_AT_WATER 8 /* u64: (sequence + 1) << 16 | part, part PART_WHOLE for a whole command */
 #define WR_LIST_WATER_SIZE 16
 
+/* Behind the last entry of a segment `<n>.idx`, at 4096 + 64 × 16384. Absent or wrong (a torn one): nobody can say whether the file is an older copy. */
+#define WR_QUEUE_SEGMENT_STAMP_AT_CRC 0 /* u32: CRC32C of salt:8 (of the file's header), queue:4, number of the segment:8 and bytes 4 … 63 */
+#define WR_QUEUE_SEGMENT_STAMP_AT_CHANGES 8 /* u64: how often the file was changed: a number below the one in `files` is an older copy's */
+#define WR_QUEUE_SEGMENT_STAMP_SIZE 64
+
+/* Head of `files`. Records follow without gaps; the first bytes that are no valid record end the list: a torn append. */
+#define WR_FILES_HEADER_AT_MAGIC 0 /* bytes[8]: `WRNQFL01` */
+#define WR_FILES_HEADER_AT_VERSION 8 /* u32: FILES_VERSION */
+#define WR_FILES_HEADER_AT_CRC 12 /* u32: CRC32C of bytes 0 … 11 and 16 … 63 */
+#define WR_FILES_HEADER_AT_NODE_ID 16 /* u64: as in the files' headers */
+#define WR_FILES_HEADER_AT_OWNER 24 /* u32: as in the files' headers */
+#define WR_FILES_HEADER_AT_SALT 32 /* u64: random with each rewriting; seeds the CRC of every record */
+#define WR_FILES_HEADER_AT_RECORDS 40 /* u64: records that the list was written with: fewer are damage, and no torn append */
+#define WR_FILES_HEADER_SIZE 64
+
+/* One file comes, changes or goes. The last record of a file counts. */
+#define WR_FILES_RECORD_AT_CRC 0 /* u32: CRC32C of salt:8 (of the list's header), number of this record:8 and bytes 4 … 47 */
+#define WR_FILES_RECORD_AT_KIND 4 /* u8: LISTED_… */
+#define WR_FILES_RECORD_AT_THERE 5 /* u8: 1: the file must be there; 0: it need not, it is about to go */
+#define WR_FILES_RECORD_AT_SEALED 6 /* u8: journal: 1: nothing was appended behind `end` any more */
+#define WR_FILES_RECORD_AT_QUEUE 8 /* u32: INDEX, TERMS: queue id */
+#define WR_FILES_RECORD_AT_MESSAGES 12 /* u32: INDEX: entries that it has at least; those of acked messages leave this count before they are zeroed */
+#define WR_FILES_RECORD_AT_NUMBER 16 /* u64: of the file */
+#define WR_FILES_RECORD_AT_SALT 24 /* u64: of the file's header: protects against swapped and older files */
+#define WR_FILES_RECORD_AT_END 32 /* u64: journal: bytes of the file, sealed: up to the end of its frames; DATA: its bytes at least; INDEX: changes of its stamp at least */
+#define WR_FILES_RECORD_SIZE 48
+
 #endif

@@ -255,6 +255,51 @@ uint64_t wr_frame_scan(const uint8_t *file, uint64_t file_bytes, uint64_t *at, u
     return n;
 }
 
+/* ---- behind damage ---- */
+
+#define BEHIND_BYTES_MAX (64u << 20) /* checksummed in vain, in one look */
+
+/* The frame at `at` when only its contents suffered: where the next one would be, 0: not plausible. */
+static uint64_t hop(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt) {
+    if (file_bytes - at < WR_FRAME_BYTES_MIN) return 0;
+    uint64_t size = wr_get64(file + at + WR_FRAME_AT_SIZE);
+    if (size < WR_FRAME_BYTES_MIN - 9 || size > file_bytes - at - 9) return 0;
+    wr_frame_head head;
+    uint64_t next = at + size + 9;
+    return next == file_bytes || wr_frame_check(file, file_bytes, next, salt, &head, NULL) ? next : 0;
+}
+
+/* Do the frames from here on end as those of a commit do? */
+static bool arrives(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt) {
+    while (at < file_bytes) {
+        wr_frame_head head;
+        uint64_t total = wr_frame_check(file, file_bytes, at, salt, &head, NULL);
+        if (total && head.kind == WR_KIND_PADDING && (at + total) % WR_FILE_HEADER_BYTES == 0) return true;
+        if (!total && all_zero(file + at, file_bytes - at)) return true;
+        uint64_t next = total ? at + total : hop(file, file_bytes, at, salt);
+        if (!next) return false;
+        at = next;
+    }
+    return at == file_bytes;
+}
+
+uint64_t wr_frame_behind(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt) {
+    uint64_t next = at < file_bytes ? hop(file, file_bytes, at, salt) : 0;
+    if (next && next < file_bytes && arrives(file, file_bytes, next, salt)) return next;
+    uint64_t spent = 0;
+    for (next = at + 1; next < file_bytes && file_bytes - next >= WR_FRAME_BYTES_MIN && spent < BEHIND_BYTES_MAX; next++) {
+        wr_frame_head head;
+        const char *why;
+        if (wr_frame_check(file, file_bytes, next, salt, &head, &why)) {
+            if (arrives(file, file_bytes, next, salt)) return next;
+            spent += 4096; /* bytes made to keep us busy */
+        } else if (why[0] == 'c') {
+            spent += wr_get64(file + next + WR_FRAME_AT_SIZE);
+        }
+    }
+    return 0;
+}
+
 /* ---- header page of a file ---- */
 
 void wr_file_header_write(uint8_t *page, uint32_t kind, uint64_t node_id, uint32_t owner, uint64_t file, uint64_t salt,

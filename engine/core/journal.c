@@ -442,6 +442,18 @@ bool wr_link_gates(wr_queue_engine *e, wr_qlink *l) {
 
 /* ---- replay ---- */
 
+void wr_journal_gap(wr_queue_engine *e) {
+    for (uint64_t i = 0; i < e->queues.size; i++)
+        if (e->queues.rows[i].used) ((wr_queue *)(uintptr_t)e->queues.rows[i].value)->gap = true;
+}
+
+static void close_gap(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
+    if (sequence < q->next) return; /* of a message that is known */
+    q->lost_n += sequence - q->next;
+    q->gap = false;
+    wr_queue_dirty(e, q);
+}
+
 static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const uint8_t *frame, uint64_t total, uint32_t file,
                           uint64_t offset) {
     uint64_t room = total - WR_FRAME_HEAD_BYTES - 1;
@@ -476,6 +488,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
         uint64_t sequence = wr_get64(route + WR_ROUTE_AT_SEQUENCE);
         if (!q || !q->durable || sequence >= UINT64_MAX / 2) continue;
         if (keyed) wr_policy_seen(q, times + WR_TIMES_SIZE, published, now);
+        if (q->gap) close_gap(e, q, sequence);
         /* `next` of a queue with sequences from segments may be above: those entries are known, alive or gone */
         if (wr_queue_entry(q, sequence)) continue;
         if (wr_queue_room(e, q, sequence)) return ENOMEM;
@@ -510,6 +523,7 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
         uint64_t count = wr_get32(range + WR_RANGE_AT_COUNT);
         if (head->kind == WR_KIND_ACK) {
             if (!q) continue;
+            if (q->gap && (count || first > q->next)) close_gap(e, q, first);
             for (uint64_t s = first; s < first + count && s < q->next; s++) replay_gone(e, q, s, file, false, false);
             if (first + count > q->next) q->next = first + count;
             continue;
@@ -555,7 +569,7 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
 }
 
 /* Frames of one journal file from *at on, in order. Leaves *at at the first byte that is no frame and says why; 0, ENOMEM.
- * "end": behind the frame that says that it is the last, or at the end of the file. */
+ * "last": behind the frame that says that it is the last; "end": at the end of the bytes. */
 int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length, uint32_t file, uint64_t salt, uint64_t *at,
                       uint64_t *frames_n, const char **reason) {
     wr_frame_head head;
@@ -585,7 +599,10 @@ int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length,
         ++*frames_n;
         *at += total;
         if (*frames_n % 1024 == 0) wr_pages_trim(e, 0);
-        if (head.kind == WR_KIND_PADDING && head.flags & WR_FRAME_LAST) break;
+        if (head.kind == WR_KIND_PADDING && head.flags & WR_FRAME_LAST) {
+            *reason = "last";
+            return 0;
+        }
     }
     *reason = "end";
     return 0;

@@ -715,6 +715,7 @@ void wr_queue_stats_write(wr_queue_engine *e) {
         PUT(consuming, consuming);
         PUT(consumed, q->consumed_n);
         PUT(asked, q->asked_n);
+        PUT(lost, q->lost_n);
         PUT(base, wr_queue_base(q));
         PUT(next, q->next);
         uint64_t alpha, beta, gamma, delta;

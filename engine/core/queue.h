@@ -150,6 +150,8 @@ typedef struct wr_queue {
     uint64_t spilled_n; /* those of them that no segment has */
     wr_recent recent[2][WR_RECENT_FILES]; /* by transient, file modulo */
     uint64_t published_n, delivered_n, acked_n, requeued_n;
+    uint64_t lost_n; /* to damage; those that lay in a damaged part of a journal are estimated */
+    bool gap;        /* recovery: some frames of the past are missing before those that come now */
     uint64_t asked_n, consumed_n; /* consumers that announced themselves; with a prefetch */
     wr_chunk **chunks; /* chunk number chunk_base + i is chunks[chunks_at + i]; NULL: all gone */
     uint64_t chunk_base, chunks_at, chunks_n, chunks_size;
@@ -459,7 +461,12 @@ void wr_files_drop_first(wr_files *f);
 bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file);
 int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length, uint32_t file, uint64_t salt,
                       uint64_t *at, uint64_t *frames_n, const char **reason);
+/* Frames are missing here, or a whole file: sequences that are skipped from here on were of lost messages, at most so many (transient
+ * ones have no frames, some were acked). */
+void wr_journal_gap(wr_queue_engine *e);
 void wr_journal_recovered(wr_queue_engine *e, bool clean);
+/* While recovering: the messages whose bodies lie behind byte `size` of a segment data file, which is not there, go; how many. */
+uint64_t wr_segment_drop_lost(wr_queue_engine *e, uint32_t file, uint64_t size);
 /* The message of an entry that is, or may be, in a segment has gone; its frame lies in `file`. */
 void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved);
 /* Whether so many wait that those whose frames are synced should be applied. */

@@ -245,3 +245,29 @@ int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uin
     wr_pages_trim(e, 0);
     return 0;
 }
+
+uint64_t wr_segment_drop_lost(wr_queue_engine *e, uint32_t file, uint64_t size) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < e->queues.size; i++) {
+        if (!e->queues.rows[i].used) continue;
+        wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
+        uint64_t before = n;
+        for (uint64_t s = wr_queue_base(q); s < q->next; s++) {
+            wr_chunk *chunk = wr_queue_chunk(q, s / WR_CHUNK_ROWS);
+            if (!chunk) { /* none of its rows is alive */
+                s |= WR_CHUNK_ROWS - 1;
+                continue;
+            }
+            wr_entry *entry = &chunk->rows[s % WR_CHUNK_ROWS];
+            if (entry->state == WR_ENTRY_GONE || entry->location != WR_LOCATION_SEGMENT || entry->file != file ||
+                (uint64_t)entry->offset + entry->frame_length <= size)
+                continue;
+            if (entry->index_file == WR_IN_SEGMENT) wr_segment_ack_note(e, q, s, 0, false);
+            wr_queue_remove_entry(e, q, s, entry, false, false);
+            n++;
+        }
+        q->lost_n += n - before;
+        wr_pages_trim(e, 0);
+    }
+    return n;
+}

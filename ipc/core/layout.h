@@ -157,7 +157,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x97b5d1ae268c8832ull
+#define WR_LAYOUT_HASH 0x0a2a8fe572aa4f4cull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -651,8 +651,9 @@ typedef struct {
     _Atomic uint64_t consuming; /* consumers with a prefetch (consume, not get) */
     _Atomic uint64_t consumed; /* such consumers that came since the worker's start */
     _Atomic uint64_t asked; /* times that a consumer announced itself since the worker's start, each get that waits too */
+    _Atomic uint64_t lost; /* messages lost to damage, found by the worker's start; from damaged journals: at most */
 } wr_queue_stats;
-_Static_assert(sizeof(wr_queue_stats) == 192, "wr_queue_stats");
+_Static_assert(sizeof(wr_queue_stats) == 200, "wr_queue_stats");
 _Static_assert(offsetof(wr_queue_stats, queue) == 0, "wr_queue_stats.queue");
 _Static_assert(offsetof(wr_queue_stats, ready) == 8, "wr_queue_stats.ready");
 _Static_assert(offsetof(wr_queue_stats, unacked) == 16, "wr_queue_stats.unacked");
@@ -677,5 +678,6 @@ _Static_assert(offsetof(wr_queue_stats, duplicates) == 160, "wr_queue_stats.dupl
 _Static_assert(offsetof(wr_queue_stats, consuming) == 168, "wr_queue_stats.consuming");
 _Static_assert(offsetof(wr_queue_stats, consumed) == 176, "wr_queue_stats.consumed");
 _Static_assert(offsetof(wr_queue_stats, asked) == 184, "wr_queue_stats.asked");
+_Static_assert(offsetof(wr_queue_stats, lost) == 192, "wr_queue_stats.lost");
 
 #endif

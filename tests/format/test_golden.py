@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warren.engine import _core, catalog_log, frame, segment
+from warren.engine import _core, catalog_log, frame, queue_files, segment
 from warren.engine.catalog import Catalog
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
@@ -31,6 +31,11 @@ from warren.engine.formats import (
     KIND_MOVE,
     KIND_PUBLISH,
     KIND_REMOVE,
+    LISTED_DATA,
+    LISTED_INDEX,
+    LISTED_JOURNAL,
+    LISTED_SUBSCRIPTIONS,
+    LISTED_TERMS,
     QUEUE_SEGMENT_ENTRY,
     RANGE,
     ROUTE,
@@ -50,6 +55,8 @@ INDEX_V1 = FOLDER / "index-v1.idx"
 INDEX_V1_SHA256 = "71e62b8ce913751762c6776e6db73c276dac2a7f9962e90f10de458962526dbf"
 LIST_V1 = FOLDER / "list-v1.lst"
 LIST_V1_SHA256 = "8504ae65b70cdf30fcaad811c523914ede5eaedc8965bfbad836607ddcd63d17"
+FILES_V1 = FOLDER / "files-v1"
+FILES_V1_SHA256 = "cbea2b5bc88602afe99fdf0fb73f712b17784d65d93f6d9aee7f6cb8bf65f62b"
 CREATED_NS = 1_700_000_000_000_000_000
 
 
@@ -304,6 +311,38 @@ def test_the_catalog_is_read(tmp_path: Path) -> None:
     assert set(loaded.catalog.exchanges) == set(build_catalog().exchanges) - {"rest"}
 
 
+# -- lists of a queue worker's files, stamps of its segments ----------------------------------------------------------
+
+FILES = {
+    (LISTED_JOURNAL, 0, 12): queue_files.Entry(SALT, 16 << 20, 0, False),
+    (LISTED_JOURNAL, 0, 11): queue_files.Entry(SALT - 1, 8192, 0, True),
+    (LISTED_DATA, 0, (1 << 32) - 1): queue_files.Entry(5, 1 << 33),
+    (LISTED_INDEX, (1 << 32) - 2, 77): queue_files.Entry((1 << 64) - 1, 9, 16384),
+    (LISTED_TERMS, 8, 0): queue_files.Entry(),
+    (LISTED_SUBSCRIPTIONS, 0, 0): queue_files.Entry(),
+}
+
+
+def build_files() -> bytes:
+    """A list, and behind it the stamp of one of its segments."""
+    return queue_files.encode(PLACE["node_id"], 3, SALT, FILES) + queue_files.stamp(SALT, 9, 77, 12)
+
+
+def test_lists_of_files_of_version_1_are_written_and_read_as_ever(tmp_path: Path) -> None:
+    content = FILES_V1.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == FILES_V1_SHA256
+    assert build_files() == content
+    path = tmp_path / "files"
+    path.write_bytes(content[: -queue_files.STAMP_BYTES])
+    found = queue_files.read(path, PLACE["node_id"], 3)
+    assert (found.there, found.problem, found.entries) == (True, "", FILES)
+    assert queue_files.changes_of(content[-queue_files.STAMP_BYTES :], SALT, 9, 77) == 12
+    assert queue_files.changes_of(content[-queue_files.STAMP_BYTES :], SALT, 9, 78) is None
+    path.write_bytes(content[: -queue_files.STAMP_BYTES - 1])
+    assert "lost 1 of its records" in queue_files.read(path, PLACE["node_id"], 3).problem
+    assert "another worker" in queue_files.read(path, PLACE["node_id"], 4).problem
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     CATALOG_V1.write_bytes(build_catalog().encode())
@@ -313,5 +352,6 @@ if __name__ == "__main__":
     LIST_V1.write_bytes(build_list())
     TIMED_V1.write_bytes(build_timed())
     INDEX_V1.write_bytes(build_index())
-    for content in (build(), build_list(), build_timed(), build_index()):
+    FILES_V1.write_bytes(build_files())
+    for content in (build(), build_list(), build_timed(), build_index(), build_files()):
         sys.stdout.write(hashlib.sha256(content).hexdigest() + "\n")

@@ -17,7 +17,7 @@ import pytest
 
 from warren.engine import _core, queue_flush, segment
 from warren.engine.errors import StoreError
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_JOURNAL
+from warren.engine.formats import FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
 from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import SERVER_INDEX, Incarnation, Node, Queue
@@ -95,11 +95,15 @@ def fill(node: Node, acked: int) -> Incarnation:
     return worker
 
 
-def flush(node: Node, worker: Incarnation, rows: bytes) -> bytearray:
+def flush(node: Node, worker: Incarnation) -> memoryview:
+    """The rows, with their new places."""
     found = worker.service.recovered
-    return queue_flush.flush(
-        node.folder, NODE_ID, SERVER_INDEX, 0, rows, found.segment_live, found.named, lambda _point: None
-    )
+    into = bytearray()
+    size = worker.engine.export_file(0, into)
+    rows = memoryview(into)[:size]
+    files = worker.service._list
+    queue_flush.flush(node.folder, NODE_ID, SERVER_INDEX, 0, rows, found.segment_live, found.named, files)
+    return rows
 
 
 def bodies(worker: Incarnation, node: Node, queue: int) -> list[bytes]:
@@ -115,9 +119,10 @@ def bodies(worker: Incarnation, node: Node, queue: int) -> list[bytes]:
     return found
 
 
-def judge(node: Node, worker: Incarnation, placed: bytearray, acked: int) -> None:
+def judge(node: Node, worker: Incarnation, placed: memoryview, acked: int) -> None:
     """The journal file goes; a start from what is on disk has everything."""
     worker.engine.flushed(0, placed)
+    worker.service._list.note(gone=[(LISTED_JOURNAL, 0, 0)])
     worker.kill()
     node.folder.journal_file(0).unlink()
     node.peers.clear()
@@ -140,12 +145,11 @@ def test_a_flush_that_fails_at_any_call_loses_nothing(
     node: Node, monkeypatch: pytest.MonkeyPatch, how: str, acked: int
 ) -> None:
     worker = fill(node, acked)
-    rows = worker.engine.export_file(0)
     disk = Disk(monkeypatch, how)
     for n in range(200):
         disk.fail_at(n)
         try:
-            placed = flush(node, worker, rows)
+            placed = flush(node, worker)
         except StoreError:
             assert disk.failed
             continue
@@ -166,12 +170,11 @@ def test_a_start_after_a_flush_that_failed_has_everything(
     for n in range(200):
         node = Node(tmp_path / str(n), queues=[Queue(1), Queue(2), Queue(3)])
         worker = fill(node, ACKED)
-        rows = worker.engine.export_file(0)
         with monkeypatch.context() as patched:
             disk = Disk(patched, how)
             disk.fail_at(n)
             try:
-                flush(node, worker, rows)
+                flush(node, worker)
             except StoreError:
                 assert disk.failed
         worker.kill()
@@ -196,22 +199,21 @@ def test_a_half_made_data_file_is_never_built_upon(node: Node, found: bytes, res
         worker.kill()
         node.peers.clear()
         worker = node.worker(salvage=False)
-    placed = flush(node, worker, worker.engine.export_file(0))
+    placed = flush(node, worker)
     judge(node, worker, placed, ACKED)
 
 
 def test_a_second_flush_of_a_file_goes_behind_the_first(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = fill(node, ACKED)
-    rows = worker.engine.export_file(0)
-    flush(node, worker, rows)
+    flush(node, worker)
     size = node.folder.data_file(0).stat().st_size
     disk = Disk(monkeypatch, "short")
     disk.fail_at(1)  # the frames; before it the file is opened
     with pytest.raises(StoreError):
-        flush(node, worker, rows)
+        flush(node, worker)
     assert disk.failed
     disk.heal()
     assert node.folder.data_file(0).stat().st_size == size, "what was not written whole does not stay"
-    placed = flush(node, worker, rows)
+    placed = flush(node, worker)
     assert node.folder.data_file(0).stat().st_size > size
     judge(node, worker, placed, ACKED)

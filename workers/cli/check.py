@@ -9,7 +9,6 @@ is being written: its end is not judged. Exit code 0: no problem (any more); 1: 
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import sys
 import zlib
@@ -20,16 +19,20 @@ from typing import Any
 
 import click
 
-from warren.engine import _core, catalog, catalog_log, quarantine, segment
+from warren.engine import _core, catalog, catalog_log, quarantine, queue_files, segment
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
     FILE_SEGMENT,
+    LISTED_INDEX,
+    LISTED_JOURNAL,
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
 from warren.engine.node_directory import NodeDirectory
+from warren.engine.queue_files import Entry
+from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms
 from warren.engine.store_check import Damage, StoreCheck
 from warren.ipc.layout import PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
@@ -112,21 +115,107 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     for store, folder in stores(directory.path):
         if folder.is_dir():
             _store(report, StoreCheck(folder, node.node_id, store, report.running), tell, repair)
+    entries: dict[Path, Entry] = {}
+    for worker, owner in workers(directory.path):
+        report.files += _subscriptions(Folder(worker))
+        entries |= _listed(report, directory.path, Folder(worker), node.node_id, owner)
     work: list[tuple[_Place, int, Path, bool]] = []
     for place in places(directory.path):
         if not place.folder.is_dir():
             continue
         listing = segment.list_files(place.folder, place.suffix)
         report.files += _strangers(listing, place)
-        last = _last_begun(listing.files) if place.appended else -1
+        last = last_begun(listing.files) if place.appended else -1
         work += [(place, number, path, place.appended and number >= last) for number, path in listing.files]
         report.files += _marks(place.folder)
+    ends: dict[Path, int] = {}
     for done, (place, number, path, is_last) in enumerate(work, 1):
-        checked = _segment_file(place, number, path, node.node_id, is_last, report.running)
+        checked = _segment_file(place, number, path, node.node_id, is_last, report.running, entries.get(path), ends)
         if checked is not None:
             report.files.append(checked)
         tell(done, len(work))
+    if not report.running:
+        for worker, owner in workers(directory.path):
+            report.files += _mark_fits(Folder(worker), node.node_id, owner, ends)
     return report
+
+
+def workers(directory: Path) -> Iterator[tuple[Path, int]]:
+    """Folder and server number of each queue worker."""
+    for worker in sorted((directory / "queues").glob("worker-*")):
+        number = worker.name.removeprefix("worker-")
+        if number.isdigit() and worker.is_dir():
+            yield worker, SERVER_WORKER_FIRST + int(number)
+
+
+def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner: int) -> dict[Path, Entry]:
+    """What a worker's list of files says, by path; what it names and is not there is reported."""
+    checked = Checked(str(folder.files), "files")
+    try:
+        listed = queue_files.read(folder.files, node_id, owner)
+    except StoreError as error:
+        checked.problem = str(error)
+        report.files.append(checked)
+        return {}
+    checked.records = len(listed.entries)
+    checked.problem = listed.problem
+    if not listed.there and folder.journal.is_dir() and segment.list_files(folder.journal, ".jnl").files:
+        checked.problem = (
+            "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
+        )
+    report.files.append(checked)
+    missing = [key for key in listed.entries if not queue_files.path_of(folder, key).exists()]
+    if missing and report.running:  # some may have gone since
+        again = queue_files.read(folder.files, node_id, owner).entries
+        missing = [key for key in missing if key in again and not queue_files.path_of(folder, key).exists()]
+    names = _names(directory) if missing else {}
+    for key in missing:
+        kind, queue, _number = key
+        entry = listed.entries[key]
+        of = f" of queue {names.get(queue, f'with id {queue}')}" if queue else ""
+        cost = f"; at most {entry.messages} messages are lost" if kind == LISTED_INDEX else ""
+        gone = Checked(str(queue_files.path_of(folder, key)), "missing")
+        if kind == LISTED_JOURNAL and entry.sealed and entry.end <= FILE_HEADER_BYTES:
+            cost = "; nothing was in it"
+        gone.problem = f"is missing{of}{cost}: removed, or not copied at the same moment as the other files"
+        report.files.append(gone)
+    reported = quarantine.entries(folder.path)
+    if reported:
+        lost = sum(entry.messages or 0 for entry in reported)
+        note = f"{len(reported)} damaged parts were found by starts, {lost} messages lost as far as it is known"
+        place = folder.path / segment.QUARANTINE
+        report.files.append(Checked(str(place), "quarantine", note=f"{note}: see {quarantine.REPORT}"))
+    return {queue_files.path_of(folder, key): entry for key, entry in listed.entries.items()}
+
+
+def _subscriptions(folder: Folder) -> Iterator[Checked]:
+    if folder.subscriptions.exists():
+        checked = Checked(str(folder.subscriptions), "subscriptions")
+        try:
+            checked.records = len(read_subscriptions(folder))
+        except StoreError as error:
+            checked.problem = str(error)
+        yield checked
+
+
+def _names(directory: Path) -> dict[int, str]:
+    try:
+        return {id: item.name for id, item in catalog_log.load(directory).catalog.by_id.items()}
+    except StoreError:
+        return {}
+
+
+def _mark_fits(folder: Folder, node_id: int, owner: int, ends: dict[Path, int]) -> Iterator[Checked]:
+    """The clean mark names the very end of the journal."""
+    terms = read_terms(folder, node_id, owner)
+    if terms is None:
+        return
+    end = ends.get(folder.journal_file(terms.file), 0)
+    if end != terms.end:
+        what = (
+            f"the journal ends at byte {end} of file {terms.file}, and ended at {terms.end} when the node was stopped"
+        )
+        yield Checked(str(folder.terms), "mark", problem=f"{what}: it was cut, or one of the two is an older copy")
 
 
 def stores(directory: Path) -> Iterator[tuple[int, Path]]:
@@ -179,6 +268,8 @@ def _strangers(listing: segment.Listing, place: _Place) -> Iterable[Checked]:
     for path in listing.foreign:
         if (place.suffix == ".dat" and path.is_dir()) or (place.suffix == ".idx" and path.name == "terms"):
             continue
+        if place.folder.name == "transient" and path.name == "rows":
+            continue
         yield Checked(str(path), "foreign", note="does not belong here; it is left alone")
     for path in listing.unfinished:
         yield Checked(str(path), "unfinished", note="was being made when its process died; it holds nothing")
@@ -195,16 +286,25 @@ def _marks(folder: Path) -> Iterator[Checked]:
         return
     checked = Checked(str(path), "mark", len(content))
     if content[:8] != TERMS_MAGIC or int.from_bytes(content[8:12], "big") != zlib.crc32(content[12:]):
-        checked.note = "has a wrong checksum; it is not used, the next start scans instead"
+        checked.problem = "has a wrong checksum: whatever is there counts as delivered before"
     yield checked
 
 
-def _segment_file(place: _Place, number: int, path: Path, node_id: int, is_last: bool, running: bool) -> Checked | None:
-    """Check one file; None when it was deleted meanwhile."""
+def _segment_file(
+    place: _Place,
+    number: int,
+    path: Path,
+    node_id: int,
+    is_last: bool,
+    running: bool,
+    entry: Entry | None,
+    ends: dict[Path, int],
+) -> Checked | None:
+    """Check one file; None when it was deleted meanwhile. `entry`: what the worker's list says of it."""
     checked = Checked(str(path), place.suffix[1:])
     try:
         if place.kind == FILE_SEGMENT:
-            _index_entries(checked, path, node_id, place.owner, number)
+            _index_entries(checked, path, node_id, place.owner, number, entry)
             return checked
         found = segment.scan_file(path, kind=place.kind, node_id=node_id, owner=place.owner, file=number)
     except (CorruptRecord, FormatVersionError) as error:
@@ -222,26 +322,48 @@ def _segment_file(place: _Place, number: int, path: Path, node_id: int, is_last:
         is_last = is_last and not _goes_on(found)
         what = f"no valid record at byte {found.frames.end} ({found.frames.reason})"
         rest = len(found.data) - found.frames.end
+        behind = _core.frame_behind(found.data, found.frames.end, found.header.salt)
         if not is_last or _stopped_clean(place):
-            checked.problem = f"{what}; {rest} bytes behind it are not served"
+            served = (
+                f"what follows from byte {behind} on is served" if behind else f"{rest} bytes behind it are not served"
+            )
+            checked.problem = f"{what}; {served}"
         elif not running:
             checked.note = f"{what}: the torn tail of an unclean stop, which the next start cuts off"
+    ends[path] = _last_end(found)
+    if entry is not None and not checked.problem:
+        checked.problem = _as_listed(place, found, entry, is_last)
     return checked
+
+
+def _last_end(found: segment.FileScan) -> int:
+    """Where the last frame ends, damaged ones in between or not."""
+    end, salt = found.frames.end, found.header.salt
+    if found.frames.clean:
+        return end
+    while behind := _core.frame_behind(found.data, end, salt):
+        _rows, end, reason = _core.frame_scan(found.data, salt, behind)
+        if reason in ("end", "zeros"):
+            break
+    return end
+
+
+def _as_listed(place: _Place, found: segment.FileScan, entry: Entry, is_last: bool) -> str:
+    """What the file lacks that the list says it had."""
+    size, end = len(found.data), found.frames.end
+    if found.header.salt != entry.salt:
+        return "is not the file that was written: another one, or one of another time"
+    if place.suffix == ".dat":
+        return f"has {size} bytes, and had {entry.end}: it was cut, or is an older copy" if size < entry.end else ""
+    last = found.frames.reason == "end" and end < size
+    if end >= entry.end or (not entry.sealed and (last or is_last)):
+        return ""
+    return f"its records end at byte {end} and not as they once did: it was cut, or is an older copy"
 
 
 def _stopped_clean(place: _Place) -> bool:
     """Whether the server that owns the folder marked that it ended in good order, and none has begun since."""
     return place.suffix == ".jnl" and (place.folder.parent / "terms").exists()
-
-
-def _last_begun(files: list[tuple[int, Path]]) -> int:
-    """Number of the newest file with a record; newer ones were prepared ahead. Only it may have a torn tail."""
-    for number, path in reversed(files):
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-            file.seek(FILE_HEADER_BYTES)
-            if any(file.read(8)):
-                return number
-    return -1
 
 
 def _goes_on(found: segment.FileScan) -> bool:
@@ -254,7 +376,7 @@ def _goes_on(found: segment.FileScan) -> bool:
     )
 
 
-def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, number: int) -> None:
+def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, number: int, listed: Entry | None) -> None:
     data = path.read_bytes()
     header = segment.check_header(
         path, data[:FILE_HEADER_BYTES], kind=FILE_SEGMENT, node_id=node_id, owner=owner, file=number
@@ -276,6 +398,19 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
     if wrong:
         at = FILE_HEADER_BYTES + wrong[0] * size
         checked.problem = f"{len(wrong)} entries are damaged, the first at byte {at}"
+    elif listed is not None:
+        stamp = data[queue_files.STAMP_AT : queue_files.STAMP_AT + queue_files.STAMP_BYTES]
+        changes = queue_files.changes_of(stamp, header.salt, queue, number)
+        if header.salt != listed.salt:
+            checked.problem = "is not the file that was written: another one, or one of another time"
+        elif listed.end and len(data) < queue_files.STAMP_AT:
+            checked.problem = f"was cut to {len(data)} bytes"
+        elif listed.end and (changes or 0) < listed.end:
+            checked.problem = "its stamp is damaged" if changes is None else "is an older copy"
+        elif checked.records < listed.messages:
+            checked.problem = (
+                f"{listed.messages - checked.records} entries are missing: something wrote zeros over them"
+            )
 
 
 def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
