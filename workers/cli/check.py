@@ -9,6 +9,7 @@ is being written: its end is not judged. Exit code 0: no problem (any more); 1: 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 import zlib
