@@ -11,8 +11,10 @@ Invariants
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -125,6 +127,7 @@ class Queue:
         self._lock = threading.Lock()
         self._declaration = declaration
         self._handle = client.handle(declaration, self, self._messages)
+        _queues.add(self)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
@@ -463,6 +466,19 @@ class Queue:
         """Remove the binding with this routing key and these arguments; False when there was none."""
         fields = {"exchange": exchange, "routing_key": routing_key, "arguments": dict(arguments or {})}
         return bool(self._client.declare("unbind", queue=self.name, **fields)["removed"])
+
+
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """Threads of the parent that held a lock, or consumed, do not exist in a child of fork."""
+    for queue in list(_queues):
+        queue._lock = threading.Lock()
+        queue._consuming = 0
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class Subscription:

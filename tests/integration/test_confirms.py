@@ -345,3 +345,25 @@ def test_when_all_are_dead_futures_end_too(tmp_path: Path) -> None:
 
         asyncio.run(awaited())
         wait_until(lambda: queue.depth() == 4, 20)
+
+
+def test_a_child_consumes_though_a_thread_of_its_parent_did(running: RealNode, queue: warren.Queue) -> None:
+    """The lock that a thread of the parent held is not held in the child, and its consumer is not counted there."""
+    queue.put_many([b"a", b"b"])
+    taken = queue.consume(prefetch=1)
+    held = next(taken)
+    with queue._lock:
+        child = os.fork()
+        if not child:
+            code = 1
+            signal.alarm(30)  # a child that hangs is a failure, not the end of the run
+            try:
+                mine = queue.consume(prefetch=1, timeout=20)
+                found = next(mine).body
+                mine.close()  # type: ignore[attr-defined]
+                code = 0 if (found, queue._consuming) == (b"b", 0) else 2
+            finally:
+                os._exit(code)
+    _pid, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    held.ack()
