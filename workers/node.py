@@ -346,7 +346,7 @@ class Node:
         return topic(name)
 
     def status(self) -> dict[str, Any]:
-        """What `warren status --json` tells."""
+        """What `warren status --json` tells (docs/operations.md). Raises TimedOut, NodeNotRunning, ClosedError."""
         return self._client.control("status")
 
     def ping(self) -> dict[str, Any]:

@@ -380,9 +380,12 @@ class Queue:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
-        """Counters of the queue: ready, unacked, bytes, published, delivered, acked, requeued, consumers, base, next.
+        """Counters of the queue; they may be a few milliseconds old.
 
-        Messages that this process got delivered ahead and has not handed out count as unacked.
+        Messages now: `ready`, `unacked`, and `bytes` of both (bodies and headers); numbers since the worker started:
+        `published`, `delivered`, `acked`, `requeued`; `consumers` that get messages now; `base`, `next`: the lowest
+        sequence in the queue, and the next one to be given out. Messages that lie ready at a client count as unacked.
+        Raises QueueNotFound, TimedOut, PeerLost.
         """
         while True:
             attachment = self._client.attachment()
@@ -502,7 +505,11 @@ class Subscription:
         return self._client.ask_queue(self._claims.declaration, op, fields)
 
     def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
-        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then."""
+        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then. It does not
+        wait for messages: when none is ready, start and end are the same.
+
+        Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        """
         if max_messages < 1 or max_bytes < 1:
             raise UsageError("max_messages and max_bytes must be at least 1")
         most = {"max_messages": min(max_messages, UNLIMITED), "max_bytes": min(max_bytes, UNLIMITED)}

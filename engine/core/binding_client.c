@@ -566,7 +566,7 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
                      wr_extras *own, const wr_extras **extras) {
     *extras = &plan->extras;
     if (plan->options) {
-        if (i >= PySequence_Fast_GET_SIZE(plan->options)) return wr_raise("UsageError", "the options changed meanwhile");
+        if (i >= PySequence_Fast_GET_SIZE(plan->options)) return wr_raise("UsageError", "the list of options was changed during the call: give each call a list of its own");
         if (extras_of(PySequence_Fast_GET_ITEM(plan->options, i), own)) return -1;
         *extras = own;
     }
@@ -574,7 +574,7 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
     *meta = plan->meta;
     *meta_length = plan->meta_length;
     if (plan->routes) {
-        if (i >= PySequence_Fast_GET_SIZE(plan->routes)) return wr_raise("UsageError", "the routes changed meanwhile");
+        if (i >= PySequence_Fast_GET_SIZE(plan->routes)) return wr_raise("UsageError", "the list of routes was changed during the call: give each call a list of its own");
         PyObject *object = PySequence_Fast_GET_ITEM(plan->routes, i);
         if (!PyObject_TypeCheck(object, wr_route_type)) {
             PyErr_SetString(PyExc_TypeError, "routes must be Route objects");
@@ -583,7 +583,7 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
         *route = &((RouteObject *)object)->route;
     }
     if (plan->metas) {
-        if (i >= PySequence_Fast_GET_SIZE(plan->metas)) return wr_raise("UsageError", "the headers changed meanwhile");
+        if (i >= PySequence_Fast_GET_SIZE(plan->metas)) return wr_raise("UsageError", "the list of headers was changed during the call: give each call a list of its own");
         return meta_of(PySequence_Fast_GET_ITEM(plan->metas, i), meta, meta_length);
     }
     return 0;

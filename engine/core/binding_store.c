@@ -147,7 +147,7 @@ static PyObject *server_inject(PyObject *op, PyObject *const *args, Py_ssize_t g
     ServerObject *self = (ServerObject *)op;
     uint64_t n[3];
     if (!count_ok("inject", given, 3) || numbers(args, 3, n)) return NULL;
-    if (n[0] > 1) return PyErr_Format(PyExc_ValueError, "store is 0 or 1");
+    if (n[0] > 1) return PyErr_Format(PyExc_ValueError, "a store is 0 (persistent) or 1 (transient), not %llu", (unsigned long long)n[0]);
     __atomic_store_n(&self->injected[n[0]].write, (int)n[1], __ATOMIC_RELEASE);
     __atomic_store_n(&self->injected[n[0]].sync, (int)n[2], __ATOMIC_RELEASE);
     Py_RETURN_NONE;
@@ -393,7 +393,8 @@ static PyObject *server_attach(PyObject *op, PyObject *const *args, Py_ssize_t g
     long holder = PyLong_AsLong(args[4]);
     int starting = PyObject_IsTrue(args[7]);
     if ((holder == -1 && PyErr_Occurred()) || starting < 0) return NULL;
-    if (n[0] >= WR_CLIENT_SLOTS || holder < -1) return PyErr_Format(PyExc_ValueError, "no such slot or worker");
+    if (n[0] >= WR_CLIENT_SLOTS || holder < -1) return PyErr_Format(PyExc_ValueError, "there is no client slot %llu (of %d) or no holder %ld",
+                                                                                    (unsigned long long)n[0], WR_CLIENT_SLOTS, holder);
     if (self->server->attached[n[0]]) return raise_errno(EEXIST, "the slot is attached");
     Py_buffer *buffer = &self->clients[n[0]];
     if (PyObject_GetBuffer(args[3], buffer, PyBUF_WRITABLE)) return NULL;
@@ -410,7 +411,7 @@ static int slot_of(PyObject *object, uint32_t *slot) {
     uint64_t n;
     if (numbers(&object, 1, &n)) return -1;
     if (n >= WR_CLIENT_SLOTS) {
-        PyErr_SetString(PyExc_ValueError, "no such slot");
+        PyErr_Format(PyExc_ValueError, "there is no client slot %llu: there are %d", (unsigned long long)n, WR_CLIENT_SLOTS);
         return -1;
     }
     *slot = (uint32_t)n;

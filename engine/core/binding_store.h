@@ -30,7 +30,7 @@ static inline int wr_ids_get(const wr_ids *ids, Py_ssize_t at, const uint8_t **i
         return 0;
     }
     if (at >= PySequence_Fast_GET_SIZE(ids->list)) {
-        wr_raise("UsageError", "the ids changed meanwhile");
+        wr_raise("UsageError", "the list of ids was changed during the call: give each call a list of its own");
         return -1;
     }
     return wr_id_of(PySequence_Fast_GET_ITEM(ids->list, at), id);

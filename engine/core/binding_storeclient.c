@@ -88,7 +88,7 @@ static PyObject *client_set_other(PyObject *op, PyObject *const *args, Py_ssize_
     ClientObject *self = (ClientObject *)op;
     uint64_t n[2];
     if (!count_ok("set_other", given, 3) || numbers(args, 2, n)) return NULL;
-    if (n[0] >= WR_CLIENT_SLOTS) return PyErr_Format(PyExc_ValueError, "no such slot");
+    if (n[0] >= WR_CLIENT_SLOTS) return PyErr_Format(PyExc_ValueError, "there is no client slot %llu: there are %d", (unsigned long long)n[0], WR_CLIENT_SLOTS);
     let_go(&self->others[n[0]]);
     if (PyObject_GetBuffer(args[2], &self->others[n[0]], PyBUF_WRITABLE)) return NULL;
     wr_geometry g = wr_geometry_of(self->super.buf);

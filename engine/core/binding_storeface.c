@@ -166,7 +166,7 @@ PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     long i = PyLong_AsLong(args[0]), folder = PyLong_AsLong(args[4]);
     uint64_t epoch = PyLong_AsUnsignedLongLong(args[5]);
     if (PyErr_Occurred()) return NULL;
-    if (i < 0 || i > 1) return PyErr_Format(PyExc_ValueError, "store is 0 or 1");
+    if (i < 0 || i > 1) return PyErr_Format(PyExc_ValueError, "a store is 0 (persistent) or 1 (transient), not %ld", i);
     Py_buffer fresh[3] = {{.obj = NULL}, {.obj = NULL}, {.obj = NULL}};
     for (int k = 0; k < 3; k++)
         if (PyObject_GetBuffer(args[1 + k], &fresh[k], k ? PyBUF_SIMPLE : PyBUF_WRITABLE)) goto failed;
@@ -362,7 +362,7 @@ static int bodies_from(ClientObject *c, PyObject *list, Py_ssize_t at, uint32_t 
     for (b->n = 0; b->n < most && bytes <= WR_BATCH_BYTES; b->n++) {
         PyObject *object = PySequence_Fast_GET_ITEM(list, at + b->n);
         if (!PyBytes_CheckExact(object) && !PyTuple_CheckExact(list))
-            return wr_raise("UsageError", "the bodies changed meanwhile"); /* taking it may run code that changes a list again */
+            return wr_raise("UsageError", "the list of bodies was changed during the call: give each call a list of its own"); /* taking it may run code that changes a list again */
         wr_store_body *body = &b->bodies[b->n];
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.message_bytes_max) {
             *body = (wr_store_body){PyBytes_AS_STRING(object), (uint32_t)PyBytes_GET_SIZE(object)};
@@ -386,7 +386,7 @@ static Py_ssize_t write_next(ClientObject *c, int i, const wr_ids *ids, PyObject
                              wr_bodies_of_batch *b, uint64_t *sequence) {
     Py_ssize_t n = wr_ids_n(ids);
     if (n > PySequence_Fast_GET_SIZE(bodies)) n = PySequence_Fast_GET_SIZE(bodies);
-    if (at >= n) return wr_raise("UsageError", "the ids or the bodies changed meanwhile");
+    if (at >= n) return wr_raise("UsageError", "the list of ids or of bodies was changed during the call: give each call a list of its own");
     uint8_t first[16];
     uint32_t run = run_of(ids, at, n - at < WR_BATCH_MESSAGES ? (uint32_t)(n - at) : WR_BATCH_MESSAGES, first);
     if (!run || bodies_from(c, bodies, at, run, b)) {
@@ -521,7 +521,7 @@ static int store_number(PyObject *argument) {
     long i = PyLong_AsLong(argument);
     if (i == -1 && PyErr_Occurred()) return -1;
     if (i < 0 || i > 1) {
-        PyErr_SetString(PyExc_ValueError, "store is 0 or 1");
+        PyErr_Format(PyExc_ValueError, "a store is 0 (persistent) or 1 (transient), not %ld", i);
         return -1;
     }
     return (int)i;
@@ -590,7 +590,7 @@ static int wait_for_index(ClientObject *c, int i, int attempt) {
     if (!attempt) return 0;
     if (attempt < TRIES) return wr_nap(c, NAP_NS << attempt);
     if (attempt >= TRIES + TRIES_LONG)
-        return wr_raise("PeerLost", "the index of the store is not there for half a minute: see warren status, and try again");
+        return wr_raise("PeerLost", "no server of the store has come up for half a minute: `warren status` and log/store.log of the node say why; then try again");
     wr_server *row = wr_superblock_server(c->a.port.super, (uint32_t)i);
     wr_condition condition = {&row->epoch, c->store->epoch[i], (uint32_t)i};
     return wr_wait(c, &condition, wr_now_ns() + TRY_NS, WR_FOR_REPLY) < 0 ? -1 : 0;
