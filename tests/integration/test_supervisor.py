@@ -866,7 +866,7 @@ def test_control_declares_and_refuses(start: Starter, tmp_path: Path) -> None:
         for error, op, fields in (
             (DeclarationMismatch, "declare_queue", {"name": "q", "durable": False}),
             (InvalidName, "declare_queue", {"name": "a/b"}),
-            (InvalidName, "declare_queue", {"name": 5}),
+            (UsageError, "declare_queue", {"name": 5}),
             (InvalidName, "declare_queue", {"name": "x" * 300}),
             (QueueNotFound, "delete_queue", {"name": "none"}),
             (UsageError, "declare_queue", {}),
