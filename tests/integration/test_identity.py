@@ -60,7 +60,10 @@ def bodies(directory: Path, name: str = QUEUE) -> list[int]:
     found: list[int] = []
     with warren.attach(directory) as node:
         queue = node.queue(name)
-        while messages := queue.get_many(10_000, timeout=0.0):
+        there = queue.depth()
+        while len(found) < there:
+            messages = queue.get_many(10_000, timeout=20.0)
+            assert messages, f"{len(found)} of {there} messages came"
             found += [int(message.body) for message in messages]
             queue.ack(messages)
     return found
