@@ -779,6 +779,8 @@ def _check_data(
         except StoreError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
+            if entry is None and found.listed.there and not found.listed.problem:
+                continue  # it never had its name: of a move that was cut short, to queues that no catalog names
             reason, right = "is missing", None
         if reason:
             found.hurt(
