@@ -22,7 +22,9 @@ from warren.ipc.superblock import ACTIVE, DEAD, FREE
 from support.store_node import NONE, SYNCED, StoreNode, message_id
 from support.waiting import wait_until
 
-OPERATION, BLOB, OWNER, TAIL = (CONSTANTS[f"EVICTED_{name}"] for name in ("OPERATION", "BLOB", "OWNER", "TAIL"))
+OPERATION, BLOB, OWNER, TAIL, TAKEUP = (
+    CONSTANTS[f"EVICTED_{name}"] for name in ("OPERATION", "BLOB", "OWNER", "TAIL", "TAKEUP")
+)
 WRITE, REMOVE = CONSTANTS["OP_STORE_WRITE"], CONSTANTS["OP_STORE_REMOVE"]
 WRITE_MANY, TERMINATE = CONSTANTS["OP_STORE_WRITE_MANY"], CONSTANTS["OP_STORE_TERMINATE"]
 FLYING = CONSTANTS["FLYING_WRITTEN"]
@@ -91,6 +93,10 @@ class Attacker:
         wait_until(self.client.swept, 10)
         self.client.free()
         self.client.close()
+
+    def taken_up(self) -> None:
+        """The server knows the link: what is wrong with it from now on is not what it finds when it takes it up."""
+        wait_until(lambda: self.word("server_epoch") == self.node.epoch, what="the link taken up by the server")
 
     def evicted(self, reason: int) -> None:
         wait_until(lambda: self.client.core.evicted() == reason, what=f"eviction for reason {reason}")
@@ -213,8 +219,18 @@ def test_command_that_becomes_another_while_it_runs_harms_nobody(node: StoreNode
 @pytest.mark.parametrize("tail", [1025, 1 << 40, (1 << 64) - 1])
 def test_tail_beyond_the_ring_closes_the_link(node: StoreNode, tail: int) -> None:
     attacker = Attacker(node)
+    attacker.taken_up()
     attacker.tail(tail)
     attacker.evicted(TAIL)
+    serves(node, 1)
+
+
+def test_tail_beyond_the_ring_before_the_server_has_the_link_closes_it(node: StoreNode) -> None:
+    os.kill(node.pid, signal.SIGSTOP)  # until it goes on it takes nobody up
+    attacker = Attacker(node)
+    attacker.tail(1025)
+    os.kill(node.pid, signal.SIGCONT)
+    attacker.evicted(TAKEUP)
     serves(node, 1)
 
 
@@ -228,6 +244,7 @@ def test_tail_that_falls_back_closes_the_link(node: StoreNode) -> None:
 
 def test_evicted_link_leaves_no_row_in_the_directory(node: StoreNode) -> None:
     attacker = Attacker(node)
+    attacker.taken_up()
     attacker.client.core.write_many([(message_id(1), b"x")], NONE, False)
     attacker.tail((1 << 64) - 1)
     attacker.evicted(TAIL)
