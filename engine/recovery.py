@@ -272,6 +272,21 @@ def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
     return scanned.found, scanned.reason
 
 
+def never_used(listing: segment.Listing, good: Iterable[StoreFile], mark: CleanMark | None) -> int | None:
+    """The file that was being made when the node ended, if it is there without its header. Raises StoreError.
+
+    There is nothing in it, and nothing says that there ever was: no list, no clean mark, no file that was made later.
+    Was it used all the same, then the queues miss the bodies, and count them.
+    """
+    right = {file.number for file in good}
+    number, path = max((entry for entry in listing.files if entry[0] not in right), default=(-1, Path()))
+    if number < max((file.number for file in good if not file.collected), default=0):
+        return None
+    if number in listing.lists or (mark is not None and number in mark.files):
+        return None
+    return number if segment.never_begun(path) else None
+
+
 class Places:
     """Where the messages of a file lie, by its list."""
 
@@ -362,6 +377,7 @@ class Recovery:
         # Up to here nothing was changed.
         self._mark = read_clean(self.folder, self.node_id, self.owner)
         self.report.next_file = self._next_file(listing)
+        unused = never_used(listing, good, self._mark)
         _forget_clean(self.folder)
         self._crash("START_MARK_GONE")
         self._tidy(listing)
@@ -375,7 +391,11 @@ class Recovery:
             self.report.damaged.append(f"{said}: it was mended, nothing is lost")
             quarantine.note(self.folder, quarantine.Entry(path.name, 0, len(page), "a flipped bit, mended", 0))
         for number, path, reason in bad:
-            self._set_aside(number, path, reason)
+            if number == unused:
+                path.unlink(missing_ok=True)
+                self.say(f"{path} never had its header, so it was never used: it is removed")
+            else:
+                self._set_aside(number, path, reason)
         self._miss(listing)
         files = self._supersede(sorted(good, key=lambda file: (file.low, file.number)))
         self._read_lists(files)

@@ -456,6 +456,22 @@ def read_page(path: Path) -> bytearray:
         os.close(fd)
 
 
+def never_begun(path: Path) -> bool:
+    """Is a file empty, or are there only zeros in it? Raises StoreError."""
+    zeros, at = bytes(1 << 20), 0
+    fd = _open(path, os.O_RDONLY)
+    try:
+        while got := again(lambda: os.pread(fd, len(zeros), at)):  # noqa: B023 - called at once
+            if got != zeros[: len(got)]:
+                return False
+            at += len(got)
+    except OSError as error:
+        _raise(error, f"read byte {at} of", path)
+    finally:
+        os.close(fd)
+    return True
+
+
 def read_header(path: Path, *, kind: int, node_id: int, owner: int, file: int) -> Header:
     """Read and check a file's header page.
 

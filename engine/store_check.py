@@ -88,6 +88,7 @@ class StoreCheck:
         self._mended: dict[int, bytes] = {}
         self._looks: dict[int, _Look] = {}
         self._youngest = -1
+        self._unused: int | None = None  #: the file that never had its header
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class StoreCheck:
         self.found.clear()
         listing = segment.list_files(self.folder, segment.STORE)
         mark = recovery.read_clean(self.folder, self.node_id, self.owner)
-        self._check_headers(listing)
+        self._check_headers(listing, mark)
         self._youngest = self._last_begun()
         self._strangers(listing)
         self._missing(listing, mark)
@@ -122,7 +123,8 @@ class StoreCheck:
             readers.close()
         return self.found
 
-    def _check_headers(self, listing: segment.Listing) -> None:
+    def _check_headers(self, listing: segment.Listing, mark: recovery.CleanMark | None) -> None:
+        bad: list[tuple[int, Path, str]] = []
         self._headers.clear()
         self._misnamed.clear()
         self._mended.clear()
@@ -145,10 +147,10 @@ class StoreCheck:
             except (CorruptRecord, FormatVersionError) as error:
                 own_number = self._misnamed.get(number)
                 said = str(error) if own_number is None else f"it is file {own_number} by its first page"
-                self._bad_header(number, path, said)
+                bad.append((number, path, said))
             except StoreError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
-                    self._bad_header(number, path, str(error))
+                    bad.append((number, path, str(error)))
             except FileNotFoundError:
                 continue
             else:
@@ -156,6 +158,13 @@ class StoreCheck:
                 self._headers[number] = StoreFile(number, path, header.salt, low, high, size)
                 if number in self._mended:
                     self.found.append(Found(path, problem="a bit of its first page is flipped; nothing is lost"))
+        self._unused = recovery.never_used(listing, self._headers.values(), mark) if bad else None
+        for number, path, reason in bad:
+            if number == self._unused:
+                note = "never had its header, so it was never used; the next start removes it"
+                self.found.append(Found(path, "unfinished", note=note))
+            else:
+                self._bad_header(number, path, reason)
 
     def _bad_header(self, number: int, path: Path, reason: str) -> None:
         if self.running and not path.exists():
@@ -362,6 +371,10 @@ class StoreCheck:
         """Files that cannot be served; their lists beside them."""
         for number, path in segment.list_files(self.folder, segment.STORE).files:
             if number in self._headers:
+                continue
+            if number == self._unused:
+                path.unlink()
+                self._did(f"{path}: removed, it never had its header")
                 continue
             reason = next((found.damage[0].reason for found in self.found if found.path == path and found.damage), "")
             beside = recovery.list_path(self.folder, number)

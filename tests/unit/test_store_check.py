@@ -186,6 +186,39 @@ def test_torn_tail_is_no_damage(folder: Folder) -> None:
     assert folder.start().served == ALL - {29}
 
 
+@pytest.mark.parametrize("content", [b"", bytes(SIZE), bytes(100)], ids=["empty", "zeros", "short"])
+def test_a_file_that_never_had_its_header_is_a_note_and_goes(folder: Folder, content: bytes) -> None:
+    (folder.path / "clean").unlink()
+    folder.file(3).write_bytes(content)
+    for running in (False, True):
+        found = check(folder, running).found
+        assert problems(found) == {}
+        assert "never used" in next(item.note for item in found if item.path == folder.file(3))
+    recovery.list_path(folder.path, 0).unlink()  # something to repair
+    made = repaired(folder)
+    assert any("3.rdq" in action for action in made.actions)
+    assert not folder.file(3).exists()
+    folder.file(3).write_bytes(content)
+    started = folder.start()
+    assert (started.served, started.report.damaged, started.report.next_file) == (ALL, [], 4)
+    assert not folder.file(3).exists()
+    assert not (folder.path / "quarantine").exists()
+
+
+@pytest.mark.parametrize("evidence", ["list", "mark", "later file", "bytes"])
+def test_a_file_that_was_used_is_missed_though_nothing_is_in_it(folder: Folder, evidence: str) -> None:
+    gone = 1 if evidence == "later file" else 2
+    if evidence != "mark":
+        (folder.path / "clean").unlink()
+    if evidence != "list":
+        recovery.list_path(folder.path, gone).unlink()
+    folder.file(gone).write_bytes(bytes(SIZE) + b"x" if evidence == "bytes" else b"")
+    assert list(problems(check(folder).found)) == [f"{gone}.rdq"]
+    started = folder.start()
+    assert any(f"{gone}.rdq" in line for line in started.report.damaged)
+    assert (folder.path / "quarantine" / f"{gone}.rdq").exists()
+
+
 def test_strangers_and_leavings_are_notes(folder: Folder) -> None:
     (folder.path / "notes.txt").write_text("mine")
     (folder.path / "8.rdq.new").write_bytes(b"half")
