@@ -504,7 +504,7 @@ class StoreHost:
             for found in report.lists:
                 self._removers.submit(self._write_list, store, found)
         for store in self.stores:
-            thread = threading.Thread(target=self.core.commit_run, args=(store.number,), name=f"commit-{store.number}")
+            thread = threading.Thread(target=self._commit_run, args=(store.number,), name=f"commit-{store.number}")
             thread.start()
             self._committers.append(thread)
         self._scan_slots(starting=True)
@@ -883,6 +883,10 @@ class StoreHost:
                 return
             while not self._done.empty():
                 self._done.get()()
+
+    def _commit_run(self, number: int) -> None:
+        """A thread that could not start keeps its target: were that the core's, the regions could not be let go of."""
+        self.core.commit_run(number)
 
     def _end_committers(self) -> None:
         for store in self.stores[: len(self._committers)]:

@@ -131,20 +131,26 @@ def posix_open(name: str, writable: bool = True) -> Region:
 
 
 def posix_unlink(name: str) -> bool:
-    """Remove a name; mappings stay valid. Returns False when there was none."""
+    """Remove a name; mappings stay valid. Returns False when there was none. Raises RegionError."""
     try:
         posix_ipc.unlink_shared_memory(name)
     except posix_ipc.ExistentialError:
         return False
+    except posix_ipc.PermissionsError as error:
+        raise RegionError(errno.EACCES, f"no permission to remove shared memory {name} ({SHM_DIRECTORY})") from error
+    except (OSError, posix_ipc.Error) as error:
+        raise _failed(error, f"cannot remove shared memory {name}") from error
     return True
 
 
 def posix_names(prefix: str) -> list[str]:
-    """Names of existing POSIX regions that begin with `prefix` (which begins with a slash)."""
+    """Names of existing POSIX regions that begin with `prefix` (which begins with a slash). Raises RegionError."""
     try:
         entries = os.listdir(SHM_DIRECTORY)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise _failed(error, f"cannot list {SHM_DIRECTORY}") from error
     return sorted("/" + entry for entry in entries if ("/" + entry).startswith(prefix))
 
 

@@ -27,6 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import posix_ipc
+import sysv_ipc
+
 from warren.engine.errors import EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
@@ -280,6 +283,8 @@ def _child(
                 print(f"{stamp()} {role.name} finds no {lack.WORDS[lacked]}: {error}", file=sys.stderr)
         elif isinstance(error, Error):
             print(f"warren: {error}", file=sys.stderr)
+        elif isinstance(error, OSError | posix_ipc.Error | sysv_ipc.Error):  # the system refused something: no mistake
+            print(f"{stamp()} {role.name} ends: {error} ({_place(error)})", file=sys.stderr)
         else:
             traceback.print_exc()
     finally:
@@ -287,6 +292,12 @@ def _child(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _place(error: BaseException) -> str:
+    """Where an error was raised, for the log."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
 
 
 def _name_process(name: str) -> None:

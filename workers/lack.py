@@ -29,7 +29,7 @@ WORDS = {
     SHM: f"room in {SHM_DIRECTORY}",
     SEGMENTS: "System V segment (kernel.shmmni, kernel.shmall)",
     MEMORY: "memory",
-    FILES: "free descriptor, mailbox or process",
+    FILES: "free descriptor, mailbox, process or thread",
     SLOTS: "free client slot",
 }
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -66,6 +66,8 @@ def _kind(error: BaseException) -> int:
         return SLOTS
     if isinstance(error, MemoryError):
         return MEMORY
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):  # how Python says EAGAIN of a thread
+        return FILES
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, RegionError) and number in _NO_SPACE:
         return SHM

@@ -10,6 +10,7 @@ a new supervisor, which adopts what is alive (launch.py: one at a time).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -25,6 +26,7 @@ from warren.engine.errors import (
     FormatVersionError,
     LimitError,
     PermissionRefused,
+    StoreError,
     SystemLimit,
 )
 from warren.engine.message_store import StoreHost, say
@@ -79,7 +81,8 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
         host.close()
         return 1 if isinstance(refused, SystemLimit) else EXIT_DO_NOT_RESTART
     except BaseException:
-        host.close()  # ends the committers, so that the process can end
+        with contextlib.suppress(BufferError):  # frames of the error may hold the regions still; the process ends
+            host.close()  # ends the committers, so that the process can end
         raise
     host.serve()
     durable = host.stop()
@@ -93,7 +96,18 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
 
 
 def _take_lock(key: int) -> sysv_ipc.Semaphore | None:
-    """Become the node's only store server; None when another one does not go away in time."""
+    """Become the node's only store server; None when another one does not go away in time. Raises StoreError."""
+    try:
+        return _acquired(key)
+    except sysv_ipc.ExistentialError as error:
+        raise StoreError("the store lock was removed: stop the node, and start it again") from error
+    except sysv_ipc.PermissionsError as error:
+        raise PermissionRefused("the store lock belongs to another user") from error
+    except (sysv_ipc.Error, OSError) as error:
+        raise SystemLimit(f"the system gives no store lock: {error}; see kernel.sem and `ipcs -s`") from error
+
+
+def _acquired(key: int) -> sysv_ipc.Semaphore | None:
     semaphore = sysv_ipc.Semaphore(key)
     semaphore.undo = True
     semaphore.block = False  # this package has no timeout for semaphores
@@ -101,7 +115,9 @@ def _take_lock(key: int) -> sysv_ipc.Semaphore | None:
     while True:
         try:
             semaphore.acquire()
-        except sysv_ipc.BusyError:
+        except (sysv_ipc.ExistentialError, sysv_ipc.PermissionsError):
+            raise
+        except sysv_ipc.Error:  # busy, or interrupted
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.001)  # the one before us is on its way out
@@ -114,6 +130,8 @@ def _give_back(lock: sysv_ipc.Semaphore) -> None:
         lock.release()
     except sysv_ipc.ExistentialError:
         say("the store lock was removed while this server ran")
+    except (sysv_ipc.Error, OSError, MemoryError) as error:
+        say(f"the store lock was not given back ({error}): the system does that when this process has ended")
 
 
 class _SupervisorWatch:
