@@ -49,6 +49,7 @@ struct wr_log {
     void *context;
     wr_log_io io;
     void *io_context;
+    bool nameless;
 
     /* loop thread */
     wr_log_state state;
@@ -177,6 +178,8 @@ void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context) {
     log->io = *io;
     log->io_context = io_context;
 }
+
+void wr_log_set_nameless(wr_log *log) { log->nameless = true; }
 
 const wr_log_state *wr_log_look(const wr_log *log) {
     /* The state is a copy for the loop thread, refreshed here from what the committer counts. */
@@ -408,7 +411,7 @@ static int sync_file(wr_log *log, int fd) {
  * that never syncs promises nothing. */
 static int still_there(const wr_log *log, int fd) {
     struct stat found;
-    return log->may_sync && fstat(fd, &found) == 0 && found.st_nlink == 0 ? ESTALE : 0;
+    return log->may_sync && !log->nameless && fstat(fd, &found) == 0 && found.st_nlink == 0 ? ESTALE : 0;
 }
 
 static void publish_all(const wr_batch *batch, bool synced, bool head) {

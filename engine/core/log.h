@@ -85,6 +85,8 @@ typedef struct {
     int (*fdatasync)(void *io_context, int fd);
 } wr_log_io;
 void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
+/* Its files have no names, so that none can be removed while it is in use: fuzz targets use such. Before the committer runs. */
+void wr_log_set_nameless(wr_log *log);
 
 /* Have memory for a range of a shared region, which may have none yet. False: the machine has none. */
 bool wr_log_populate(uint8_t *from, uint64_t bytes);

@@ -307,6 +307,7 @@ static void setup(const uint8_t *data, size_t size) {
                           .commit_bytes = 1 << 16, .journal_files_max = 1000};
     e = wr_queue_new(&o);
     FUZZ_CHECK(e);
+    wr_log_set_nameless(e->log);
     wr_log_stop(e->log);
     wr_log_stop(e->transient_log);
     for (uint32_t s = 0; s < 2; s++) {

@@ -107,7 +107,7 @@ static void write_segments(fuzz_input *in) {
                                    .location = choice & 2 ? WR_LOCATION_STORE : WR_LOCATION_SEGMENT, .delivery_count = choice & 4 ? 3 : 0,
                                    .expires = choice & 8 ? 1ull << 40 : 0, .priority = choice >> 4 & 7u, .reason = choice >> 8 & 3u};
             wr_put64(row.entry.id, fuzz_mix(choice + at));
-            wr_segment_encode(segments[id] + (uint64_t)at * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, SALT);
+            wr_segment_encode_rows(segments[id] + (uint64_t)at * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, 1, SALT);
             alive[id][at] = 2;
             ever[id][at] = true;
         }

@@ -159,6 +159,7 @@ static void world_start(world *w, wr_store_server *memory) {
         FUZZ_CHECK(madvise(w->extent[n], WR_DENSE_EXTENT_BYTES, MADV_DONTNEED) == 0);
         FUZZ_CHECK(wr_store_open(w->server, n, r) == 0);
         wr_store_set_folder(&w->server->stores[n], w->folder_fd[n]);
+        wr_log_set_nameless(w->server->stores[n].log);
         wr_log_stop(w->server->stores[n].log);
         w->epochs[n]++;
     }
