@@ -94,7 +94,8 @@ class MessageStore:
         self._ahead: dict[int, Future[Region]] = {}  #: extents that a start will want
         self.extent_wanted = self.extent_coming = False
         self.folder_fd = -1
-        self.disk_full = False
+        self.disk_full = False  #: there is no next file
+        self.no_space = 0  #: errno of a write to the current one that found no space
         self.memory_short = False  #: the log has no memory for its images
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
         self.garbage: GarbageCollection | None = None  #: from the start on
@@ -591,6 +592,7 @@ class StoreHost:
             if events & _core.EVENT_TIMER:
                 garbage.on_timer()
                 self._look_for_memory(store)
+                self._look_for_space(store)
             if garbage.go_on():
                 self.core.kick()  # the next slice, after a round
         if events & _core.EVENT_TIMER:
@@ -607,6 +609,19 @@ class StoreHost:
             store.alarm(ALARM_MEMORY, short)
             if short:
                 say(f"there is no memory for the images of the {FOLDERS[store.number]} store: writes wait for it")
+
+    def _look_for_space(self, store: MessageStore) -> None:
+        """A write to the log finds no space, and is tried again by itself: say so, once."""
+        number = self.core.look(store.number)["no_space"]
+        if number == store.no_space:
+            return
+        store.no_space = number
+        if number:
+            self.superblock.server_set(store.number, "file_error", number)
+            say(f"{FOLDERS[store.number]} store: writes wait: the disk has no space for them: {os.strerror(number)}")
+        elif not store.disk_full:
+            say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
+        store.alarm(ALARM_DISK, bool(number) or store.disk_full)
 
     @staticmethod
     def _garbage(store: MessageStore) -> GarbageCollection:
@@ -662,8 +677,9 @@ class StoreHost:
         store.file_wanted = not look["has_next"]
         if store.disk_full:
             store.disk_full = False
-            say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
-            store.alarm(ALARM_DISK, False)
+            if not store.no_space:
+                say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
+                store.alarm(ALARM_DISK, False)
 
     def _not_made(self, store: MessageStore, number: int, error: StoreError) -> None:
         store.give_back(number)

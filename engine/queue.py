@@ -202,6 +202,7 @@ class QueueService:
     _damaged_said: int = 0
     _spill_error_said: int = 0
     _memory_short: bool = False
+    _write_refused: int = 0  #: errno of a write to a journal that found no space
     _acks_waiting: bytes = b""
     _unlink_later: list[tuple[Path, Key | None]] = field(default_factory=list)
     _listed: bool = False  #: the list of files is loaded
@@ -380,6 +381,7 @@ class QueueService:
             self._alarm("ALARM_MEMORY", self._memory_short)
             if self._memory_short:
                 self.options.say("there is no memory for the images of the journals: what publishes waits for it")
+        self._look_for_space(counters["no_space"])
         lost, damaged = counters["lost"], counters["damaged"]
         if (more := self.recovered.lost + lost + damaged) != self._lost_told:
             superblock = self.options.superblock
@@ -439,9 +441,20 @@ class QueueService:
         if short or not self._no_space - {transient}:
             self.options.superblock.server_set(self.server, "file_error", errno_of(error))
         (self._no_space.add if short else self._no_space.discard)(transient)
-        if bool(self._no_space) == before:
+        if bool(self._no_space) != before:
+            self._alarm("ALARM_DISK", bool(self._no_space or self._write_refused))
+
+    def _look_for_space(self, number: int) -> None:
+        """A write to a journal finds no space, and is tried again by itself (`number`: its errno): say so, once."""
+        if number == self._write_refused:
             return
-        self._alarm("ALARM_DISK", bool(self._no_space))
+        self._write_refused = number
+        if number:
+            self.options.superblock.server_set(self.server, "file_error", number)
+            self.options.say(f"what publishes waits: the disk has no space for the journal: {os.strerror(number)}")
+        else:
+            self.options.say("there is space for the journal again")
+        self._alarm("ALARM_DISK", bool(self._no_space or number))
 
     def _alarm(self, name: str, on: bool) -> None:
         superblock = self.options.superblock

@@ -281,7 +281,7 @@ SERVER = Struct(
         Field("error", 40, "a32", "errno that froze the durable horizon, 0 if none"),
         Field("restarts", 44, "u32", "restarts counted by the supervisor"),
         Field("alarms", 48, "a32", "ALARM_… bits that this server raises (server); the supervisor sums them up in the superblock"),
-        Field("file_error", 52, "a32", "errno for which the next file was not made, 0: that is not known; with ALARM_DISK (server)"),
+        Field("file_error", 52, "a32", "errno for which the next file was not made or a write waits, 0: that is not known; with ALARM_DISK (server)"),
         Field("lacks", 56, "a32", "LACK_…: what it lacked when it could not start, 0: nothing (supervisor)"),
         Field("sleeping", 64, "a32", "1: the server sleeps on this word (futex); whoever flips it to 0 wakes it"),
         Field("messages", 128, "a64", "messages with a positive reference count (store) or in queues (worker)"),

@@ -267,7 +267,7 @@ def _cannot_start(kind: int, who: list[str]) -> str:
 
 
 def _file_errors(superblock: Superblock) -> dict[int, list[str]]:
-    """errno → servers that run and cannot make their next file for it."""
+    """errno → servers that run and cannot make their next file for it, or cannot write to the one they have."""
     found: dict[int, list[str]] = {}
     for server in _rows(superblock, DISK):
         if not superblock.server_get(server, "lacks"):
@@ -280,7 +280,7 @@ def _no_file(number: int, who: str, free: str) -> str:
     if number in _NO_SPACE:
         quota = ": the quota of this user is used up" if number == errno.EDQUOT else ""
         return (
-            f"there is no space for the next file of the {who}{quota} ({free} are free; "
+            f"there is no space for the files of the {who}{quota} ({free} are free; "
             "a larger setting disk_free_bytes_min would have warned before)"
         )
     said = f"{os.strerror(number)}, {errno.errorcode[number]}" if number in errno.errorcode else "see its log"

@@ -1085,7 +1085,7 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsO}", "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
+    return Py_BuildValue("{sKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsi}", "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
                          (unsigned long long)e->page_ins_n, "page_outs", (unsigned long long)e->page_outs_n, "damaged", (unsigned long long)e->damaged_n, "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",
@@ -1094,7 +1094,8 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
                          (unsigned long long)state->syncs_n, "file", state->has_file ? (unsigned int)state->file : 0u, "failed",
                          state->failed, "stalled", e->stalled ? Py_True : Py_False, "resynced",
                          e->stores[0].resynced && e->stores[1].resynced ? Py_True : Py_False, "no_memory",
-                         state->no_memory || wr_log_look(e->transient_log)->no_memory ? Py_True : Py_False);
+                         state->no_memory || wr_log_look(e->transient_log)->no_memory ? Py_True : Py_False, "no_space",
+                         state->no_space ? state->no_space : wr_log_look(e->transient_log)->no_space);
 }
 
 static PyObject *engine_high(PyObject *self, PyObject *arg) {

@@ -511,7 +511,7 @@ static PyObject *server_look(PyObject *op, PyObject *number) {
     wr_store *store = store_of((ServerObject *)op, number);
     if (!store) return NULL;
     const wr_log_state *log = wr_log_look(store->log);
-    return Py_BuildValue("{sKsKsNsNsNsisKsKsKsKsKsKsKsKsNsN}", "file", (unsigned long long)log->file, "append",
+    return Py_BuildValue("{sKsKsNsNsNsisKsKsKsKsKsKsKsKsNsNsi}", "file", (unsigned long long)log->file, "append",
                          (unsigned long long)log->append, "has_file", PyBool_FromLong(log->has_file), "has_next",
                          PyBool_FromLong(log->has_next), "busy", PyBool_FromLong(log->busy), "failed", log->failed, "index_rows",
                          (unsigned long long)store->index.rows_n, "index_used", (unsigned long long)store->index.used, "index_live",
@@ -519,7 +519,7 @@ static PyObject *server_look(PyObject *op, PyObject *number) {
                          (unsigned long long)store->lost_n, "valid_bytes", (unsigned long long)store->valid_bytes, "resynced",
                          (unsigned long long)store->server->workers_resynced, "extents", (unsigned long long)store->index.extents_n,
                          "wants_extent", PyBool_FromLong(wr_index_wants_extent(&store->index)), "no_memory",
-                         PyBool_FromLong(log->no_memory));
+                         PyBool_FromLong(log->no_memory), "no_space", log->no_space);
 }
 
 /* populate(buffer): touch every page now, without the GIL; a first touch costs up to 14 us. */

@@ -14,6 +14,10 @@
  * After an error the batch and all later ones are "done" with batch.error set and without any I/O: a failed fdatasync may
  * have dropped the dirty pages, so a later success would prove nothing.
  *
+ * A pwrite that finds no space is no such error: it was refused before anything was told, its bytes stay as they are in the
+ * image, and nothing later is written before them. It is tried again until there is space, or the log is stopped. A sync
+ * that reports no space is one: what had been taken over is lost.
+ *
  * Memory of the images: a region may be made without it. Each image is ready up to `ready`, and nothing above that is ever touched:
  * the kernel is asked for pages ahead (MADV_POPULATE_WRITE fails where a touch would kill the process), by the committer while
  * it has nothing else to do, and by the loop when that was not enough. A log that nobody uses has LEAD_BYTES.
@@ -36,6 +40,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #define IDLE_NS 1000000000ull
+#define REFUSED_NS 100000000ull /* the pause before a write that found no space is tried again */
 #define REWINDS_MAX 100 /* tries to get past one page by writes that end inside it */
 
 struct wr_log {
@@ -66,7 +71,7 @@ struct wr_log {
     _Atomic uint32_t stopping;
     _Alignas(64) _Atomic uint64_t done_n;
     _Atomic uint32_t waiter_sleeps; /* wr_log_quiesce */
-    _Atomic int failed;
+    _Atomic int failed, no_space;
     _Atomic uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
     _Atomic uint64_t ready[IMAGES_MAX]; /* bytes of the image that have memory; only grows */
     _Atomic uint32_t current;           /* the loop's image */
@@ -181,12 +186,19 @@ void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context) {
 
 void wr_log_set_nameless(wr_log *log) { log->nameless = true; }
 
+static inline bool batches_full(const wr_log *log) {
+    return atomic_load_explicit(&log->posted_n, memory_order_relaxed) -
+               atomic_load_explicit(&log->done_n, memory_order_acquire) >= WR_LOG_BATCHES;
+}
+
 const wr_log_state *wr_log_look(const wr_log *log) {
     /* The state is a copy for the loop thread, refreshed here from what the committer counts. */
     wr_log_state *state = (wr_log_state *)&log->state;
     uint64_t done = atomic_load_explicit(&log->done_n, memory_order_acquire);
     state->busy = done != atomic_load_explicit(&log->posted_n, memory_order_relaxed);
+    state->full = batches_full(log);
     state->failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
+    state->no_space = atomic_load_explicit(&log->no_space, memory_order_relaxed);
     state->commits_n = atomic_load_explicit(&log->commits_n, memory_order_relaxed);
     state->syncs_n = atomic_load_explicit(&log->syncs_n, memory_order_relaxed);
     state->commit_ns_sum = atomic_load_explicit(&log->commit_ns_sum, memory_order_relaxed);
@@ -202,11 +214,6 @@ static inline bool fits(const wr_log *log, uint64_t at, uint64_t bytes) {
 
 static inline bool image_free(const wr_log *log, uint32_t image) {
     return log->image_last[image] <= atomic_load_explicit(&log->done_n, memory_order_acquire);
-}
-
-static inline bool batches_full(const wr_log *log) {
-    return atomic_load_explicit(&log->posted_n, memory_order_relaxed) -
-               atomic_load_explicit(&log->done_n, memory_order_acquire) >= WR_LOG_BATCHES;
 }
 
 static void set_appended(wr_log *log, uint64_t append) {
@@ -378,8 +385,19 @@ void wr_log_stop(wr_log *log) {
 
 /* ---- committer ---- */
 
+/* A write found no space: wait a moment, or for anything that is posted. False: the log is to end, so it is given up. */
+static bool wait_for_space(wr_log *log, int error, _Atomic uint32_t *bell) {
+    if (atomic_exchange_explicit(&log->no_space, error, memory_order_relaxed) != error && bell) wr_bell_ring(bell);
+    atomic_store_explicit(&log->committer_sleeps, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    bool stopping = atomic_load_explicit(&log->stopping, memory_order_acquire);
+    if (!stopping) wr_futex_wait(&log->committer_sleeps, 1, REFUSED_NS);
+    atomic_store_explicit(&log->committer_sleeps, 0, memory_order_relaxed);
+    return !stopping;
+}
+
 /* Write all of [from, to). Short writes go on where they ended; where O_DIRECT refuses that place, at the start of its page. */
-static int write_all(wr_log *log, const wr_batch *batch) {
+static int write_all(wr_log *log, const wr_batch *batch, _Atomic uint32_t *bell) {
     const uint8_t *image = image_at(log, batch->image);
     uint64_t at = batch->from;
     int rewinds = 0;
@@ -393,10 +411,14 @@ static int write_all(wr_log *log, const wr_batch *batch) {
         } else if (errno == EINVAL && at % WR_PAGE_BYTES && rewinds < REWINDS_MAX) {
             rewinds++;
             at &= ~(uint64_t)(WR_PAGE_BYTES - 1);
+        } else if (errno == ENOSPC || errno == EDQUOT) {
+            int error = errno;
+            if (!wait_for_space(log, error, bell)) return error;
         } else if (errno != EINTR) {
             return errno;
         }
     }
+    atomic_store_explicit(&log->no_space, 0, memory_order_relaxed);
     return 0;
 }
 
@@ -418,11 +440,11 @@ static void publish_all(const wr_batch *batch, bool synced, bool head) {
     for (uint32_t i = 0; i < batch->horizons_n; i++) wr_horizon_publish(&batch->horizons[i], true, synced, head);
 }
 
-static void commit(wr_log *log, wr_batch *batch) {
+static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
     uint64_t began = wr_now_ns();
     int error = atomic_load_explicit(&log->failed, memory_order_relaxed);
     if (!error && batch->to > batch->from) {
-        error = write_all(log, batch);
+        error = write_all(log, batch, bell);
         if (!error) {
             log->dirty = true;
             atomic_fetch_add_explicit(&log->bytes_written, batch->to - batch->from, memory_order_relaxed);
@@ -486,7 +508,7 @@ void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) {
         bool stopping = atomic_load_explicit(&log->stopping, memory_order_acquire);
         /* SYNC batch-posted */
         if (done < atomic_load_explicit(&log->posted_n, memory_order_acquire)) {
-            commit(log, &log->batches[done % WR_LOG_BATCHES]);
+            commit(log, &log->batches[done % WR_LOG_BATCHES], bell);
             /* SYNC batch-done */
             atomic_store_explicit(&log->done_n, ++done, memory_order_release);
             if (bell) wr_bell_ring(bell);

@@ -19,7 +19,8 @@
  *   sealed of the current file, lies whatever the blocks held before (a recycled file): readers go by frames, never by zeros.
  *   A padding frame names how much of its file was synced when it was made (wr_frame_vouch): a hole that none behind it
  *   vouches for is a torn batch, which was never confirmed; another one is damage.
- *   After a failed write or sync `failed` holds the errno for ever: nothing later is confirmed (rule S7). So it is with ESTALE
+ *   A write that finds no space waits for it: batches are done in order, so nothing behind it is written or confirmed.
+ *   After another failed write, or a failed sync, `failed` holds the errno for ever: nothing later is confirmed (rule S7). So it is with ESTALE
  *   when the file has no name any more, because somebody removed it while it is in use.
  */
 #ifndef WR_LOG_H
@@ -65,7 +66,9 @@ typedef struct {
     bool unsealed_sync;       /* some appended frame since the last seal wants sync */
     bool busy;                /* a batch is posted or running */
     bool no_memory;           /* the last wr_log_reserve found no memory for the image: it works again when there is some */
+    bool full;                /* no slot for another batch: there is one when the bell rings */
     int failed;
+    int no_space;             /* errno of a write that finds no space (ENOSPC, EDQUOT) and is tried again, 0: none is */
     uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
 } wr_log_state;
 

@@ -465,7 +465,7 @@ static void seal(wr_store *store) {
 
 static bool wants_seal(const wr_store *store, bool more, uint64_t now) {
     const wr_log_state *state = wr_log_look(store->log);
-    if (state->failed) return false;
+    if (state->failed || state->full) return false;
     uint64_t bytes = unsealed_bytes(store);
     bool want = store->want_sync || store->want_written;
     if (!bytes && !store->effects && !want) return false;

@@ -157,7 +157,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x0a2a8fe572aa4f4cull
+#define WR_LAYOUT_HASH 0x5e041089621d0a99ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -281,7 +281,7 @@ typedef struct {
     _Atomic uint32_t error; /* errno that froze the durable horizon, 0 if none */
     uint32_t restarts; /* restarts counted by the supervisor */
     _Atomic uint32_t alarms; /* ALARM_… bits that this server raises (server); the supervisor sums them up in the superblock */
-    _Atomic uint32_t file_error; /* errno for which the next file was not made, 0: that is not known; with ALARM_DISK (server) */
+    _Atomic uint32_t file_error; /* errno for which the next file was not made or a write waits, 0: that is not known; with ALARM_DISK (server) */
     _Atomic uint32_t lacks; /* LACK_…: what it lacked when it could not start, 0: nothing (supervisor) */
     uint8_t pad0_[4];
     _Atomic uint32_t sleeping; /* 1: the server sleeps on this word (futex); whoever flips it to 0 wakes it */

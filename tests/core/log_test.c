@@ -6,6 +6,7 @@
 #include "log.h"
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -431,7 +432,7 @@ typedef struct {
     bench *b;
     uint64_t written_seen, synced_seen; /* words of the link at the last fdatasync */
 } faults;
-enum { FINE, SHORT, WRITE_EIO, SYNC_EIO, NOTHING, REMOVED, REMOVED_LATE };
+enum { FINE, SHORT, WRITE_EIO, SYNC_EIO, NOTHING, REMOVED, REMOVED_LATE, NO_SPACE, QUOTA, HALF, SYNC_NO_SPACE };
 
 static ssize_t faulty_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
     faults *f = context;
@@ -444,6 +445,13 @@ static ssize_t faulty_pwrite(void *context, int fd, const void *from, size_t n, 
         return pwrite(fd, from, n > 4096 ? n - 1536 : n, at);
     case WRITE_EIO:
         return errno = EIO, -1;
+    case NO_SPACE:
+        return errno = ENOSPC, -1;
+    case QUOTA:
+        return errno = EDQUOT, -1;
+    case HALF: /* each call finds room for one page only, and the next one for none */
+        if (call % 2) return errno = ENOSPC, -1;
+        return pwrite(fd, from, n > 4096 ? 4096 : n, at);
     case NOTHING:
         return 0;
     case REMOVED:
@@ -460,6 +468,7 @@ static int faulty_fdatasync(void *context, int fd) {
     f->synced_seen = word(&f->b->view.links[0].synced);
     if (atomic_fetch_add(&f->syncs_n, 1) % 2 == 0 && atomic_load(&f->mode) == SHORT) return errno = EINTR, -1;
     if (atomic_load(&f->mode) == SYNC_EIO) return errno = EIO, -1;
+    if (atomic_load(&f->mode) == SYNC_NO_SPACE) return errno = ENOSPC, -1;
     if (atomic_load(&f->mode) == REMOVED_LATE) CHECK(unlink(path_of(0)) == 0);
     return fdatasync(fd);
 }
@@ -518,8 +527,76 @@ static void one_failure(uint32_t mode, int expected) {
     horizon.sequence = 3;
     CHECK(wr_log_seal(b.log, true, 0, &horizon, 1) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
     CHECK(atomic_load(&f.writes_n) == writes && atomic_load(&f.syncs_n) == syncs);
-    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == (mode == SYNC_EIO || mode == REMOVED_LATE ? 2 : 1));
+    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == (mode == SYNC_EIO || mode == SYNC_NO_SPACE || mode == REMOVED_LATE ? 2 : 1));
     CHECK(word(&((wr_image *)b.region)[0].durable) == 2 * 4096);
+    end(&b);
+}
+
+/* A write that finds no space is tried again: nothing is confirmed meanwhile, everything afterwards, in order. */
+static void no_space(uint32_t mode, int expected) {
+    static bench b;
+    faults f = {.mode = FINE, .b = &b};
+    begin(&b, 2, true, NULL, NULL);
+    wr_log_set_io(b.log, &faulty, &f);
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY) == 0 && offer(&b, O_WRONLY) == 0);
+    uint64_t file, offset;
+    wr_horizon horizon = {&b.view, 0, 1};
+    wr_link *link = &b.view.links[0];
+    CHECK(put(&b, 0, 50, true, &file, &offset) && wr_log_seal(b.log, true, 0, &horizon, 1) == 0);
+    CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0 && word(&link->synced) == 1);
+    atomic_store(&f.mode, mode);
+    uint64_t n = 1;
+    for (; !wr_log_look(b.log)->full; n++) { /* batches pile up behind the first one, up to the last slot */
+        CHECK(n < 100 && put(&b, n, 200, true, &file, &offset));
+        horizon.sequence = n + 1;
+        CHECK(wr_log_seal(b.log, n % 2, 0, &horizon, 1) == 0);
+    }
+    horizon.sequence = n + 1;
+    CHECK(wr_log_seal(b.log, true, 0, &horizon, 1) == EAGAIN);
+    uint32_t writes = atomic_load(&f.writes_n);
+    while (wr_log_look(b.log)->no_space != expected || atomic_load(&f.writes_n) < writes + 3) sched_yield(); /* it is tried */
+    CHECK(wr_log_quiesce(b.log, 1) == ETIMEDOUT && !wr_log_look(b.log)->failed);
+    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == 1);
+    atomic_store(&f.mode, FINE);
+    CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0);
+    CHECK(!wr_log_look(b.log)->failed && !wr_log_look(b.log)->no_space && !wr_log_look(b.log)->full);
+    CHECK(wr_log_seal(b.log, true, 0, &horizon, 1) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
+    CHECK(word(&link->head) == n + 1 && word(&link->synced) == n + 1 && word(&link->written) == n + 1);
+    CHECK(count_files(&b) == n);
+    end(&b);
+}
+
+/* Room comes page by page: what was written goes on where it ended. */
+static void little_space(void) {
+    static bench b;
+    faults f = {.mode = HALF, .b = &b};
+    begin(&b, 2, true, NULL, NULL);
+    wr_log_set_io(b.log, &faulty, &f);
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY) == 0);
+    uint64_t file, offset;
+    CHECK(put(&b, 0, 3 * 4096, true, &file, &offset) && wr_log_seal(b.log, true, 0, NULL, 0) == 0);
+    CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0 && !wr_log_look(b.log)->failed && !wr_log_look(b.log)->no_space);
+    CHECK(count_files(&b) == 1);
+    end(&b);
+}
+
+/* A log that is to end does not wait for space: the batch has failed, and nothing of it was confirmed. */
+static void no_space_at_the_end(void) {
+    static bench b;
+    faults f = {.mode = NO_SPACE, .b = &b};
+    begin(&b, 2, true, NULL, NULL);
+    wr_log_set_io(b.log, &faulty, &f);
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY) == 0);
+    uint64_t file, offset;
+    wr_horizon horizon = {&b.view, 0, 1};
+    CHECK(put(&b, 0, 50, true, &file, &offset) && wr_log_seal(b.log, true, 0, &horizon, 1) == 0);
+    while (!wr_log_look(b.log)->no_space) sched_yield();
+    wr_log_stop(b.log);
+    CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0 && wr_log_look(b.log)->failed == ENOSPC);
+    CHECK(word(&b.view.links[0].written) == 0 && word(&b.view.links[0].head) == 0);
     end(&b);
 }
 
@@ -625,9 +702,14 @@ int main(int argc, char **argv) {
     horizons();
     one_failure(WRITE_EIO, EIO);
     one_failure(SYNC_EIO, EIO);
+    one_failure(SYNC_NO_SPACE, ENOSPC); /* what was taken over and then found no space is lost */
     one_failure(NOTHING, EIO);
     one_failure(REMOVED, ESTALE); /* somebody removed the file while it is in use */
     one_failure(REMOVED_LATE, ESTALE);
+    no_space(NO_SPACE, ENOSPC);
+    no_space(QUOTA, EDQUOT);
+    little_space();
+    no_space_at_the_end();
     real_failure(EBADF, false);
     real_failure(EFBIG, true);
     three_threads(10000, true);

@@ -54,6 +54,25 @@ def test_what_was_found_stays_mended(campaign: Campaign, text: str, seed: int) -
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize(
+    "text",
+    [
+        "work/store/write/store/ENOSPC/1/ever/lift",
+        "work/worker/write/journal/EDQUOT/1/ever/lift",
+    ],
+)
+def test_a_write_without_space_goes_on_when_there_is_some(campaign: Campaign, text: str) -> None:
+    """Of a log whose file is there: nothing is lost, and nobody has to start the node again."""
+    answer = campaign.lanes[0].ask(do="session", cases=[text], seed=campaign.report.seed)
+    assert "failed" not in answer, answer
+    assert answer["violations"] == [], answer
+    (case,) = answer["cases"]
+    assert case["violations"] == [], answer
+    assert case["fired"] > 1, answer
+    assert not case["started"], answer
+
+
+@pytest.mark.crash
 def test_nothing_confirmed_is_lost(campaign: Campaign) -> None:
     """Of every kind of call some fail, once each."""
     counts = campaign.counts()
@@ -203,7 +222,7 @@ def test_the_ledger_knows_what_is_missing(tmp_path: Path) -> None:
         *("i small 1 2 3", "c small 1 3", "r small 3 0", "r small 3 1"),
         *("i small 10001", "r small 10001 0", "r small 2 0"),  # another publisher's order is its own
         *("w 0a 50", "k 0a", "w 0b 60", "k 0b", "x 0b", "d 0b", "w 0c 70", "x 0c", "d 0c"),
-        *("A disk: full", "e put DiskFull: no space", "z"),
+        *("A disk: full", "e put DiskFull: no space", "e put small TimedOut: it: 1 s", "z"),
     )
     assert ledger.complaints == ["order: small 2 came after 3"]
     assert ledger.missing("small") == [1]
@@ -211,4 +230,4 @@ def test_the_ledger_knows_what_is_missing(tmp_path: Path) -> None:
     assert ledger.missing("small") == []
     assert ledger.held() == {b"\n": (50, 1), b"\x0b": (60, 0)}  # a write that nobody confirmed may still come
     assert ledger.alarms == ["disk: full"]
-    assert ledger.errors == {"DiskFull": 1}
+    assert ledger.errors == {"DiskFull": 1, "TimedOut": 1}

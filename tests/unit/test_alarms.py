@@ -181,7 +181,7 @@ def test_servers_alarms_name_the_server(world: World) -> None:
     assert world.check() == DISK
     (row,) = alarms.described(world.superblock)
     assert row["servers"] == ["worker-0"]
-    assert "no space for the next file of the worker-0" in row["text"]
+    assert "no space for the files of the worker-0" in row["text"]
     assert "100 GiB are free" in row["text"]
     world.superblock.server_set(2, "alarms", 0)
     assert world.check() == 0, "what a server takes back ends at once"

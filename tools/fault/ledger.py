@@ -49,7 +49,7 @@ class Ledger:
             elif letter in "wkxd":
                 self._store(letter, words)
             elif letter == "e":
-                self.errors[words[1].rstrip(":")] += 1
+                self.errors[rest.partition(":")[0].split()[-1]] += 1  # "put small DiskFull: …"
             elif letter == "A":
                 self.alarms.append(rest)
             elif letter == "b":
