@@ -105,8 +105,21 @@ static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool
     return -1;
 }
 
+/* A worker could not take a message. Its disk, or that of a store, is why when one has failed: then the hook says so. */
+static int raise_not_taken(ClientObject *c, uint32_t worker) {
+    if (c->open && !c->ended && c->forks == wr_forks) {
+        const uint32_t servers[] = {worker, WR_SERVER_STORE_PERSISTENT, WR_SERVER_STORE_TRANSIENT};
+        for (size_t i = 0; i < sizeof servers / sizeof *servers; i++) {
+            wr_server *server = wr_superblock_server(c->a.port.super, servers[i]);
+            if (atomic_load_explicit(&server->error, memory_order_acquire) && wr_hook(c, WR_HOOK_FROZEN, servers[i], "")) return -1;
+        }
+    }
+    return wr_raise("StoreError", "the worker could not take the message: see warren status");
+}
+
 int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates) {
     bool error = false, none = false, unknown = false;
+    uint32_t by = 0;
     Py_ssize_t refused_n = 0;
     uint64_t *refused = NULL, messages_n = 0, doubles_n = 0;
     for (uint32_t i = 0; i < runs_n; i++) {
@@ -125,14 +138,14 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
         refused = more;
         for (uint32_t k = 0; k < n; k++) {
             if (found[k].result == WR_RESULT_REFUSED) refused[refused_n++] = run->index + (found[k].sequence - run->first);
-            error |= found[k].result == WR_RESULT_ERROR;
+            if (found[k].result == WR_RESULT_ERROR) error = true, by = run->server;
             none |= found[k].result == WR_RESULT_NO;
             doubles_n += found[k].result == WR_RESULT_DUPLICATE;
         }
     }
     int answer = 0;
     if (duplicates) *duplicates = doubles_n;
-    if (error) answer = wr_raise("StoreError", "the worker could not take the message: see warren status");
+    if (error) answer = raise_not_taken(c, by);
     else if (none) answer = wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
     else if (refused_n) answer = raise_full(refused, refused_n, messages_n, batch);
     else if (unknown)

@@ -479,7 +479,11 @@ static outcome publish(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_
         if (wr_queue_room(e, q, q->next)) return WAIT;
         to->queues[to->queues_n++] = q;
     }
-    if (durable.queues_n && wr_log_look(e->log)->failed) return answer(record, WR_RESULT_ERROR);
+    if (durable.queues_n && wr_log_look(e->log)->failed) {
+        /* Before the answer: the client looks there for the cause. */
+        atomic_store_explicit(&e->me->error, (uint32_t)wr_log_look(e->log)->failed, memory_order_release);
+        return answer(record, WR_RESULT_ERROR);
+    }
     if (transient.queues_n && wr_log_look(e->transient_log)->failed) return answer(record, WR_RESULT_ERROR);
     /* Before its frame: a worker that is killed behind the frame has told its successor what it cannot see in the frame. */
     if (refused.queues_n) answer(record, WR_RESULT_REFUSED);

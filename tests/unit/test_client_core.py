@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from warren.engine import _core
-from warren.engine.errors import ClosedError, LimitError, MessageTooLarge, PeerLost, TimedOut, UsageError
-from warren.ipc.layout import CONSTANTS, DELIVERY
+from warren.engine.errors import (
+    ClosedError,
+    LimitError,
+    MessageTooLarge,
+    PeerLost,
+    StoreError,
+    SyncFailed,
+    TimedOut,
+    UsageError,
+)
+from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 
 from support.fake_server import WORKER, FakeNode
 from support.waiting import wait_until
@@ -190,6 +199,30 @@ def test_a_dropped_message_is_told(node: FakeNode, handle: _core.QueueHandle) ->
     node.finish(WORKER)
     thread.join(10)
     assert type(outcome[0]).__name__ == "QueueNotFound"
+
+
+@pytest.mark.parametrize("failed", [SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, WORKER])
+def test_a_message_that_a_failed_disk_refused_is_told_with_its_cause(
+    node: FakeNode, handle: _core.QueueHandle, failed: int
+) -> None:
+    node.raising[_core.HOOK_FROZEN] = SyncFailed("the disk")
+    confirm = handle.put(b"x", NONE, None, None, False)
+    assert confirm is not None
+    node.result(WORKER, 0, CONSTANTS["RESULT_ERROR"])
+    node.finish(WORKER)
+    node.set_server(failed, "error", 5)
+    with pytest.raises(SyncFailed, match="the disk"):
+        confirm.result(10.0)
+    assert node.trouble[-1][:2] == (_core.HOOK_FROZEN, failed)
+
+
+def test_a_message_that_was_not_taken_without_a_failed_disk(node: FakeNode, handle: _core.QueueHandle) -> None:
+    confirm = handle.put(b"x", NONE, None, None, False)
+    assert confirm is not None
+    node.result(WORKER, 0, CONSTANTS["RESULT_ERROR"])
+    node.finish(WORKER)
+    with pytest.raises(StoreError, match="could not take the message"):
+        confirm.result(10.0)
 
 
 def test_alarms_block(node: FakeNode, handle: _core.QueueHandle) -> None:
