@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from warren.engine import _core, atomic_file, queue_files, queue_index, segment
+from warren.engine import _core, atomic_file, quarantine, queue_files, queue_index, segment
 from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError, UsageError, errno_of
 from warren.engine.formats import FILE_JOURNAL, LISTED_DATA, LISTED_JOURNAL, LISTED_SUBSCRIPTIONS
 from warren.engine.queue_arguments import QueueArguments
@@ -200,6 +200,7 @@ class QueueService:
     _lost_said: int = 0
     _lost_told: int = 0
     _damaged_said: int = 0
+    _unreadable_said: int = 0
     _spill_error_said: int = 0
     _memory_short: bool = False
     _write_refused: int = 0  #: errno of a write to a journal that found no space
@@ -383,7 +384,8 @@ class QueueService:
                 self.options.say("there is no memory for the images of the journals: what publishes waits for it")
         self._look_for_space(counters["no_space"])
         lost, damaged = counters["lost"], counters["damaged"]
-        if (more := self.recovered.lost + lost + damaged) != self._lost_told:
+        unreadable = counters["unreadable"]
+        if (more := self.recovered.lost + lost + damaged + unreadable) != self._lost_told:
             superblock = self.options.superblock
             superblock.server_set(
                 self.server, "lost_n", superblock.server_get(self.server, "lost_n") + more - self._lost_told
@@ -398,6 +400,8 @@ class QueueService:
                 "damaged; check the disk"
             )
             self._damaged_said = damaged
+        if unreadable != self._unreadable_said:
+            self._tell_unreadable(unreadable)
         spill_error = counters["spill_error"]
         if spill_error != self._spill_error_said:
             self._spill_error_said = spill_error
@@ -407,6 +411,30 @@ class QueueService:
                     f"{os.strerror(spill_error)}"
                 )
         self.options.timer()
+
+    def _tell_unreadable(self, n: int) -> None:
+        """Name the messages that consumers found damaged, and write them down for people."""
+        found = self.engine.unreadable(self._unreadable_said)
+        if more := n - self._unreadable_said - len(found):
+            self.options.say(f"{more} messages dropped: they are damaged; the next lines name the last of them only")
+        self._unreadable_said = n
+        folder, parts = self.options.folder, []
+        for queue, sequence, location, file, offset, size in found:
+            where = f"message {sequence} of queue {queue}"
+            if location >= CONSTANTS["LOCATION_STORE"]:
+                self.options.say(f"{where} dropped: its body in the store is damaged; `warren check` names the place")
+                continue
+            of_kind = {
+                CONSTANTS["LOCATION_SEGMENT"]: folder.data_file,
+                CONSTANTS["LOCATION_JOURNAL"]: folder.journal_file,
+                CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]: folder.transient_file,
+            }
+            path = of_kind[location](file)
+            self.options.say(f"{where} dropped: its {size} bytes in {path} at {offset} are damaged")
+            name = str(path.relative_to(folder.path))
+            parts.append(quarantine.Entry(name, offset, offset + size, f"{where}, damaged", 1, size))
+        if parts:
+            self._index.ask(partial(quarantine.note, folder.path, *parts), lambda _: None)
 
     # ---- journal files ----
 

@@ -144,7 +144,8 @@ CONSTANTS: dict[str, int] = {
     "FLAG_REQUEUE": 16,
     "FLAG_ROUTES": 32,
     "FLAG_DEDUPLICATE": 64,
-    "FLAG_UNSEEN": 128,  # of a NACK with FLAG_REQUEUE: nobody was handed it, so its delivery does not count
+    # of a NACK with FLAG_REQUEUE: nobody was handed it, so its delivery does not count; without: its bytes are damaged
+    "FLAG_UNSEEN": 128,
     # result word of a command record; the server writes it before it publishes `processed`
     "RESULT_NONE": 0,
     "RESULT_OK": 1,

@@ -281,7 +281,7 @@ class Queue:
     def get(self, timeout: float | None = None, *, ahead: bool = True) -> Message:
         """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end, 0: look);
         QueueNotFound (it was deleted, meanwhile too), ClosedError, PeerLost, LimitError (too many unacked),
-        CorruptRecord (its body is damaged).
+        CorruptRecord (its body is damaged: it is counted as lost, and the next call goes on behind it).
 
         A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
         costs a round trip, and what an earlier get has ahead returns first.

@@ -101,7 +101,8 @@ static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slo
     return 0;
 }
 
-static int corrupt(const wr_delivery *d, const char *reason) {
+/* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a start. */
+static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
     const char *folder = d->location == WR_LOCATION_SEGMENT             ? "segments"
                          : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
                                                                         : "journal";
@@ -109,12 +110,15 @@ static int corrupt(const wr_delivery *d, const char *reason) {
     PyObject *error = NULL;
     if (module)
         error = d->location >= WR_LOCATION_STORE
-                    ? PyObject_CallMethod(module, "StoreError", "s", "a message body is not in the store: run warren check")
+                    ? PyObject_CallMethod(module, "StoreError", "s",
+                                          lost ? "a message body in the store is damaged: the message is lost and not delivered again, run warren check"
+                                               : "a message body is not in the store: run warren check")
                     : PyObject_CallMethod(module, "CorruptRecord", "NIsN",
                                           PyUnicode_FromFormat("%s/%u.%s", folder, d->file,
                                                                d->location == WR_LOCATION_SEGMENT ? "dat" : "jnl"),
                                           d->offset, "the frame of a message",
-                                          PyUnicode_FromFormat("bad %s (run warren check)", reason));
+                                          PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
+                                                                    : "bad %s (run warren check)", reason));
     if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
     Py_XDECREF(module);
@@ -149,7 +153,7 @@ static PyObject *deliver(HandleObject *h, const wr_delivery *d, PyObject *body, 
 /* A message from its two parts, lying behind each other. */
 static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint8_t *bytes, uint32_t length, uint32_t meta_length) {
     if (meta_length > length) {
-        corrupt(d, "length");
+        corrupt(d, "length", false);
         return NULL;
     }
     PyObject *body = PyBytes_FromStringAndSize((const char *)bytes + meta_length, (Py_ssize_t)(length - meta_length));
@@ -162,13 +166,16 @@ static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint
 }
 
 /* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it lies in a
- * delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the deadline, but a second at least. */
-static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held, uint64_t deadline) {
+ * delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the deadline, but a second at least. *lost: with
+ * the exception, if its bytes are damaged. */
+static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held, uint64_t deadline, bool *lost) {
     ClientObject *c = h->client;
     uint32_t server = h->server;
     const char *reason = "place";
-    for (int attempt = 0; attempt < (d->location >= WR_LOCATION_STORE ? STORE_TRIES : LOCATE_TRIES); attempt++) {
-        int error = ENOENT;
+    int error = ENOENT;
+    /* What is not there may be about to come; bytes that are there and wrong are not. */
+    for (int attempt = 0; attempt < (d->location >= WR_LOCATION_STORE && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
+        error = ENOENT;
         if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
             uint8_t *bytes;
             uint32_t length;
@@ -212,17 +219,20 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
                 return NULL;
             }
         }
-        if (error != ENOENT && error != EBADMSG) {
+        if (error != ENOENT && error != EBADMSG && error != EUCLEAN) {
             wr_raise_errno(error, "cannot read the body of a message");
             return NULL;
         }
         if (!held) break;
         uint64_t least = wr_now_ns() + FULL_NS;
-        error = locate(c, server, d, slot, !deadline ? WR_CALL_DEADLINE : deadline < least ? least : deadline);
-        if (error) return NULL; /* -1: exception; ENOENT: gone */
+        if (locate(c, server, d, slot, !deadline ? WR_CALL_DEADLINE : deadline < least ? least : deadline))
+            return NULL; /* an exception, or it is gone */
         if (attempt && wr_nap(c, attempt < 6 ? 1000000ull << attempt : 64000000)) return NULL;
     }
-    if (held) corrupt(d, reason);
+    if (held) {
+        *lost = error == EBADMSG; /* the file is there, and is what its first page says */
+        corrupt(d, reason, *lost);
+    }
     return NULL;
 }
 
@@ -237,17 +247,27 @@ static void push_back(HandleObject *h, const wr_pending *p) {
         wr_port_submit(&h->client->a.port, h->server);
 }
 
-/* The next pending message; NULL without an exception when there is none. */
-static PyObject *hand_out(HandleObject *h, uint64_t deadline) {
+/* The worker counts a message as lost whose bytes are damaged, and its queue goes on. Without room for that now it stays held. */
+static void give_up(HandleObject *h, uint64_t tag) {
+    wr_condition blocked;
+    if (!wr_attachment_settle(&h->client->a, &h->consumer, WR_OP_NACK, WR_FLAG_UNSEEN, &tag, 1, &blocked))
+        wr_port_submit(&h->client->a.port, h->server);
+}
+
+/* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else that of a damaged
+ * message is met again by the next call. */
+static PyObject *hand_out(HandleObject *h, uint64_t deadline, bool alone) {
     wr_taker *c = &h->consumer;
     while (wr_taker_pending(c)) {
         wr_pending p;
         memcpy((void *)&p, (void *)&c->pending[c->pending_first++ & (c->pending_size - 1)], sizeof p);
         if (wr_taker_pending(c)) __builtin_prefetch(&c->pending[c->pending_first & (c->pending_size - 1)]);
-        PyObject *message = fetch(h, &p.delivery, p.slot, true, deadline);
+        bool lost = false;
+        PyObject *message = fetch(h, &p.delivery, p.slot, true, deadline, &lost);
         if (!message) {
             if (!PyErr_Occurred()) continue;
-            /* A damaged message stays held (and is returned when we go); after anything else it is the next one again. */
+            /* A message that cannot be read stays held (and is returned when we go) unless it is lost; after anything else it is the next
+             * one again. */
             PyObject *type, *value, *trace;
             PyErr_Fetch(&type, &value, &trace);
             PyObject *errors = PyImport_ImportModule("warren.engine.errors");
@@ -257,7 +277,10 @@ static PyObject *hand_out(HandleObject *h, uint64_t deadline) {
             Py_XDECREF(damaged);
             Py_XDECREF(limit);
             Py_XDECREF(errors);
-            if (!keep && !h->client->ended && h->registered) push_back(h, &p);
+            if (!h->client->ended && h->registered) {
+                if (!keep || (lost && !alone)) push_back(h, &p);
+                else if (lost) give_up(h, p.delivery.sequence);
+            }
             PyErr_Restore(type, value, trace);
             return NULL;
         }
@@ -420,7 +443,7 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
         if (enter(h) || up_to_date(h) || register_consumer(h)) return NULL;
         if (!wr_taker_pending(&h->consumer) && intake(h)) return NULL;
         if (wr_taker_pending(&h->consumer)) {
-            PyObject *message = hand_out(h, deadline);
+            PyObject *message = hand_out(h, deadline, true);
             if (message || PyErr_Occurred()) return message;
             continue;
         }
@@ -583,7 +606,7 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
             h->inside++;
             if (error || !wr_taker_pending(&h->consumer)) break;
         }
-        message = hand_out(h, deadline);
+        message = hand_out(h, deadline, false);
     }
     h->inside--;
     if (PyErr_Occurred()) {
@@ -610,7 +633,7 @@ int wr_handle_enter(HandleObject *h) { return enter(h); }
 
 int wr_handle_intake(HandleObject *h) { return register_consumer(h) || intake(h) ? -1 : 0; }
 
-PyObject *wr_handle_hand_out(HandleObject *h) { return hand_out(h, 0); }
+PyObject *wr_handle_hand_out(HandleObject *h, bool alone) { return hand_out(h, 0, alone); }
 
 bool wr_handle_in_memory(const HandleObject *h) {
     const wr_taker *c = &h->consumer;
@@ -931,7 +954,8 @@ PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     for (Py_ssize_t i = 0; list && i < n; i++) {
         wr_delivery d;
         memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
-        PyObject *message = fetch(h, &d, 0, false, WR_CALL_DEADLINE);
+        bool lost;
+        PyObject *message = fetch(h, &d, 0, false, WR_CALL_DEADLINE, &lost);
         if (message) ((DeliveryObject *)message)->settled = true; /* looked at, not held */
         else if (PyErr_Occurred()) Py_CLEAR(list);
         else message = Py_NewRef(Py_None);
@@ -940,7 +964,7 @@ PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     return list;
 }
 
-/* Metadata and payload of a row into their places. 0, ENOENT or EBADMSG (not where the row says), -1. */
+/* Metadata and payload of a row into their places. 0, ENOENT, EBADMSG or EUCLEAN (not where the row says), -1. */
 static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_t *body) {
     ClientObject *c = h->client;
     uint32_t length = d->body_length - d->meta_length;
@@ -1003,7 +1027,7 @@ PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
         memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
         int error = read_row(h, &d, to[5] + meta_at, to[3] + value_at);
         if (error < 0) goto done;
-        if (error == ENOENT || error == EBADMSG) break;
+        if (error == ENOENT || error == EBADMSG || error == EUCLEAN) break;
         if (error) {
             wr_raise_errno(error, "cannot read the body of a message");
             goto done;

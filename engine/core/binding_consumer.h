@@ -28,7 +28,7 @@ typedef struct {
 /* Each of these: -1 (or NULL) with an exception. */
 int wr_handle_enter(HandleObject *h);           /* can it be used? */
 int wr_handle_intake(HandleObject *h);          /* what was pushed, into `pending` */
-PyObject *wr_handle_hand_out(HandleObject *h);  /* the next pending message; NULL without an exception: none */
+PyObject *wr_handle_hand_out(HandleObject *h, bool alone); /* the next pending message; NULL without an exception: none */
 bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
 bool wr_handle_quiet(const HandleObject *h);    /* nothing is asked for, and nothing more can come of what was */
 int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked);

@@ -1080,12 +1080,29 @@ static PyObject *engine_settled(PyObject *self, PyObject *none) {
                            !state->busy && !state->failed);
 }
 
+/* (queue, sequence, location, file, offset, frame length) of the last messages that consumers found damaged, of which `told` are known. */
+static PyObject *engine_unreadable(PyObject *self, PyObject *arg) {
+    unsigned long long told = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    if (e->unreadable_n > WR_LOST_ROWS && told < e->unreadable_n - WR_LOST_ROWS) told = e->unreadable_n - WR_LOST_ROWS;
+    PyObject *list = PyList_New(0);
+    for (; list && told < e->unreadable_n; told++) {
+        const wr_delivery *d = &e->unreadable[told % WR_LOST_ROWS];
+        PyObject *item = Py_BuildValue("IKiIII", d->queue, (unsigned long long)d->sequence, (int)d->location, d->file, d->offset, d->frame_length);
+        if (!item || PyList_Append(list, item)) Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
 static PyObject *engine_counters(PyObject *self, PyObject *none) {
     (void)none;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsi}", "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
+    return Py_BuildValue("{sKsKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsi}", "unreadable", (unsigned long long)e->unreadable_n, "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
                          (unsigned long long)e->page_ins_n, "page_outs", (unsigned long long)e->page_outs_n, "damaged", (unsigned long long)e->damaged_n, "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",
@@ -1131,7 +1148,7 @@ static PyMethodDef engine_methods[] = {
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
     {"look_at_rows", engine_look_at_rows, METH_O | METH_STATIC, NULL}, {"place_rows", engine_place_rows, METH_VARARGS | METH_STATIC, NULL},
     {"groups_of_rows", engine_groups_of_rows, METH_O | METH_STATIC, NULL}, {"write_rows", engine_write_rows, METH_VARARGS | METH_STATIC, NULL},
-    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(high, METH_O), {NULL, NULL, 0, NULL}};
+    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
 
 static PyTypeObject engine_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.QueueEngine",

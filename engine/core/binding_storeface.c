@@ -630,9 +630,9 @@ static int fetch(ClientObject *c, int i, const uint8_t id[16], PyObject **object
         if (object) Py_CLEAR(*object);
         else free(to);
         if (error == EBADF) error = ENOENT; /* the folder was not there, or is another one now */
-        if (error != EAGAIN && error != ENOENT && error != EBADMSG) return error;
+        if (error != EAGAIN && error != ENOENT && error != EBADMSG && error != EUCLEAN) return error;
         if (error != EAGAIN && wr_store_same_place(place, &before)) {
-            if (!wr_store_client_left_behind(&side->stores[i])) return EBADMSG;
+            if (!wr_store_client_left_behind(&side->stores[i])) return error == EBADMSG ? EBADMSG : EUCLEAN;
             if (wait_for_index(c, i, attempt)) return -1; /* the file went with a server that died: the next one knows better */
             continue;
         }
@@ -657,7 +657,7 @@ PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]) {
     if (!error) return object;
     if (error < 0) return NULL;
     if (error == ENOENT) Py_RETURN_NONE;
-    if (error == EBADMSG) {
+    if (error == EBADMSG || error == EUCLEAN) {
         PyObject *shown = PyBytes_FromStringAndSize((const char *)id, 16), *hex = shown ? PyObject_CallMethod(shown, "hex", NULL) : NULL;
         if (hex) wr_raise("StoreError", "message %U is damaged on disk: run warren check", hex);
         Py_XDECREF(shown);

@@ -372,7 +372,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     bool memory = args[2] == Py_True;
     PyObject *list = NULL;
     while (wr_taker_pending(taker) && (!memory || wr_handle_in_memory(h))) {
-        PyObject *message = wr_handle_hand_out(h);
+        PyObject *message = wr_handle_hand_out(h, !list);
         if (!message) {
             if (!PyErr_Occurred()) continue;
             if (!list) return NULL;

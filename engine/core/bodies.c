@@ -72,7 +72,9 @@ static int open_file(wr_bodies *bodies, wr_body_file *file, const char **reason)
     int error = read_all(fd, header, sizeof header, 0);
     if (!error) {
         *reason = wr_file_header_check(header, WR_FILE_JOURNAL, bodies->node_id, file->server, file->file, &file->salt);
-        if (*reason) error = EBADMSG;
+        if (*reason) error = EUCLEAN;
+    } else if (error == EBADMSG) {
+        error = EUCLEAN;
     }
     if (error) {
         close(fd);

@@ -436,6 +436,7 @@ static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_ent
         memcpy(&b, entry->id + 8, 8);
         if (!wr_map_find(&e->stores[entry->location == WR_LOCATION_STORE ? 0 : 1].refs, a, b)) {
             e->lost_n++;
+            q->lost_n++;
             wr_queue_remove_entry(e, q, sequence, entry, true, true);
             return;
         }
@@ -473,6 +474,10 @@ static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_ent
     if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
     if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
         give_back(e, q, sequence, entry);
+    } else if (how == WR_SETTLE_LOST) {
+        wr_delivery_fill(&e->unreadable[e->unreadable_n++ % WR_LOST_ROWS], q->id, sequence, entry);
+        q->lost_n++;
+        wr_queue_remove_entry(e, q, sequence, entry, true, false);
     } else if (how == WR_SETTLE_REJECT && q->policy) {
         wr_policy_die(e, q, sequence, entry, WR_REASON_REJECTED);
         q->acked_n++;

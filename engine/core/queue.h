@@ -28,6 +28,7 @@
 #include "storeclient.h"
 
 #define WR_CHUNK_ROWS 1024
+#define WR_LOST_ROWS 64 /* damaged messages that are remembered until the timer names them */
 #define WR_ENTRY_GONE 0
 #define WR_ENTRY_READY 1
 #define WR_ENTRY_UNACKED 2
@@ -298,6 +299,9 @@ typedef struct wr_queue_engine {
     wr_spill spill;
     int spill_error; /* errno of the last chunk that found no room there, 0 once one did */
     uint64_t paged_n, page_outs_n, page_ins_n, damaged_n;
+    /* Messages that consumers found damaged: how many, and where the last of them lie (number i at i % WR_LOST_ROWS). */
+    uint64_t unreadable_n;
+    wr_delivery unreadable[WR_LOST_ROWS];
     uint64_t trim_after_ns, trim_at;
     uint8_t *page_bytes; /* room for one chunk's entries */
     /* policies (queuepolicy.h) */
@@ -397,7 +401,8 @@ void wr_queue_unready(wr_queue *q, uint64_t sequence, const wr_entry *entry);   
 wr_entry *wr_queue_first(wr_queue *q, uint64_t *sequence); /* what is delivered next; ready_n > 0 */
 bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q);
 /* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody; it is marked redelivered, but its delivery does not count. */
-typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNSEEN } wr_settling;
+/* LOST: its bytes are damaged; it is dropped and counted, without a dead letter. */
+typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNSEEN, WR_SETTLE_LOST } wr_settling;
 bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
 uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
 void wr_delivery_fill(wr_delivery *d, uint32_t queue, uint64_t sequence, const wr_entry *entry);

@@ -513,8 +513,10 @@ nonsense:
 static outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
     wr_queue *q = wr_queue_find(e, c->queue);
     bool returned = c->op == WR_OP_NACK && c->flags & WR_FLAG_REQUEUE;
-    wr_settling how = returned                ? c->flags & WR_FLAG_UNSEEN ? WR_SETTLE_UNSEEN : WR_SETTLE_REQUEUE
+    bool unseen = c->flags & WR_FLAG_UNSEEN;
+    wr_settling how = returned             ? unseen ? WR_SETTLE_UNSEEN : WR_SETTLE_REQUEUE
                       : c->op == WR_OP_ACK ? WR_SETTLE_ACK
+                      : unseen             ? WR_SETTLE_LOST
                                            : WR_SETTLE_REJECT;
     uint64_t n = 0;
     uint64_t before = e->ranges_n, deaths = e->deaths_n;

@@ -340,6 +340,7 @@ void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chun
         e->entries_n -= damaged;
         e->bytes -= page->bytes - bytes;
         e->damaged_n += damaged;
+        q->lost_n += damaged;
         if (q->policy) wr_policy_damaged(q, number, chunk, page->bytes - bytes);
     }
     free(page);

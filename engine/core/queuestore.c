@@ -148,6 +148,7 @@ static void drop_missing(wr_queue_engine *e, uint32_t store) {
                 if (!wr_map_find(&s->missing, a, b)) continue;
                 wr_queue_remove_entry(e, q, sequence, entry, true, true);
                 e->lost_n++;
+                q->lost_n++;
             }
             wr_pages_trim(e, 0);
         }

@@ -257,7 +257,7 @@ static int open_file(wr_store_client *s, uint64_t file, bool wait, int *fd, uint
     uint8_t *page = malloc(WR_FILE_HEADER_BYTES);
     struct iovec all = {page, WR_FILE_HEADER_BYTES};
     int error = page ? read_parts(opened, &all, 1, 0, 0) : ENOMEM;
-    if (!error && wr_file_header_check(page, WR_FILE_STORE, s->node_id, s->server, file, salt)) error = EBADMSG;
+    if (!error && wr_file_header_check(page, WR_FILE_STORE, s->node_id, s->server, file, salt)) error = EUCLEAN;
     free(page);
     if (error) {
         close(opened);
@@ -399,7 +399,7 @@ int wr_store_client_read(wr_store_client *s, const uint8_t id[16], uint8_t **to,
             return 0;
         }
         free(bytes);
-        if (error != EAGAIN && error != ENOENT && error != EBADMSG) return error;
+        if (error != EAGAIN && error != ENOENT && error != EBADMSG && error != EUCLEAN) return error;
         /* It went away under us, or its bytes are bad: only the same place twice makes it an error. */
         if (error != EAGAIN && wr_store_same_place(&place, &before)) return wr_store_client_left_behind(s) ? ESTALE : EBADMSG;
         before = place;

@@ -176,7 +176,7 @@ static void read_one(fuzz_input *in) {
     to = malloc(place.length - skip + !(place.length - skip));
     FUZZ_CHECK(to);
     error = wr_store_client_take(&s, id, &place, skip, to, how & 4);
-    FUZZ_CHECK(error == 0 || error == EAGAIN || error == EINPROGRESS || error == EBADMSG || error == ENOENT || error == ELOOP);
+    FUZZ_CHECK(error == 0 || error == EAGAIN || error == EINPROGRESS || error == EBADMSG || error == EUCLEAN || error == ENOENT || error == ELOOP);
     free(to);
 }
 
