@@ -1,6 +1,6 @@
 /* Goal: the CRC is CRC32C whatever way it is computed, and the frame check accepts exactly what was written.
  * Method: vectors of RFC 3720; every length and alignment up to two long blocks against the table code; frames of all small
- * lengths, all their bits flipped, all their prefixes; random bytes (the sanitizers watch what is read). Prints its seed. */
+ * lengths, all their bits flipped, all their prefixes; frames behind damaged ones, with bodies that look like frames; random bytes (the sanitizers watch what is read). Prints its seed. */
 #include "frame.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,6 +181,79 @@ static void scanning(void) {
     free(file);
 }
 
+/* Frames behind damage: the next true one is found whatever its bodies look like, and nothing but a true one ever. The bodies hold frames
+ * of this very file, alone and in chains, some as long as the body; the bytes end with an allocation, for the sanitizer. */
+static void behind(void) {
+    enum { PAGES = 24, BYTES = PAGES * WR_FILE_HEADER_BYTES, FRAMES = 2000 };
+    for (int round = 0; round < 60; round++) {
+        uint8_t *file = calloc(1, BYTES);
+        uint64_t starts[FRAMES], at = 0, n = 0;
+        CHECK(file);
+        uint64_t end = round % 3 ? BYTES : BYTES / 2 + random64() % 4000; /* full, or zeros follow a commit, or it is cut there */
+        for (;;) {
+            uint64_t room = 8 + random64() % 1500, inside = 0;
+            uint8_t *body = calloc(1, room);
+            CHECK(body);
+            while (room - inside >= WR_FRAME_BYTES_MIN && random64() % 8) {
+                wr_frame_head fake = random_head();
+                uint64_t most = room - inside - WR_FRAME_BYTES_MIN, length = random64() % 2 ? most : random64() % (most + 1);
+                if (length > 60 && random64() % 2) length = random64() % 60;
+                uint8_t *bytes = calloc(1, length + 1);
+                CHECK(bytes);
+                inside += wr_frame_write(body + inside, &fake, NULL, 0, bytes, length, SALT);
+                free(bytes);
+            }
+            uint64_t total = wr_frame_bytes(room);
+            if (at + total + 2 * WR_FILE_HEADER_BYTES > end) {
+                free(body);
+                break;
+            }
+            wr_frame_head head = random_head();
+            starts[n++] = at;
+            at += wr_frame_write(file + at, &head, NULL, 0, body, room, SALT);
+            free(body);
+            if (random64() % 4 == 0) { /* the end of a commit */
+                uint64_t filler = (WR_FILE_HEADER_BYTES - at % WR_FILE_HEADER_BYTES) % WR_FILE_HEADER_BYTES;
+                if (filler && filler < WR_FRAME_BYTES_MIN) filler += WR_FILE_HEADER_BYTES;
+                if (filler) {
+                    starts[n++] = at;
+                    wr_frame_pad(file + at, filler, SALT, false);
+                    at += filler;
+                }
+            }
+        }
+        uint64_t filler = WR_FILE_HEADER_BYTES - at % WR_FILE_HEADER_BYTES;
+        if (filler < WR_FRAME_BYTES_MIN) filler += WR_FILE_HEADER_BYTES;
+        starts[n++] = at;
+        wr_frame_pad(file + at, filler, SALT, round % 2);
+        at += filler;
+        CHECK(at <= BYTES && n > 3);
+        uint64_t bytes = round % 4 == 1 ? at : BYTES; /* cut behind the last commit */
+        uint8_t *exact = malloc(bytes);
+        CHECK(exact);
+        memcpy(exact, file, bytes);
+        for (uint64_t i = 0; i + 1 < n; i += 1 + random64() % 3) {
+            /* a bit anywhere in a frame, or its whole head */
+            uint64_t total = starts[i + 1] - starts[i], hit = starts[i] + random64() % total;
+            memcpy(exact, file, bytes);
+            if (random64() % 4) exact[hit] ^= (uint8_t)(1u << random64() % 8);
+            else memset(exact + starts[i], (int)(random64() % 256), total < WR_FRAME_HEAD_BYTES ? total : WR_FRAME_HEAD_BYTES);
+            wr_frame_head head;
+            if (wr_frame_check(exact, bytes, starts[i], SALT, &head, NULL)) continue; /* a padding's body has no checksum */
+            uint64_t found = wr_frame_behind(exact, bytes, starts[i], SALT);
+            CHECK(found == starts[i + 1]);
+        }
+        /* nothing is read or found outside, wherever one begins */
+        for (uint64_t from = 0; from < bytes; from += 1 + random64() % 700) {
+            uint64_t found = wr_frame_behind(exact, bytes, from, SALT);
+            CHECK(!found || (found > from && found < bytes));
+        }
+        CHECK(wr_frame_behind(exact, bytes, bytes, SALT) == 0 && wr_frame_behind(exact, bytes, 0, SALT + 1) == 0);
+        free(exact);
+        free(file);
+    }
+}
+
 static void file_headers(void) {
     uint8_t page[WR_FILE_HEADER_BYTES];
     uint64_t salt = 0;
@@ -206,6 +279,7 @@ int main(int argc, char **argv) {
     round_trip();
     reasons();
     scanning();
+    behind();
     file_headers();
     return 0;
 }

@@ -61,6 +61,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         free(alone);
     }
+    /* Behind what is no frame a valid one is found, or one whose contents alone suffered, or none; and within the file. */
+    uint64_t behind = at < n ? wr_frame_behind(file, n, at, salt) : 0;
+    FUZZ_CHECK(!behind || (behind > at && behind < n));
     if (n >= WR_FILE_HEADER_BYTES) {
         uint64_t low, high, header_salt;
         if (mode & 1) wr_put32(file + WR_FILE_HEADER_AT_CRC, wr_crc32c(0, file, WR_FILE_HEADER_AT_CRC));
