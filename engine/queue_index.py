@@ -338,7 +338,7 @@ def _data_entries(folder: Folder, live: dict[int, int]) -> dict[Key, Entry]:
     entries = {}
     for number in (number for number, n in live.items() if n):
         path = folder.data_file(number)
-        with contextlib.suppress(FileNotFoundError):
+        if path.exists():
             salt = queue_files.salt_of(segment.read_page(path)) or 0
             entries[LISTED_DATA, 0, number] = Entry(salt, path.stat().st_size)
     return entries
@@ -779,7 +779,7 @@ def _check_data(
         except StoreError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            if entry is None and found.listed.there and not found.listed.problem:
+            if entry is None and found.listed.there and not found.listed.problem and not found.damaged:
                 continue  # it never had its name: of a move that was cut short, to queues that no catalog names
             reason, right = "is missing", None
         if reason:
