@@ -1,15 +1,20 @@
 """What may be a name of a queue, exchange or subscription, and what may be a routing key.
 
-A name is 1–255 bytes of UTF-8, without `/` and NUL, and does not start with `.`: it could be a file name, and never
-climbs out of a directory. Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`,
-and `<queue>/.dead-letters`, which is no subscription's, because of its dot.
+A name is 1–255 bytes of UTF-8, without `/` and control characters (C0, DEL, C1), and does not start with `.`: it could
+be a file name, never climbs out of a directory, and does nothing to the terminal that shows it.
+Hidden queues have names with a `/`, which no user can make: `<queue>/<subscription>`, and `<queue>/.dead-letters`,
+which is no subscription's, because of its dot.
 """
 
 from __future__ import annotations
 
+import re
+
 from warren.engine.errors import InvalidName
 
 NAME_BYTES_MAX = 255
+#: C0, DEL and C1
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f]")
 ROUTING_KEY_BYTES_MAX = 255
 
 
@@ -27,6 +32,8 @@ def check_name(name: object, what: str = "queue") -> str:
         raise InvalidName(f"{what} name {shown!r} has a slash: use another separator, '.' for example")
     if "\0" in name:
         raise InvalidName(f"{what} name {shown!r} has a NUL character: remove it")
+    if found := CONTROL.search(name):
+        raise InvalidName(f"{what} name {shown!r} has the control character {found[0]!r}: remove it")
     if name.startswith("."):
         raise InvalidName(f"{what} name {shown!r} begins with a dot: begin it with another character")
     return name

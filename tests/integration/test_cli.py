@@ -18,6 +18,7 @@ from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names, region
 from warren.workers.cli.main import COMMANDS, SUMMARIES
 from warren.workers.control import ControlClient
+from warren.workers.node import attach
 
 from support.waiting import wait_until
 
@@ -159,6 +160,29 @@ def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
     assert "was not bound" in warren("queue", "unbind", directory, "paid", "events", "order.*.paid").stdout
     warren("exchange", "delete", directory, "events")
     warren("queue", "delete", directory, "paid")
+
+
+def test_control_characters_are_shown_and_do_nothing(directory: Path) -> None:
+    said = warren("queue", "declare", directory, "bad\x1b[2J", code=2)
+    assert said.stderr == "warren: queue name 'bad\\x1b[2J' has the control character '\\x1b': remove it\n"
+    warren("exchange", "declare", directory, "bad\nname", code=2)
+    key = "dead_letter_routing_key=\x1b[2J"
+    declared = warren("queue", "declare", directory, "shown", "--argument", "dead_letter_exchange=", "--argument", key)
+    warren("exchange", "declare", directory, "keys")
+    warren("queue", "bind", directory, "shown", "keys", "one\x1b]0;two\x9b")
+    try:
+        listed, shown = warren("queue", "list", directory), warren("queue", "show", directory, "shown")
+        node = attach(directory, name="me\x1b[2J")
+        with node:
+            status = warren("status", directory)
+        for found in (declared, listed, shown, warren("exchange", "list", directory), status):
+            assert not set(found.stdout) & {"\x1b", "\x9b"}
+        assert "keys:one\\x1b]0;two\\x9b" in listed.stdout
+        assert "dead_letter_routing_key = \\x1b[2J" in shown.stdout
+        assert "me\\x1b[2J" in status.stdout
+    finally:
+        warren("queue", "delete", directory, "shown")
+        warren("exchange", "delete", directory, "keys")
 
 
 def test_arguments_headers_and_options(directory: Path) -> None:

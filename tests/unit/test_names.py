@@ -3,6 +3,8 @@
 Method: examples at each edge, and random text against the rule written another way.
 """
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,9 @@ from warren.engine.errors import InvalidName, UsageError
 from warren.engine.names import check_name, check_routing_key, subscription_name
 
 
-@pytest.mark.parametrize("name", ["a", "orders", "a.b.c", "größe", "日本", "x" * 255, "é" * 127, "a b", "-", "a\\b"])
+@pytest.mark.parametrize(
+    "name", ["a", "orders", "a.b.c", "größe", "日本", "x" * 255, "é" * 127, "a b", "-", "a\\b", "~", "\xa0"]
+)
 def test_allowed(name: str) -> None:
     assert check_name(name) == name
 
@@ -26,6 +30,11 @@ def test_allowed(name: str) -> None:
         ("a/b", "slash"),
         ("/", "slash"),
         ("a\0b", "NUL"),
+        ("a\x1b[2Jb", r"control character '\\x1b'"),
+        ("a\nb", r"control character '\\n'"),
+        ("a\x7f", "control character"),
+        ("\x80", "control character"),
+        ("a\x9f", "control character"),
         (".hidden", "dot"),
         ("..", "dot"),
         ("\ud800", "UTF-8"),
@@ -46,7 +55,8 @@ def test_rule(name: str) -> None:
         encoded = name.encode()
     except UnicodeEncodeError:
         encoded = b""
-    allowed = 1 <= len(encoded) <= 255 and not set(encoded) & {0, ord("/")} and encoded[:1] != b"."
+    shows = all(unicodedata.category(character) != "Cc" for character in name)
+    allowed = 1 <= len(encoded) <= 255 and b"/" not in encoded and encoded[:1] != b"." and shows
     if allowed:
         assert check_name(name) == name
     else:

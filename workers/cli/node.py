@@ -321,7 +321,12 @@ def tables(report: dict[str, Any]) -> Group:
             f"{link['server']} {link['commands']:,}" for link in item["under_way"] if link["commands"]
         )
         clients.add_row(
-            str(item["slot"]), str(item["pid"]), item["name"], item["state"], under_way or "–", item["blocked"] or "–"
+            str(item["slot"]),
+            str(item["pid"]),
+            output.escaped(item["name"]),
+            item["state"],
+            under_way or "–",
+            item["blocked"] or "–",
         )
     store = report["store"]
     used = f" ({100 * store['valid_bytes'] / store['file_bytes']:.0f} %)" if store["file_bytes"] else ""

@@ -26,6 +26,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
+from warren.engine.names import CONTROL
 from warren.workers.launch import ERRORS_VARIABLE
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ def print_json(value: Any) -> None:
         sys.stdout.flush()
     except BrokenPipeError as error:
         raise BrokenPipeError from error  # without errno, or click ends the process with exit code 1
+
+
+def escaped(text: object) -> str:
+    """Text of others for a terminal: control characters are shown as \\x1b and the like, and do nothing."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text))
 
 
 def waiting(what: str) -> None:

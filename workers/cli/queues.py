@@ -90,7 +90,7 @@ def declare_queue(
     answer = _call(directory, "declare_queue", name=name, durable=durable, arguments=_pairs(arguments))
     text = "declared" if answer["created"] else "exists already"
     kind = "durable" if durable else "transient"
-    known = "".join(f", {key}={value}" for key, value in answer["queue"]["arguments"].items())
+    known = "".join(f", {key}={output.escaped(value)}" for key, value in answer["queue"]["arguments"].items())
     _done(as_json, answer, f"queue {name} {text} ({kind}, worker {answer['queue']['worker']}{known})")
 
 
@@ -141,8 +141,8 @@ def list_queues(directory: str, as_json: bool) -> None:
             f"{row['unacked']:,}",
             output.bytes_text(row["bytes"]),
             str(row["consumers"]),
-            ", ".join(f"{item['exchange']}:{item['routing_key']}" for item in row["bindings"]),
-            ", ".join(f"{key}={value}" for key, value in row["arguments"].items()),
+            ", ".join(output.escaped(f"{item['exchange']}:{item['routing_key']}") for item in row["bindings"]),
+            ", ".join(f"{key}={output.escaped(value)}" for key, value in row["arguments"].items()),
         )
     if rows:
         output.console().print(table)
@@ -172,7 +172,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
         if key == "arguments":
             print("arguments:" + ("" if value else " none"))
             for argument, set_to in value.items():
-                print(f"  {argument} = {set_to}")
+                print(f"  {argument} = {output.escaped(set_to)}")
         elif key == "bindings":
             for item in value:
                 print(f"bound to {item['exchange']} with {item['routing_key']!r} {item.get('arguments', '')}".rstrip())
