@@ -75,6 +75,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "sync_tick_ms": (1, 10000),
             "commit_bytes": (4096, 64 * MIB),
             "spin_us": (0, 10000),
+            "disk_free_bytes_min": (0, 1 << 62),
+            "memory_used_max": (0.001, 1.0),
+            "memory_own_max": (0.001, 1.0),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)

@@ -417,11 +417,14 @@ class NodeDirectory:
 
 def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
     """Settings with some replaced; text is converted. Raises UsageError naming an unknown setting or a wrong value."""
-    names = [field.name for field in msgspec.structs.fields(Settings)]
-    for name in changes:
-        if name not in names:
-            raise UsageError(f"there is no setting {name!r}; the settings are {', '.join(names)}")
-    try:
-        return msgspec.convert(msgspec.structs.asdict(settings) | changes, type=Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"a setting has a wrong value: {error}") from error
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    converted: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in types:
+            raise UsageError(f"there is no setting {name!r}; the settings are {', '.join(types)}")
+        try:
+            converted[name] = msgspec.convert(value, type=types[name], strict=False)
+        except msgspec.ValidationError as error:
+            wanted = "a whole number" if types[name] is int else "a number"
+            raise UsageError(f"setting {name} must be {wanted}, not {value!r}") from error
+    return msgspec.structs.replace(settings, **converted)

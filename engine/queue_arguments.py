@@ -22,6 +22,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -124,7 +125,8 @@ def _number(value: Any) -> float:
     if isinstance(value, bool):
         raise UsageError("a number is wanted")
     if isinstance(value, str):  # from the command line
-        value = float(value)
+        with contextlib.suppress(ValueError):
+            value = float(value)
     if not isinstance(value, (int, float)):
         raise UsageError("a number is wanted")
     return float(value)
@@ -140,7 +142,8 @@ def _seconds(value: Any) -> float:
 def _whole(low: int, high: int) -> Any:
     def check(value: Any) -> int:
         if isinstance(value, str):
-            value = int(value)
+            with contextlib.suppress(ValueError):
+                value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise UsageError(f"a whole number from {low} to {high} is wanted")
         return value

@@ -931,7 +931,7 @@ def test_a_call_waits_while_the_supervisor_is_replaced(start: Starter) -> None:
 
 
 def test_alarms_come_and_are_said(start: Starter) -> None:
-    node = start(f"disk_free_bytes_min={1 << 60}", "memory_used_max=0").ready()
+    node = start(f"disk_free_bytes_min={1 << 60}", "memory_used_max=0.001").ready()
     alarms = wait_until(lambda: len(node.status()["alarms"]) == 2 and node.status()["alarms"], what="two alarms")
     assert "memory_used_max" in alarms[0]
     assert "disk_free_bytes_min" in alarms[1]
@@ -968,7 +968,8 @@ def test_settings_are_checked(start: Starter, tmp_path: Path) -> None:
     for word, said in (
         ("colour=red", "no setting 'colour'"),
         ("ring_records=100", "power of two"),
-        ("ring_records=many", "wrong value"),
+        ("ring_records=many", "setting ring_records must be a whole number, not 'many'"),
+        ("memory_used_max=x", "setting memory_used_max must be a number, not 'x'"),
         ("workers=31", "between"),
     ):
         code, out, _error = start(word, small=False, directory=tmp_path / "new").end()

@@ -1,0 +1,38 @@
+"""Goal: every setting has bounds, and a value outside of them, or of another type, is refused in plain words.
+
+Method: values that are wrong for every setting, also for one that is new; the edges of shares.
+"""
+
+import msgspec
+import pytest
+
+from warren.engine.config import Settings
+from warren.engine.errors import UsageError
+from warren.engine.node_directory import changed_settings
+
+NAMES = [field.name for field in msgspec.structs.fields(Settings)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_negative_value_is_refused_for_every_setting(name: str) -> None:
+    with pytest.raises(UsageError, match=f"setting {name} must"):
+        changed_settings(Settings(), {name: "-1"}).checked()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_number_is_refused_in_plain_words(name: str) -> None:
+    with pytest.raises(UsageError, match=f"^setting {name} must be a (whole )?number, not 'x'$"):
+        changed_settings(Settings(), {name: "x"})
+
+
+@pytest.mark.parametrize("name", ["memory_used_max", "memory_own_max"])
+@pytest.mark.parametrize("value", [0, 50, 1.01, float("nan"), float("inf"), "nan"])
+def test_a_share_of_memory_lies_between_nothing_and_all(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"setting {name} must lie between 0.001 and 1.0, not "):
+        changed_settings(Settings(), {name: value}).checked()
+
+
+def test_the_edges_are_allowed() -> None:
+    edges = {"memory_used_max": 1, "memory_own_max": "0.001", "disk_free_bytes_min": 0}
+    found = changed_settings(Settings(), edges).checked()
+    assert (found.memory_used_max, found.memory_own_max, found.disk_free_bytes_min) == (1.0, 0.001, 0)
