@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from warren.engine.errors import (
     ClosedError,
     NodeNotRunning,
     QueueNotFound,
+    TimedOut,
     Unroutable,
     UsageError,
 )
@@ -35,6 +37,8 @@ from warren.workers.topics import topic
 IDLE_EXIT_S = 10.0
 START_TIMEOUT_S = 60.0
 ATTACH_TIMEOUT_S = 5.0
+#: between attempts of `open` to attach to a node that goes away
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 1.0
 
 
 class Node:
@@ -448,24 +452,45 @@ def open(
     checked_timeout(call_timeout)
     if settings:
         changed_settings(Settings(), settings)
+    deadline = time.monotonic() + timeout
+    left, pause, why = timeout, AGAIN_FIRST_S, ""
     while True:
         try:
-            node = attach(target.path, timeout, name=name, call_timeout=call_timeout)
-        except NodeNotRunning:
-            launch(target.path, idle_exit=idle_exit, settings=settings, timeout=timeout)
             try:
-                node = attach(target.path, timeout, name=name, call_timeout=call_timeout)
-            except NodeNotRunning:  # it ended for lack of clients before we came
-                continue
-        try:
-            _check_settings(node, settings)
-        except (ClosedError, NodeNotRunning):  # it was just going away
-            node.close()
-            continue
-        except BaseException:
-            node.close()
-            raise
-        return node
+                node = attach(target.path, left, name=name, call_timeout=call_timeout)
+            except NodeNotRunning:
+                left = max(deadline - time.monotonic(), 0.0)
+                launch(target.path, idle_exit=idle_exit, settings=settings, timeout=left)
+                left = max(deadline - time.monotonic(), 0.0)
+                node = attach(target.path, left, name=name, call_timeout=call_timeout)
+            try:
+                _check_settings(node, settings)
+            except ClosedError as error:
+                node.close()
+                raise NodeNotRunning(str(error)) from error
+            except BaseException:
+                node.close()
+                raise
+            return node
+        except NodeNotRunning as error:  # it is going away, or has ended for lack of clients
+            why = str(error)
+            left = deadline - time.monotonic()
+            if left <= pause:
+                raise TimedOut(_not_opened(target, timeout, why)) from error
+        except TimedOut as error:
+            if not why:
+                raise
+            raise TimedOut(f"{error} (before that: {why})") from error
+        time.sleep(pause)
+        left -= pause
+        pause = min(2 * pause, AGAIN_MAX_S)
+
+
+def _not_opened(directory: NodeDirectory, timeout: float, why: str) -> str:
+    return (
+        f"no node of {directory.path} could be attached to within {timeout:g} s: {why}; a node that does not end by "
+        f"itself is stopped with `warren stop {directory.path}`, and {directory.log} says what it does"
+    )
 
 
 def _check_settings(node: Node, settings: dict[str, Any]) -> None:

@@ -18,10 +18,9 @@ from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS, WORKERS_MAX
 from warren.ipc.superblock import Superblock
 from warren.workers.segments import belongs, remove_semaphore, remove_unrecorded
-from warren.workers.tie import Tie
+from warren.workers.tie import SEMAPHORES, Tie
 
 ROLES = ("supervisor", "store", "collector", *(f"worker-{index}" for index in range(WORKERS_MAX)))
-SEMAPHORES = ("live_semaphore_key", "store_lock_key")
 
 
 def remove(directory: NodeDirectory, node: NodeFile, shared_id: int, superblock: Superblock | None) -> None:

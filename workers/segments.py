@@ -114,6 +114,17 @@ def remove_semaphore(key: int) -> bool:
     return True
 
 
+def semaphore_exists(key: int) -> bool:
+    """False when there is no semaphore of that key. Raises OSError: it is not known."""
+    try:
+        sysv_ipc.Semaphore(key)
+    except sysv_ipc.ExistentialError:
+        return False
+    except sysv_ipc.Error as error:
+        raise OSError(str(error)) from error
+    return True
+
+
 def semaphore_value(key: int) -> int | None:
     """Value of a semaphore (live clients: the kernel keeps it true), None when it is not there."""
     try:

@@ -10,7 +10,8 @@ Invariants
 Once a second it looks whether
   the directory and its folder are still where they were             else ENDING_REMOVED, ENDING_MOVED
   node.json still says the epoch of its superblock                   else ENDING_TAKEN_OVER: a later node has begun
-  the name of the superblock still leads to the one it has mapped    else ENDING_SHARED_MEMORY
+  the name of the superblock still leads to the one it has mapped,
+  and both semaphores that it names are there                        else ENDING_SHARED_MEMORY
 If not, the node ends: by its supervisor, or when that is dead by whoever notices, in good order (state DRAINING, as for
 `stop`). That confirms nothing wrongly, because the locks are held to the end, and a log whose file was removed fails by
 itself before it confirms anything (engine/core/log.c).
@@ -35,6 +36,7 @@ from warren.engine.node_directory import NODE, NodeDirectory, NodeFile, open_dir
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
+from warren.workers.segments import semaphore_exists
 
 LOOK_S = 1.0
 #: a dead predecessor's lock is free at once; who waits longer says so
@@ -43,6 +45,8 @@ POLL_S = 0.005
 REMOVED, MOVED = CONSTANTS["ENDING_REMOVED"], CONSTANTS["ENDING_MOVED"]
 TAKEN_OVER, SHARED_MEMORY = CONSTANTS["ENDING_TAKEN_OVER"], CONSTANTS["ENDING_SHARED_MEMORY"]
 DRAINING = CONSTANTS["NODE_DRAINING"]
+#: fields of the superblock with keys of System V semaphores
+SEMAPHORES = ("live_semaphore_key", "store_lock_key")
 STORE, COLLECTOR = "store", "store/persistent"
 
 
@@ -66,8 +70,9 @@ def described(ending: int, directory: Path | str) -> str:
             f"another node was started for {directory} after this one had lost its supervisor: attach to that one"
         ),
         SHARED_MEMORY: (
-            f"the shared memory of the node of {directory} was removed while it ran (systemd does that when a user "
-            "logs out; RemoveIPC=no in logind.conf prevents it, or a system user): start the node again"
+            f"the shared memory of the node of {directory}, or a semaphore of it, was removed while it ran (systemd "
+            "does that when a user logs out; RemoveIPC=no in logind.conf prevents it, or a system user): start the "
+            "node again"
         ),
     }.get(ending, "")
 
@@ -104,6 +109,7 @@ class Tie:
         self._taken: list[int] = []
         self._folders: dict[str, tuple[int, int] | None] = {}
         self._node = (0, 0)
+        self._semaphores = [key for name in SEMAPHORES if (key := superblock.get(name))]
         self._look_at = 0.0
 
     def lock_or_holder(self) -> Namespaces | None:
@@ -243,7 +249,9 @@ class Tie:
             ending = self._look_at_node()
             if ending:
                 return ending
-        return 0 if self._superblock.named else SHARED_MEMORY
+        if not self._superblock.named or not all(map(semaphore_exists, self._semaphores)):
+            return SHARED_MEMORY
+        return 0
 
     def _look_at_node(self) -> int:
         """What node.json says; it is read when it was replaced."""

@@ -24,6 +24,7 @@ from warren.engine.node_directory import NodeDirectory
 from warren.ipc import mailbox, names, region
 from warren.ipc.identity import Namespaces
 from warren.ipc.superblock import Superblock
+from warren.workers import node as node_module
 from warren.workers import remains
 from warren.workers.control import ControlClient
 from warren.workers.segments import remove_semaphore
@@ -417,6 +418,40 @@ def test_a_node_whose_shared_memory_is_removed_ends_in_good_order(
     publish[0].goes_on()
     confirmed = publish[0].stop()
     assert set(confirmed) <= set(bodies(node.directory))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_node_whose_semaphore_is_removed_ends_in_good_order(
+    tmp_path: Path, nodes: contextlib.ExitStack, which: int
+) -> None:
+    node = up(nodes, tmp_path / "node")
+    put(node.directory, range(3))
+    pids = node.pids()
+    assert remove_semaphore(NodeDirectory(node.directory).read().semaphore_keys[which])
+    assert "or a semaphore of it, was removed" in ended(node)
+    all_gone(pids)
+    up(nodes, node.directory)
+    assert sorted(bodies(node.directory)) == list(range(3))
+
+
+def test_open_keeps_its_timeout_when_a_node_never_lets_it_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that refuses clients and is there for `up --adopt`: what is wrong is said when the time is over."""
+    rounds: list[float] = []
+
+    def refused(*_given: object, **_named: object) -> None:
+        raise NodeNotRunning("the node is going away")
+
+    def runs_already(*_given: object, timeout: float, **_named: object) -> None:
+        assert 0 <= timeout <= 0.3
+        assert len(rounds) < 1000, "it goes on for ever"
+        rounds.append(timeout)
+
+    monkeypatch.setattr(node_module, "attach", refused)
+    monkeypatch.setattr(node_module, "launch", runs_already)
+    with pytest.raises(warren.TimedOut, match=r"within 0\.3 s: the node is going away; .* `warren stop"):
+        warren.open(tmp_path / "node", timeout=0.3)
+    assert len(rounds) > 1
+    assert sorted(rounds, reverse=True) == rounds, "each round has what is left"
 
 
 def test_no_split_brain_when_shared_memory_goes_and_the_supervisor_dies(
