@@ -9,6 +9,7 @@ Error
 │   ├── InvalidName
 │   └── MessageTooLarge
 ├── Unroutable                     mandatory publish without a queue
+├── Undecodable (ValueError)       an item that the serializer of a work queue cannot read; it was rejected
 ├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
 ├── ClosedError                    you closed it, or the node was stopped in good order
@@ -67,6 +68,12 @@ class MessageTooLarge(UsageError):
 
 class Unroutable(Error):
     """A mandatory message matched no queue; it was not stored."""
+
+
+class Undecodable(Error, ValueError):
+    """The serializer of a work queue cannot read an item; the item was rejected. `body`: its bytes."""
+
+    body: bytes = b""
 
 
 class QueueEmpty(Error, queue.Empty):

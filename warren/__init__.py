@@ -37,6 +37,7 @@ from warren.engine.errors import (
     SyncFailed,
     SystemLimit,
     TimedOut,
+    Undecodable,
     Unroutable,
     UsageError,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "InvalidName",
     "MessageTooLarge",
     "Unroutable",
+    "Undecodable",
     "QueueEmpty",
     "QueueFull",
     "TimedOut",

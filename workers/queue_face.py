@@ -15,7 +15,8 @@ What differs from queue.Queue
 
 Invariants
   An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
-  An item that cannot be unpacked goes back to the queue before its error is raised.
+  An item that the serializer cannot read is rejected before its error is raised, so it never stands before the next
+  one. What is no fault of the item (an interrupt, no memory) gives it back.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, UsageError
+from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
 from warren.workers.queues import Message, Queue
 
 T = TypeVar("T")
@@ -78,13 +79,23 @@ def _codec(serializer: object) -> tuple[Callable[[Any], bytes], Callable[[bytes]
 
     def pack(item: Any) -> bytes:
         data = dumps(item)
-        return data.encode() if isinstance(data, str) else bytes(data)
+        if isinstance(data, str):
+            return data.encode()
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise UsageError(f"dumps gave {type(data).__name__}, not str or bytes")
+        return bytes(data)
 
     return pack, found.loads
 
 
 def _as_is(item: bytes) -> bytes:
     return item
+
+
+def _name_of(serializer: object) -> str:
+    if isinstance(serializer, str):
+        return repr(serializer)
+    return str(getattr(serializer, "__name__", type(serializer).__name__))
 
 
 class WorkQueue(Generic[T]):
@@ -94,6 +105,7 @@ class WorkQueue(Generic[T]):
         self.queue = queue
         self.maxsize = maxsize
         self._pack, self._unpack = _codec(serializer)
+        self._serializer = _name_of(serializer)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._undone: deque[tuple[int, Message]] = deque()
@@ -116,11 +128,20 @@ class WorkQueue(Generic[T]):
 
         With a maxsize it waits for a place, at most `timeout` seconds (also while publishers are blocked by an alarm);
         then it waits until the item is stored: with a timeout, the node's call_timeout at most. Raises warren.QueueFull
-        (a queue.Full) when there was no place, UsageError, MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item
-        may be stored).
+        (a queue.Full) when there was no place, UsageError (also for an item that the serializer cannot write),
+        MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item may be stored).
         """
         deadline = _deadline(block, timeout)
-        body = self._pack(item)
+        try:
+            body = self._pack(item)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"queue {self.queue.name!r}: the serializer {self._serializer} cannot write this item of type "
+                f"{type(item).__name__} ({type(error).__name__}: {error}): nothing was put; put what it can write, or "
+                f"give work_queue another serializer"
+            ) from error
         pause_s = PAUSE_FIRST_S
         while True:
             try:
@@ -153,6 +174,10 @@ class WorkQueue(Generic[T]):
     def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
         """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds.
 
+        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read, once: the item is rejected
+        (to the dead letters, if the queue has them, else it is dropped; the error has its bytes as `body`), and the
+        next get goes on behind it.
+
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
         if timeout is not None and timeout < 0:
@@ -160,12 +185,32 @@ class WorkQueue(Generic[T]):
         message = self.queue.get(timeout if block else 0, ahead=ahead)
         try:
             item: T = self._unpack(message.body)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+                raise self._reject(message, error) from error
             message.nack()
             raise
         with self._lock:
             self._mine().append((threading.get_ident(), message))
         return item
+
+    def _reject(self, message: Message, error: Exception) -> Undecodable:
+        """Rejects an item that cannot be read. What to raise for it."""
+        message.reject()
+        exchange = self.queue._declaration.arguments.get("dead_letter_exchange")
+        if exchange is not None:
+            done = f"it was rejected and goes to the dead letters (exchange {exchange!r})"
+            advice = ""
+        else:
+            done = "it was rejected and dropped (the queue has no dead_letter_exchange; this error has its bytes: body)"
+            advice = ", or declare the queue with a dead_letter_exchange, which keeps such items"
+        told = Undecodable(
+            f"queue {self.queue.name!r}: the serializer {self._serializer} cannot read message "
+            f"{message.message_id.hex()} of {len(message.body)} bytes ({type(error).__name__}: {error}): {done}; the "
+            f"next get goes on behind it. Put with the serializer that is used to get{advice}"
+        )
+        told.body = message.body
+        return told
 
     def get_nowait(self) -> T:
         """get(block=False)."""

@@ -62,12 +62,82 @@ def test_without_a_serializer_items_are_bytes(node: warren.Node, name: str) -> N
         node.work_queue(name, serializer=5)
 
 
-def test_an_item_that_cannot_be_unpacked_is_still_there(node: warren.Node, name: str) -> None:
-    node.queue(name).put(b"{")
-    tasks = node.work_queue(name, serializer="json")
-    with pytest.raises(json.JSONDecodeError):
+@pytest.mark.parametrize(
+    ("serializer", "broken", "named"),
+    [
+        ("json", b"not json", "'json'"),
+        ("json", b"\xff", "'json'"),
+        ("pickle", b"?", "pickle"),
+        (msgspec.json, b"{", "json"),
+    ],
+)
+def test_an_item_that_cannot_be_read_does_not_block_the_next(
+    node: warren.Node, name: str, serializer: object, broken: bytes, named: str
+) -> None:
+    raw = node.queue(name)
+    raw.put(broken)
+    tasks = node.work_queue(name, serializer=serializer)
+    tasks.put(5)
+    with pytest.raises(warren.Undecodable, match="dropped") as told:
         tasks.get(timeout=5)
-    assert node.work_queue(name).get(timeout=5) == b"{"
+    for part in (repr(name), named, f"{len(broken)} bytes", "dead_letter_exchange"):
+        assert part in str(told.value)
+    assert told.value.body == broken
+    assert told.value.__cause__ is not None
+    assert tasks.get(timeout=5) == 5
+    tasks.task_done()
+    tasks.join(10)
+
+
+def test_an_item_that_cannot_be_read_goes_to_the_dead_letters(node: warren.Node, name: str) -> None:
+    node.declare_exchange(f"{name}-dead", "fanout")
+    dead = node.queue(f"{name}-dead-letters")
+    node.bind(dead.name, f"{name}-dead")
+    tasks = node.work_queue(name, serializer="json", dead_letter_exchange=f"{name}-dead")
+    tasks.queue.put(b"not json")
+    tasks.put({"page": 1})
+    with pytest.raises(warren.Undecodable, match=f"dead letters .exchange '{name}-dead'"):
+        tasks.get(timeout=5)
+    assert tasks.get(timeout=5) == {"page": 1}
+    tasks.task_done()
+    letter = dead.get(timeout=30)
+    assert letter.body == b"not json"
+    letter.ack()
+
+
+def test_an_interrupt_while_an_item_is_read_gives_it_back(node: warren.Node, name: str) -> None:
+    class Interrupted:
+        @staticmethod
+        def dumps(item: bytes) -> bytes:
+            return item
+
+        @staticmethod
+        def loads(_data: bytes) -> bytes:
+            raise KeyboardInterrupt
+
+    tasks = node.work_queue(name, serializer=Interrupted)
+    tasks.put(b"1")
+    with pytest.raises(KeyboardInterrupt):
+        tasks.get(timeout=5)
+    assert node.work_queue(name).get(timeout=5) == b"1"
+
+
+def test_what_cannot_be_written_is_refused(node: warren.Node, name: str) -> None:
+    class Numbers:
+        dumps = len  # a number of bytes is no item
+        loads = bytes
+
+    tasks = node.work_queue(name, serializer="json")
+    for wrong, serializer in (
+        (object(), "json"),
+        (threading.Lock(), "pickle"),
+        (object(), "msgpack"),
+        ("abc", Numbers),
+    ):
+        with pytest.raises(warren.UsageError, match="cannot write") as told:
+            node.work_queue(name, serializer=serializer).put(wrong)
+        assert repr(name) in str(told.value)
+    assert tasks.empty()
 
 
 def test_a_full_queue_refuses_and_waits(node: warren.Node, name: str) -> None:
