@@ -121,7 +121,8 @@ def options(
     """Delivery options of one message, None when they are all plain. `ttl`, `delay` in seconds; `ttl` counts from the
     end of the delay. Raises UsageError.
     """
-    if not priority and ttl is None and not delay and message_id is None and persistent is True:
+    plain = type(priority) is int and priority == 0 and delay is None
+    if plain and ttl is None and message_id is None and persistent is True:
         return None
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= PRIORITY_MAX:
         raise UsageError(f"priority is a whole number from 0 to {PRIORITY_MAX}, not {priority!r}")
@@ -129,7 +130,8 @@ def options(
         raise UsageError(f"persistent is True or False, not {persistent!r}")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # `now` is a millisecond that has begun: from the next one on, so that nothing comes or ends before its time
-    due = now + 1 + _milliseconds("delay", delay) if delay else 0
+    wait = 0 if delay is None else _milliseconds("delay", delay)
+    due = now + 1 + wait if wait else 0
     life = 0 if ttl is None else _milliseconds("ttl", ttl)
     expires = 0 if ttl is None else due + life if due else now + 1 + life if life else now
     if max(due, expires) > _TIME_MAX:

@@ -572,12 +572,13 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
     uint64_t deadline;
     if (given != 2 && given != 3) return PyErr_Format(PyExc_TypeError, "arguments: max, timeout, ahead=True");
     bool exact = h->exact || (given == 3 && args[2] == Py_False);
-    long most = PyLong_AsLong(args[0]);
-    if ((most == -1 && PyErr_Occurred()) || enter(h) || wr_deadline(args[1], &deadline)) return NULL;
-    if (most < 1) {
-        wr_raise("UsageError", "max must be at least 1");
+    int over = 0;
+    long most = PyLong_Check(args[0]) ? PyLong_AsLongAndOverflow(args[0], &over) : 0;
+    if (most < 1) { /* -1 if it is over */
+        wr_raise("UsageError", "max must be a whole number from 1 to %ld, not %R", LONG_MAX, args[0]);
         return NULL;
     }
+    if (enter(h) || wr_deadline(args[1], &deadline)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots / 2;
     uint32_t wanted = most < (long)slots ? (uint32_t)most : slots;
     if (begin_get(h, exact, deadline)) return NULL;
@@ -648,8 +649,8 @@ void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
 /* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this handle it is. */
 static PyObject *handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
-    long prefetch = PyLong_Check(argument) ? PyLong_AsLong(argument) : 0;
-    if (prefetch == -1 && PyErr_Occurred()) return NULL;
+    int over = 0; /* then it is -1 */
+    long prefetch = PyLong_Check(argument) ? PyLong_AsLongAndOverflow(argument, &over) : 0;
     if (enter(h) || register_consumer(h)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots;
     if (prefetch < 1 || prefetch > (long)slots) {

@@ -172,6 +172,12 @@ def test_timeouts_and_wrong_use(directory: Path, name: str) -> None:
             for wrong in (queue.put("text"), queue.put_many([b"a", 5]), queue.get(-1), queue.put(b"", "wrong")):  # type: ignore[arg-type, list-item]
                 with pytest.raises(warren.UsageError):
                     await wrong
+            for count in (0, 2**70, "5", None):
+                with pytest.raises(warren.UsageError, match="max must"):
+                    await queue.get_many(count, 0)  # type: ignore[arg-type]
+            for count in (0, "5", None):
+                with pytest.raises(warren.UsageError, match="prefetch must"):
+                    queue.consume(count)  # type: ignore[arg-type]
             with pytest.raises(warren.MessageTooLarge):
                 await queue.put_many([b"good", b"x" * 600_000])
             with pytest.raises(warren.QueueNotFound):

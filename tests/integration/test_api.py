@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -372,6 +373,32 @@ def test_consume_ends_after_its_timeout(node: warren.Node, name: str) -> None:
     for wrong in (0, -1, "many", 10**6):
         with pytest.raises(warren.UsageError, match="prefetch"):
             next(queue.consume(prefetch=wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2**70, -(2**70), 1.5, "5", None, []])
+def test_a_wrong_count_is_refused(node: warren.Node, name: str, wrong: Any) -> None:
+    queue = node.queue(name)
+    queue.put(b"x")
+    with pytest.raises(warren.UsageError, match="max must"):
+        queue.get_many(wrong, timeout=0)
+    with pytest.raises(warren.UsageError, match="prefetch must"):
+        next(iter(queue.consume(prefetch=wrong, timeout=0)))
+    assert [message.body for message in queue.get_many(sys.maxsize, timeout=5)] == [b"x"]
+
+
+@pytest.mark.parametrize("wrong", [[], "", (), {}, False, 0.0, None, "5", [1]])
+def test_options_of_a_wrong_type_are_refused(node: warren.Node, name: str, wrong: Any) -> None:
+    queue = node.queue(name, max_priority=5)
+    with pytest.raises(warren.UsageError, match="priority"):
+        queue.put(b"x", priority=wrong)
+    for option in ("delay", "ttl"):
+        if wrong is not None and type(wrong) is not float:
+            with pytest.raises(warren.UsageError, match=option):
+                queue.put(b"x", **{option: wrong})
+    queue.put(b"plain", delay=0)
+    assert queue.get(timeout=5).body == b"plain"
+    with pytest.raises(warren.QueueEmpty):
+        queue.get(timeout=0)
 
 
 def test_two_consumers_share(node: warren.Node, directory: Path, name: str) -> None:

@@ -4,6 +4,7 @@ that scripts can use, and never shows a traceback.
 Method: the command line as processes of their own, as a user starts them; one node for most of the tests.
 """
 
+import base64
 import json
 import os
 import signal
@@ -183,6 +184,19 @@ def test_control_characters_are_shown_and_do_nothing(directory: Path) -> None:
     finally:
         warren("queue", "delete", directory, "shown")
         warren("exchange", "delete", directory, "keys")
+
+
+def test_the_body_of_the_command_line_is_its_bytes(directory: Path, tmp_path: Path) -> None:
+    warren("publish", directory, "bytes", "--body", "x", code=2)
+    warren("queue", "declare", directory, "bytes")
+    warren("publish", directory, "bytes", "--body", "ö\udcff\udcfe")
+    got = json.loads(warren("consume", directory, "bytes", "--count", 1, "--format", "json").stdout)
+    assert base64.b64decode(got["body_base64"]) == "ö".encode() + b"\xff\xfe"
+    (tmp_path / "input").write_text("y")
+    for source in (tmp_path / "input", "-"):
+        both = ("publish", directory, "bytes", "--body", "x", "--file", source)
+        assert "--body and --file" in warren(*both, given="z", code=2).said
+    warren("queue", "delete", directory, "bytes")
 
 
 def test_arguments_headers_and_options(directory: Path) -> None:

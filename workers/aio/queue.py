@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,6 +84,11 @@ class _Getter:
     def __init__(self, future: asyncio.Future[list[Message]], most: int) -> None:
         self.future = future
         self.most = most
+
+
+def _is_count(value: object, most: float = math.inf) -> bool:
+    """Whether it is a whole number from 1 to `most`."""
+    return isinstance(value, int) and 1 <= value <= most
 
 
 class Queue:
@@ -204,8 +211,8 @@ class Queue:
 
     async def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
         """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`."""
-        if max < 1:
-            raise UsageError("max must be at least 1")
+        if not _is_count(max, sys.maxsize):
+            raise UsageError(f"max must be a whole number from 1 to {sys.maxsize}, not {max!r}")
         return await self._get(max, timeout)
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Consumer:
@@ -214,7 +221,7 @@ class Queue:
         It ends when none came for `timeout` seconds. An asynchronous context manager: when it is left, what was
         delivered and not handed out returns to the queue.
         """
-        if prefetch < 1:
+        if not _is_count(prefetch):
             raise UsageError(f"prefetch must be a whole number from 1 on, not {prefetch!r}")
         return Consumer(self, prefetch, timeout)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -23,9 +24,9 @@ BATCH = 1000
 @click.option("--exchange", help="Publish to this exchange instead of a queue.")
 @click.option("--routing-key", default="", help="Routing key, with --exchange.")
 @click.option(
-    "--file", "source", type=click.File("rb", lazy=False), default="-", help="What to publish; default: standard input."
+    "--file", "source", type=click.File("rb", lazy=False), help="What to publish; default (or '-'): standard input."
 )
-@click.option("--body", help="Publish this text as one message.")
+@click.option("--body", help="Publish this text as one message, with the bytes of the command line.")
 @click.option("--whole", is_flag=True, help="The whole input is one message; else each line is one.")
 @click.option(
     "--durability",
@@ -44,7 +45,7 @@ def publish(
     queue: str | None,
     exchange: str | None,
     routing_key: str,
-    source: BinaryIO,
+    source: BinaryIO | None,
     body: str | None,
     whole: bool,
     durability: str | None,
@@ -61,12 +62,15 @@ def publish(
 
     if (queue is None) == (exchange is None):
         raise UsageError("name a QUEUE or an --exchange, one of them: `warren publish DIR QUEUE`")
+    if body is not None and source is not None:
+        raise UsageError("--body and --file both say what to publish: give one of them")
+    lines = sys.stdin.buffer if source is None else source
     if body is not None:
-        bodies: Iterator[bytes] = iter([body.encode()])
+        bodies: Iterator[bytes] = iter([os.fsencode(body)])
     elif whole:
-        bodies = iter([source.read()])
+        bodies = iter([lines.read()])
     else:
-        bodies = (line.rstrip(b"\r\n") for line in source)
+        bodies = (line.rstrip(b"\r\n") for line in lines)
     pairs = [item.partition("=") for item in headers]
     if not all(name and sign for name, sign, _value in pairs):
         raise UsageError("--header: write NAME=VALUE")
