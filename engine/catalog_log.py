@@ -210,6 +210,16 @@ def load(directory: Path | str, until: int = _NO_END) -> Loaded:
 
     Raises CorruptRecord (a file is damaged or missing, named), FormatVersionError, PermissionRefused, StoreError.
     """
+    try:
+        return _load(directory, until)
+    except CorruptRecord as error:
+        raise error.advised(
+            f"no node starts without its catalog: restore {FILE_NAME} and catalog.*.log, all of one moment, from a "
+            f"backup of {directory}"
+        ) from error
+
+
+def _load(directory: Path | str, until: int) -> Loaded:
     for attempt in range(READS_MAX):
         catalog = Catalog.read(directory)
         if not catalog.log:

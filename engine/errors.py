@@ -31,6 +31,7 @@ Error
 from __future__ import annotations
 
 import queue
+import re
 from pathlib import Path
 
 
@@ -117,15 +118,21 @@ class SystemLimit(LimitError, StoreError):
 class CorruptRecord(StoreError):
     """A file holds bytes that are not what was written there."""
 
-    def __init__(self, path: Path | str, position: int, expected: str, found: str) -> None:
+    def __init__(self, path: Path | str, position: int, expected: str, found: str, advice: str = "") -> None:
+        """`advice`: what to do, where `warren check` does not know it."""
         self.path = Path(path)
         self.position = position
         self.expected = expected
         self.found = found
-        super().__init__(f"{path} at byte {position}: expected {expected}, found {found}")
+        self.advice = advice
+        super().__init__(f"{path} at byte {position}: expected {expected}, found {found}{advice and ': '}{advice}")
 
-    def __reduce__(self) -> tuple[type[CorruptRecord], tuple[str, int, str, str]]:
-        return (CorruptRecord, (str(self.path), self.position, self.expected, self.found))
+    def __reduce__(self) -> tuple[type[CorruptRecord], tuple[str, int, str, str, str]]:
+        return (CorruptRecord, (str(self.path), self.position, self.expected, self.found, self.advice))
+
+    def advised(self, advice: str) -> CorruptRecord:
+        """The same with what to do."""
+        return CorruptRecord(self.path, self.position, self.expected, self.found, advice)
 
 
 class FormatVersionError(StoreError):
@@ -169,9 +176,15 @@ def errno_of(error: BaseException | None) -> int:
     return 0
 
 
+#: what a CorruptRecord says; its advice stays with what was found
+_CORRUPT = re.compile(r"(.+?) at byte (\d+): expected (.*?), found (.*)", re.DOTALL)
+
+
 def by_name(name: str, message: str) -> Error:
     """The error class of that name with a message; `Error` for an unknown name (answers of the control socket)."""
     found = globals().get(name)
+    if found is CorruptRecord and (parts := _CORRUPT.fullmatch(message)):
+        return CorruptRecord(parts[1], int(parts[2]), parts[3], parts[4])
     if isinstance(found, type) and issubclass(found, Error) and found is not CorruptRecord:
         return found(message)
     return Error(f"{name}: {message}")

@@ -138,6 +138,23 @@ class NodeDirectory:
         """True when a node was made here."""
         return (self.path / NODE).exists()
 
+    def check_made(self) -> None:
+        """Raises NodeNotRunning saying why this is no data directory, when none was made here."""
+        try:
+            os.stat(self.path / NODE)
+        except NotADirectoryError:
+            why = "it is a file, or a part of its path is one"
+        except FileNotFoundError:
+            why = f"it has no {NODE}" if self.path.exists() else "it is not there"
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot look at {self.path}") from error
+        else:
+            return
+        raise NodeNotRunning(
+            f"{self.path} is no data directory of Warren ({why}), and no node runs for it: give the path of one; "
+            "`warren up DIR` makes one, in a new or empty directory"
+        )
+
     # -- lock ---------------------------------------------------------------------------------------------------
 
     def make(self) -> None:
@@ -342,7 +359,8 @@ class NodeDirectory:
                 )
             return msgspec.json.decode(content, type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error)) from error
+            advice = f"no node starts without it: restore {NODE} from a backup of {self.path}"
+            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from error
 
     def write(self, node: NodeFile) -> None:
         """Replace node.json (holder of the lock)."""

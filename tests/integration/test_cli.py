@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.errors import CorruptRecord
 from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names, region
 from warren.workers.cli.main import COMMANDS, SUMMARIES
 from warren.workers.control import ControlClient
 from warren.workers.node import attach
+from warren.workers.node import open as open_node
 
 from support.waiting import wait_until
 
@@ -307,6 +309,38 @@ def test_check_finds_a_flipped_bit(tmp_path: Path) -> None:
     assert any("strange.txt" in note for note in found["notes"])
     assert path.read_bytes() == content, "a check changes nothing"
     assert "PROBLEM" in warren("check", node, code=1).stdout
+
+
+@pytest.mark.parametrize("name", ["node.json", "catalog.json", "catalog.*.log"])
+def test_a_damaged_identity_or_catalog_is_exit_code_3_with_advice(tmp_path: Path, name: str) -> None:
+    node = tmp_path / "node"
+    warren("up", node, "--detach", "--workers", 1, *SMALL)
+    warren("queue", "declare", node, "q")
+    if name == "catalog.*.log":  # a clean end leaves none
+        copied = next(node.glob(name)).read_bytes(), (node / "catalog.json").read_bytes(), next(node.glob(name)).name
+    warren("stop", node)
+    path = node / name
+    if name == "catalog.*.log":
+        (node / "catalog.json").write_bytes(copied[1])
+        path = node / copied[2]
+        path.write_bytes(b"x" + copied[0][1:])
+    else:
+        path.write_bytes(path.read_bytes()[:-20])
+    for words in (("up", node, "--detach"), ("up", node)):
+        said = warren(*words, code=3).said
+        assert f"{path} at byte 0" in said
+        assert f"from a backup of {node}" in said
+    with pytest.raises(CorruptRecord, match="restore"):
+        open_node(node)
+
+
+@pytest.mark.parametrize("command", ["check", "status", "stop", "top"])
+def test_what_is_no_data_directory_is_said(tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name, why in (("missing", "is not there"), ("empty", "has no node.json"), ("file", "is a file")):
+        said = warren(command, tmp_path / name, code=3).said
+        assert f"{tmp_path / name} is no data directory of Warren (it {why}" in said
 
 
 def test_foreground_and_signals(tmp_path: Path) -> None:

@@ -48,9 +48,12 @@ def test_every_error_stands_in_the_tree_below_the_class_that_it_derives_from() -
 def test_every_error_comes_whole_through_pickle_and_by_its_name(name: str) -> None:
     """Process pools and Spark pickle what a task raises; answers of servers carry the name of a class."""
     if name == "CorruptRecord":
-        made: errors.Error = errors.CorruptRecord("file", 12, "a frame", "nothing")
+        corrupt: errors.Error = errors.CorruptRecord("file", 12, "a frame", "nothing", "restore it")
+        made = errors.by_name(name, str(corrupt))
+        assert str(made) == str(corrupt) == "file at byte 12: expected a frame, found nothing: restore it"
+        assert str(pickle.loads(pickle.dumps(corrupt))) == str(corrupt)
     else:
         made = errors.by_name(name, "what happened")
-        assert type(made) is CLASSES[name]
+    assert type(made) is CLASSES[name]
     again = pickle.loads(pickle.dumps(made))
     assert (type(again), str(again)) == (type(made), str(made))

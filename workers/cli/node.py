@@ -181,6 +181,7 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
 @click.option("--timeout", type=float, default=10.0, show_default=True)
 def status(directory: str, as_json: bool, timeout: float) -> int:
     """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs."""
+    NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
         report = client.call("status", timeout=timeout)
     if as_json:
@@ -200,6 +201,7 @@ def status(directory: str, as_json: bool, timeout: float) -> int:
 def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
     """Stop the node of DIR in good order, and wait until it has."""
     began = time.monotonic()
+    NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
         pid = int(client.call("ping", timeout=timeout)["pid"])
         try:
@@ -245,6 +247,7 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
     from rich.live import Live
 
     looks = 0
+    NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
         report = client.call("status", timeout=10.0)
         if as_json:
