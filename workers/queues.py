@@ -279,9 +279,12 @@ class Queue:
     # -- consuming ----------------------------------------------------------------------------------------------
 
     def get(self, timeout: float | None = None, *, ahead: bool = True) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end, 0: look);
-        QueueNotFound (it was deleted, meanwhile too), ClosedError, PeerLost, LimitError (too many unacked),
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end);
+        QueueNotFound (also when deleted meanwhile), ClosedError, PeerLost, LimitError (too many unacked),
         CorruptRecord (its body is damaged: it is counted as lost, and the next call goes on behind it).
+
+        A timeout of 0 waits for no message to come, only for the worker's answer: QueueEmpty means that there was none.
+        Without an answer within the node's call_timeout it raises TimedOut.
 
         A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
         costs a round trip, and what an earlier get has ahead returns first.
@@ -299,7 +302,8 @@ class Queue:
             return message  # type: ignore[return-value]  # the class given to the handle
 
     def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
-        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`.
+        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`
+        (0: as for get).
 
         `ahead`: as for get; with ahead=False nothing but what is in the list has left the queue.
         """
@@ -640,9 +644,11 @@ def _read_again(
 
 
 def time_left(lost: SessionLost, timeout: float | None) -> float | None:
-    """What is left of the timeout of a call that has to be made again, with another attachment or another handle."""
+    """What is left of the timeout of a call that has to be made again, with another attachment or another handle. Only
+    what was 0 is 0: that means to wait for the worker's answer.
+    """
     deadline = getattr(lost, "deadline", None)
-    return timeout if deadline is None else max(0.0, deadline - time.monotonic())
+    return timeout if not timeout or deadline is None else max(1e-6, deadline - time.monotonic())
 
 
 def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:

@@ -3,6 +3,7 @@
  * How a consumer gets its messages
  *   get: credit. A window of 1, doubled while calls follow each other within a millisecond and find something, so that a hot loop has
  *        messages lying ready, and an idle one hoards nothing. A get that times out cancels its credit and looks once more.
+ *   get with a timeout of 0 (a poll) waits for no message, but for the worker's answer, call_ns at most: "none" is always the worker's word.
  *   consume: prefetch. The worker keeps up to so many unacked messages with us.
  *   Both take from `pending`, filled by the intake, in order.
  *
@@ -423,7 +424,7 @@ static int tell_hot(HandleObject *h) {
 
 #define POLL_NS 20000000ull
 
-/* Wait until the worker has taken our link up; a moment longer than the deadline, so that a first poll finds something.
+/* Wait until the worker has taken our link up; a moment longer than the deadline, so that a first look finds something.
  * 0, 1 (it has not), -1. */
 static int wait_for_worker(HandleObject *h, uint64_t deadline) {
     ClientObject *c = h->client;
@@ -433,9 +434,46 @@ static int wait_for_worker(HandleObject *h, uint64_t deadline) {
     return wr_wait_while(c, &condition, up && deadline && deadline < patience ? patience : deadline, WR_FOR_REPLY, still_there, h);
 }
 
+static void no_answer(HandleObject *h) {
+    static const char what[] = "the worker's answer whether there is a message (it may be there all the same: call again)";
+    if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, what)) wr_raise("TimedOut", "%s: not there within call_timeout", what);
+}
+
+/* Wait until the worker has done what it was told up to now. 0, 1 (not known until the deadline), -1. */
+static int wait_for_processed(HandleObject *h, uint64_t deadline) {
+    ClientObject *c = h->client;
+    uint64_t tail = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
+    if (!tail) return 0;
+    wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
+    int answer = wr_wait_while(c, &condition, deadline, WR_FOR_REPLY, still_there, h);
+    return answer < 0 || enter(h) ? -1 : answer;
+}
+
+/* A poll has sent its credit, or found one out. 0: the worker has looked, and what it found is taken in; 1: something has changed
+ * meanwhile, ask again; 2: the deadline has passed; -1. */
+static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_t deadline) {
+    ClientObject *c = h->client;
+    for (int round = 0;; round++) {
+        int answer = wait_for_processed(h, deadline);
+        if (answer) return answer < 0 ? -1 : 2;
+        if (atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire) != epoch) return 1;
+        if (!h->registered) return 1;
+        if (intake(h)) return -1;
+        if (wr_taker_pending(&h->consumer)) return 0;
+        /* Another thread took what came for this credit, or took the credit back. */
+        if (h->consumer.popped != popped || !h->consumer.announced) return 1;
+        if (round) return 0;
+        if (!h->prefetch && h->inside == 1) { /* nobody else needs the credit */
+            if ((answer = cancel(h, deadline))) return answer < 0 ? -1 : 2;
+            return atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire) != epoch;
+        }
+        if ((answer = announce(h, h->prefetch ? 0 : h->consumer.granted, h->prefetch, deadline))) return answer < 0 ? -1 : 2;
+    }
+}
+
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
- * the caller can use at once. */
-static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline) {
+ * the caller can use at once. `answer_by`: of a poll, when the worker's answer has to be there; 0: without end. */
+static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll, uint64_t answer_by) {
     ClientObject *c = h->client;
     bool last_look = false;
     uint64_t full_since = 0;
@@ -449,19 +487,20 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
         }
         if (last_look) return NULL;
         if (!c->a.workers[h->server].epoch) { /* the worker has not seen us yet: credit is counted under its epoch */
-            int taken_up = wait_for_worker(h, deadline);
+            int taken_up = wait_for_worker(h, poll ? answer_by : deadline);
+            if (taken_up > 0 && poll) no_answer(h);
             if (taken_up) return NULL;
             continue;
         }
-        int answer = ensure_credit(h, wanted, deadline);
-        uint64_t now = wr_now_ns();
-        if (!answer) {
+        int answer = ensure_credit(h, wanted, poll ? answer_by : deadline);
+        uint64_t popped = h->consumer.popped, now = wr_now_ns();
+        if (!answer && !poll) {
             wr_condition condition = wr_attachment_delivery(&c->a, h->server);
             answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
             now = wr_now_ns();
         }
         if (answer < 0 || still_there(h)) return NULL;
-        bool late = deadline && now >= deadline;
+        bool late = poll || (deadline && now >= deadline);
         if (!wr_condition_met(&(wr_condition){&wr_attachment_link(&c->a, h->server)->delivery_tail,
                                               c->a.workers[h->server].popped, h->server}) && all_slots_held(h)) {
             /* Nothing can come before something is acked. Another thread may do that, in a while. */
@@ -475,16 +514,23 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
             full_since = 0;
         }
         if (!late) continue;
-        /* Time is up. An idle consumer keeps no credit; a poll (no time at all) has to know that the worker looked: it has
+        if (poll) {
+            if (!answer) answer = hear_worker(h, c->a.workers[h->server].epoch, popped, answer_by);
+            else answer = 2;
+            if (answer < 0) return NULL;
+            if (answer == 2 || (answer == 1 && answer_by && wr_now_ns() >= answer_by)) {
+                no_answer(h);
+                return NULL;
+            }
+            last_look = !answer;
+            continue;
+        }
+        /* Time is up. An idle consumer keeps no credit. A short timeout has to know that the worker looked: it has
          * when the cancel, sent after the credit was processed, is processed, too. */
         last_look = true;
         if (h->prefetch || h->inside > 1) continue; /* the credit serves another thread */
-        uint64_t tail = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
         uint64_t patience = now + POLL_NS;
-        if (tail) {
-            wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
-            if (wr_wait_while(c, &condition, patience, WR_FOR_REPLY, still_there, h) < 0 || enter(h)) return NULL;
-        }
+        if (wait_for_processed(h, patience) < 0) return NULL;
         answer = cancel(h, patience + POLL_NS);
         if (answer < 0 || (answer && tell_hot(h))) return NULL; /* not sure: somebody looks after it later */
     }
@@ -499,9 +545,9 @@ static void leave_empty(HandleObject *h) {
     PyErr_Restore(type, value, trace);
 }
 
-static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline) {
+static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll) {
     h->inside++;
-    PyObject *message = wait_for_message(h, wanted, deadline);
+    PyObject *message = wait_for_message(h, wanted, deadline, poll, poll ? wr_by_when(h->client, WR_CALL_DEADLINE) : 0);
     h->inside--;
     if (!message) {
         leave_empty(h);
@@ -522,7 +568,7 @@ static int end_consuming(HandleObject *h, uint64_t deadline);
 
 /* Before a get. What lies here was delivered before a message went back that belongs before it, or is more than an exact get may
  * find: it returns first, and what comes then comes in the order of the queue. Whoever begins anew begins with a window of one. */
-static int begin_get(HandleObject *h, bool exact, uint64_t deadline) {
+static int begin_get(HandleObject *h, bool exact, uint64_t deadline, bool poll) {
     if (h->prefetch) return 0;
     bool anew = h->nacked;
     h->nacked = false;
@@ -530,6 +576,7 @@ static int begin_get(HandleObject *h, bool exact, uint64_t deadline) {
     h->window = 1;
     h->last_ns = 0;
     if (!h->registered || h->inside || !hoarded(h)) return 0; /* what is asked for serves another thread */
+    if (poll) return end_consuming(h, wr_by_when(h->client, WR_CALL_DEADLINE));
     uint64_t least = wr_now_ns() + FULL_NS;
     return end_consuming(h, deadline && deadline < least ? least : deadline);
 }
@@ -542,15 +589,20 @@ static int end_get(HandleObject *h, uint64_t deadline) {
     return answer > 0 ? tell_hot(h) : answer; /* not known: somebody looks after it later */
 }
 
+/* A timeout of 0: only the worker's answer is waited for. The timeout was read before. */
+static bool is_poll(PyObject *timeout) { return timeout != Py_None && PyFloat_AsDouble(timeout) == 0.0; }
+
 /* get(timeout, ahead=True): a message, or None when none came. */
 static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
     if (given != 1 && given != 2) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True");
     bool exact = h->exact || (given == 2 && args[1] == Py_False);
-    if (enter(h) || wr_deadline(args[0], &deadline) || begin_get(h, exact, deadline)) return NULL;
+    if (enter(h) || wr_deadline(args[0], &deadline)) return NULL;
+    bool poll = is_poll(args[0]);
+    if (begin_get(h, exact, deadline, poll)) return NULL;
     if (!h->prefetch) note_call(h, 1, exact ? 1 : WINDOW_MAX);
-    PyObject *message = next_message(h, h->window, deadline);
+    PyObject *message = next_message(h, h->window, deadline, poll);
     if (!message) {
         if (PyErr_Occurred()) return NULL;
         h->window = 1;
@@ -581,11 +633,12 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
     if (enter(h) || wr_deadline(args[1], &deadline)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots / 2;
     uint32_t wanted = most < (long)slots ? (uint32_t)most : slots;
-    if (begin_get(h, exact, deadline)) return NULL;
+    bool poll = is_poll(args[1]);
+    if (begin_get(h, exact, deadline, poll)) return NULL;
     if (!h->prefetch) note_call(h, wanted, exact ? wanted : wanted < slots / 2 ? 2 * wanted : slots);
     PyObject *list = PyList_New(0);
     if (!list) return NULL;
-    PyObject *message = next_message(h, h->window, deadline);
+    PyObject *message = next_message(h, h->window, deadline, poll);
     if (!message && !PyErr_Occurred()) {
         h->window = 1;
         h->last_ns = 0;

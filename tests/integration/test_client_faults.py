@@ -350,3 +350,23 @@ def test_reading_goes_on_while_files_move(tmp_path: Path) -> None:
         assert [next(iterator).body for _ in range(199)] == bodies[1:]
         with contextlib.suppress(StopIteration):
             iterator.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_look_waits_for_a_slow_worker(running: RealNode, ahead: bool) -> None:
+    """QueueEmpty is the worker's word: a confirmed message is found, however long the worker takes."""
+    with warren.attach(running.directory) as node:
+        queue = node.queue("q")
+        queue.put(b"x")
+        pid = running.pids()[worker_of(queue)]
+        found: list[bytes] = []
+        thread = threading.Thread(target=lambda: found.append(queue.get(timeout=0, ahead=ahead).body))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            thread.start()
+            thread.join(0.3)
+            assert thread.is_alive(), "the worker has not answered"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        thread.join(20)
+        assert found == [b"x"]

@@ -508,7 +508,7 @@ def take(node: FakeNode, handle: _core.QueueHandle, sequences: list[int]) -> lis
         node.deliver(WORKER, QUEUE, sequence, b"%d" % sequence)
     thread.join(10)
     node.finish(WORKER)
-    return [outcome[0], *handle.get_many(len(sequences), 0.0)]
+    return [outcome[0], *(handle.get_many(len(sequences), 0.0) if len(sequences) > 1 else [])]
 
 
 def test_settling(node: FakeNode, handle: _core.QueueHandle) -> None:
@@ -678,3 +678,31 @@ def test_rows_of_an_answer_are_bytes_that_nobody_changes(node: FakeNode, handle:
         with pytest.raises(TypeError, match="rows must be bytes"):
             getattr(node.client, call)(handle, changing)
     assert getattr(node.client, call)(handle, b"") is not None
+
+
+@pytest.mark.parametrize("prefetch", [0, 5])
+def test_a_timeout_of_nothing_waits_for_the_answer_of_the_worker(
+    node: FakeNode, handle: _core.QueueHandle, prefetch: int
+) -> None:
+    """What a slow worker has is found: "none" is never said because the answer was late."""
+    if prefetch:
+        handle.begin(prefetch)
+    thread, outcome = in_thread(lambda: handle.get(0.0))
+    wait_until(lambda: OP["CREDIT"] in node.ops(WORKER))
+    thread.join(0.3)
+    assert thread.is_alive(), "the worker has not looked"
+    assert node.ops(WORKER) == [OP["CREDIT"]]
+    node.deliver(WORKER, QUEUE, 0, b"late")
+    node.finish(WORKER)
+    thread.join(10)
+    assert outcome[0].body == b"late"
+    thread, outcome = in_thread(lambda: handle.get(0.0))
+    wait_until(lambda: bool(node.finish(WORKER)) or not thread.is_alive())
+    assert outcome == [None]
+
+
+def test_a_timeout_of_nothing_ends_with_call_timeout(node: FakeNode, handle: _core.QueueHandle) -> None:
+    node.client.call_timeout = 0.05
+    for call in (lambda: handle.get(0.0), lambda: handle.get(0.0, False), lambda: handle.get_many(5, 0.0)):
+        with pytest.raises(TimedOut):
+            call()
