@@ -474,7 +474,7 @@ static void files(void) {
     write_file(folder, "4.jnl", 4, 56, frames, at);
     CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason)); /* the open descriptor keeps the old one */
     wr_bodies_set(&bodies, WORKER, dup(folder), -1, -1);
-    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EUCLEAN);
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EBADMSG);
     write_file(folder, "4.jnl", 5, 55, frames, at); /* a renamed file */
     CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EUCLEAN);
     wr_bodies_free(&bodies);
