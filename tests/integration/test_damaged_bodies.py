@@ -162,7 +162,10 @@ def test_a_damaged_body_is_named_once_counted_and_passed(tmp_path: Path, where: 
                 def flushed() -> bool:
                     filler.put_many([bytes(3000)] * 100)
                     journal = (running.directory / "queues" / "worker-0" / "journal").glob("*.jnl")
-                    return not any(last in path.read_bytes() for path in journal)
+                    try:
+                        return not any(last in path.read_bytes() for path in journal)
+                    except FileNotFoundError:  # one went meanwhile
+                        return False
 
                 wait_until(flushed, 30, what="a data file")
         running.stop()
