@@ -31,7 +31,6 @@ from warren.engine.queue_files import Entry, FileList, Key
 from warren.engine.queue_index import Folder, Reached, nowhere
 from warren.ipc.layout import CONSTANTS
 
-IN_SEGMENT = 0xFFFF_FFFF
 FILES_AT_ONCE = 128  #: segments that a flush has open
 LINK_SHARE = 0.5  #: of a journal file that must be alive for it to become a data file as it is
 LOCATION_JOURNAL = CONSTANTS["LOCATION_JOURNAL"]
