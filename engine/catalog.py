@@ -372,11 +372,6 @@ class Catalog:
         """The queues that a worker owns, the hidden ones too, by id."""
         return sorted(self._workers.get(worker, _NONE).values(), key=lambda item: item.id)
 
-    def bindings_of(self, *, queue: str | None = None, exchange: str | None = None) -> list[Binding]:
-        """The bindings of a queue or of an exchange, in order."""
-        found = self._of_queue.get(queue, ()) if queue is not None else self._of_exchange.get(exchange or "", ())
-        return sorted(found)
-
     def families(self) -> dict[str, list[QueueDeclaration]]:
         """The queues with those that belong to them, by id: subscriptions, dead letters."""
         found: dict[int, list[QueueDeclaration]] = {}
