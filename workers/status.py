@@ -6,6 +6,9 @@ are differences to a sample of the supervisor that is at most about a second old
 
 from __future__ import annotations
 
+import fnmatch
+import heapq
+import re
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -66,12 +69,12 @@ class _Sample:
     servers: dict[int, dict[str, int]] = field(default_factory=dict)
     queues: list[tuple[bytes, ...]] = field(default_factory=list)  # of each worker: ids and counters, column by column
 
-    def counters(self) -> dict[int, dict[str, int]]:
-        """Of each queue, those whose rates are shown."""
+    def counters(self, wanted: Container[int] | None = None) -> dict[int, dict[str, int]]:
+        """Of each queue, those whose rates are shown; `wanted`: of these queues only."""
         found = {}
         for worker in self.queues:
-            for id, *values in zip(*(memoryview(column).cast("Q") for column in worker), strict=True):
-                if id:
+            for id, *values in _in_rows(worker):
+                if wanted is None or id in wanted:
                     found[id] = dict(zip(_QUEUE_RATES, values, strict=True))
         return found
 
@@ -89,7 +92,7 @@ class Statistics:
         self._before, self._last = self._last, self._take()
 
     def _take(self) -> _Sample:
-        columns = [_columns(buffer) for buffer in self._regions()]
+        columns = [_columns(buffer, ("queue", *_QUEUE_RATES)) for buffer in self._regions()]
         return _Sample(time.monotonic(), self._servers(), columns)
 
     def _servers(self) -> dict[int, dict[str, int]]:
@@ -130,13 +133,26 @@ class Statistics:
         roles: Iterable[Role],
         catalog: Catalog,
         messages: list[str],
+        pattern: str | None = None,
+        most: int | None = None,
     ) -> dict[str, Any]:
-        """The map of `status --json` (the contract in docs/architecture.md, and more keys)."""
+        """The map of `status --json` (the contract in docs/architecture.md, and more keys).
+
+        `pattern`: only queues with such names (*, ?, [abc]). `most`: of queues, subscriptions and dead letters only so
+        many each, those with most messages and traffic; `queues_n` and `subscriptions_n` say how many there are.
+        """
         now = self._take()
-        rows = self.queues()
         base = self._last if now.at - self._last.at > 0.2 or not self._before.at else self._before
         seconds = now.at - base.at if base.at else 0.0
-        before = base.counters()
+        kinds = _Kinds(catalog, pattern)
+        scores = None if most is None else self._scores(base)
+        queues, subscriptions, dead_letters = (
+            _first(kind, scores, most) for kind in (kinds.queues, kinds.subscriptions, kinds.dead_letters)
+        )
+        shown = None
+        if pattern is not None or most is not None:
+            shown = {item.id for _source, item in (*queues, *subscriptions, *dead_letters)}
+        rows, before = self.queues(shown), base.counters(shown)
         alarmed = alarms.described(self._superblock)
         clients = [self._client(view, alarmed) for view in self._superblock.slots()]
         roles = list(roles)
@@ -162,18 +178,15 @@ class Statistics:
             "queues": [
                 self._queue(item, rows, before, seconds)
                 | {"arguments": item.arguments, "exclusive_to": item.owner or None}
-                for item in sorted(catalog.queues.values(), key=lambda item: item.name)
-                if not item.hidden
+                for _source, item in queues
             ],
+            "queues_n": len(kinds.queues),
             "subscriptions": [
-                {"queue": source.name, **self._queue(item, rows, before, seconds)}
-                for item in sorted(catalog.queues.values(), key=lambda item: item.name)
-                if item.hidden and (source := catalog.by_id.get(item.subscription_of)) is not None
+                {"queue": source, **self._queue(item, rows, before, seconds)} for source, item in subscriptions
             ],
+            "subscriptions_n": len(kinds.subscriptions),
             "dead_letters": [
-                {"queue": source.name, **self._queue(item, rows, before, seconds)}
-                for item in sorted(catalog.queues.values(), key=lambda item: item.name)
-                if item.hidden and (source := catalog.by_id.get(item.dead_letters_of)) is not None
+                {"queue": source, **self._queue(item, rows, before, seconds)} for source, item in dead_letters
             ],
             "topics": [],
             "store": self._store(SERVER_STORE_PERSISTENT),
@@ -185,6 +198,18 @@ class Statistics:
             "pressure": self._superblock.get("pressure") / 1000,
             "messages": [*messages, *self._losses(directory)],
         }
+
+    def _scores(self, base: _Sample) -> dict[int, int]:
+        """Of each queue its messages and what happened to it since a sample: who has most is shown first."""
+        found: dict[int, int] = {}
+        for buffer in self._regions():
+            for id, *counts in _in_rows(_columns(buffer, ("queue", "ready", "unacked", *_QUEUE_RATES))):
+                found[id] = sum(counts)
+        for worker in base.queues:
+            for id, *counts in _in_rows(worker):
+                if id in found:
+                    found[id] -= sum(counts)
+        return found
 
     def _losses(self, directory: NodeDirectory) -> list[str]:
         """A line for each worker that has lost messages to damage."""
@@ -353,15 +378,48 @@ def _who(role: Role) -> dict[str, int | None]:
     return {"pid": identity.pid if identity else None, "start_time": identity.start_time if identity else None}
 
 
-def _columns(buffer: memoryview) -> tuple[bytes, ...]:
-    """Ids and counters of the rows of a statistics region, column by column: what a sample keeps of 65,536 queues is
-    read in a millisecond. Without numpy: it would be a third of a supervisor's memory."""
+class _Kinds:
+    """The queues of a catalog whose names match, as pairs: the name of the queue that one belongs to, and itself."""
+
+    def __init__(self, catalog: Catalog, pattern: str | None) -> None:
+        matches = re.compile(fnmatch.translate(pattern)).match if pattern is not None else None
+        self.queues: list[tuple[str, QueueDeclaration]] = []
+        self.subscriptions: list[tuple[str, QueueDeclaration]] = []
+        self.dead_letters: list[tuple[str, QueueDeclaration]] = []
+        for item in catalog.queues.values():
+            if not item.hidden:
+                source, kind = item, self.queues
+            elif (found := catalog.by_id.get(item.subscription_of)) is not None:
+                source, kind = found, self.subscriptions
+            elif (found := catalog.by_id.get(item.dead_letters_of)) is not None:
+                source, kind = found, self.dead_letters
+            else:
+                continue
+            if matches is None or matches(source.name):
+                kind.append((source.name, item))
+
+
+def _first(
+    kind: list[tuple[str, QueueDeclaration]], scores: Mapping[int, int] | None, most: int | None
+) -> list[tuple[str, QueueDeclaration]]:
+    """Those with the highest scores, in the order of their names."""
+    if scores is not None and most is not None and len(kind) > most:
+        kind = heapq.nsmallest(most, kind, key=lambda pair: (-scores.get(pair[1].id, 0), pair[1].name))
+    return sorted(kind, key=lambda pair: pair[1].name)
+
+
+def _columns(buffer: memoryview, wanted: Iterable[str]) -> tuple[bytes, ...]:
+    """Fields of the rows of a statistics region, column by column: what a sample keeps of 65,536 queues is read in a
+    millisecond. Without numpy: it would be a third of a supervisor's memory."""
     size = QUEUE_STATS.size // 8
     with buffer.cast("Q") as words:
-        return tuple(
-            words[QUEUE_STATS.offset(name) // 8 :: size].tobytes() if len(words) else b""
-            for name in ("queue", *_QUEUE_RATES)
-        )
+        return tuple(words[QUEUE_STATS.offset(name) // 8 :: size].tobytes() if len(words) else b"" for name in wanted)
+
+
+def _in_rows(columns: tuple[bytes, ...]) -> Iterator[tuple[int, ...]]:
+    """What `_columns` has read, row by row: the id of a queue first, rows of none left out."""
+    views = [memoryview(column).cast("Q") for column in columns]
+    return (row for row in zip(*views, strict=True) if row[0])
 
 
 def _used_rows(buffer: memoryview, wanted: Container[int] | None = None) -> dict[int, dict[str, int]]:

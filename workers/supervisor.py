@@ -868,8 +868,10 @@ class Supervisor:
     def _op_ping(self) -> dict[str, Any]:
         return {"pid": os.getpid(), "state": NODE_STATES[self._superblock.state]}
 
-    def _op_status(self) -> dict[str, Any]:
-        return self._statistics.report(self.directory, self._node, self._roles, self._catalog, self.messages)
+    def _op_status(self, pattern: str | None = None, most: int | None = None) -> dict[str, Any]:
+        return self._statistics.report(
+            self.directory, self._node, self._roles, self._catalog, self.messages, pattern, most
+        )
 
     def _op_settings(self) -> dict[str, Any]:
         return {
@@ -888,16 +890,21 @@ class Supervisor:
                 self._force("it was asked for")
         return {"pid": os.getpid()}
 
-    def _op_queues(self) -> dict[str, Any]:
+    def _op_queues(self, of: list[str] | None = None) -> dict[str, Any]:
+        """`of`: of queues and bindings only what these names have."""
         catalog = self._catalog
+        wanted = None if of is None else set(of)
         return {
             "version": catalog.version,
-            "queues": sorted(catalog.queues.values(), key=lambda item: item.id),
+            "queues": sorted(
+                (item for item in catalog.queues.values() if wanted is None or item.name in wanted),
+                key=lambda item: item.id,
+            ),
             "exchanges": sorted(catalog.exchanges.values(), key=lambda item: item.name),
             "bindings": [
                 {"exchange": item.exchange, "queue": item.queue, "routing_key": item.routing_key}
                 | ({"arguments": item.arguments} if item.conditions else {})
-                for item in sorted(catalog.bindings)
+                for item in sorted(item for item in catalog.bindings if wanted is None or item.queue in wanted)
             ],
         }
 

@@ -131,6 +131,36 @@ def test_a_queue_from_declare_to_delete(directory: Path) -> None:
     assert "there is no queue 'jobs'" in warren("publish", directory, "jobs", given="x", code=2).said
 
 
+def test_tables_of_many_queues_show_the_busiest_and_say_how_many_more(directory: Path) -> None:
+    """Of 60 queues and 5 subscriptions the table has 40, among them the one with messages; JSON and --all have all."""
+    many = [f"many.{number:02d}" for number in range(60)]
+    warren("queue", "declare", directory, *many, "many.[x]")
+    warren("publish", directory, "many.57", "--body", "x")
+    warren("queue", "bind", directory, "many.57", "amq.topic", "a.b")
+    everything = len(warren("queue", "list", directory, "--json").json())  # type: ignore[arg-type]
+    report = warren("status", directory, "--json").json()
+    assert isinstance(report, dict) and len(report["queues"]) == report["queues_n"] == everything > 60
+    for words in (("status",), ("queue", "list"), ("top", "--count", "1")):
+        shown = warren(*words, directory).stdout
+        lines = [line for line in shown.splitlines() if line.startswith("many.")]
+        assert len(lines) <= 40 and lines == sorted(lines) and any(line.startswith("many.57 ") for line in lines)
+        assert f"and {everything - 40:,} more" in shown
+    for words in (("status", directory, "--all"), ("queue", "list", directory, "--all")):
+        shown = warren(*words).stdout
+        assert all(f"\n{name} " in shown for name in many) and " more" not in shown
+    found = warren("queue", "list", directory, "many.5?", "--json").json()
+    assert isinstance(found, list) and [item["name"] for item in found] == [f"many.5{digit}" for digit in range(10)]
+    assert [item["bindings"] for item in found if item["bindings"]] == [
+        [{"exchange": "amq.topic", "queue": "many.57", "routing_key": "a.b"}]
+    ]
+    assert "amq.topic:a.b" in warren("queue", "list", directory, "many.57").stdout
+    assert "many.[x] " in warren("queue", "list", directory, "many.[[]x]").stdout  # no markup, but a name
+    shown = warren("queue", "show", directory, "many.[x]", "--json").json()
+    assert isinstance(shown, dict) and shown["name"] == "many.[x]"
+    assert warren("queue", "list", directory, "nothing*").stdout == "no queue has a name like nothing*\n"
+    warren("queue", "delete", directory, *many, "many.[x]")
+
+
 def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
     warren("exchange", "declare", directory, "events", "--type", "topic")
     warren("queue", "declare", directory, "paid")

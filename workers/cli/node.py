@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import heapq
 import os
 import select
 import sys
@@ -177,17 +178,30 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
 
 @click.command()
 @DIRECTORY
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON (docs/operations.md).")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON, with all queues (docs/operations.md).")
+@click.option("--all", "everything", is_flag=True, help=f"Show all queues and clients, not only {output.ROWS} of each.")
 @click.option("--timeout", type=float, default=10.0, show_default=True)
-def status(directory: str, as_json: bool, timeout: float) -> int:
-    """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs."""
+def status(directory: str, as_json: bool, everything: bool, timeout: float) -> int:
+    """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs.
+
+    Of queues and clients those with most messages and traffic are shown, in the order of their names.
+    """
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
-        report = client.call("status", timeout=timeout)
+        report = client.call("status", timeout=timeout, most=None if as_json or everything else output.ROWS)
     if as_json:
         output.print_json(report)
-    else:
-        output.console().print(tables(report))
+        return 0
+    console = output.console()
+    if not everything:
+        console.print(tables(report, console.width))
+        return 0
+    console.print(_heading(report, console.width))
+    for title, columns, rows, _more in (_queues(report, console.width), _clients(report)):
+        print(f"\n{title}" if rows else f"\n{title}: none")
+        if rows:
+            output.print_rows(columns, rows)
+    console.print(_last(report))
     return 0
 
 
@@ -249,88 +263,57 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
     looks = 0
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
-        report = client.call("status", timeout=10.0)
         if as_json:
             while True:
-                output.print_json(report)
+                output.print_json(client.call("status", timeout=10.0))
                 looks += 1
                 if looks == count:
                     return 0
                 time.sleep(interval)
-                report = client.call("status", timeout=10.0)
-        with Live(tables(report), console=output.console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+        console = output.console()
+        screen = sys.stdout.isatty()
+        report = client.call("status", timeout=10.0, most=output.ROWS)
+
+        def look() -> Group:
+            # half of the lines that head and processes leave is for queues, half for clients
+            room = (console.height - len(report["processes"]) - 14) // 2 if screen else output.ROWS
+            return tables(report, console.width, max(3, min(output.ROWS, room)))
+
+        with Live(look(), console=console, screen=screen, auto_refresh=False) as live:
             while True:
-                live.update(tables(report), refresh=True)
+                live.update(look(), refresh=True)
                 looks += 1
                 if looks == count:
                     return 0
                 time.sleep(interval)
-                report = client.call("status", timeout=10.0)
+                report = client.call("status", timeout=10.0, most=output.ROWS)
 
 
-def tables(report: dict[str, Any]) -> Group:
-    """The tables of `status` and `top`."""
+#: title, columns, rows, and what is said of the rows that are not there
+_Part = tuple[str, list[output.Column], list[list[str]], str]
+
+
+def tables(report: dict[str, Any], width: int, rows: int = output.ROWS) -> Group:
+    """The tables of `status` and `top`, for a screen so wide, with so many rows of queues and of clients."""
     from rich.console import Group
-    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Any] = [_heading(report, width)]
+    for title, columns, lines, more in (_queues(report, width, rows), _clients(report, rows)):
+        parts += [Text(""), output.table(title, columns, lines) if lines else Text(f"{title}: none")]
+        parts += [Text(more)] if more else []
+    return Group(*parts, _last(report))
+
+
+def _heading(report: dict[str, Any], width: int) -> Group:
+    """Who the node is, its store, its alarms and its processes."""
+    from rich.console import Group
     from rich.text import Text
 
     colour = {"running": "green", "starting": "yellow", "draining": "yellow"}.get(report["state"], "red")
     head = Text.assemble(
         (report["dir"], "bold"), "  node ", report["node_id"], f"  epoch {report['epoch']}  ", (report["state"], colour)
     )
-    processes = Table(title="Processes", title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in ("role", "pid", "state"):
-        processes.add_column(column)
-    for column in ("memory", "restarts", "commands", "records", "commits", "mean commit"):
-        processes.add_column(column, justify="right")
-    for item in report["processes"]:
-        rates = item["rates"]
-        role = item["role"].replace("_", " ") + (f" {item['index']}" if item["role"] == "queue_worker" else "")
-        processes.add_row(
-            role,
-            str(item["pid"] or "–"),
-            item["state"]
-            + (f" (error {item['error']})" if item.get("error") else "")
-            + (" (retiring)" if item.get("retiring") else ""),
-            output.bytes_text(item["rss_bytes"]),
-            str(item["restarts"]),
-            output.rate_text(rates.get("commands_per_s", 0)),
-            output.rate_text(rates.get("records_per_s", 0)),
-            output.rate_text(rates.get("commits_per_s", 0)),
-            f"{item['commit_ms_mean']:.2f} ms" if item.get("commits") else "–",
-        )
-    queues = Table(title="Queues", title_justify="left", box=None, pad_edge=False, header_style="bold")
-    queues.add_column("name")
-    queues.add_column("kind")
-    for column in ("ready", "unacked", "alpha", "beta", "gamma", "delta", "bytes", "consumers", "in", "out", "acks"):
-        queues.add_column(column, justify="right")
-    for item in report["queues"] + [
-        {**item, "name": "  ⤷ " + item["name"]} for item in report.get("subscriptions", [])
-    ]:
-        rates = item["rates"]
-        queues.add_row(
-            item["name"],
-            "durable" if item["durable"] else "transient",
-            *(f"{item[key]:,}" for key in ("ready", "unacked", "alpha", "beta", "gamma", "delta")),
-            output.bytes_text(item["bytes"]),
-            str(item["consumers"]),
-            *(output.rate_text(rates[key]) for key in ("published_per_s", "delivered_per_s", "acked_per_s")),
-        )
-    clients = Table(title="Clients", title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in ("slot", "pid", "name", "state", "under way", "blocked"):
-        clients.add_column(column)
-    for item in report["clients"]:
-        under_way = ", ".join(
-            f"{link['server']} {link['commands']:,}" for link in item["under_way"] if link["commands"]
-        )
-        clients.add_row(
-            str(item["slot"]),
-            str(item["pid"]),
-            output.escaped(item["name"]),
-            item["state"],
-            under_way or "–",
-            item["blocked"] or "–",
-        )
     store = report["store"]
     used = f" ({100 * store['valid_bytes'] / store['file_bytes']:.0f} %)" if store["file_bytes"] else ""
     parts: list[Any] = [
@@ -349,8 +332,95 @@ def tables(report: dict[str, Any]) -> Group:
             f"{n} by {'an alarm' if why == 'alarm' else 'missing credit'}" for why, n in blocked.items()
         )
         parts.append(Text(f"blocked publishers: {waiting}", style="yellow"))
-    for table in (processes, queues, clients):
-        parts += [Text(""), table if table.row_count else Text(f"{table.title}: none")]
-    if report.get("messages"):
-        parts += [Text(""), Text("Last messages", style="italic"), *(Text(line) for line in report["messages"][-5:])]
-    return Group(*parts)
+    wide = width >= output.NARROW
+    columns = [output.Column(name) for name in ("role", "pid", "state")]
+    numbers = ("memory", "restarts", "commands", *(["records"] if wide else []), "commits", "mean commit")
+    columns += [output.Column(name, True) for name in numbers]
+    lines = []
+    for item in report["processes"]:
+        rates = item["rates"]
+        line = [
+            item["role"].replace("_", " ") + (f" {item['index']}" if item["role"] == "queue_worker" else ""),
+            str(item["pid"] or "–"),
+            item["state"]
+            + (f" (error {item['error']})" if item.get("error") else "")
+            + (" (retiring)" if item.get("retiring") else ""),
+            output.bytes_text(item["rss_bytes"]),
+            str(item["restarts"]),
+            output.rate_text(rates.get("commands_per_s", 0)),
+            *([output.rate_text(rates.get("records_per_s", 0))] if wide else []),
+            output.rate_text(rates.get("commits_per_s", 0)),
+            f"{item['commit_ms_mean']:.2f} ms" if item.get("commits") else "–",
+        ]
+        lines.append(line)
+    return Group(*parts, Text(""), output.table("Processes", columns, lines))
+
+
+def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Part:
+    """Queues, and below them the subscriptions."""
+    wide = width >= output.NARROW
+    states = ("alpha", "beta", "gamma", "delta") if wide else ()
+    columns = [output.Column("name"), *([output.Column("kind")] if wide else [])]
+    numbers = ("ready", "unacked", *states, "bytes", "consumers", "in", "out", "acks")
+    columns += [output.Column(name, True) for name in numbers]
+    all_of_them = f"`warren status {report['dir']} --all`, or `warren queue list {report['dir']} 'PATTERN*'`"
+    items = _busiest(report["queues"], most)
+    subscriptions = _busiest(report["subscriptions"], most)
+    lines = []
+    for item in items + [{**item, "name": "  ⤷ " + item["name"]} for item in subscriptions]:
+        rates = item["rates"]
+        line = [
+            item["name"],
+            *([kind(item)] if wide else []),
+            *(f"{item[key]:,}" for key in ("ready", "unacked", *states)),
+            output.bytes_text(item["bytes"]),
+            str(item["consumers"]),
+            *(output.rate_text(rates[key]) for key in ("published_per_s", "delivered_per_s", "acked_per_s")),
+        ]
+        lines.append(line)
+    count = report["queues_n"] + report["subscriptions_n"]
+    return "Queues", columns, lines, output.more(len(lines), count, all_of_them)
+
+
+def _busiest(items: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
+    """So many of these queues: those with most messages and traffic, in the order in which they are."""
+    if most is None or len(items) <= most:
+        return items
+    scores = [item["ready"] + item["unacked"] + sum(item["rates"].values()) for item in items]
+    chosen = heapq.nlargest(most, range(len(items)), key=lambda number: scores[number])
+    return [items[number] for number in sorted(chosen)]
+
+
+def kind(item: dict[str, Any]) -> str:
+    """What becomes of a queue when its node ends, in a word."""
+    return "durable" if item["durable"] else "transient"
+
+
+def _clients(report: dict[str, Any], most: int | None = None) -> _Part:
+    """Who is attached; those that are blocked, or have most under way, come before others when not all are shown."""
+    columns = [output.Column(name) for name in ("slot", "pid", "name", "state", "under way", "blocked")]
+    clients = report["clients"]
+    if most is not None and len(clients) > most:
+        under_way = {item["slot"]: sum(link["commands"] for link in item["under_way"]) for item in clients}
+        clients = heapq.nsmallest(
+            most, clients, key=lambda item: (not item["blocked"], -under_way[item["slot"]], item["slot"])
+        )
+        clients.sort(key=lambda item: int(item["slot"]))
+    lines = []
+    for item in clients:
+        links = ", ".join(f"{link['server']} {link['commands']:,}" for link in item["under_way"] if link["commands"])
+        line = [str(item["slot"]), str(item["pid"]), output.escaped(item["name"]), item["state"]]
+        lines.append([*line, links or "–", item["blocked"] or "–"])
+    hidden = len(report["clients"]) - len(lines)
+    more = f"and {hidden:,} more clients: `warren status {report['dir']} --all`" if hidden else ""
+    return "Clients", columns, lines, more
+
+
+def _last(report: dict[str, Any]) -> Group:
+    """What the node said last."""
+    from rich.console import Group
+    from rich.text import Text
+
+    if not report.get("messages"):
+        return Group()
+    return Group(Text(""), Text("Last messages", style="italic"), *(Text(line) for line in report["messages"][-5:]))

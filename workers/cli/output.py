@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -31,8 +31,20 @@ from warren.workers.launch import ERRORS_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+#: rows of a table of queues or clients that are shown when not all are asked for
+ROWS = 40
+#: screens that are narrower get fewer columns
+NARROW = 120
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_TIMEOUT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+
+class Column(NamedTuple):
+    """One of a table."""
+
+    name: str
+    right: bool = False
 
 
 def exit_code(error: Error) -> int:
@@ -135,6 +147,44 @@ def console() -> Console:
             raise BrokenPipeError  # `run` knows what that means; rich would end with exit code 1
 
     return Standard(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def more(shown: int, count: int, all_of_them: str) -> str:
+    """The line below a table that does not show all rows; empty when it does."""
+    return f"and {count - shown:,} more: {all_of_them}" if count > shown else ""
+
+
+def print_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """A table of any length, each row on one line however long that is: rich needs a second for a thousand rows."""
+    from rich.cells import cell_len
+
+    lines = [[column.name for column in columns], *rows]
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    try:
+        for line in lines:
+            filled = (" " * (width - cell_len(cell)) for width, cell in zip(widths, line, strict=True))
+            cells = (
+                space + cell if column.right else cell + space
+                for column, cell, space in zip(columns, line, filled, strict=True)
+            )
+            print("  ".join(cells).rstrip())
+    except BrokenPipeError as error:
+        raise BrokenPipeError from error  # as in `print_json`
+
+
+def table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
+    """A table fitted to the screen; the first column is folded, and never cut."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        made.add_column(
+            column.name, justify="right" if column.right else "left", overflow="ellipsis" if number else "fold"
+        )
+    for row in rows:
+        made.add_row(*map(Text, row))  # as text: what looks like markup of rich in a name is part of the name
+    return made
 
 
 def bytes_text(count: float) -> str:

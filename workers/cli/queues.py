@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import msgspec
 from warren.engine.catalog import EXCHANGE_TYPES
 from warren.engine.errors import NotYet, QueueNotFound, UsageError
 from warren.workers.cli import output
+from warren.workers.cli.node import kind
 from warren.workers.control import ControlClient
 
 DIRECTORY = click.argument("directory", metavar="DIR")
@@ -110,44 +112,59 @@ def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
 
 @queue.command("list")
 @DIRECTORY
+@click.argument("pattern", required=False)
+@click.option("--all", "everything", is_flag=True, help=f"Show all of them, not only {output.ROWS}.")
 @JSON
-def list_queues(directory: str, as_json: bool) -> None:
-    """List queues with their depths and bindings."""
+def list_queues(directory: str, pattern: str | None, everything: bool, as_json: bool) -> None:
+    """List queues with their depths and bindings: all of them, or those whose names match PATTERN (*, ?, [abc]).
+
+    A table has those with most messages and traffic, in the order of their names; --all and --json have all.
+    """
+    most = None if everything or as_json else output.ROWS
     with ControlClient(directory, output.waiting) as client:
-        report = client.call("status")
-        bindings = client.call("queues")["bindings"]
-    rows = [
-        {**item, "bindings": [binding for binding in bindings if binding["queue"] == item["name"]]}
-        for item in report["queues"]
-    ]
+        report = client.call("status", pattern=pattern, most=most)
+        whole = pattern is None and most is None
+        shown = None if whole else [item["name"] for item in report["queues"]]
+        bindings = _grouped(client.call("queues", of=shown)["bindings"], "queue")
+    rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in report["queues"]]
     if as_json:
         output.print_json(rows)
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "kind", "worker"):
-        table.add_column(column)
-    for column in ("ready", "unacked", "bytes", "consumers"):
-        table.add_column(column, justify="right")
-    table.add_column("bindings")
-    table.add_column("arguments")
+    if not rows:
+        print("no queues" if pattern is None else f"no queue has a name like {output.escaped(pattern)}")
+        return
+    console = output.console()
+    wide = console.width >= output.NARROW
+    columns = [output.Column(name) for name in ("name", *(("kind", "worker") if wide else ()))]
+    columns += [output.Column(name, True) for name in ("ready", "unacked", "bytes", "consumers")]
+    columns += [output.Column("bindings"), output.Column("arguments")]
+    lines = []
     for row in rows:
-        table.add_row(
+        line = [
             row["name"],
-            "durable" if row["durable"] else "transient",
-            str(row["worker"]),
+            *((kind(row), str(row["worker"])) if wide else ()),
             f"{row['ready']:,}",
             f"{row['unacked']:,}",
             output.bytes_text(row["bytes"]),
             str(row["consumers"]),
             ", ".join(output.escaped(f"{item['exchange']}:{item['routing_key']}") for item in row["bindings"]),
             ", ".join(f"{key}={output.escaped(value)}" for key, value in row["arguments"].items()),
-        )
-    if rows:
-        output.console().print(table)
-    else:
-        print("no queues")
+        ]
+        lines.append(line)
+    if everything:
+        output.print_rows(columns, lines)
+        return
+    console.print(output.table("", columns, lines))
+    if more := output.more(len(lines), report["queues_n"], "--all shows them, a PATTERN those that match"):
+        print(more)
+
+
+def _grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows by what they have in a field."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found
 
 
 @queue.command("show")
@@ -157,14 +174,14 @@ def list_queues(directory: str, as_json: bool) -> None:
 def show_queue(directory: str, name: str, as_json: bool) -> None:
     """Everything about one queue: arguments, counters, bindings, subscriptions, dead letters on their way."""
     with ControlClient(directory, output.waiting) as client:
-        report = client.call("status")
-        bindings = client.call("queues")["bindings"]
+        report = client.call("status", pattern=glob.escape(name))
+        bindings = client.call("queues", of=[name])["bindings"]
     found = next((item for item in report["queues"] if item["name"] == name), None)
     if found is None:
         raise QueueNotFound(f"there is no queue {name!r}: see `warren queue list {directory}`")
-    found["bindings"] = [item for item in bindings if item["queue"] == name]
-    found["subscriptions"] = [item for item in report["subscriptions"] if item["queue"] == name]
-    found["dead_letters"] = next((item for item in report["dead_letters"] if item["queue"] == name), None)
+    found["bindings"] = bindings
+    found["subscriptions"] = report["subscriptions"]
+    found["dead_letters"] = next(iter(report["dead_letters"]), None)
     if as_json:
         output.print_json(found)
         return
@@ -267,15 +284,15 @@ def delete_exchange(directory: str, name: str, as_json: bool) -> None:
 def list_exchanges(directory: str, as_json: bool) -> None:
     """List exchanges and what is bound to them."""
     answer = _call(directory, "queues")
-    rows = [
-        {**item, "bindings": [binding for binding in answer["bindings"] if binding["exchange"] == item["name"]]}
-        for item in answer["exchanges"]
-    ]
+    bindings = _grouped(answer["bindings"], "exchange")
+    rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in answer["exchanges"]]
     if as_json:
         output.print_json(rows)
         return
     for row in rows:
-        bound = ", ".join(f"{item['queue']} ({item['routing_key']!r})" for item in row["bindings"]) or "nothing bound"
+        first, count = row["bindings"][: output.ROWS], len(row["bindings"])
+        bound = ", ".join(f"{item['queue']} ({item['routing_key']!r})" for item in first) or "nothing bound"
+        bound += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
         print(f"{row['name'] or '(default)'}  {row['type']}  {'durable' if row['durable'] else 'transient'}  {bound}")
 
 
