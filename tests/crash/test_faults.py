@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from warren.tools.bench.harness import real_folder
+from warren.tools.fault import __main__ as command
 from warren.tools.fault import cases, shim
 from warren.tools.fault.__main__ import Campaign
 from warren.tools.fault.cases import Case
@@ -186,6 +187,28 @@ def test_each_call_has_its_cases() -> None:
     assert {1, 400} <= many
     assert not any(case.how == "ever" and case.error == "EINTR" for case in planned)
     assert all(Case.parse(str(case)) == case for case in planned)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("work/store/sync/store/EIO/1/once", "has no after: a case is scene/role/"),
+        ("work/store", "has no call and no class and no error"),
+        ("work/store/sync/store/EIO/1/once/lift/more", "has 9 fields, and a case has 8"),
+        ("work/store/sync/store/EIO/x/once/lift", "has 'x' as the number of the call"),
+        ("work/store/sync/store/EIO/0/once/lift", "has '0' as the number of the call"),
+        ("work/stores/sync/store/EIO/1/once/lift", "has role 'stores': one of "),
+        ("work/store/sync/store/EIO/1/once/left", "has after 'left': one of lift, die"),
+        ("work/store/sync/store/EPERM/1/once/lift", "has error 'EPERM': sync of store gives one of EIO"),
+    ],
+)
+def test_a_case_that_cannot_be_replayed_says_what_is_wrong(
+    text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--replay", f"work/store/sync/store/EIO/1/once/lift,{text}"])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 # -- the ledger -------------------------------------------------------------------------------------------------------

@@ -282,6 +282,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dir", help="folder for the nodes (a real disk)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(argv)
+    try:
+        cases = [Case.parse(text) for text in options.replay.split(",")] if options.replay else []
+    except ValueError as error:
+        parser.error(str(error))
     seed = options.seed if options.seed is not None else random.getrandbits(32)
     campaign = Campaign(real_folder(options.dir), seed, options.lanes)
 
@@ -292,7 +296,6 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, stop)
     try:
         if options.replay:
-            cases = [Case.parse(text) for text in options.replay.split(",")]
             for _ in range(options.times):
                 texts = [str(case) for case in cases]
                 campaign.report.planned += len(cases)

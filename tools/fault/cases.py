@@ -14,9 +14,9 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
-from warren.tools.fault.shim import FOR_EVER, SHORT
+from warren.tools.fault.shim import CALLS, CLASSES, FOR_EVER, ROLES, SHORT
 
 SCENES = ("work", "kill", "stop", "all")
 #: scenes in which a role takes part
@@ -26,6 +26,7 @@ PLAYED = {
     "starting": ("kill", "all"),
 }
 HOWS = {"once": (1, 1), "often": (3, FOR_EVER), "ever": (1, FOR_EVER)}  #: every, times
+AFTERS = ("lift", "die")
 #: so many calls of a kind are all tried; of more, as many are chosen
 EACH_MAX = 24
 #: what a call can really give; by call and class where that differs
@@ -95,8 +96,23 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """The case of its text. Raises ValueError."""
-        scene, role, call, klass, error, first, how, after = text.split("/")
+        """The case of its text. Raises ValueError saying what is wrong with it."""
+        names, words = [field.name.replace("klass", "class") for field in fields(cls)], text.split("/")
+        form = f"a case is {'/'.join(names)}, as in a report of the campaign"
+        if missing := names[len(words) :]:
+            raise ValueError(f"case {text!r} has no {' and no '.join(missing)}: {form}")
+        if len(words) > len(names):
+            raise ValueError(f"case {text!r} has {len(words)} fields, and a case has {len(names)}: {form}")
+        scene, role, call, klass, error, first, how, after = words
+        if not first.isdecimal() or not int(first):
+            raise ValueError(f"case {text!r} has {first!r} as the number of the call, which counts from 1: {form}")
+        known = {"scene": SCENES, "role": ROLES, "call": CALLS, "class": CLASSES, "how": HOWS, "after": AFTERS}
+        for (what, allowed), word in zip(known.items(), (scene, role, call, klass, how, after), strict=True):
+            if word not in allowed:
+                raise ValueError(f"case {text!r} has {what} {word!r}: one of {', '.join(allowed)}")
+        if error not in errors_of(call, klass):
+            allowed = ", ".join(errors_of(call, klass))
+            raise ValueError(f"case {text!r} has error {error!r}: {call} of {klass} gives one of {allowed}")
         return cls(scene, role, call, klass, error, int(first), how, after)
 
 
