@@ -46,25 +46,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
-        powers = (
-            "ring_records",
-            "delivery_slots",
-            "arena_bytes",
-            "directory_rows",
-            "dense_blocks",
-            "summary_rows",
-            "index_rows",
-        )
-        for name in powers:
+        powers = {
+            "ring_records": 65536,
+            "delivery_slots": 65536,
+            "arena_bytes": 4096 * MIB,
+            "directory_rows": 1 << 24,
+            "dense_blocks": 1 << 20,
+            "summary_rows": 1 << 20,
+            "index_rows": 1 << 24,
+        }
+        for name, most in powers.items():
             value = getattr(self, name)
-            if value < 64 or value & (value - 1):
-                raise UsageError(f"setting {name} must be a power of two of at least 64, not {value}")
+            if not 64 <= value <= most or value & (value - 1):
+                raise UsageError(f"setting {name} must be a power of two between 64 and {most}, not {value}")
         bounds = {
             "workers": (0, 30),
             "file_bytes": (256 * 1024, 1024 * MIB),
             "images_n": (2, 16),
-            "ring_records": (64, 65536),
-            "delivery_slots": (64, 65536),
             "arena_bytes": (65536, 4096 * MIB),
             "reply_bytes": (4096, 16 * MIB),
             "embed_bytes_max": (0, 65536),

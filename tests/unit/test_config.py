@@ -20,6 +20,13 @@ def test_a_negative_value_is_refused_for_every_setting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_huge_value_is_refused_for_every_setting(name: str) -> None:
+    """What no machine has memory for is a wrong value, and no start that fails; a setting without a bound has none."""
+    with pytest.raises(UsageError, match=f"setting {name} must (be a power of two between|lie between|be at most)"):
+        changed_settings(Settings(), {name: str(1 << 63)}).checked()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_no_number_is_refused_in_plain_words(name: str) -> None:
     with pytest.raises(UsageError, match=f"^setting {name} must be a (whole )?number, not 'x'$"):
         changed_settings(Settings(), {name: "x"})
