@@ -10,12 +10,17 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from warren.ipc.layout import SERVER_WORKER_FIRST
+from warren.ipc.layout import SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 
 
 def role_of(server: int) -> str:
     """The name of a server's process, as in `warren status` and in its log: store or worker-<i>."""
     return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
+
+
+def server(number: int) -> str:
+    """The name of a server: that of its process, but the two servers of the store are told apart."""
+    return "store-transient" if number == SERVER_STORE_TRANSIENT else role_of(number)
 
 
 def shared_id(node_id: int, place: tuple[int, int]) -> int:

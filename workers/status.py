@@ -265,7 +265,7 @@ class Statistics:
                 if tail:
                     row["under_way"].append(
                         {
-                            "server": "store-transient" if server == SERVER_STORE_TRANSIENT else names.role_of(server),
+                            "server": names.server(server),
                             "commands": max(0, tail - head),
                             "unprocessed": max(0, tail - processed),
                             "room": max(0, self._superblock.get("ring_records") - max(0, tail - head)),

@@ -6,6 +6,7 @@ For finding out what a node is doing when it does not say so itself; the numbers
 from __future__ import annotations
 
 import errno
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,11 @@ _SLOT_STATES = {CONSTANTS[f"SLOT_{name}"]: name.lower() for name in ("FREE", "CL
 
 
 def _scalars(struct: Struct, read: Callable[[str], int]) -> dict[str, Any]:
-    return {item.name: read(item.name) for item in struct.fields if item.type != "bytes"}
+    """Fields of a structure; those that name a process are null while there is none (never 0: a signal to 0 hits the
+    sender's process group).
+    """
+    found: dict[str, Any] = {item.name: read(item.name) for item in struct.fields if item.type != "bytes"}
+    return found | {name: found[name] or None for name in found if name == "pid" or name.endswith("_pid")}
 
 
 def superblock_part(superblock: Superblock) -> dict[str, Any]:
@@ -73,7 +78,8 @@ def servers_part(superblock: Superblock) -> list[dict[str, Any]]:
     """Every server's row."""
     rows = []
     for server in range(superblock.servers_n):
-        row = {"server": server, **_scalars(SERVER, lambda name, server=server: superblock.server_get(server, name))}  # type: ignore[misc]
+        of_server = functools.partial(superblock.server_get, server)
+        row: dict[str, Any] = {"server": server, "role": names.server(server), **_scalars(SERVER, of_server)}
         row["state"] = _SERVER_STATES.get(row["state"], row["state"])
         rows.append(row)
     return rows
@@ -91,7 +97,7 @@ def slots_part(superblock: Superblock) -> list[dict[str, Any]]:
         rows.append(
             {
                 "slot": view.slot,
-                "pid": view.pid,
+                "pid": view.pid or None,
                 "name": view.name,
                 "state": _SLOT_STATES.get(view.state, view.state),
                 "generation": view.generation,
@@ -228,7 +234,19 @@ _COLUMNS = {
         *("messages", "valid_total_size", "file_size", "pin_low", "pin_high", "image"),
     ),
     "servers": (
-        *("server", "state", "pid", "epoch", "generation", "restarts", "error", "sleeping", "messages", "files"),
+        *(
+            "server",
+            "role",
+            "state",
+            "pid",
+            "epoch",
+            "generation",
+            "restarts",
+            "error",
+            "sleeping",
+            "messages",
+            "files",
+        ),
         *(
             "processed_n",
             "written_n",
@@ -292,7 +310,7 @@ def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
         if isinstance(content, dict):
             console.print(f"[bold]{part}[/bold]")
             for name, value in content.items():
-                console.print(f"  {name:20} {value}", markup=False)
+                console.print(f"  {name:20} {'' if value is None else value}".rstrip(), markup=False)
         elif content:
             console.print(_table(part, content))
         else:
