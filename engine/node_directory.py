@@ -157,6 +157,13 @@ class NodeDirectory:
 
     # -- lock ---------------------------------------------------------------------------------------------------
 
+    def check_new(self, changes: dict[str, Any]) -> None:
+        """Before `make`: can a node be made with these settings, if there is none? So that a refusal leaves nothing.
+        Raises UsageError.
+        """
+        if not self.exists():
+            changed_settings(Settings(), changes).checked()
+
     def make(self) -> None:
         """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory,
         somebody's).

@@ -119,6 +119,7 @@ class Options:
     stop_timeout: float = STOP_TIMEOUT_S
     close_in_child: Callable[[], None] = lambda: None  #: closes in a child what the starter of the supervisor opened
     locked: Callable[[], None] = lambda: None  #: called once it has the directory's lock
+    terminal: bool = False  #: a Ctrl-C reaches it
 
 
 def supervise(
@@ -137,6 +138,7 @@ def supervise(
     directory = NodeDirectory(path)
     if options.successor and not directory.exists():
         raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
+    directory.check_new(options.changes)
     directory.make()
     if not _lock(directory, options):
         ready(f"a node runs for {directory.path} already")
@@ -399,7 +401,7 @@ class Supervisor:
         self._ready(
             f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
             f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, supervisor pid {os.getpid()}; "
-            f"stop it with `warren stop {self.directory.path}` or Ctrl-C"
+            f"stop it with `warren stop {self.directory.path}`{' or Ctrl-C' if self.options.terminal else ''}"
         )
 
     # -- beginning ----------------------------------------------------------------------------------------------

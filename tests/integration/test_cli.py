@@ -66,7 +66,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A node in the background, for the tests of this module."""
     chosen = tmp_path_factory.mktemp("cli") / "node"
     started = warren("up", chosen, "--detach", "--workers", 2, *SMALL)
-    assert "is up" in started.stdout
+    assert "is up" in started.stdout and "Ctrl-C" not in started.stdout
     yield chosen
     warren("stop", chosen)
 
@@ -300,6 +300,10 @@ def test_inspect_reads_shared_memory(directory: Path) -> None:
     assert isinstance(found, dict)
     assert found["superblock"]["state"] == "running"
     assert [row["state"] for row in found["servers"]] == ["ready"] * 4
+    assert [row["role"] for row in found["servers"]] == ["store", "store-transient", "worker-0", "worker-1"]
+    pids = {row["role"]: row["pid"] for row in warren("status", directory, "--json").json()["processes"]}  # type: ignore[call-overload]
+    assert found["superblock"]["supervisor_pid"] == pids["supervisor"]
+    assert found["superblock"]["collector_pid"] == pids["collector"]
     assert {row["name"] for row in found["slots"]} >= {"queue-worker-0", "queue-worker-1"}
     assert all(row["head"] <= row["synced"] <= row["tail"] for row in found["links"])
     assert {row["server"] for row in found["files"]} == {0, 1}
@@ -382,7 +386,7 @@ def test_foreground_and_signals(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert "is up" in line
+    assert "is up" in line and "or Ctrl-C" in line
     assert str(process.pid) in line
     process.send_signal(signal.SIGTERM)
     _out, said = process.communicate(timeout=60)
@@ -397,6 +401,11 @@ def test_detach_fails_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     assert "thesis.tex" in warren("up", tmp_path / "mine", "--detach", code=2).said
     assert "power of two" in warren("up", tmp_path / "new", "--detach", "--set", "ring_records=100", code=2).said
+    for detach in ("--detach", "--foreground"):
+        for change in ("bad=1", "workers=x", "index_rows=1099511627776"):
+            said = warren("up", tmp_path / "new" / "deep", detach, "--set", change, code=2).said
+            assert change.partition("=")[0] in said
+    assert not (tmp_path / "new").exists()  # a refused start leaves nothing
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "node.json").write_text('{"format_version": 99}')
     assert "newer Warren" in warren("up", tmp_path / "newer", "--detach", code=3).said

@@ -74,7 +74,7 @@ def up(
         settings["workers"] = workers
     from warren.workers.supervisor import Options, supervise
 
-    options = Options(idle_exit, adopt or idle_exit is not None, successor, settings, stop_timeout)
+    options = Options(idle_exit, adopt or idle_exit is not None, successor, settings, stop_timeout, terminal=foreground)
 
     def announce(line: str) -> None:
         if not quiet:
@@ -113,6 +113,7 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
     the background's only.
     """
     target = NodeDirectory(directory)
+    target.check_new(options.changes)
     target.make()
     read_end, write_end = os.pipe()
     pid = os.fork()
