@@ -53,7 +53,10 @@ QUEUES_PER_WORKER_MAX = CONSTANTS["QUEUES_PER_WORKER_MAX"]
 _NONE: Mapping[Any, Any] = {}
 
 
-class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+# What is declared has no cycles: `gc=False`, so that reading thousands of them sets off no collection of garbage.
+
+
+class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One queue. `subscription_of`, `dead_letters_of`: id of the queue whose claims or dead letters it holds, 0 for a
     queue of its own. `owner`: client epoch of the client that an exclusive queue belongs to, else 0. `first_id`: its id
     before it moved for the first time, 0: it never did.
@@ -91,7 +94,7 @@ class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not self.hidden and bool(self.owner or "auto_delete" in self.arguments or "expires" in self.arguments)
 
 
-class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One exchange; `type` is direct, fanout, topic or headers. `alternate`: the exchange that gets what no binding of
     this one matches, None: it is dropped.
     """
@@ -102,7 +105,7 @@ class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     alternate: str | None = None
 
 
-class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True):
+class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """Messages of an exchange whose routing key (headers exchange: whose headers) match go to the queue.
 
     `conditions`: the arguments as JSON with sorted keys, '' for none, so that a binding can be compared and hashed.
@@ -130,7 +133,7 @@ DEFAULT_EXCHANGES = (
 )
 
 
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """One thing that came, or went (`gone`): exactly one of a queue, an exchange and a binding."""
 
     queue: QueueDeclaration | None = None

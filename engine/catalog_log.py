@@ -37,6 +37,7 @@ import os
 import re
 import secrets
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,12 @@ LOG_BYTES_MIN = 1 << 20
 NAME = re.compile(r"catalog\.(\d+)\.log(\.new)?")
 #: how often a reader begins anew because the writer was just beginning a new log
 READS_MAX = 100
+#: what who follows in pieces reads at once, if a line is not longer
+PIECE_BYTES = 16 << 10
 _HEAD_BYTES_MAX = 4096
 
 T = TypeVar("T")
+C = TypeVar("C", "_Change", "_UnreadChange")
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,6 +82,16 @@ class _Change(msgspec.Struct, forbid_unknown_fields=True):
     steps: list[Step]
 
 
+class _UnreadChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A change whose steps are read one by one."""
+
+    before: int
+    version: int
+    next_queue_id: int
+    placed_for: int
+    steps: list[msgspec.Raw]
+
+
 class _ChangeLine(msgspec.Struct, forbid_unknown_fields=True):
     crc32: int
     change: msgspec.Raw
@@ -85,6 +99,9 @@ class _ChangeLine(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Version(msgspec.Struct):
     format_version: int
+
+
+_STEP = msgspec.json.Decoder(Step)
 
 
 @dataclass(frozen=True)
@@ -154,21 +171,23 @@ def _head(path: Path, line: bytes) -> _Head:
         raise CorruptRecord(path, 0, "the head of a log of the catalog", str(error)) from error
 
 
-def _change(path: Path, at: int, line: bytes, stamp: int) -> _Change:
+def _change(path: Path, at: int, line: bytes, stamp: int, kind: type[C]) -> C:
     try:
         outer = msgspec.json.decode(line, type=_ChangeLine)
         raw = bytes(outer.change)
         if zlib.crc32(raw, stamp) != outer.crc32:
             raise CorruptRecord(path, at, f"crc32 {outer.crc32}", str(zlib.crc32(raw, stamp)))
-        return msgspec.json.decode(raw, type=_Change)
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptRecord(path, at, "a change of the catalog", str(error)) from error
 
 
-def _changes(path: Path, content: bytes, begin: int, stamp: int, version: int, until: int) -> tuple[list[_Change], int]:
+def _changes(
+    path: Path, content: bytes, begin: int, stamp: int, version: int, until: int, kind: type[C]
+) -> tuple[list[C], int]:
     """The changes in `content`, which lies at `begin` of the log, up to version `until`, and where they end. Ends
     before a torn tail; raises CorruptRecord for damage."""
-    found: list[_Change] = []
+    found: list[C] = []
     at = 0
     while at < len(content) and version < until:
         stop = content.find(b"\n", at)
@@ -176,7 +195,7 @@ def _changes(path: Path, content: bytes, begin: int, stamp: int, version: int, u
         try:
             if stop < 0:
                 raise CorruptRecord(path, begin + at, "a whole line", f"{len(line)} bytes")
-            change = _change(path, begin + at, line, stamp)
+            change = _change(path, begin + at, line, stamp, kind)
             if change.before != version or change.version <= version:
                 raise CorruptRecord(
                     path, begin + at, f"a change from version {version}", f"{change.before} to {change.version}"
@@ -246,7 +265,7 @@ def _load(directory: Path | str, until: int) -> Loaded:
                 f"version {head.version}, stamp {head.stamp}",
             )
         begins = catalog.version
-        changes, end = _changes(path, content[first:], first, head.stamp, begins, until)
+        changes, end = _changes(path, content[first:], first, head.stamp, begins, until, _Change)
         _follow(path, catalog, changes)
         return Loaded(catalog, Place(begins, head.stamp, end), len(changes), len(content) - end)
     raise StoreError(f"the catalog of {directory} changes faster than it can be read: try again")
@@ -269,12 +288,16 @@ class Reader:
     def __init__(self, directory: Path | str) -> None:
         self._directory = Path(directory)
         self._place: Place | None = None
+        self._unread: deque[_UnreadChange] = deque()  # read from the log, not handed out whole
+        self._handed = 0  # steps of the first of them
         self.version = 0  #: what it has read
 
     def load(self, until: int) -> Catalog:
         """All of it, at the version that the writer tells now, or newer. Raises as `catalog_log.load`."""
         found = load(self._directory, until)
         self.version, self._place = found.catalog.version, found.place
+        self._unread.clear()
+        self._handed = 0
         return found.catalog
 
     def follow(self, until: int) -> News | None:
@@ -283,19 +306,10 @@ class Reader:
         steps: list[Step] = []
         state: State | None = None
         while version < until:
-            found = self._read(place, version, until) if place is not None else None
-            if not found or not found[0]:
-                # The end of this log, or no log: is there one that begins here?
-                following = self._begin(version)
-                if following is None or (place is not None and following.begins == place.begins):
-                    return None
-                found = self._read(following, version, until)
-                if not found or not found[0]:
-                    return None
-                place = following
-            assert place is not None
-            changes, end = found
-            place = Place(place.begins, place.stamp, end)
+            found = self._next(place, version, until, _Change)
+            if found is None:
+                return None
+            changes, place = found
             for change in changes:
                 steps += change.steps
             last = changes[-1]
@@ -303,21 +317,69 @@ class Reader:
         self._place, self.version = place, version
         return News(steps, state)
 
-    def _read(self, place: Place, version: int, until: int) -> tuple[list[_Change], int] | None:
+    def piece(self, until: int, most: int) -> list[Step] | None:
+        """The next steps of what changed, at most `most`, for who serves others between them: `version` tells how far
+        they lead, whole changes alone; when it is `until`, nothing is left. None: load all of it. Not beside `follow`.
+        """
+        if not self._unread and self.version < until:
+            found = self._next(self._place, self.version, until, _UnreadChange, PIECE_BYTES)
+            if found is None:
+                return None
+            self._unread.extend(found[0])
+            self._place = found[1]
+        steps: list[Step] = []
+        while self._unread and len(steps) < most:
+            change = self._unread[0]
+            raw = change.steps[self._handed : self._handed + most - len(steps)]
+            try:
+                steps += map(_STEP.decode, raw)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None  # what is wrong with it is told by who loads all of it
+            self._handed += len(raw)
+            if self._handed == len(change.steps):
+                self._unread.popleft()
+                self._handed, self.version = 0, change.version
+        return steps
+
+    def _next(
+        self, place: Place | None, version: int, until: int, kind: type[C], most: int | None = None
+    ) -> tuple[list[C], Place] | None:
+        """Changes that go on from a version, at least one, and the place behind them; None: no log has them."""
+        found = self._read(place, version, until, kind, most) if place is not None else None
+        if found is None or not found[0]:
+            # The end of this log, or no log: is there one that begins here?
+            following = self._begin(version)
+            if following is None or (place is not None and following.begins == place.begins):
+                return None
+            found = self._read(following, version, until, kind, most)
+            if found is None or not found[0]:
+                return None
+            place = following
+        assert place is not None
+        return found[0], Place(place.begins, place.stamp, found[1])
+
+    def _read(
+        self, place: Place, version: int, until: int, kind: type[C], most: int | None
+    ) -> tuple[list[C], int] | None:
         path = log_path(self._directory, place.begins)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                size = os.fstat(descriptor).st_size
+                length = os.fstat(descriptor).st_size - place.end
+                wanted = length if most is None else min(length, most)
                 content = bytearray()
-                while len(content) < size - place.end:
-                    part = os.pread(descriptor, size - place.end - len(content), place.end + len(content))
-                    if not part:
+                while True:
+                    while len(content) < wanted:
+                        part = os.pread(descriptor, wanted - len(content), place.end + len(content))
+                        if not part:
+                            wanted = length = len(content)
+                        content += part
+                    if wanted == length or b"\n" in content:
                         break
-                    content += part
+                    wanted = min(length, 4 * wanted)  # one line is longer
             finally:
                 os.close(descriptor)
-            return _changes(path, bytes(content), place.end, place.stamp, version, until)
+            return _changes(path, bytes(content), place.end, place.stamp, version, until, kind)
         except (OSError, CorruptRecord):
             return None  # it was removed, or cut; what is wrong with it is told by who loads all of it
 

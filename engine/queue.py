@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -57,6 +57,7 @@ RETRY_S = 0.2  #: after the disk refused a file
 ROWS_KEPT_S = 2.0  #: after a flush, the memory of its rows
 CATALOG_TURN_S = 0.001  #: how long changes of the catalog are followed before others are served
 CATALOG_TURN_N = 8  #: how many queues come or go between two looks at the clock
+CATALOG_PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits
 PREPARE_S = 2.0  #: after the start, at the earliest, what flushes need is loaded
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
@@ -79,6 +80,14 @@ class Declaration(Protocol):
     def dead_letters_of(self) -> int: ...
     @property
     def policy(self) -> QueueArguments: ...
+
+
+class Changes(NamedTuple):
+    """A piece of what changed in the catalog."""
+
+    came: list[Declaration]
+    went: list[int]
+    more: bool  #: another piece follows, in which may be what belongs to a queue of this one
 
 
 class _Files(threading.Thread):
@@ -161,8 +170,8 @@ class Options:
     reply_bytes: int
     load_catalog: Callable[[], list[Declaration]]
     open_store: Callable[[int], None]  #: attach the regions of a store and tell the engine; RegionError: later
-    #: queues that came and went since it was asked last or the catalog was loaded; None: load it
-    follow_catalog: Callable[[int], tuple[list[Declaration], list[int]] | None] = lambda _version: None
+    #: what changed next since it was asked last or the catalog was loaded, up to a version; None: load it
+    follow_catalog: Callable[[int], Changes | None] = lambda _version: None
     own_slot: int = -1
     memory_bytes: int = 0  #: rows of messages beyond this leave memory; 0: never
     next_transient: int = 0  #: first file number of the transient journal
@@ -186,6 +195,8 @@ class QueueService:
     _going: dict[int, Declaration] = field(default_factory=dict)  # in the engine, not in the catalog any more
     _subscriptions: dict[int, int] = field(default_factory=dict)
     _catalog_failed: bool = False
+    _catalog_seen: int = 0  # the version that was read last
+    _catalog_behind: bool = False  # some of what was told is not done
     _retry: dict[bool, float] = field(default_factory=dict)
     _wanted: set[bool] = field(default_factory=set)
     _no_space: set[bool] = field(default_factory=set)  # journals without a next file
@@ -263,7 +274,7 @@ class QueueService:
 
     def serve(self) -> None:
         """Until the node drains or `engine.request_stop` was called."""
-        while not self.turn(TURN_NS) & EVENT_STOP:
+        while not self.turn(CATALOG_PAUSE_NS if self._catalog_behind else TURN_NS) & EVENT_STOP:
             pass
 
     def turn(self, max_ns: int, until_event: bool = True) -> int:
@@ -275,9 +286,9 @@ class QueueService:
             self._want(False)
         if events & EVENT_NEED_TRANSIENT_FILE:
             self._want(True)
-        if events & (EVENT_CATALOG_CHANGED | EVENT_SLOTS_CHANGED | EVENT_FINISHED):
-            if events & EVENT_CATALOG_CHANGED:
-                self._reload_catalog()
+        if events & EVENT_CATALOG_CHANGED or self._catalog_behind:
+            self._reload_catalog()
+        if events & (EVENT_SLOTS_CHANGED | EVENT_FINISHED):
             if events & EVENT_SLOTS_CHANGED:
                 self._scan_slots()
                 self.engine.pending(EVENT_FINISHED, False)
@@ -369,8 +380,9 @@ class QueueService:
         if self._unserved:
             self._scan_slots()
         self._remove_data_files()
-        if self._catalog_failed:
-            self._reload_catalog()
+        changed = self.options.superblock.get("catalog_version") != self._catalog_seen
+        if self._catalog_failed or (changed and not self._catalog_behind):
+            self._reload_catalog()  # changes that do not concern this worker, too: it is never far behind
         elif self._going and not self._coming:
             self._catch_up(now + CATALOG_TURN_S)
         if now >= self._prepare_at and len(self.engine.files(False)) > 1:
@@ -633,38 +645,53 @@ class QueueService:
         queue_index.give_policy(self.engine, item.id, item.policy, companion)
         self._declared[item.id] = item
 
-    def _reload_catalog(self) -> None:
-        """Follow the catalog, a piece at a time: what is left is done in the next turns, after others were served."""
+    def _reload_catalog(self, *, whole: bool = False) -> None:
+        """Follow the catalog, a piece at a time: what is left is done in the next turns, after others were served.
+        `whole`: all that was told is read now."""
         o = self.options
         version = o.superblock.get("catalog_version")
+        deadline = time.monotonic() + CATALOG_TURN_S
         try:
-            self._learn(version)
+            self._catalog_behind = not self._learn(version, math.inf if whole else deadline)
         except StoreError as error:
             if not self._catalog_failed:
                 o.say(f"the catalog cannot be read, the old one stays until it can: {error}")
-            self._catalog_failed = True
+            self._catalog_failed, self._catalog_behind = True, False
             self.engine.catalog_loaded(version)
             return
         self._catalog_failed = False
-        if self._catch_up(time.monotonic() + CATALOG_TURN_S):
+        if self._catalog_behind:
+            return  # what belongs to a queue may come in the next piece
+        self._catalog_seen = version
+        self._catalog_behind = not self._catch_up(deadline)
+        if not self._catalog_behind:
             self.engine.catalog_loaded(version)
 
-    def _learn(self, version: int) -> None:
-        """What came and what went up to a version goes to `_coming` and `_going`."""
+    def _learn(self, version: int, deadline: float) -> bool:
+        """What came and what went up to a version goes to `_coming` and `_going`; False: there is more of it."""
+        while self._learn_piece(version):
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def _learn_piece(self, version: int) -> bool:
+        """True when there is more."""
         found = self.options.follow_catalog(version)
         if found is None:
             wanted = {item.id: item for item in self.options.load_catalog()}
             came = [item for id, item in wanted.items() if id not in self._declared and id not in self._coming]
             gone = [item for item in (*self._declared.values(), *self._coming.values()) if item.id not in wanted]
             went = [item.id for item in sorted(gone, key=lambda item: item.subscription_of == 0)]
+            more = False
         else:
-            came, went = found
+            came, went, more = found
         self._remember(came)
         self._coming |= {item.id: item for item in came}
         self._companions |= {item.dead_letters_of: item.id for item in came if item.dead_letters_of}
         for id in went:
             if self._coming.pop(id, None) is None and id in self._declared:
                 self._going[id] = self._declared[id]
+        return more
 
     def _catch_up(self, deadline: float) -> bool:
         """Let queues come and go until it is time to serve others; True when what can be done is done."""
@@ -847,7 +874,7 @@ class QueueService:
     def _known(self, request: dict[str, Any], name: str = "queue") -> int:
         id = int(request[name])
         if id not in self._declared:
-            self._reload_catalog()
+            self._reload_catalog(whole=True)
         if id in self._coming:  # its turn has not come: it comes now
             self._take_up(self._coming[id], self._companions.get(id, 0))
         if id not in self._declared or id in self._going:

@@ -223,7 +223,7 @@ SUPERBLOCK = Struct(
         Field("supervisor_pid", 40, "u32", "process id of the supervisor"),
         Field("supervisor_start", 48, "u64", "its start time, clock ticks since boot"),
         Field("client_epoch_next", 56, "a64", "next client epoch (node_epoch << 32 | n); fetch-add by whoever registers"),
-        Field("catalog_version", 64, "a64", "version of catalog.json; clients and workers re-read it on a change"),
+        Field("catalog_version", 64, "a64", "version of the catalog; who needs what it says reads it when this is another (supervisor)"),
         Field("slots_version", 72, "a64", "counts changes of any client slot; servers rescan on a change"),
         Field("alarms", 80, "a64", "ALARM_… bits (supervisor): its own and the servers' ones; publishers are blocked while memory or disk is set"),
         Field("live_semaphore_key", 88, "u32", "System V semaphore counting live clients (SEM_UNDO)"),
@@ -271,7 +271,7 @@ SUPERBLOCK = Struct(
 SERVER = Struct(
     "server",
     512,
-    "One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping`.",
+    "One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor).",
     (
         Field("epoch", 0, "a64", "incarnation; rises with every restart, published last when the server is ready"),
         Field("state", 8, "a32", "SERVER_…"),
@@ -308,6 +308,7 @@ SERVER = Struct(
         Field("dense_extents", 288, "a64", "extents of the dense part of the index"),
         Field("begun", 296, "a64", "epoch of the incarnation that began last, before it touched a file of its folder (store)"),
         Field("queue_stats_rows", 304, "a64", "rows of that region that ever had a queue: the rest is not memory yet"),
+        Field("queues_version", 320, "a64", "version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor)"),
     ),
 )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from warren.ipc import _core, layout, names
@@ -285,6 +285,13 @@ class Superblock:
     def ring_all(self) -> None:
         """Wake every sleeping server."""
         for server in range(self.servers_n):
+            self.ring(server)
+
+    def queues_changed(self, workers: Iterable[int], version: int) -> None:
+        """Queues of these workers came or went with a version of the catalog, which was told before: wake them."""
+        for worker in workers:
+            server = layout.SERVER_WORKER_FIRST + worker
+            self.server_set(server, "queues_version", version)
             self.ring(server)
 
     # -- client slots -------------------------------------------------------------------------------------------

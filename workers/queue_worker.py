@@ -29,7 +29,7 @@ from warren.engine.errors import (
     PermissionRefused,
 )
 from warren.engine.node_directory import NodeDirectory
-from warren.engine.queue import Declaration, Options, QueueService
+from warren.engine.queue import Changes, Declaration, Options, QueueService
 from warren.engine.queue_index import Folder
 from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from warren.workers.deadletter import Forwarder
 
 STATS_ROWS = CONSTANTS["QUEUES_PER_WORKER_MAX"]
+CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
 WHATS = ("images", "timages", "qstats")
 #: places of the service that are named crash points of the node
@@ -322,13 +323,13 @@ class Worker:
         self._found(wanted)
         return list(wanted)
 
-    def _follow_catalog(self, version: int) -> tuple[list[Declaration], list[int]] | None:
-        news = self._catalog.follow(version)
-        if news is None:
+    def _follow_catalog(self, version: int) -> Changes | None:
+        steps = self._catalog.piece(version, CATALOG_STEPS)
+        if steps is None:
             return None
         came: dict[int, QueueDeclaration] = {}
         went: list[int] = []
-        for step in news.steps:
+        for step in steps:
             if step.queue is None or step.queue.worker != self.worker:
                 continue
             if not step.gone:
@@ -336,7 +337,7 @@ class Worker:
             elif came.pop(step.queue.id, None) is None:
                 went.append(step.queue.id)
         self._found(came.values())
-        return list(came.values()), went
+        return Changes(list(came.values()), went, self._catalog.version < version)
 
     def _found(self, queues: Iterable[QueueDeclaration]) -> None:
         self._has_companions = self._has_companions or any(item.dead_letters_of for item in queues)

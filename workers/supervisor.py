@@ -290,6 +290,8 @@ class Supervisor:
         superblock.set_supervisor(Identity.current())
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
+        # a predecessor may have told the version and not got further
+        superblock.queues_changed(range(workers_n), self._catalog.version)
         self._tie.watch(STORE, *map(queues_of, range(workers_n)))
         self._roles = children.make_roles(
             lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, self._node.settings, pidfd),
@@ -1074,9 +1076,9 @@ class Supervisor:
         created = catalog.version != before
         if created:
             self._superblock.set("catalog_version", catalog.version)
-            # whom it does not concern sees it at the next look: nobody waits for that
-            for worker in {step.queue.worker for step in self._declarations.steps if step.queue is not None}:
-                self._superblock.ring(SERVER_WORKER_FIRST + worker)
+            # whom it does not concern reads it in its tick: nobody waits for that
+            queues = [step.queue for step in self._declarations.steps if step.queue is not None]
+            self._superblock.queues_changed({queue.worker for queue in queues}, catalog.version)
             try:
                 self._declarations.tidy()
             except Error as error:

@@ -805,7 +805,8 @@ static uint32_t events_now(wr_queue_engine *e) {
     uint32_t events = 0;
     wr_superblock *super = e->o.super;
     if (atomic_load_explicit(&super->slots_version, memory_order_acquire) != e->seen_slots_version) events |= WR_EVENT_SLOTS_CHANGED;
-    if (e->unknown_waiting || atomic_load_explicit(&super->catalog_version, memory_order_acquire) != e->seen_catalog_version)
+    /* Changes that do not concern this worker are read in its tick. */
+    if (e->unknown_waiting || atomic_load_explicit(&e->me->queues_version, memory_order_acquire) > e->seen_catalog_version)
         events |= WR_EVENT_CATALOG_CHANGED;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed) ||
         atomic_load_explicit(&super->state, memory_order_acquire) == WR_NODE_DRAINING)

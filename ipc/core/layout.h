@@ -157,7 +157,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x5e041089621d0a99ull
+#define WR_LAYOUT_HASH 0x1f5ac385e01d24b0ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -171,7 +171,7 @@ typedef struct {
     uint8_t pad0_[4];
     uint64_t supervisor_start; /* its start time, clock ticks since boot */
     _Atomic uint64_t client_epoch_next; /* next client epoch (node_epoch << 32 | n); fetch-add by whoever registers */
-    _Atomic uint64_t catalog_version; /* version of catalog.json; clients and workers re-read it on a change */
+    _Atomic uint64_t catalog_version; /* version of the catalog; who needs what it says reads it when this is another (supervisor) */
     _Atomic uint64_t slots_version; /* counts changes of any client slot; servers rescan on a change */
     _Atomic uint64_t alarms; /* ALARM_… bits (supervisor): its own and the servers' ones; publishers are blocked while memory or disk is set */
     uint32_t live_semaphore_key; /* System V semaphore counting live clients (SEM_UNDO) */
@@ -270,7 +270,7 @@ _Static_assert(offsetof(wr_superblock, memory_own_limit) == 320, "wr_superblock.
 _Static_assert(offsetof(wr_superblock, disk_free) == 328, "wr_superblock.disk_free");
 _Static_assert(offsetof(wr_superblock, disk_limit) == 336, "wr_superblock.disk_limit");
 
-/* One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping`. */
+/* One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
 typedef struct {
     _Atomic uint64_t epoch; /* incarnation; rises with every restart, published last when the server is ready */
     _Atomic uint32_t state; /* SERVER_… */
@@ -309,7 +309,9 @@ typedef struct {
     _Atomic uint64_t dense_extents; /* extents of the dense part of the index */
     _Atomic uint64_t begun; /* epoch of the incarnation that began last, before it touched a file of its folder (store) */
     _Atomic uint64_t queue_stats_rows; /* rows of that region that ever had a queue: the rest is not memory yet */
-    uint8_t pad2_[200];
+    uint8_t pad2_[8];
+    _Atomic uint64_t queues_version; /* version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor) */
+    uint8_t pad3_[184];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -347,6 +349,7 @@ _Static_assert(offsetof(wr_server, copied_bytes) == 280, "wr_server.copied_bytes
 _Static_assert(offsetof(wr_server, dense_extents) == 288, "wr_server.dense_extents");
 _Static_assert(offsetof(wr_server, begun) == 296, "wr_server.begun");
 _Static_assert(offsetof(wr_server, queue_stats_rows) == 304, "wr_server.queue_stats_rows");
+_Static_assert(offsetof(wr_server, queues_version) == 320, "wr_server.queues_version");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */
 typedef struct {

@@ -419,6 +419,11 @@ class Node:
         self.salvaged = 0
         self.store = FakeStore(self)
 
+    def tell_catalog(self, version: int) -> None:
+        """`queues` are another version now, and that concerns the worker."""
+        self.superblock.set("catalog_version", version)
+        self.superblock.queues_changed([0], version)
+
     def peer(self, worker: Incarnation | None = None) -> Peer:
         """A new client, attached to the worker that runs."""
         found = Peer(self, len(self.peers) + 1, 1000 + len(self.peers))

@@ -112,6 +112,57 @@ def test_who_follows_has_what_the_writer_has(tmp_path: Path, seed: int) -> None:
     assert alone(Catalog.load(tmp_path)) == alone(writer.catalog)
 
 
+@pytest.mark.parametrize("at_once", [1, catalog_log.PIECE_BYTES], ids=["a line", "many lines"])
+@pytest.mark.usefixtures("short_logs")
+def test_who_follows_in_pieces_has_what_the_writer_has(
+    tmp_path: Path, seed: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of any length, of small changes and of large ones, through new logs; never more steps than asked for, and
+    the version tells when a change is whole."""
+    monkeypatch.setattr(catalog_log, "PIECE_BYTES", at_once)
+    rng = random.Random(seed)
+    writer = begin(tmp_path)
+    reader = catalog_log.Reader(tmp_path)
+    queues: dict[int, Any] = dict(reader.load(writer.catalog.version).by_id)
+    versions = {reader.version: dict(queues)}
+    loads = 0
+    for number, change in enumerate(changes(seed, 200)):
+        try:
+            writer.change(change)
+        except UsageError:
+            continue
+        if number % 40 == 5:
+            names = [f"many-{number}-{i}" for i in range(100)]
+            writer.change(lambda catalog, names=names: [catalog.declare_queue(name, workers_n=2) for name in names])
+        writer.tidy()
+        version = writer.catalog.version
+        versions[version] = dict(writer.catalog.by_id)
+        for _ in range(rng.randrange(4)):
+            most = rng.randrange(1, 40)
+            steps = reader.piece(version, most)
+            if steps is None:
+                queues = dict(reader.load(version).by_id)
+                loads += 1
+                continue
+            assert len(steps) <= most
+            for step in steps:
+                if step.queue is not None and step.gone:
+                    del queues[step.queue.id]
+                elif step.queue is not None:
+                    queues[step.queue.id] = step.queue
+            if reader.version == version:
+                assert queues == versions[version]
+                assert reader.piece(version, most) == []
+    assert 0 < loads < 20
+    while reader.version < version:
+        steps = reader.piece(version, 7)
+        assert steps
+        queues |= {step.queue.id: step.queue for step in steps if step.queue is not None and not step.gone}
+        for gone in (step.queue for step in steps if step.gone and step.queue is not None):
+            del queues[gone.id]
+    assert queues == versions[version]
+
+
 def test_a_reader_takes_nothing_that_was_not_told(tmp_path: Path) -> None:
     writer = filled(tmp_path, 2)
     told = writer.catalog.version

@@ -4,6 +4,7 @@ Goal: a consumer sees each message once and in order; what comes back comes back
 costs others. Method: one worker's engine in this process, clients played by hand (support.queue_probe).
 """
 
+import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from warren.engine import queue
+from warren.engine.queue_arguments import QueueArguments
 from warren.ipc import _core as atomics
-from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY, SUPERBLOCK
+from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
 
@@ -254,7 +256,7 @@ def test_others_are_served_while_many_queues_come_and_go(
     many = [Queue(id) for id in range(1000, 1100)]
     for version, wanted in ((2, [*node.queues, *many]), (3, list(node.queues))):
         node.queues = wanted
-        SUPERBLOCK.pack_into(node.superblock.buffer, "catalog_version", version)
+        node.tell_catalog(version)
         service.turn(0, False)
         assert 80 < len(service._coming or service._going) < 100
         if version == 2:
@@ -273,6 +275,71 @@ def test_others_are_served_while_many_queues_come_and_go(
     assert not {item.id for item in many} & set(worker.engine.queues())
 
 
+def test_a_change_is_read_in_pieces_and_others_are_served_between(
+    node: Node, worker: Incarnation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is taken up before all of it is read, because what belongs to a queue may come in the last piece.
+    Who asks for one of its queues has all of it read at once."""
+    monkeypatch.setattr(queue, "CATALOG_TURN_S", 0.0)
+    producer, consumer = node.peer(worker), node.peer(worker)
+    service = worker.service
+    dead = QueueArguments.of("q", {"dead_letter_exchange": "x"})
+    pieces = [[Queue(50, policy=dead)], [Queue(52)], [Queue(51, dead_letters_of=50)]]
+    asked: list[int] = []
+
+    def follow(version: int) -> queue.Changes:
+        asked.append(version)
+        return queue.Changes([*pieces.pop(0)] if pieces else [], [], bool(pieces))
+
+    service.options.follow_catalog = follow
+    node.tell_catalog(2)
+    for left in (2, 1):
+        sent = producer.publish(1, b"x")
+        service.turn(0, False)
+        assert len(pieces) == left
+        assert producer.result(sent) == OK
+        assert not {50, 51, 52} & set(worker.engine.queues())
+    service.turn(0, False)
+    assert {50, 51, 52} <= set(worker.engine.queues())
+    consumer.credit(50, credit=1)
+    producer.publish(50, b"bad")
+    worker.turns(2)
+    (held,) = consumer.receive(worker)
+    consumer.nack(50, held.sequence, requeue=False)
+    worker.turns(3)
+    assert producer.control(worker, op="stats", queue=51)["ready"] == 1, "its companion was known"
+    pieces += [[Queue(60)], [Queue(61)], [Queue(62)]]
+    node.tell_catalog(3)
+    assert producer.control(worker, op="stats", queue=62)["ready"] == 0
+
+
+def test_a_change_of_the_catalog_that_does_not_concern_a_worker_waits_for_its_tick(
+    node: Node, worker: Incarnation
+) -> None:
+    service = worker.service
+    asked: list[int] = []
+
+    def follow(version: int) -> queue.Changes:
+        asked.append(version)
+        return queue.Changes([], [], False)
+
+    service.options.follow_catalog = follow
+    worker.turns(2)
+    for version in range(2, 50):
+        node.superblock.set("catalog_version", version)
+        assert not worker.engine.run(0, False) & queue.EVENT_CATALOG_CHANGED
+    asked.clear()
+    service._timer_at = 0.0
+    service.turn(0, False)
+    assert asked == [49], "in its tick, all at once"
+    node.tell_catalog(50)
+    assert worker.engine.run(0, False) & queue.EVENT_CATALOG_CHANGED
+    service._timer_at = math.inf
+    service.turn(0, False)
+    assert asked == [49, 50]
+    assert not worker.engine.run(0, False) & queue.EVENT_CATALOG_CHANGED
+
+
 def test_a_deleted_queue_takes_its_messages_along(node: Node, worker: Incarnation) -> None:
     producer, consumer = node.peer(worker), node.peer(worker)
     for i in range(5):
@@ -280,7 +347,7 @@ def test_a_deleted_queue_takes_its_messages_along(node: Node, worker: Incarnatio
     consumer.credit(1, credit=2)
     worker.turns()
     node.queues = [queue for queue in node.queues if queue.id != 1]
-    SUPERBLOCK.pack_into(node.superblock.buffer, "catalog_version", 2)
+    node.tell_catalog(2)
     worker.turns(3)
     assert 1 not in worker.engine.queues()
     assert worker.engine.counters()["messages"] == 0

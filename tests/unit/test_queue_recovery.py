@@ -633,7 +633,7 @@ def test_deleting_a_subscription_returns_its_claims_to_the_end(small: Node, rest
         small.peers.clear()
         worker = small.worker()
     else:
-        SUPERBLOCK.pack_into(small.superblock.buffer, "catalog_version", 2)
+        small.tell_catalog(2)
         worker.turns(3)
     assert 5 not in worker.engine.queues()
     for _start in range(2):
@@ -894,7 +894,7 @@ def test_a_purge_and_a_deletion_reach_what_is_not_in_memory(paging: Node) -> Non
     assert producer.control(worker, op="purge", queue=1) == {"count": 8_000}
     worker.engine.check()
     paging.queues = [queue for queue in paging.queues if queue.id != 2]
-    SUPERBLOCK.pack_into(paging.superblock.buffer, "catalog_version", 2)
+    paging.tell_catalog(2)
     worker.turns(3)
     assert worker.engine.counters()["messages"] == worker.engine.counters()["paged"] == 0
     publish(worker, producer, 1, 10)
@@ -1037,7 +1037,7 @@ def test_a_purge_and_a_deletion_reach_transient_messages_that_are_not_in_memory(
     assert producer.control(worker, op="purge", queue=3) == {"count": 8_000}
     worker.engine.check()
     paging.queues = [queue for queue in paging.queues if queue.id != 4]
-    SUPERBLOCK.pack_into(paging.superblock.buffer, "catalog_version", 2)
+    paging.tell_catalog(2)
     worker.turns(3)
     assert worker.engine.counters()["messages"] == worker.engine.counters()["paged"] == spilled(paging) == 0
     worker.until(lambda: len(list(paging.folder.transient.glob("*.jnl"))) <= 2)
