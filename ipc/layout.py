@@ -197,6 +197,9 @@ CONSTANTS: dict[str, int] = {
     "ENDING_TAKEN_OVER": 3,
     "ENDING_SHARED_MEMORY": 4,
 }
+#: rows of the superblock that say when a queue went: who has a queue's handle reads the catalog when its row is newer
+QUEUE_GONE_ROWS = 256
+CONSTANTS["QUEUE_GONE_ROWS"] = QUEUE_GONE_ROWS
 #: why a server, store or queue worker, closed a link (link.evicted): name of the number, what was wrong with the client
 EVICTIONS = {
     "EVICTED_OPERATION": "a command that the server does not know, or whose fields do not go together",
@@ -265,6 +268,7 @@ SUPERBLOCK = Struct(
         Field("memory_own_limit", 320, "a64", "above these the memory alarm is raised, too"),
         Field("disk_free", 328, "a64", "bytes that are free on the disk of the directory"),
         Field("disk_limit", 336, "a64", "below these the disk alarm is raised"),
+        Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
     ),
 )
 

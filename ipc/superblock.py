@@ -287,6 +287,12 @@ class Superblock:
         for server in range(self.servers_n):
             self.ring(server)
 
+    def queues_gone(self, queues: Iterable[int], version: int) -> None:
+        """Queues with these ids went with a version of the catalog, which was told before: for who has handles."""
+        at = SUPERBLOCK.offset("queue_gone")
+        for row in {queue % layout.QUEUE_GONE_ROWS for queue in queues}:
+            _core.store64(self.buffer, at + 8 * row, version)
+
     def queues_changed(self, workers: Iterable[int], version: int) -> None:
         """Queues of these workers came or went with a version of the catalog, which was told before: wake them."""
         for worker in workers:

@@ -52,7 +52,7 @@ from warren.engine.placement import workers_needed
 from warren.engine.saying import Repeats
 from warren.ipc import names
 from warren.ipc.identity import Identity, Namespaces
-from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST
+from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
@@ -291,6 +291,7 @@ class Supervisor:
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
         # a predecessor may have told the version and not got further
+        superblock.queues_gone(range(QUEUE_GONE_ROWS), self._catalog.version)
         superblock.queues_changed(range(workers_n), self._catalog.version)
         self._tie.watch(STORE, *map(queues_of, range(workers_n)))
         self._roles = children.make_roles(
@@ -1076,9 +1077,10 @@ class Supervisor:
         created = catalog.version != before
         if created:
             self._superblock.set("catalog_version", catalog.version)
-            # whom it does not concern reads it in its tick: nobody waits for that
-            queues = [step.queue for step in self._declarations.steps if step.queue is not None]
-            self._superblock.queues_changed({queue.worker for queue in queues}, catalog.version)
+            # whom it does not concern reads it in its tick, or when it needs the catalog: nobody waits for that
+            queues = [(step.queue, step.gone) for step in self._declarations.steps if step.queue is not None]
+            self._superblock.queues_gone((queue.id for queue, gone in queues if gone), catalog.version)
+            self._superblock.queues_changed({queue.worker for queue, _gone in queues}, catalog.version)
             try:
                 self._declarations.tidy()
             except Error as error:

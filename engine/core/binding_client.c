@@ -193,7 +193,7 @@ typedef struct {
 static int routes_gone(void *of) {
     const wr_made_from *made = of;
     ClientObject *c = made->client;
-    if (wr_catalog_changed(c) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return -1;
+    if (wr_catalog_is_old(c) && wr_catalog_due(c) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return -1;
     if (c->catalog_seen == made->catalog) return 0;
     PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
     return -1;
@@ -281,9 +281,6 @@ static int gate(ClientObject *c, uint64_t deadline, bool routed) {
     wr_superblock *super = c->a.port.super;
     if (__builtin_expect(atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING, 0) &&
         wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
-        return -1;
-    if (__builtin_expect(atomic_load_explicit(&super->catalog_version, memory_order_acquire) != c->catalog_seen, 0) &&
-        wr_hook(c, WR_HOOK_CATALOG, 0, ""))
         return -1;
     wr_made_from made = {c, c->catalog_seen};
     return alarm_gate(c, deadline, routed ? &made : NULL);
@@ -746,7 +743,7 @@ int wr_level_of(PyObject *argument, int *level) {
 /* Ready to publish by routes? They were made from a version of the catalog. */
 static int routes_hold(ClientObject *c) {
     if (wr_enter(c)) return -1;
-    if (atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) == c->catalog_seen) return 0;
+    if (!wr_catalog_is_old(c)) return 0;
     if (!wr_hook(c, WR_HOOK_CATALOG, 0, "")) PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
     return -1;
 }

@@ -102,11 +102,20 @@ static inline int wr_deadline_of_call(PyObject *timeout, bool wait, uint64_t *de
     return 0;
 }
 
+static inline bool wr_catalog_is_old(const ClientObject *c) {
+    return atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) != c->catalog_seen;
+}
+
+/* May the queue have gone since this client read the catalog? Other changes do not concern who has its id. */
+static inline bool wr_queue_perhaps_gone(const ClientObject *c, uint32_t queue) {
+    uint64_t gone = atomic_load_explicit(&c->a.port.super->queue_gone[queue % WR_QUEUE_GONE_ROWS], memory_order_acquire);
+    return gone > c->catalog_seen || c->catalog_seen == UINT64_MAX; /* it has not read any */
+}
+
 #define WR_CATALOG_NS 100000000ull
-/* Has the catalog changed since this client read it? For waits: at most ten times a second, so that a storm of changes costs those
- * who wait little. Who finds that it has calls the hook; whatever it waited with may be gone then. */
-static inline bool wr_catalog_changed(ClientObject *c) {
-    if (atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) == c->catalog_seen) return false;
+/* Is it time to read a catalog that may say that what is waited for is gone? At most ten times a second, so that a storm of changes
+ * costs those who wait little. Who is told so calls the hook. */
+static inline bool wr_catalog_due(ClientObject *c) {
     uint64_t now = wr_now_ns();
     if (now - c->catalog_at < WR_CATALOG_NS) return false;
     c->catalog_at = now;

@@ -8,7 +8,7 @@
  *   Both take from `pending`, filled by the intake, in order.
  *
  * Invariants
- *   Who waits with a handle learns that its queue is gone: each slice of a wait looks whether the catalog has changed.
+ *   Who waits with a handle learns that its queue is gone: each slice of a wait looks whether it may be (queue_gone).
  *   A message is handed out once. What is pending and not handed out is returned to the queue by release(), or by the worker
  *   when this process goes.
  *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
@@ -326,10 +326,11 @@ static int up_to_date(HandleObject *h) {
     return wr_hook(c, WR_HOOK_EPOCH, h->server, "");
 }
 
-/* The queue may have been deleted, by whomever: then the catalog is another one, and nothing will come any more. 0, -1. */
+/* The queue may have been deleted, by whomever: then nothing will come any more. 0, -1. */
 static int still_there(void *handle) {
     HandleObject *h = handle;
-    if (wr_catalog_changed(h->client) && wr_hook(h->client, WR_HOOK_CATALOG, 0, "")) return -1;
+    ClientObject *c = h->client;
+    if (wr_queue_perhaps_gone(c, h->queue) && wr_catalog_due(c) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return -1;
     return enter(h); /* another thread may have read the catalog */
 }
 
@@ -820,9 +821,7 @@ static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given,
     ClientObject *c = h->client;
     if (wr_enter(c)) return NULL;
     /* The catalog may tell that the queue is gone. */
-    if (atomic_load_explicit(&c->a.port.super->catalog_version, memory_order_acquire) != c->catalog_seen &&
-        wr_hook(c, WR_HOOK_CATALOG, 0, ""))
-        return NULL;
+    if (wr_queue_perhaps_gone(c, h->queue) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return NULL;
     if (enter(h)) return NULL;
     bool wait = args[4] == Py_True;
     PyObject *options = given == 6 ? args[5] : NULL;
@@ -1195,6 +1194,13 @@ static PyObject *handle_get_usable(PyObject *op, void *closure) {
     return PyBool_FromLong(!h->dead && !h->client->ended && h->client->forks == wr_forks);
 }
 
+static PyObject *handle_get_perhaps_gone(PyObject *op, void *closure) {
+    (void)closure;
+    HandleObject *h = (HandleObject *)op;
+    ClientObject *c = h->client;
+    return PyBool_FromLong(!h->dead && !c->ended && c->forks == wr_forks && c->open && wr_queue_perhaps_gone(c, h->queue));
+}
+
 static PyMethodDef handle_methods[] = {
     {"put", (PyCFunction)(void (*)(void))handle_put, METH_FASTCALL, "put(body, level, meta, timeout, wait, options=None) -> Confirm | None"},
     {"put_many", (PyCFunction)(void (*)(void))handle_put_many, METH_FASTCALL,
@@ -1219,6 +1225,7 @@ static PyGetSetDef handle_attributes[] = {
     {"pending", handle_get_pending, NULL, "messages delivered and not handed out", NULL},
     {"quiet", handle_get_quiet, NULL, "nothing is asked for, and nothing more can come of what was", NULL},
     {"usable", handle_get_usable, NULL, "neither the queue nor the attachment is gone", NULL},
+    {"perhaps_gone", handle_get_perhaps_gone, NULL, "the catalog, which was not read since, may tell that the queue is gone", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef handle_members[] = {{"server", T_UINT, offsetof(HandleObject, server), READONLY, "index of its worker"},

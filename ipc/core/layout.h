@@ -148,6 +148,7 @@
 #define WR_ENDING_MOVED 2
 #define WR_ENDING_TAKEN_OVER 3
 #define WR_ENDING_SHARED_MEMORY 4
+#define WR_QUEUE_GONE_ROWS 256
 #define WR_EVICTED_OPERATION 1
 #define WR_EVICTED_BLOB 2
 #define WR_EVICTED_OWNER 3
@@ -157,7 +158,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x1f5ac385e01d24b0ull
+#define WR_LAYOUT_HASH 0xc5e74aa53a289caaull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -215,7 +216,9 @@ typedef struct {
     _Atomic uint64_t memory_own_limit; /* above these the memory alarm is raised, too */
     _Atomic uint64_t disk_free; /* bytes that are free on the disk of the directory */
     _Atomic uint64_t disk_limit; /* below these the disk alarm is raised */
-    uint8_t pad3_[3752];
+    uint8_t pad3_[680];
+    _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
+    uint8_t pad4_[1024];
 } wr_superblock;
 _Static_assert(sizeof(wr_superblock) == 4096, "wr_superblock");
 _Static_assert(offsetof(wr_superblock, magic) == 0, "wr_superblock.magic");
@@ -269,6 +272,7 @@ _Static_assert(offsetof(wr_superblock, memory_own) == 312, "wr_superblock.memory
 _Static_assert(offsetof(wr_superblock, memory_own_limit) == 320, "wr_superblock.memory_own_limit");
 _Static_assert(offsetof(wr_superblock, disk_free) == 328, "wr_superblock.disk_free");
 _Static_assert(offsetof(wr_superblock, disk_limit) == 336, "wr_superblock.disk_limit");
+_Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
 /* One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
 typedef struct {

@@ -88,6 +88,11 @@ class FakeNode:
         """Store a field of the superblock."""
         SUPERBLOCK.pack_into(self.superblock, name, value)
 
+    def queue_gone(self, queue: int, version: int) -> None:
+        """A queue with this id went with a version of the catalog."""
+        at = SUPERBLOCK.offset("queue_gone") + 8 * (queue % layout.QUEUE_GONE_ROWS)
+        self.superblock[at : at + 8] = version.to_bytes(8, "little")
+
     def set_server(self, server: int, name: str, value: int) -> None:
         """Store a field of a server."""
         SERVER.pack_into(self.superblock, name, value, layout.SUPERBLOCK_SERVERS_AT + server * SERVER.size)

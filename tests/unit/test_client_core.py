@@ -18,7 +18,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
+from warren.ipc.layout import CONSTANTS, DELIVERY, QUEUE_GONE_ROWS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 
 from support.fake_server import WORKER, FakeNode
 from support.waiting import wait_until
@@ -236,17 +236,44 @@ def test_alarms_block(node: FakeNode, handle: _core.QueueHandle) -> None:
     assert isinstance(outcome[0], _core.Confirm), "only memory and disk block"
 
 
-def test_a_new_catalog_is_looked_at_first(node: FakeNode, handle: _core.QueueHandle) -> None:
+def test_a_catalog_is_read_for_routes_and_when_the_queue_of_a_handle_may_be_gone(
+    node: FakeNode, handle: _core.QueueHandle
+) -> None:
     node.set_node("catalog_version", 5)
     with pytest.raises(_core.SessionLost):
         node.client.publish(_core.Route([(WORKER, [1])]), b"x", NONE, None, None, False)
+    assert [code for code, _server, _what in node.trouble] == [_core.HOOK_CATALOG]
     node.set_node("catalog_version", 6)
     handle.put(b"x", NONE, None, None, False)
-    assert [code for code, _server, _what in node.trouble] == [_core.HOOK_CATALOG] * 2
+    node.queue_gone(handle.queue + 1, 6)
+    assert not handle.perhaps_gone
+    handle.put(b"x", NONE, None, None, False)
+    assert [code for code, _server, _what in node.trouble] == [_core.HOOK_CATALOG], "of other queues it tells others"
+    for put in (handle.put, lambda *rest: handle.put_many([rest[0]], *rest[1:])):
+        node.trouble.clear()
+        node.client.catalog_seen = 5
+        node.queue_gone(handle.queue + QUEUE_GONE_ROWS, 6)
+        assert handle.perhaps_gone
+        put(b"x", NONE, None, None, False)
+        assert [code for code, _server, _what in node.trouble] == [_core.HOOK_CATALOG]
+        assert not handle.perhaps_gone
+    node.client.catalog_seen = (1 << 64) - 1
+    assert handle.perhaps_gone, "this attachment has read none"
+    node.client.catalog_seen = 6
     handle.kill("deleted")
     with pytest.raises(_core.SessionLost, match="deleted"):
         handle.put(b"x", NONE, None, None, False)
-    assert node.link(WORKER, "tail") == 1
+    assert node.link(WORKER, "tail") == 4
+
+
+def test_who_waits_has_the_catalog_read_when_its_queue_may_be_gone(node: FakeNode, handle: _core.QueueHandle) -> None:
+    node.raising[_core.HOOK_CATALOG] = _core.SessionLost("deleted")
+    thread, outcome = start_get(node, handle)
+    node.set_node("catalog_version", 7)
+    node.queue_gone(handle.queue, 7)
+    thread.join(10)
+    assert isinstance(outcome[0], _core.SessionLost)
+    assert (_core.HOOK_CATALOG, 0, "") in node.trouble
 
 
 # ---- consume ---------------------------------------------------------------------------------------------------------

@@ -287,15 +287,19 @@ class Node:
         waiter.watch(core, ring)
         self._core, self._listener = core, ring
 
-    async def _ready(self) -> _core.Client:
-        """The core of an attachment that is good, with the catalog of now."""
+    async def _ready(self, *handles: _core.QueueHandle) -> _core.Client:
+        """The core of an attachment that is good, with the catalog of now; with `handles`: with what it says of these."""
         core = self._core
         if core is None or core.ended:
             await self._come_back()
             core = self._core
             assert core is not None
         attachment = self._client._attachment
-        if attachment is not None and attachment.superblock.get("catalog_version") != core.catalog_seen:
+        if handles:
+            old = any(handle.perhaps_gone for handle in handles)
+        else:
+            old = attachment is not None and attachment.superblock.get("catalog_version") != core.catalog_seen
+        if old:
             await run_blocking(self._client.router)
         return core
 
@@ -312,21 +316,21 @@ class Node:
         call: Callable[[], _core.Confirm | None],
         need: tuple[int, int],
         deadline: float | None,
-        server: int | None = None,
+        queue: BlockingQueue | None = None,
         ahead: bool = False,
     ) -> _core.Confirm:
         """Call something that publishes without waiting, when there is room for it, or when no time is left (`ahead`,
         and no deadline: call_timeout).
 
-        Without a server there has to be room at every worker: it goes to all of its queues or to none.
+        Without a queue there has to be room at every worker: it goes to all of its queues or to none.
         """
         count, size = need[0], max(0, need[1]) + META
         if ahead and deadline is None:
             deadline = deadline_of(self._client.call_timeout)
         while True:
-            core = await self._ready()
+            core = await self._ready(*([] if queue is None else [queue._handle]))
             try:
-                servers = [server] if server is not None else self._workers()
+                servers = [queue._server] if queue is not None else self._workers()
                 blocked = next(filter(None, (core.room(one, count, size, size) for one in servers)), None)
             except SessionLost:
                 continue
@@ -530,7 +534,8 @@ class Node:
     async def _check(self, servers: set[int]) -> None:
         """Is anybody alive? Does the catalog still have the queues that are waited for?"""
         try:
-            core = await self._ready()
+            waiting = [queue._sync._handle for queues in self._waiting.values() for queue in queues]
+            core = await self._ready(*waiting)
             for server in servers:
                 code = core.trouble(server, _core.FOR_REPLY)  # what confirms cannot get over, they say themselves
                 await self._hook(code or _core.HOOK_CHECK, server)

@@ -167,7 +167,7 @@ class Queue:
         for name in each:
             if len(named[name]) != len(listed):
                 raise UsageError(f"{name}: {len(named[name])} for {len(listed)} bodies")
-        await node._ready()
+        await node._ready(self._sync._handle)
         superblock = node._client.attachment().superblock
         sizes = [size_of(body) for body in listed]
         if any(size < 0 or size + META > superblock.get("message_bytes_max") for size in sizes):
@@ -195,7 +195,7 @@ class Queue:
         if not self._sync._handle.usable:
             await self._node._ready()
             await run_blocking(self._renew)
-        return await self._node._submit(call, need, deadline, server=self._sync._server, ahead=ahead)
+        return await self._node._submit(call, need, deadline, queue=self._sync, ahead=ahead)
 
     # -- consuming ----------------------------------------------------------------------------------------------
 
@@ -512,7 +512,7 @@ class Queue:
                 return True
             if is_late(deadline):
                 return False
-            await node._ready()
+            await node._ready(self._sync._handle)
             if not self._sync._handle.usable:
                 await self._renew_for_getters()
                 if not self._sync._handle.usable:
