@@ -296,6 +296,12 @@ class Surroundings(Protocol):
     def take_number(self) -> int:
         """The next file number whose row of the summary is free."""
 
+    def remember(self, number: int, salt: int, size: int) -> None:
+        """On the helper thread: a file is there for good. Raises StoreError."""
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """On the helper thread: files are about to go. Raises StoreError; then they must stay."""
+
     def discard(self, path: Path) -> None:
         """On the helper thread: keep a file that goes as a spare, or unlink it. Raises OSError, StoreError."""
 
@@ -710,6 +716,10 @@ class GarbageCollection:
             segment.sync_directory(self.folder)
         except StoreError as error:
             raise _NotDurable(f"cannot make a collected file durable: {error}") from error
+        try:
+            self._around.remember(job.output, job.salt, size)
+        except StoreError as error:
+            self._say(f"{data} is not listed: {error}; the next start lists it")
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_LIST_RENAMED"])
         try:
             unfinished(contents).rename(contents)
@@ -724,6 +734,7 @@ class GarbageCollection:
         gone = []
         damaged = {loss.file for loss in losses}
         try:
+            self._around.forget(files)
             for file in files:
                 list_path(self.folder, file).unlink(missing_ok=True)
                 self.superblock.crash_point(CONSTANTS["CRASH_RETIRE_UNLINKED"])

@@ -60,6 +60,7 @@ LISTED_DATA = 2  # `segments/<number>.dat`
 LISTED_INDEX = 3  # `segments/<queue>/<number>.idx`
 LISTED_TERMS = 4  # `segments/<queue>/terms`
 LISTED_SUBSCRIPTIONS = 5  # `subscriptions.json`
+LISTED_STORE = 6  # `<number>.rdq` of a store
 
 #: flags of a frame
 FRAME_STORED = 1  # PUBLISH: the body is in the message store under the frame's id, not in this frame

@@ -24,7 +24,7 @@ import select
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from warren.engine.collection import GarbageCollection, Loss
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.queue_files import Entry, FileList
 from warren.engine.saying import Voice
 from warren.ipc import _core as shared
 from warren.ipc import mailbox, names
@@ -99,6 +100,7 @@ class MessageStore:
         self.memory_short = False  #: the log has no memory for its images
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
         self.garbage: GarbageCollection | None = None  #: from the start on
+        self.listed: FileList | None = None  #: which files there are; the transient store has no such list
 
     # -- regions ------------------------------------------------------------------------------------------------
 
@@ -281,6 +283,7 @@ class MessageStore:
                 say,
             )
             report = starting.run()
+            self.listed = starting.files
         self.next_file = report.next_file
         return report
 
@@ -311,7 +314,9 @@ class MessageStore:
             self.write_list(current)
         self.superblock.crash_point(CONSTANTS["CRASH_STOP_LISTS"])
         files = [row.file for row in file_summary.files(self.regions["summary"].buffer)]
-        for number in self.made - set(files):  # made ahead, and never written to
+        unused = self.made - set(files)  # made ahead, and never written to
+        self.forget(unused)
+        for number in unused:
             (self.folder / f"{number}{recovery.SUFFIX}").unlink(missing_ok=True)
         missing = [n for n in files if not recovery.list_path(self.folder, n).exists()]
         if missing:
@@ -369,8 +374,24 @@ class MessageStore:
             spares=self.spares,
             passed=self.superblock.crash_point,
         )
+        try:
+            self.remember(number, made.salt, size)
+        except StoreError:
+            os.close(made.fd)
+            path.unlink(missing_ok=True)
+            raise
         self.superblock.crash_point(CONSTANTS["CRASH_FILE_MADE"])
         return made
+
+    def remember(self, number: int, salt: int, size: int) -> None:
+        """On a helper thread: a file is there for good; from now on it is missed. Raises StoreError."""
+        if self.listed is not None:
+            self.listed.note({recovery.key_of(number): Entry(salt, size)})
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """On a helper thread: files are about to go. Raises StoreError; then they must stay."""
+        if self.listed is not None:
+            self.listed.note(gone=[recovery.key_of(number) for number in numbers])
 
     def write_list(self, file_list: _core.FileList) -> None:
         """Any thread: write the list of a file. Raises StoreError."""
@@ -404,6 +425,8 @@ class _Around:
         self.hand_over = hand_over
         self.take_number = store.take_number
         self.files = store.files
+        self.remember = store.remember
+        self.forget = store.forget
         self.discard = store.discard
         self.quarantine = store.quarantine
         self._pool = pool
@@ -665,7 +688,11 @@ class StoreHost:
             self.core.offer(store.number, made.fd, made.file, made.salt, made.header)
         except OSError as error:
             os.close(made.fd)
-            (store.folder / f"{made.file}{recovery.SUFFIX}").unlink(missing_ok=True)
+            try:
+                store.forget([made.file])
+                (store.folder / f"{made.file}{recovery.SUFFIX}").unlink(missing_ok=True)
+            except StoreError as failure:
+                say(f"file {made.file} stays, and was never used: {failure}")
             store.file_wanted = True
             self._block(
                 store, f"file {made.file} has no row in the file summary ({error}): raise the setting summary_rows", 0

@@ -404,7 +404,11 @@ class QueueService:
             )
             self._lost_told = more
         if lost != self._lost_said:
-            self.options.say(f"{lost - self._lost_said} messages dropped: the store does not have their bodies")
+            more = lost - self._lost_said
+            what = f"{more} messages dropped: the store does not have their bodies"
+            self.options.say(what)
+            entry = quarantine.Entry("store/persistent", 0, 0, what, more)
+            self._index.ask(partial(quarantine.note, self.options.folder.path, entry), lambda _: None)
             self._lost_said = lost
         if damaged != self._damaged_said:
             self.options.say(

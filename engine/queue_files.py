@@ -231,8 +231,9 @@ class FileList:
             return listed
 
     def begin(self, entries: Mapping[Key, Entry]) -> None:
-        """Begin the list anew. Raises DiskFull, SyncFailed, StoreError; then the old one stands."""
+        """Begin the list anew. Raises DiskFull, SyncFailed, StoreError; then the old one stands for now."""
         with self._lock:
+            self._entries, self._whole = dict(entries), False
             self._replace(dict(entries))
 
     def known(self, key: Key) -> Entry | None:

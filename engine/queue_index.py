@@ -529,6 +529,7 @@ class _Journal:
             self.engine.gap()
             return 0
         at, parts = FILE_HEADER_BYTES, 0
+        cut = was_cut(self.path.stat().st_size, entry)
         while True:
             end, frames, reason = self.engine.replay(data, self.number, salt, at)
             found.frames += frames
@@ -549,7 +550,10 @@ class _Journal:
                 break
             found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} on is served", None, end, at)
         found.there[key] = Entry(salt, end, 0, True)
-        if entry is not None and not parts and self.number not in unended:
+        if cut:
+            self.engine.gap()
+            found.hurt(self.folder, self.path, f"{cut}; what it alone knew behind byte {end} is lost")
+        elif entry is not None and not parts and self.number not in unended:
             self._check_end(entry, end, reason)
         return end
 
@@ -587,6 +591,13 @@ class _Journal:
             if self.mend:
                 segment.rewrite_header(self.path, right)
         return salt
+
+
+def was_cut(size: int, entry: Entry | None) -> str:
+    """A journal file gets all its bytes, durably, before it is listed, and no crash takes them away."""
+    if entry is None or entry.sealed or size >= entry.end:
+        return ""
+    return f"has {size} bytes, and was made with {entry.end}: it was cut"
 
 
 def _any_bit(data: memoryview) -> bool:

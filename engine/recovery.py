@@ -3,6 +3,7 @@
     <folder>/<n>.rdq      segment files
     <folder>/<n>.lst      what a file holds, without the bodies (LIST_… in engine/formats.py)
     <folder>/<n>.free     spares (engine/segment.py)
+    <folder>/files        which of them there are (engine/queue_files.py), so that one is missed after a kill, too
     <folder>/clean        the mark (JSON) of a stop in good order: files and next number; it goes before work begins
     <folder>/quarantine/  what could not be served (engine/quarantine.py)
 
@@ -40,14 +41,17 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from warren.engine import _core, atomic_file, quarantine, segment
+from warren.engine import _core, atomic_file, quarantine, queue_files, segment
 from warren.engine.errors import CorruptRecord, LimitError, StoreError
-from warren.engine.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER
+from warren.engine.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER, LISTED_STORE
+from warren.engine.queue_files import Entry, FileList, Listed
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
 SUFFIX = segment.STORE
 LIST_SUFFIX = segment.LIST
 CLEAN = "clean"
+FILES = "files"
+END_BYTES_MAX = 2 * PAGE_BYTES  #: by so much the end of a file may be cut when it is ended (segment.end_file)
 MARK_VERSION = 2
 PROGRESS_S = 1.0
 SAID_MAX = 20  #: damaged parts of one file that are said one by one
@@ -272,7 +276,20 @@ def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
     return scanned.found, scanned.reason
 
 
-def never_used(listing: segment.Listing, good: Iterable[StoreFile], mark: CleanMark | None) -> int | None:
+def key_of(number: int) -> queue_files.Key:
+    """A store's file in the list of files."""
+    return LISTED_STORE, 0, number
+
+
+def was_cut(file: StoreFile, listed: Listed) -> Entry | None:
+    """What the list of files says of a file that is shorter than it was made."""
+    entry = listed.entries.get(key_of(file.number))
+    return entry if entry is not None and file.size + END_BYTES_MAX < entry.end else None
+
+
+def never_used(
+    listing: segment.Listing, good: Iterable[StoreFile], mark: CleanMark | None, listed: Listed
+) -> int | None:
     """The file that was being made when the node ended, if it is there without its header. Raises StoreError.
 
     There is nothing in it, and nothing says that there ever was: no list, no clean mark, no file that was made later.
@@ -282,7 +299,7 @@ def never_used(listing: segment.Listing, good: Iterable[StoreFile], mark: CleanM
     number, path = max((entry for entry in listing.files if entry[0] not in right), default=(-1, Path()))
     if number < max((file.number for file in good if not file.collected), default=0):
         return None
-    if number in listing.lists or (mark is not None and number in mark.files):
+    if number in listing.lists or (mark is not None and number in mark.files) or key_of(number) in listed.entries:
         return None
     return number if segment.never_begun(path) else None
 
@@ -362,6 +379,8 @@ class Recovery:
         self.superblock = superblock
         self.say = say
         self.report = Report()
+        self.files = FileList(folder / FILES, node_id, owner)
+        self._listed = Listed()
         self._lists: dict[int, _core.FileList] = {}
         self._scanned: dict[int, Scanned] = {}
         self._mark: CleanMark | None = None
@@ -371,13 +390,14 @@ class Recovery:
     def run(self) -> Report:
         """Fill the store. Raises FormatVersionError, LimitError, StoreError; damage is reported, not raised."""
         listing = segment.list_files(self.folder, SUFFIX)
-        ours = {CLEAN, CLEAN + atomic_file.NEW_SUFFIX, *_STALE}
+        ours = {name + suffix for name in (CLEAN, FILES) for suffix in ("", atomic_file.NEW_SUFFIX)} | {*_STALE}
         self.report.foreign = [path for path in listing.foreign if path.name not in ours]
         good, bad, mended = self._check_headers(listing.files)
+        self._listed = self.files.load()
         # Up to here nothing was changed.
         self._mark = read_clean(self.folder, self.node_id, self.owner)
         self.report.next_file = self._next_file(listing)
-        unused = never_used(listing, good, self._mark)
+        unused = never_used(listing, good, self._mark, self._listed)
         _forget_clean(self.folder)
         self._crash("START_MARK_GONE")
         self._tidy(listing)
@@ -407,6 +427,7 @@ class Recovery:
         finally:
             scans.close()
         self._judge(files)
+        self._list_anew(files)
         self.report.files = len(files)
         self.report.clean = (
             self._mark is not None and not self._scanned and self._mark.files == sorted(file.number for file in files)
@@ -501,7 +522,10 @@ class Recovery:
         beside = list_path(self.folder, number)
         listed = list_alone(beside, self.node_id, self.owner, number)
         messages = listed.messages if listed is not None else None
-        target = quarantine.move(self.folder, path, reason, messages)
+        target = None
+        with contextlib.suppress(StoreError):  # said below
+            self.files.note(gone=[key_of(number)])
+            target = quarantine.move(self.folder, path, reason, messages)
         where = f"it was moved to {target}" if target else "it cannot be moved to the quarantine, and stays"
         cost = "" if messages is None else f"; it held {messages} messages"
         self.report.damaged.append(f"{path} is not served: {reason}{cost}; {where}")
@@ -523,9 +547,14 @@ class Recovery:
             if listed is not None and f"{number}{SUFFIX}{segment.UNFINISHED}" not in coming:
                 self._missing(number, listed.messages)
             path.unlink(missing_ok=True)
-        for number in self._mark.files if self._mark is not None else ():
+        noted = sorted(number for kind, _queue, number in self._listed.entries if kind == LISTED_STORE)
+        for number in dict.fromkeys([*(self._mark.files if self._mark is not None else ()), *noted]):
             if number not in there and number not in listing.lists:
                 self._missing(number, None)
+        if self._listed.problem:
+            what = f"{self._listed.problem}; what is missing cannot be told"
+            self.report.damaged.append(f"{self.files.path}: {what}")
+            quarantine.note(self.folder, quarantine.Entry(FILES, 0, 0, what))
 
     def _missing(self, number: int, messages: int | None) -> None:
         self._absent.append(number)
@@ -598,6 +627,7 @@ class Recovery:
         """Superseded files go, each after its list."""
         if not files:
             return
+        self.files.note(gone=[key_of(file.number) for file in files])
         try:
             for file in files:
                 list_path(self.folder, file.number).unlink(missing_ok=True)
@@ -695,6 +725,15 @@ class Recovery:
             self._sync(file.path)
             self.report.lists.append(scanned.found)
 
+    def _list_anew(self, files: list[StoreFile]) -> None:
+        """The list of files as they are now; as a rule nothing has changed."""
+        entries = {key_of(file.number): Entry(file.salt, file.path.stat().st_size) for file in files}
+        if self._listed.problem or entries != self._listed.entries:
+            try:
+                self.files.begin(entries)
+            except StoreError as error:  # it is tried again with the next file
+                self.say(f"a file that goes missing before the list of files is written is not missed: {error}")
+
     def _judge_file(self, file: StoreFile, scanned: Scanned, youngest: int) -> None:
         found = scanned.found
         # Its list names what is there no more, if the file was cut off behind it.
@@ -705,6 +744,8 @@ class Recovery:
         parts = [(start, end, "the disk cannot read them") for start, end in scanned.unreadable] + found.damage
         if listed is not None and listed.used > file.size:
             parts.append((file.size, listed.used, "cut off"))
+        elif (made := was_cut(file, self._listed)) is not None:
+            parts.append((file.size, made.end, "cut off"))
         elif scanned.reason in ("end", "zeros"):
             pass
         elif file.collected or file.number < youngest or (self._mark is not None and file.number in self._mark.files):

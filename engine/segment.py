@@ -492,9 +492,10 @@ def scan_file(path: Path, *, kind: int, node_id: int, owner: int, file: int) -> 
 
 
 def truncate_torn_tail(path: Path, at: int) -> int:
-    """Cut a file at byte `at` and give it back its length in zeros, durably; returns how many bytes were cut.
+    """Write zeros over a file from byte `at` on, durably; returns how many bytes that are.
 
-    A death in between leaves a shorter file, which a scan reads just as well. Raises StoreError, SyncFailed.
+    It keeps its length all the time: a file that is shorter than it was made was cut by somebody else. A death in
+    between leaves a part of the tail, which is a torn one, too. Raises StoreError, SyncFailed.
     """
     fd = _open(path, os.O_RDWR)
     try:
@@ -502,8 +503,11 @@ def truncate_torn_tail(path: Path, at: int) -> int:
         if not FILE_HEADER_BYTES <= at <= size:
             raise ValueError(f"{path} of {size} bytes cannot be cut at {at}")
         try:
-            os.ftruncate(fd, at)
-            os.ftruncate(fd, size)
+            step = 1 << 20
+            for start in range(at, size, step):
+                part = os.pread(fd, min(step, size - start), start)
+                if used := len(part.rstrip(b"\0")):
+                    atomic_file.write_all(fd, bytes(used), start)
         except OSError as error:
             _raise(error, "cut the torn tail of", path)
         _sync(fd, path)

@@ -27,9 +27,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warren.engine import _core, atomic_file, quarantine, recovery, segment
+from warren.engine import _core, atomic_file, quarantine, queue_files, recovery, segment
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
+from warren.engine.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE, LISTED_STORE
+from warren.engine.queue_files import Entry, FileList, Listed
 from warren.engine.recovery import StoreFile
 
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen
@@ -88,6 +89,7 @@ class StoreCheck:
         self._mended: dict[int, bytes] = {}
         self._looks: dict[int, _Look] = {}
         self._youngest = -1
+        self._listed = Listed()  #: the list of files
         self._unused: int | None = None  #: the file that never had its header
 
     # -- look ---------------------------------------------------------------------------------------------------
@@ -97,6 +99,7 @@ class StoreCheck:
         self.found.clear()
         listing = segment.list_files(self.folder, segment.STORE)
         mark = recovery.read_clean(self.folder, self.node_id, self.owner)
+        self._read_listed()
         self._check_headers(listing, mark)
         self._youngest = self._last_begun()
         self._strangers(listing)
@@ -158,7 +161,7 @@ class StoreCheck:
                 self._headers[number] = StoreFile(number, path, header.salt, low, high, size)
                 if number in self._mended:
                     self.found.append(Found(path, problem="a bit of its first page is flipped; nothing is lost"))
-        self._unused = recovery.never_used(listing, self._headers.values(), mark) if bad else None
+        self._unused = recovery.never_used(listing, self._headers.values(), mark, self._listed) if bad else None
         for number, path, reason in bad:
             if number == self._unused:
                 note = "never had its header, so it was never used; the next start removes it"
@@ -177,7 +180,10 @@ class StoreCheck:
 
     def _strangers(self, listing: segment.Listing) -> None:
         for path in listing.foreign:
-            if path.name not in (recovery.CLEAN, recovery.CLEAN + atomic_file.NEW_SUFFIX):
+            ours = {
+                name + suffix for name in (recovery.CLEAN, recovery.FILES) for suffix in ("", atomic_file.NEW_SUFFIX)
+            }
+            if path.name not in ours:
                 self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
         for path in listing.unfinished:
             if not self.running:
@@ -197,9 +203,24 @@ class StoreCheck:
             cost = f": it held up to {listed.messages} messages" if listed is not None else ""
             damage = [Damage(0, listed.used, "missing", listed.messages)] if listed is not None else []
             self.found.append(Found(self.folder / name, damage=damage, problem=f"is missing{cost}"))
-        for number in mark.files if mark is not None else ():
+        for number in self._wanted(mark):
             if number not in there and number not in listing.lists:
                 self.found.append(Found(self.folder / f"{number}{segment.STORE}", problem="is missing"))
+
+    def _wanted(self, mark: recovery.CleanMark | None) -> list[int]:
+        """Files that must be there."""
+        listed = sorted(number for kind, _queue, number in self._listed.entries if kind == LISTED_STORE)
+        return list(dict.fromkeys([*(mark.files if mark is not None else ()), *listed]))
+
+    def _read_listed(self) -> None:
+        path = self.folder / recovery.FILES
+        try:
+            self._listed = queue_files.read(path, self.node_id, self.owner)
+        except StoreError as error:
+            self._listed = Listed(problem=str(error))
+        if self._listed.problem and not self.running:
+            problem = f"{self._listed.problem}; what is missing cannot be told, and nothing is lost by that"
+            self.found.append(Found(path, recovery.FILES, problem=problem))
 
     def _last_begun(self) -> int:
         """The newest file with a record; newer ones were prepared ahead. Only it may have a torn tail."""
@@ -267,6 +288,8 @@ class StoreCheck:
             reason = "the file ends here" if scanned.whole else scanned.reason
             places = places or recovery.Places(listed)
             result.damage.append(self._cost(places, used, listed.used, reason))
+        elif listed is None and (made := recovery.was_cut(file, self._listed)) is not None:
+            result.damage.append(self._cost(None, file.size, made.end, "cut off"))
         elif listed is None and scanned.reason not in ("end", "zeros"):
             if file.number < self._youngest or marked or file.collected:
                 result.damage.append(self._cost(None, used, file.size, scanned.reason))
@@ -321,13 +344,15 @@ class StoreCheck:
             mark = recovery.read_clean(self.folder, self.node_id, self.owner)
             if mark is not None:
                 (self.folder / recovery.CLEAN).unlink(missing_ok=True)
-                segment.sync_directory(self.folder)
+            (self.folder / recovery.FILES).unlink(missing_ok=True)  # files go and come
+            segment.sync_directory(self.folder)
             self._repair_headers()
             restored = self._put_back()
             self._set_aside()
             self._note_missing(mark)
             for found in [found for found in before if found.path not in restored] + list(restored.values()):
                 self._repair_file(found)
+            self._list_anew()
             if mark is not None:
                 self._mark_anew(mark)
         return self.examine(progress)
@@ -392,7 +417,7 @@ class StoreCheck:
         listing = segment.list_files(self.folder, segment.STORE)
         there = {number for number, _path in listing.files}
         lost = [number for number in listing.lists if number not in there]
-        lost += [number for number in (mark.files if mark is not None else ()) if number not in there]
+        lost += [number for number in self._wanted(mark) if number not in there]
         aside = {entry.file for entry in quarantine.entries(self.folder) if entry.moved}
         for number in dict.fromkeys(lost):
             name = f"{number}{segment.STORE}"
@@ -488,6 +513,14 @@ class StoreCheck:
             names += os.listdir(self.folder / segment.QUARANTINE)
         numbers = [int(name.split(".")[0]) for name in names if name.split(".")[0].isdecimal()]
         return max((number for number in numbers if number < 1 << 62), default=-1) + 1
+
+    def _list_anew(self) -> None:
+        entries = {}
+        for number, path in segment.list_files(self.folder, segment.STORE).files:
+            salt = queue_files.salt_of(segment.read_page(path))
+            if salt is not None:
+                entries[recovery.key_of(number)] = Entry(salt, path.stat().st_size)
+        FileList(self.folder / recovery.FILES, self.node_id, self.owner).begin(entries)
 
     def _mark_anew(self, mark: recovery.CleanMark) -> None:
         listing = segment.list_files(self.folder, segment.STORE)

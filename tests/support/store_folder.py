@@ -155,7 +155,8 @@ class Folder:
         return Started(self, core, report, points.passed)
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self.path.iterdir())
+        """But for the list of files, which each start and each repair makes."""
+        return sorted(path.name for path in self.path.iterdir() if path.name != recovery.FILES)
 
     def lines(self) -> list[quarantine.Entry]:
         return quarantine.entries(self.path)

@@ -33,7 +33,7 @@ from warren.engine.formats import (
 )
 from warren.engine.node_directory import NodeDirectory
 from warren.engine.queue_files import Entry
-from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms
+from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms, was_cut
 from warren.engine.store_check import Damage, StoreCheck
 from warren.ipc.layout import PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
@@ -356,6 +356,8 @@ def _as_listed(place: _Place, found: segment.FileScan, entry: Entry, is_last: bo
         return "is not the file that was written: another one, or one of another time"
     if place.suffix == ".dat":
         return f"has {size} bytes, and had {entry.end}: it was cut, or is an older copy" if size < entry.end else ""
+    if cut := was_cut(size, entry):
+        return cut
     last = found.frames.reason == "end" and end < size
     if end >= entry.end or (not entry.sealed and (last or is_last)):
         return ""
