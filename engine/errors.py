@@ -9,7 +9,7 @@ Error
 │   ├── InvalidName
 │   └── MessageTooLarge
 ├── Unroutable                     mandatory publish without a queue
-├── Undecodable (ValueError)       an item that the serializer of a work queue cannot read; it was rejected
+├── Undecodable (ValueError)       an item that the serializer of a work queue cannot read; nothing is lost
 ├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
 ├── ClosedError                    you closed it, or the node was stopped in good order
@@ -33,6 +33,7 @@ from __future__ import annotations
 import queue
 import re
 from pathlib import Path
+from typing import Any
 
 
 class Error(Exception):
@@ -72,9 +73,16 @@ class Unroutable(Error):
 
 
 class Undecodable(Error, ValueError):
-    """The serializer of a work queue cannot read an item; the item was rejected. `body`: its bytes."""
+    """The serializer of a work queue cannot read an item. `body`: its bytes. `message`: the warren.Message, which is the
+    caller's to ack, reject or nack; None when it was rejected to the dead letters.
+    """
 
     body: bytes = b""
+    message: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process has the bytes; the message stays with the process that got it."""
+        return type(self), self.args, {"body": self.body}
 
 
 class QueueEmpty(Error, queue.Empty):

@@ -15,8 +15,9 @@ What differs from queue.Queue
 
 Invariants
   An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
-  An item that the serializer cannot read is rejected before its error is raised, so it never stands before the next
-  one. What is no fault of the item (an interrupt, no memory) gives it back.
+  An item that the serializer cannot read never stands before the next one, and is not lost: it goes to the dead letters
+  or, in a queue without them, stays in `_unread` until the caller settles it or close() gives it back. What is no fault
+  of the item (an interrupt, no memory) gives it back.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class WorkQueue(Generic[T]):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._undone: deque[tuple[int, Message]] = deque()
+        self._unread: list[Message] = []
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self.queue.name!r}>"
@@ -174,9 +176,11 @@ class WorkQueue(Generic[T]):
     def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
         """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds.
 
-        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read, once: the item is rejected
-        (to the dead letters, if the queue has them, else it is dropped; the error has its bytes as `body`), and the
-        next get goes on behind it.
+        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get goes on behind
+        it. The error has its bytes as `body`. If the queue has dead letters the item was rejected to them. Else nothing
+        drops it: the error's `message` is the caller's, to reject() (drop it), ack(), or nack() (put it back, so that
+        the next get meets it again); until then it counts as not done, and it comes back when this process closes the
+        work queue or ends. task_done() is not for it.
 
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
@@ -187,29 +191,37 @@ class WorkQueue(Generic[T]):
             item: T = self._unpack(message.body)
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, MemoryError):
-                raise self._reject(message, error) from error
+                raise self._unreadable(message, error) from error
             message.nack()
             raise
         with self._lock:
             self._mine().append((threading.get_ident(), message))
         return item
 
-    def _reject(self, message: Message, error: Exception) -> Undecodable:
-        """Rejects an item that cannot be read. What to raise for it."""
-        message.reject()
+    def _unreadable(self, message: Message, error: Exception) -> Undecodable:
+        """What to raise for an item that cannot be read: in the dead letters, or the caller's."""
         exchange = self.queue._declaration.arguments.get("dead_letter_exchange")
         if exchange is not None:
+            message.reject()
             done = f"it was rejected and goes to the dead letters (exchange {exchange!r})"
             advice = ""
         else:
-            done = "it was rejected and dropped (the queue has no dead_letter_exchange; this error has its bytes: body)"
-            advice = ", or declare the queue with a dead_letter_exchange, which keeps such items"
+            with self._lock:
+                self._mine()
+                self._unread = [one for one in self._unread if not one.settled] + [message]
+            done = (
+                "it stays unacked: this error has it as `message`, to reject() it (it is dropped) or nack() it (it comes "
+                "again); close() gives it back"
+            )
+            advice = ", or declare the queue with a dead_letter_exchange, which takes such items"
         told = Undecodable(
             f"queue {self.queue.name!r}: the serializer {self._serializer} cannot read message "
             f"{message.message_id.hex()} of {len(message.body)} bytes ({type(error).__name__}: {error}): {done}; the "
             f"next get goes on behind it. Put with the serializer that is used to get{advice}"
         )
         told.body = message.body
+        if exchange is None:
+            told.message = message
         return told
 
     def get_nowait(self) -> T:
@@ -235,7 +247,8 @@ class WorkQueue(Generic[T]):
         """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds, QueueNotFound
         when the queue is deleted meanwhile.
 
-        Items that are delayed, or out of sight because they were dead-lettered, are not waited for.
+        Items that are delayed, or out of sight because they were dead-lettered, are not waited for. One that could not be
+        read is, until the message of its Undecodable is settled.
         """
         deadline = _deadline(True, timeout)
         pause_s = PAUSE_FIRST_S
@@ -260,14 +273,20 @@ class WorkQueue(Generic[T]):
         return 0 < self.maxsize <= self.qsize()
 
     def close(self) -> None:
-        """Give back what this process got and is not done with, and what was delivered ahead, in order."""
+        """Give back what this process got and is not done with, items that it could not read, and what was delivered
+        ahead, in order.
+        """
         with self._lock:
             undone = self._mine()
             messages = [message for _thread, message in undone]
+            messages += self._unread
+            messages.sort(key=lambda message: message.delivery_tag)
             undone.clear()
+            self._unread = []
         with contextlib.suppress(PeerLost):  # they were got from an attachment that has ended: they are back already
             for message in messages:
-                message.nack()
+                if not message.settled:  # what could not be read is the caller's
+                    message.nack()
         self.queue.release()
 
     def _counts(self) -> dict[str, Any]:
@@ -282,6 +301,7 @@ class WorkQueue(Generic[T]):
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._undone = deque()
+            self._unread = []
         return self._undone
 
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -78,7 +79,7 @@ def test_an_item_that_cannot_be_read_does_not_block_the_next(
     raw.put(broken)
     tasks = node.work_queue(name, serializer=serializer)
     tasks.put(5)
-    with pytest.raises(warren.Undecodable, match="dropped") as told:
+    with pytest.raises(warren.Undecodable, match="stays unacked") as told:
         tasks.get(timeout=5)
     for part in (repr(name), named, f"{len(broken)} bytes", "dead_letter_exchange"):
         assert part in str(told.value)
@@ -86,7 +87,35 @@ def test_an_item_that_cannot_be_read_does_not_block_the_next(
     assert told.value.__cause__ is not None
     assert tasks.get(timeout=5) == 5
     tasks.task_done()
+    with pytest.raises(ValueError, match="too many"):
+        tasks.task_done()  # never for what could not be read
+    with pytest.raises(warren.TimedOut, match="1 items"):
+        tasks.join(timeout=0)
+    copy = pickle.loads(pickle.dumps(told.value))
+    assert (str(copy), copy.body, copy.message) == (str(told.value), broken, None)
+    told.value.message.reject()
     tasks.join(10)
+
+
+def test_an_item_that_cannot_be_read_is_not_lost(node: warren.Node, name: str) -> None:
+    """Nobody settles it: it comes back, in its place, when the work queue is closed."""
+    tasks = node.work_queue(name, serializer="json")
+    for body in (b"1", b"not json", b"nor this", b"4"):
+        tasks.queue.put(body)
+    assert tasks.get(timeout=5) == 1
+    errors = []
+    for _item in range(2):
+        with pytest.raises(warren.Undecodable) as told:
+            tasks.get(timeout=5)
+        errors.append(told.value)
+    assert tasks.get(timeout=5) == 4
+    errors[1].message.reject()
+    tasks.close()
+    left = node.work_queue(name)
+    assert [left.get(timeout=5) for _item in range(3)] == [b"1", b"not json", b"4"]
+    for _item in range(3):
+        left.task_done()
+    left.join(10)
 
 
 def test_an_item_that_cannot_be_read_goes_to_the_dead_letters(node: warren.Node, name: str) -> None:
