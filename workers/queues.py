@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Queue", "Message", "Confirm", "Subscription"]
 
 PREFETCH = 500
+_NOT_KEPT = "a message that is not persistent"  #: what would be transient, for an error
 #: rows asked of a worker at once when reading a range or browsing
 BROWSE_ROWS = 1000
 PATIENCE_S = 2.0  #: for bodies of one browse that cannot be read yet
@@ -121,6 +122,7 @@ class Queue:
     def __init__(self, client: Client, declaration: QueueDeclaration) -> None:
         self.name = declaration.name
         self.durable = declaration.durable
+        self._what = f"queue {declaration.name!r}"  #: what would be transient, for an error
         self._client = client
         self._consuming = 0
         self._begun = 0
@@ -197,7 +199,7 @@ class Queue:
         Raises QueueFull, MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
         durable = self.durable and persistent
-        level = level_of(durability, durable, self._transient(persistent))
+        level = level_of(durability, durable, self._what if persistent else _NOT_KEPT)
         options = metadata.options(priority, ttl, delay, message_id, persistent)
         meta = None
         if headers is not None or properties is not None or message_id is not None:
@@ -237,7 +239,7 @@ class Queue:
         if not isinstance(bodies, (list, tuple)):
             bodies = _listed(bodies)
         kept = persistent if isinstance(persistent, bool) else any(persistent)
-        level = level_of(durability, self.durable and kept, self._transient(kept))
+        level = level_of(durability, self.durable and kept, self._what if kept else _NOT_KEPT)
         count = len(bodies)
         options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
         meta: bytes | list[bytes | None] | None = None
@@ -261,10 +263,6 @@ class Queue:
             except QueueFull as error:
                 raise self._full(error) from None
 
-    def _transient(self, persistent: bool) -> str:
-        """What it is that would be transient, for an error."""
-        return f"queue {self.name!r}" if persistent else "a message that is not persistent"
-
     def _full(self, error: QueueFull) -> QueueFull:
         """The same error, with the name and the limits of this queue."""
         limits = ", ".join(
@@ -278,7 +276,7 @@ class Queue:
 
     # -- consuming ----------------------------------------------------------------------------------------------
 
-    def get(self, timeout: float | None = None, *, ahead: bool = True) -> Message:
+    def get(self, timeout: float | None = None, ahead: bool = True) -> Message:
         """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end);
         QueueNotFound (also when deleted meanwhile), ClosedError, PeerLost, LimitError (too many unacked),
         CorruptRecord (its body is damaged: it is counted as lost, and the next call goes on behind it).
@@ -289,17 +287,23 @@ class Queue:
         A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
         costs a round trip, and what an earlier get has ahead returns first.
         """
-        left = timeout
+        # `ahead` may be given by position because Python calls functions with keyword-only parameters slowly.
+        try:
+            message = self._handle.get(timeout, ahead)
+        except SessionLost as lost:
+            message = self._get_again(time_left(lost, timeout), ahead)
+        if message is None:
+            raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
+        return message  # type: ignore[return-value]  # the class given to the handle
+
+    def _get_again(self, left: float | None, ahead: bool) -> _core.Delivery | None:
+        """Get with a handle of the attachment in use."""
         while True:
+            self._renew()
             try:
-                message = self._handle.get(left) if ahead else self._handle.get(left, False)
+                return self._handle.get(left, ahead)
             except SessionLost as lost:
                 left = time_left(lost, left)
-                self._renew()
-                continue
-            if message is None:
-                raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
-            return message  # type: ignore[return-value]  # the class given to the handle
 
     def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
         """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`

@@ -68,15 +68,22 @@ int wr_enter_slow(ClientObject *c) {
     return -1;
 }
 
-int wr_deadline(PyObject *timeout, uint64_t *deadline) {
+int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *zero) {
     *deadline = 0;
+    *zero = false;
     if (timeout == Py_None) return 0;
     double seconds = PyFloat_AsDouble(timeout);
     if (seconds == -1.0 && PyErr_Occurred()) return -1;
     if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a number of seconds from 0 on");
+    *zero = seconds == 0.0;
     if (seconds > 1e9) return 0;
-    *deadline = wr_now_ns() + (uint64_t)(seconds * 1e9);
+    *deadline = now + (uint64_t)(seconds * 1e9);
     return 0;
+}
+
+int wr_deadline(PyObject *timeout, uint64_t *deadline) {
+    bool zero;
+    return wr_deadline_from(timeout, timeout == Py_None ? 0 : wr_now_ns(), deadline, &zero);
 }
 
 uint64_t wr_by_when(const ClientObject *c, uint64_t deadline) {

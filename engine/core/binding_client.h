@@ -90,6 +90,8 @@ static inline int wr_enter(ClientObject *c) {
 
 /* Absolute time in ns of a timeout argument (None: 0 = no end). -1 with an exception. */
 int wr_deadline(PyObject *timeout, uint64_t *deadline);
+/* The same for whoever has looked at the clock; *zero: the timeout is 0. */
+int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *zero);
 
 /* For calls that hand something over and do not wait for what becomes of it: they wait for room at most call_ns, counted from
  * where they begin to wait, so that the clock is only read then. */

@@ -177,6 +177,7 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
     /* What is not there may be about to come; bytes that are there and wrong are not. */
     for (int attempt = 0; attempt < (d->location >= WR_LOCATION_STORE && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
         error = ENOENT;
+        if (d->location >= WR_LOCATION_STORE || attempt) h->delays_n++;
         if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
             uint8_t *bytes;
             uint32_t length;
@@ -202,6 +203,7 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
                 if (read_image(c, server, d, 0, PyBytes_AS_STRING(meta), d->meta_length)) return deliver(h, d, body, meta);
                 Py_DECREF(meta);
             }
+            h->delays_n++;
             if (!d->meta_length) {
                 error = read_file(c, server, d, PyBytes_AS_STRING(body), &reason);
                 if (!error) return deliver(h, d, body, NULL);
@@ -474,7 +476,7 @@ static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_
 
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
  * the caller can use at once. `answer_by`: of a poll, when the worker's answer has to be there; 0: without end. */
-static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll, uint64_t answer_by) {
+static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll, uint64_t answer_by) {
     ClientObject *c = h->client;
     bool last_look = false;
     uint64_t full_since = 0;
@@ -487,6 +489,7 @@ static PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t dea
             continue;
         }
         if (last_look) return NULL;
+        h->delays_n++;
         if (!c->a.workers[h->server].epoch) { /* the worker has not seen us yet: credit is counted under its epoch */
             int taken_up = wait_for_worker(h, poll ? answer_by : deadline);
             if (taken_up > 0 && poll) no_answer(h);
@@ -547,8 +550,11 @@ static void leave_empty(HandleObject *h) {
 }
 
 static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll) {
+    PyObject *message = NULL;
     h->inside++;
-    PyObject *message = wait_for_message(h, wanted, deadline, poll, poll ? wr_by_when(h->client, WR_CALL_DEADLINE) : 0);
+    if (wr_taker_pending(&h->consumer) && h->registered && !enter(h) && !up_to_date(h)) message = hand_out(h, deadline, true);
+    if (!message && !PyErr_Occurred())
+        message = wait_for_message(h, wanted, deadline, poll, poll ? wr_by_when(h->client, WR_CALL_DEADLINE) : 0);
     h->inside--;
     if (!message) {
         leave_empty(h);
@@ -557,9 +563,8 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
     return message;
 }
 
-static inline void note_call(HandleObject *h, uint32_t least, uint32_t most) {
-    uint64_t now = wr_now_ns();
-    if (now - h->last_ns > HOT_NS) h->window = least;
+static inline void note_call(HandleObject *h, uint64_t now, uint32_t least, uint32_t most) {
+    if (now > h->last_ns + HOT_NS) h->window = least;
     else if (h->window < most) h->window *= 2;
     if (h->window < least) h->window = least;
     if (h->window > most) h->window = most;
@@ -569,17 +574,18 @@ static int end_consuming(HandleObject *h, uint64_t deadline);
 
 /* Before a get. What lies here was delivered before a message went back that belongs before it, or is more than an exact get may
  * find: it returns first, and what comes then comes in the order of the queue. Whoever begins anew begins with a window of one. */
-static int begin_get(HandleObject *h, bool exact, uint64_t deadline, bool poll) {
-    if (h->prefetch) return 0;
-    bool anew = h->nacked;
+static __attribute__((noinline)) int begin_anew(HandleObject *h, uint64_t deadline, bool poll) {
     h->nacked = false;
-    if (!anew && !exact) return 0;
     h->window = 1;
     h->last_ns = 0;
     if (!h->registered || h->inside || !hoarded(h)) return 0; /* what is asked for serves another thread */
     if (poll) return end_consuming(h, wr_by_when(h->client, WR_CALL_DEADLINE));
     uint64_t least = wr_now_ns() + FULL_NS;
     return end_consuming(h, deadline && deadline < least ? least : deadline);
+}
+
+static inline int begin_get(HandleObject *h, bool exact, uint64_t deadline, bool poll) {
+    return !h->prefetch && (h->nacked || exact) ? begin_anew(h, deadline, poll) : 0;
 }
 
 /* After an exact get: what was asked for and did not come is not wanted any more. */
@@ -590,19 +596,17 @@ static int end_get(HandleObject *h, uint64_t deadline) {
     return answer > 0 ? tell_hot(h) : answer; /* not known: somebody looks after it later */
 }
 
-/* A timeout of 0: only the worker's answer is waited for. The timeout was read before. */
-static bool is_poll(PyObject *timeout) { return timeout != Py_None && PyFloat_AsDouble(timeout) == 0.0; }
-
-/* get(timeout, ahead=True): a message, or None when none came. */
+/* get(timeout, ahead=True): a message, or None when none came. The clock is a good part of what a hot loop does: it is looked at once,
+ * and again only after what takes time. */
 static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
     if (given != 1 && given != 2) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True");
     bool exact = h->exact || (given == 2 && args[1] == Py_False);
-    if (enter(h) || wr_deadline(args[0], &deadline)) return NULL;
-    bool poll = is_poll(args[0]);
-    if (begin_get(h, exact, deadline, poll)) return NULL;
-    if (!h->prefetch) note_call(h, 1, exact ? 1 : WINDOW_MAX);
+    bool poll; /* a timeout of 0: only the worker's answer is waited for */
+    uint64_t now = wr_now_ns(), delays_n = h->delays_n;
+    if (enter(h) || wr_deadline_from(args[0], now, &deadline, &poll) || begin_get(h, exact, deadline, poll)) return NULL;
+    if (!h->prefetch) note_call(h, now, 1, exact ? 1 : WINDOW_MAX);
     PyObject *message = next_message(h, h->window, deadline, poll);
     if (!message) {
         if (PyErr_Occurred()) return NULL;
@@ -615,7 +619,7 @@ static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t give
         (up_to_date(h) || ensure_credit(h, h->window, 1)))
         PyErr_Clear(); /* the message is handed out all the same: the trouble is met again by the next call */
     if (tell_hot(h)) PyErr_Clear();
-    h->last_ns = wr_now_ns();
+    h->last_ns = h->delays_n == delays_n ? now : wr_now_ns();
     return message;
 }
 
@@ -631,12 +635,13 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         wr_raise("UsageError", "max must be a whole number from 1 to %ld, not %R", LONG_MAX, args[0]);
         return NULL;
     }
-    if (enter(h) || wr_deadline(args[1], &deadline)) return NULL;
+    bool poll;
+    uint64_t now = wr_now_ns();
+    if (enter(h) || wr_deadline_from(args[1], now, &deadline, &poll)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots / 2;
     uint32_t wanted = most < (long)slots ? (uint32_t)most : slots;
-    bool poll = is_poll(args[1]);
     if (begin_get(h, exact, deadline, poll)) return NULL;
-    if (!h->prefetch) note_call(h, wanted, exact ? wanted : wanted < slots / 2 ? 2 * wanted : slots);
+    if (!h->prefetch) note_call(h, now, wanted, exact ? wanted : wanted < slots / 2 ? 2 * wanted : slots);
     PyObject *list = PyList_New(0);
     if (!list) return NULL;
     PyObject *message = next_message(h, h->window, deadline, poll);
@@ -697,7 +702,7 @@ bool wr_handle_in_memory(const HandleObject *h) {
 }
 
 void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
-    if (!h->prefetch) note_call(h, wanted, h->exact || wanted >= WINDOW_MAX ? wanted : WINDOW_MAX);
+    if (!h->prefetch) note_call(h, wr_now_ns(), wanted, h->exact || wanted >= WINDOW_MAX ? wanted : WINDOW_MAX);
 }
 
 /* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this handle it is. */

@@ -22,6 +22,7 @@ typedef struct {
     bool exact;             /* the worker is never asked for more than somebody waits for */
     bool nacked;            /* a message went back since the last get: it is the next one */
     uint64_t last_ns;       /* end of the last get */
+    uint64_t delays_n;      /* how often a get had to do what takes time: wait, read from a file or a store */
     PyObject *weak;
 } HandleObject;
 
