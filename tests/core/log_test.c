@@ -475,12 +475,18 @@ static int faulty_fdatasync(void *context, int fd) {
 
 static const wr_log_io faulty = {faulty_pwrite, faulty_fdatasync};
 
+/* A log whose system calls do what `f` says, with its committer. */
+static void begin_faulty(bench *b, faults *f) {
+    f->b = b;
+    begin(b, 2, true, NULL, NULL);
+    wr_log_set_io(b->log, &faulty, f);
+    start_committer(b);
+}
+
 static void short_writes(void) {
     static bench b;
-    faults f = {.mode = SHORT, .b = &b};
-    begin(&b, 2, true, NULL, NULL);
-    wr_log_set_io(b.log, &faulty, &f);
-    start_committer(&b);
+    faults f = {.mode = SHORT};
+    begin_faulty(&b, &f);
     uint64_t file, offset;
     for (uint64_t sequence = 0; sequence < 500; sequence++) {
         if (!wr_log_look(b.log)->has_next) CHECK(offer(&b, O_WRONLY) == 0);
@@ -504,10 +510,8 @@ static void note_error(void *context, const wr_batch *batch) {
 
 static void one_failure(uint32_t mode, int expected) {
     static bench b;
-    faults f = {.mode = FINE, .b = &b};
-    begin(&b, 2, true, NULL, NULL);
-    wr_log_set_io(b.log, &faulty, &f);
-    start_committer(&b);
+    faults f = {.mode = FINE};
+    begin_faulty(&b, &f);
     CHECK(offer(&b, O_WRONLY) == 0 && offer(&b, O_WRONLY) == 0);
     uint64_t file, offset;
     wr_horizon horizon = {&b.view, 0, 1};
@@ -535,10 +539,8 @@ static void one_failure(uint32_t mode, int expected) {
 /* A write that finds no space is tried again: nothing is confirmed meanwhile, everything afterwards, in order. */
 static void no_space(uint32_t mode, int expected) {
     static bench b;
-    faults f = {.mode = FINE, .b = &b};
-    begin(&b, 2, true, NULL, NULL);
-    wr_log_set_io(b.log, &faulty, &f);
-    start_committer(&b);
+    faults f = {.mode = FINE};
+    begin_faulty(&b, &f);
     CHECK(offer(&b, O_WRONLY) == 0 && offer(&b, O_WRONLY) == 0);
     uint64_t file, offset;
     wr_horizon horizon = {&b.view, 0, 1};
@@ -570,10 +572,8 @@ static void no_space(uint32_t mode, int expected) {
 /* Room comes page by page: what was written goes on where it ended. */
 static void little_space(void) {
     static bench b;
-    faults f = {.mode = HALF, .b = &b};
-    begin(&b, 2, true, NULL, NULL);
-    wr_log_set_io(b.log, &faulty, &f);
-    start_committer(&b);
+    faults f = {.mode = HALF};
+    begin_faulty(&b, &f);
     CHECK(offer(&b, O_WRONLY) == 0);
     uint64_t file, offset;
     CHECK(put(&b, 0, 3 * 4096, true, &file, &offset) && wr_log_seal(b.log, true, 0, NULL, 0) == 0);
@@ -585,10 +585,8 @@ static void little_space(void) {
 /* A log that is to end does not wait for space: the batch has failed, and nothing of it was confirmed. */
 static void no_space_at_the_end(void) {
     static bench b;
-    faults f = {.mode = NO_SPACE, .b = &b};
-    begin(&b, 2, true, NULL, NULL);
-    wr_log_set_io(b.log, &faulty, &f);
-    start_committer(&b);
+    faults f = {.mode = NO_SPACE};
+    begin_faulty(&b, &f);
     CHECK(offer(&b, O_WRONLY) == 0);
     uint64_t file, offset;
     wr_horizon horizon = {&b.view, 0, 1};

@@ -34,6 +34,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../preload.h"
+
 enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, NOTE, STRANGE, LINK };
 
 #define MAGIC 0x5741525245435244ull
@@ -139,30 +141,6 @@ static bool inside(const char *path) {
     return !*rest || (*rest == '/' && strncmp(rest, "/log/", 5) != 0); /* what servers print is no state */
 }
 
-static bool path_of_fd(int fd, char path[PATH_MAX]) {
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = syscall(SYS_readlinkat, AT_FDCWD, link, path, PATH_MAX - 1);
-    if (n <= 0) return false;
-    path[n] = 0;
-    return true;
-}
-
-/* The absolute path of what a call names; false: too long or not to be found out. */
-static bool path_of(int at, const char *name, char path[PATH_MAX]) {
-    int saved = errno;
-    bool good;
-    if (name[0] == '/') {
-        good = (size_t)snprintf(path, PATH_MAX, "%s", name) < PATH_MAX;
-    } else {
-        char folder[PATH_MAX];
-        good = at == AT_FDCWD ? syscall(SYS_getcwd, folder, sizeof folder) > 0 : path_of_fd(at, folder);
-        good = good && (size_t)snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX;
-    }
-    errno = saved;
-    return good;
-}
-
 /* Is fd a file or directory of ours? */
 static bool ours(int fd) {
     if (!log_head || fd < 0 || fd >= FDS_MAX) return false;
@@ -250,21 +228,7 @@ static int do_open(int at, const char *name, int flags, mode_t mode) {
     return fd;
 }
 
-#define OPEN_MODE                                          \
-    mode_t mode = 0;                                       \
-    if (flags & (O_CREAT | O_TMPFILE)) {                 \
-        va_list more;                                      \
-        va_start(more, flags);                             \
-        mode = va_arg(more, mode_t);                       \
-        va_end(more);                                      \
-    }
-
-int open(const char *name, int flags, ...) { OPEN_MODE return do_open(AT_FDCWD, name, flags, mode); }
-int open64(const char *name, int flags, ...) { OPEN_MODE return do_open(AT_FDCWD, name, flags, mode); }
-int openat(int at, const char *name, int flags, ...) { OPEN_MODE return do_open(at, name, flags, mode); }
-int openat64(int at, const char *name, int flags, ...) { OPEN_MODE return do_open(at, name, flags, mode); }
-int creat(const char *name, mode_t mode) { return do_open(AT_FDCWD, name, O_WRONLY | O_CREAT | O_TRUNC, mode); }
-int creat64(const char *name, mode_t mode) { return creat(name, mode); }
+OPEN_CALLS
 
 int close(int fd) {
     forget(fd);

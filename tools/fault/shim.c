@@ -40,6 +40,7 @@
 #ifndef NAMES
 #error "shim.py says NAMES, the header that it makes, when it compiles this"
 #endif
+#include "../preload.h"
 #include NAMES
 
 #define FDS_MAX 65536
@@ -163,29 +164,6 @@ static uint32_t class_of_path(const char *path) {
     return contains(rest, "/segments") ? CLASS_PAGES : CLASS_JOURNAL;
 }
 
-static bool path_of_fd(int fd, char path[PATH_MAX]) {
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = syscall(SYS_readlinkat, AT_FDCWD, link, path, PATH_MAX - 1);
-    if (n <= 0) return false;
-    path[n] = 0;
-    return true;
-}
-
-/* The absolute path of what a call names; "" when it cannot be found out. */
-static void path_of(int at, const char *name, char path[PATH_MAX]) {
-    char folder[PATH_MAX];
-    path[0] = 0;
-    if (name[0] == '/') snprintf(path, PATH_MAX, "%s", name);
-    else if (at == AT_FDCWD ? syscall(SYS_getcwd, folder, sizeof folder) > 0 : path_of_fd(at, folder)) {
-        size_t n = strlen(folder), m = strlen(name);
-        if (n + m + 2 > PATH_MAX) return;
-        memcpy(path, folder, n);
-        path[n] = '/';
-        memcpy(path + n + 1, name, m + 1);
-    }
-}
-
 static void set_class(int fd, uint32_t klass) {
     if (fd >= 0 && fd < FDS_MAX) atomic_store_explicit(&known[fd], (uint8_t)(klass + 1), memory_order_relaxed);
 }
@@ -299,21 +277,7 @@ static int do_open(int at, const char *name, int flags, mode_t mode) {
     return fd;
 }
 
-#define OPEN_MODE                         \
-    mode_t mode = 0;                      \
-    if (flags & (O_CREAT | O_TMPFILE)) {  \
-        va_list more;                     \
-        va_start(more, flags);            \
-        mode = va_arg(more, mode_t);      \
-        va_end(more);                     \
-    }
-
-int open(const char *name, int flags, ...) { OPEN_MODE return do_open(AT_FDCWD, name, flags, mode); }
-int open64(const char *name, int flags, ...) { OPEN_MODE return do_open(AT_FDCWD, name, flags, mode); }
-int openat(int at, const char *name, int flags, ...) { OPEN_MODE return do_open(at, name, flags, mode); }
-int openat64(int at, const char *name, int flags, ...) { OPEN_MODE return do_open(at, name, flags, mode); }
-int creat(const char *name, mode_t mode) { return do_open(AT_FDCWD, name, O_WRONLY | O_CREAT | O_TRUNC, mode); }
-int creat64(const char *name, mode_t mode) { return creat(name, mode); }
+OPEN_CALLS
 
 int close(int fd) {
     forget(fd);
