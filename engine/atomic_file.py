@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,11 +73,11 @@ def replace(path: Path, content: bytes) -> None:
         raise explain(error, f"cannot write {path}", syncing=syncing) from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make the entries of a directory durable."""
+def sync_directory(path: Path, sync: Callable[[int], None] | None = None) -> None:
+    """Make the entries of a directory durable. Raises OSError; `sync`: by what, for who has other errors."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        (sync or os.fsync)(descriptor)
     finally:
         os.close(descriptor)
 

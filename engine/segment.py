@@ -146,13 +146,9 @@ def _sync(fd: int, path: Path) -> None:
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable. Raises SyncFailed."""
     try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        atomic_file.sync_directory(directory, lambda fd: _sync(fd, directory))
     except OSError as error:
         _raise(error, "open", directory)
-    try:
-        _sync(fd, directory)
-    finally:
-        os.close(fd)
 
 
 def _open_direct(path: Path, page: mmap.mmap) -> int | None:
