@@ -280,8 +280,8 @@ class Incarnation:
         return peer.slot not in [row[0] for row in self.engine.attached()]
 
     def turns(self, n: int = 1) -> None:
-        """Serve until there is nothing to do now, n times. A worker that waits for a journal file to be made has nothing to
-        do: who relies on what was submitted waits for its result with `until`.
+        """Serve until there is nothing to do now, n times. A worker that waits for a journal file has nothing to do:
+        who relies on what was submitted waits for its result with `until`.
         """
         for _ in range(n):
             while not self.service.turn(5_000_000_000, False) & EVENT_TIMER or self.node.store.step():

@@ -288,7 +288,7 @@ class Node:
         self._core, self._listener = core, ring
 
     async def _ready(self, *handles: _core.QueueHandle) -> _core.Client:
-        """The core of an attachment that is good, with the catalog of now; with `handles`: with what it says of these."""
+        """The core of an attachment that is good, with the catalog of now, or with what it says of these queues."""
         core = self._core
         if core is None or core.ended:
             await self._come_back()
