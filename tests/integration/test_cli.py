@@ -66,7 +66,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A node in the background, for the tests of this module."""
     chosen = tmp_path_factory.mktemp("cli") / "node"
     started = warren("up", chosen, "--detach", "--workers", 2, *SMALL)
-    assert "is up" in started.stdout and "Ctrl-C" not in started.stdout
+    assert "is up" in started.stdout
+    assert "Ctrl-C" not in started.stdout
     yield chosen
     warren("stop", chosen)
 
@@ -139,24 +140,30 @@ def test_tables_of_many_queues_show_the_busiest_and_say_how_many_more(directory:
     warren("queue", "bind", directory, "many.57", "amq.topic", "a.b")
     everything = len(warren("queue", "list", directory, "--json").json())  # type: ignore[arg-type]
     report = warren("status", directory, "--json").json()
-    assert isinstance(report, dict) and len(report["queues"]) == report["queues_n"] == everything > 60
+    assert isinstance(report, dict)
+    assert len(report["queues"]) == report["queues_n"] == everything > 60
     for words in (("status",), ("queue", "list"), ("top", "--count", "1")):
         shown = warren(*words, directory).stdout
         lines = [line for line in shown.splitlines() if line.startswith("many.")]
-        assert len(lines) <= 40 and lines == sorted(lines) and any(line.startswith("many.57 ") for line in lines)
+        assert len(lines) <= 40
+        assert lines == sorted(lines)
+        assert any(line.startswith("many.57 ") for line in lines)
         assert f"and {everything - 40:,} more" in shown
     for words in (("status", directory, "--all"), ("queue", "list", directory, "--all")):
         shown = warren(*words).stdout
-        assert all(f"\n{name} " in shown for name in many) and " more" not in shown
+        assert all(f"\n{name} " in shown for name in many)
+        assert " more" not in shown
     found = warren("queue", "list", directory, "many.5?", "--json").json()
-    assert isinstance(found, list) and [item["name"] for item in found] == [f"many.5{digit}" for digit in range(10)]
+    assert isinstance(found, list)
+    assert [item["name"] for item in found] == [f"many.5{digit}" for digit in range(10)]
     assert [item["bindings"] for item in found if item["bindings"]] == [
         [{"exchange": "amq.topic", "queue": "many.57", "routing_key": "a.b"}]
     ]
     assert "amq.topic:a.b" in warren("queue", "list", directory, "many.57").stdout
     assert "many.[x] " in warren("queue", "list", directory, "many.[[]x]").stdout  # no markup, but a name
     shown = warren("queue", "show", directory, "many.[x]", "--json").json()
-    assert isinstance(shown, dict) and shown["name"] == "many.[x]"
+    assert isinstance(shown, dict)
+    assert shown["name"] == "many.[x]"
     assert warren("queue", "list", directory, "nothing*").stdout == "no queue has a name like nothing*\n"
     warren("queue", "delete", directory, *many, "many.[x]")
 
@@ -386,7 +393,8 @@ def test_foreground_and_signals(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert "is up" in line and "or Ctrl-C" in line
+    assert "is up" in line
+    assert "or Ctrl-C" in line
     assert str(process.pid) in line
     process.send_signal(signal.SIGTERM)
     _out, said = process.communicate(timeout=60)
