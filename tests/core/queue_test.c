@@ -359,6 +359,99 @@ static void check_replay(void) {
     rig_free(again);
 }
 
+/* Frames that are missing cost a queue what it says, and messages whose bodies are missing go. Goal: behind a gap the sequences that are
+ * skipped are counted once, and nothing else is; of a data file that was cut exactly the messages behind the cut go, of every queue.
+ * Method: a journal is replayed without some of its frames; segments are loaded whose bodies lie in two data files. */
+#define LOST_N 200u
+#define LOST_FIRST 50u
+#define LOST_COUNT 30u
+
+static uint64_t replay_without(wr_queue_engine *e, const uint8_t *bytes, uint64_t salt, bool told) {
+    uint64_t at = WR_FILE_HEADER_BYTES, published = 0, frames = 0;
+    const char *reason;
+    wr_frame_head head;
+    for (uint64_t total; at < file_bytes && (total = wr_frame_check(bytes, file_bytes, at, salt, &head, &reason)); at += total) {
+        bool skipped = head.kind == WR_KIND_PUBLISH && published >= LOST_FIRST && published < LOST_FIRST + LOST_COUNT;
+        published += head.kind == WR_KIND_PUBLISH;
+        if (skipped && told) wr_journal_gap(e);
+        uint64_t from = at;
+        if (!skipped) assert(wr_journal_replay(e, bytes, at + total, 0, salt, &from, &frames, &reason) == 0 && from == at + total);
+    }
+    return published;
+}
+
+static void check_gap(void) {
+    rig *r = rig_new();
+    assert(wr_queue_declare(r->engine, 1, true));
+    peer *a = peer_new(r, 1);
+    assert(wr_queue_attach(r->engine, 1, 1, 101, a->region, a->bytes) == 0);
+    rig_start(r);
+    work publish = {r, a, LOST_N, 64, 1, WR_FLAG_PERSISTENT | WR_FLAG_SYNCED};
+    producer(&publish);
+    while (atomic_load(&link_of(a)->synced) < LOST_N) nap(a);
+    rig_stop(r);
+    char path[128];
+    snprintf(path, sizeof path, "%s/0.jnl", folder);
+    int fd = open(path, O_RDONLY);
+    uint8_t *bytes = malloc(file_bytes);
+    assert(read(fd, bytes, file_bytes) == (ssize_t)file_bytes);
+    close(fd);
+    uint64_t salt;
+    assert(!wr_file_header_check(bytes, WR_FILE_JOURNAL, 7, SERVER, 0, &salt));
+    for (int told = 0; told < 2; told++) {
+        rig *again = rig_new();
+        assert(wr_queue_declare(again->engine, 1, true) && wr_queue_declare(again->engine, 2, true));
+        wr_files_add(&again->engine->files, 0);
+        assert(replay_without(again->engine, bytes, salt, told) == LOST_N);
+        wr_queue *q = wr_queue_find(again->engine, 1);
+        assert(q->next == LOST_N && q->ready_n == LOST_N - LOST_COUNT && !q->gap);
+        assert(q->lost_n == (told ? LOST_COUNT : 0));
+        q = wr_queue_find(again->engine, 2);
+        assert(q->lost_n == 0 && q->gap == (bool)told); /* nothing was heard of it since */
+        rig_free(again);
+    }
+    free(bytes);
+    peer_free(a);
+    rig_free(r);
+}
+
+static void check_drop_lost(void) {
+    rig *r = rig_new();
+    wr_queue_engine *e = r->engine;
+    static uint8_t entries[LOST_N * WR_QUEUE_SEGMENT_ENTRY_SIZE];
+    static wr_segment_row rows[LOST_N];
+    for (uint32_t id = 1; id <= 2; id++) {
+        for (uint32_t i = 0; i < LOST_N; i++) /* every other one in another data file */
+            rows[i] = (wr_segment_row){.queue = id,
+                                       .location = WR_LOCATION_SEGMENT,
+                                       .sequence = i,
+                                       .entry = {.file = 5 + i % 2,
+                                                 .offset = WR_FILE_HEADER_BYTES + 100 * i,
+                                                 .frame_length = 100,
+                                                 .body_length = 10,
+                                                 .blob_offset = WR_FRAME_HEAD_BYTES,
+                                                 .location = WR_LOCATION_SEGMENT,
+                                                 .state = WR_ENTRY_READY}};
+        wr_segment_encode_rows(entries, rows, LOST_N, 77);
+        wr_queue *q = wr_queue_declare(e, id, true);
+        uint64_t live = 0, bad = 0;
+        assert(q && wr_segment_load(e, q, 0, entries, sizeof entries, 77, &live, &bad) == 0 && live == LOST_N && !bad);
+    }
+    /* the file ends in the middle of the frame of message 100: that and 102, 104, … of each queue are gone */
+    assert(wr_segment_drop_lost(e, 5, WR_FILE_HEADER_BYTES + 100 * 100 + 99) == 2 * (LOST_N - 100) / 2);
+    for (uint32_t id = 1; id <= 2; id++) {
+        wr_queue *q = wr_queue_find(e, id);
+        assert(q->lost_n == (LOST_N - 100) / 2 && q->ready_n == LOST_N - q->lost_n);
+        for (uint32_t i = 0; i < LOST_N; i++) {
+            wr_entry *entry = wr_queue_entry(q, i);
+            assert((entry && entry->state != WR_ENTRY_GONE) == (i % 2 || i < 100));
+        }
+    }
+    assert(wr_segment_drop_lost(e, 5, WR_FILE_HEADER_BYTES + 100 * 100) == 0); /* once */
+    assert(wr_segment_drop_lost(e, 6, 0) == LOST_N);                          /* all of the other file, of both */
+    rig_free(r);
+}
+
 /* Plain publishes are executed in stretches; what stands between them, or goes to other queues, ends one. Goal: every queue has what
  * was sent to it, in that order and with its own length, in memory and after a replay of the files. Method: runs of random lengths to one
  * queue, to several in one worker, to one twice, to a transient one, with a time of expiry and with a body for no queue; over several
@@ -985,6 +1078,8 @@ int main(int argc, char **argv) {
     check_map();
     check_order();
     check_replay();
+    check_gap();
+    check_drop_lost();
     check_stretches();
     check_hostile();
     check_pages();
