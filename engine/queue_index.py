@@ -308,6 +308,8 @@ def recover(
             raise
         raise atomic_file.explain(error, f"cannot read {folder.path}") from error
     _end(engine, folder, node_id, server, ends, found)
+    if found.damaged:  # behind a gap a queue says by itself how many are missing
+        found.lost = max(found.lost, sum(engine.lost(queue) for queue in engine.queues()))
     if folder.terms.exists():
         folder.terms.unlink()
         segment.sync_directory(folder.path)
@@ -348,7 +350,7 @@ def _give_names_back(folder: Folder, found: Recovered) -> None:
     """Journal and data files that lie under each other's names."""
     wrong = {}
     for key, entry in found.listed.entries.items():
-        if key[0] in (LISTED_JOURNAL, LISTED_DATA) and (path := queue_files.path_of(folder, key)).exists():
+        if key[0] in (LISTED_JOURNAL, LISTED_DATA) and (path := queue_files.path_of(folder, key)).is_file():
             salt = queue_files.salt_of(segment.read_page(path))
             if salt is not None and salt != entry.salt:
                 wrong[key] = salt
@@ -710,7 +712,8 @@ class _Segments:
             if bad and not live:
                 self.give_up(key, path, "neither its header page nor an entry is valid")
                 return None
-            found.hurt(self.folder, path, f"{why}, and is written anew", 0)
+            costs = listed is not None and live < listed.messages  # said below
+            found.hurt(self.folder, path, f"{why}, and is written anew", None if costs else 0)
             if self.mend:
                 segment.rewrite_header(path, right)
         stamp = data[queue_files.STAMP_AT : queue_files.STAMP_AT + queue_files.STAMP_BYTES]
@@ -730,7 +733,7 @@ class _Segments:
                 if changes is None
                 else "it is an older copy: some messages are missing, some are back"
             )
-            self.lose(key, path, what, cost if changes is not None else 0)
+            self.lose(key, path, what, cost)
         elif listed is not None and live < listed.messages:
             self.lose(key, path, f"{cost} entries are missing: something wrote zeros over them", cost)
         found.messages_from_segments += live
@@ -788,7 +791,7 @@ def _check_data(
             else:
                 right = _core.file_header_pack(FILE_JOURNAL, node_id, server, number, entry.salt, 0)
         except StoreError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
+            if not isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError)):
                 raise
             if entry is None and found.listed.there and not found.listed.problem and not found.damaged:
                 continue  # it never had its name: of a move that was cut short, to queues that no catalog names

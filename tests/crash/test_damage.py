@@ -227,6 +227,8 @@ def serve(node: Node) -> tuple[list[str], dict[Message, bool], int]:
     worker = node.worker(salvage=False)
     worker.__class__ = CheckedIncarnation
     said = list(worker.service.recovered.damaged)
+    engine = worker.service.engine
+    assert worker.service.recovered.lost >= sum(engine.lost(queue) for queue in engine.queues()), "one count, one truth"
     found: dict[Message, bool] = {}
     bad = 0
     for queue in (1, 2):
@@ -332,3 +334,35 @@ def test_whatever_is_listed_and_removed_is_named_by_its_path(made: Made, tmp_pat
         name = str(queue_files.path_of(folder, key))
         assert any(line.startswith(name) for line in problems)
         assert any(line.startswith(name) for line in said)
+
+
+def test_an_index_of_zeros_is_named_with_what_it_held(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    folder = Folder.of(path, 0)
+    target = folder.index_file(1, 0)
+    held = queue_files.read(folder.files, NODE_ID, 2).entries[LISTED_INDEX, 1, 0].messages
+    assert held
+    target.write_bytes(bytes(target.stat().st_size))
+    assert any(line.startswith(str(target)) for line in verify(NodeDirectory(path)).problems)
+    worker = node_at(path).worker(salvage=False)
+    said = [line for line in worker.service.recovered.damaged if line.startswith(str(target))]
+    lost = worker.service.recovered.lost
+    worker.kill()
+    assert not any("no messages are lost" in line for line in said)
+    assert any(f"{held} messages are lost" in line for line in said)
+    assert lost >= held
+
+
+@pytest.mark.parametrize("kind", [LISTED_JOURNAL, LISTED_DATA, LISTED_INDEX])
+def test_a_directory_in_the_place_of_a_file_is_named(made: Made, tmp_path: Path, kind: int) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    folder = Folder.of(path, 0)
+    key = next(key for key in queue_files.read(folder.files, NODE_ID, 2).entries if key[0] == kind)
+    target = queue_files.path_of(folder, key)
+    target.unlink()
+    target.mkdir()
+    assert any(line.startswith(str(target)) for line in verify(NodeDirectory(path)).problems)
+    said, _found, _bad = serve(node_at(path))
+    assert any(line.startswith(str(target)) for line in said)

@@ -165,10 +165,10 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
             "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
         )
     report.files.append(checked)
-    missing = [key for key in listed.entries if not queue_files.path_of(folder, key).exists()]
+    missing = [key for key in listed.entries if not queue_files.path_of(folder, key).is_file()]
     if missing and report.running:  # some may have gone since
         again = queue_files.read(folder.files, node_id, owner).entries
-        missing = [key for key in missing if key in again and not queue_files.path_of(folder, key).exists()]
+        missing = [key for key in missing if key in again and not queue_files.path_of(folder, key).is_file()]
     names = _names(directory) if missing else {}
     for key in missing:
         kind, queue, _number = key
