@@ -73,8 +73,8 @@ class Unroutable(Error):
 
 
 class Undecodable(Error, ValueError):
-    """The serializer of a work queue cannot read an item. `body`: its bytes. `message`: the warren.Message, which is the
-    caller's to ack, reject or nack; None when it was rejected to the dead letters.
+    """The serializer of a work queue cannot read an item. `body`: its bytes. `message`: the warren.Message, which is
+    the caller's to ack, reject or nack; None when it was rejected to the dead letters.
     """
 
     body: bytes = b""

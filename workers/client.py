@@ -123,9 +123,25 @@ class _Statistics:
 
 def checked_timeout(call_timeout: float | None) -> float | None:
     """The same; raises UsageError for what is no time."""
-    if call_timeout is not None and not call_timeout > 0:
+    if call_timeout is not None and not (_is_seconds(call_timeout) and call_timeout > 0):
         raise UsageError(f"call_timeout must be None or a number of seconds above 0, not {call_timeout!r}")
     return call_timeout
+
+
+def _is_seconds(value: object) -> bool:
+    try:
+        return isinstance(value, (int, float)) and float(value) >= 0
+    except OverflowError:
+        return False
+
+
+def checked_seconds(timeout: float | None, *, endless: bool = True) -> None:
+    """Raises UsageError for a `timeout` that is no time; without `endless` None is none."""
+    if timeout is None and endless:
+        return
+    if not _is_seconds(timeout):
+        kinds = "None or a non-negative number of seconds" if endless else "a non-negative number of seconds"
+        raise UsageError(f"timeout must be {kinds}, not {timeout!r}")
 
 
 def level_of(durability: object, durable: bool, what: str) -> int:
@@ -473,6 +489,7 @@ class Client:
         call_timeout: float | None = CALL_TIMEOUT_S,
     ) -> None:
         self._counted = counted
+        checked_seconds(timeout, endless=False)
         self.call_timeout = checked_timeout(call_timeout)
         self.directory = NodeDirectory(directory)
         self.name = name or _default_name()

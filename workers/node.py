@@ -26,7 +26,7 @@ from warren.engine.names import check_name, check_routing_key
 from warren.engine.node_directory import NodeDirectory, changed_settings
 from warren.engine.queue_arguments import QueueArguments
 from warren.workers import waiter  # noqa: F401 - gives Confirm its callbacks
-from warren.workers.client import CALL_TIMEOUT_S, Client, Route, checked_timeout, level_of
+from warren.workers.client import CALL_TIMEOUT_S, Client, Route, checked_seconds, checked_timeout, level_of
 from warren.workers.launch import launch
 from warren.workers.queue_face import WorkQueue
 from warren.workers.queues import Queue, time_left
@@ -449,6 +449,7 @@ def open(
     refuses the start: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
     """
     target = NodeDirectory(directory)
+    checked_seconds(timeout, endless=False)
     checked_timeout(call_timeout)
     if settings:
         changed_settings(Settings(), settings)

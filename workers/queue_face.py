@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
+from warren.workers.client import checked_seconds
 from warren.workers.queues import Message, Queue
 
 T = TypeVar("T")
@@ -176,16 +177,15 @@ class WorkQueue(Generic[T]):
     def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
         """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds.
 
-        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get goes on behind
-        it. The error has its bytes as `body`. If the queue has dead letters the item was rejected to them. Else nothing
-        drops it: the error's `message` is the caller's, to reject() (drop it), ack(), or nack() (put it back, so that
-        the next get meets it again); until then it counts as not done, and it comes back when this process closes the
-        work queue or ends. task_done() is not for it.
+        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get goes on
+        behind it. The error has its bytes as `body`. If the queue has dead letters the item was rejected to them. Else
+        nothing drops it: the error's `message` is the caller's, to reject() (drop it), ack(), or nack() (put it back,
+        so that the next get meets it again); until then it counts as not done, and it comes back when this process
+        closes the work queue or ends. task_done() is not for it.
 
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
-        if timeout is not None and timeout < 0:
-            raise ValueError("'timeout' must be a non-negative number")
+        checked_seconds(timeout)
         message = self.queue.get(timeout if block else 0, ahead=ahead)
         try:
             item: T = self._unpack(message.body)
@@ -210,8 +210,8 @@ class WorkQueue(Generic[T]):
                 self._mine()
                 self._unread = [one for one in self._unread if not one.settled] + [message]
             done = (
-                "it stays unacked: this error has it as `message`, to reject() it (it is dropped) or nack() it (it comes "
-                "again); close() gives it back"
+                "it stays unacked: this error has it as `message`, to reject() it (it is dropped) or nack() it (it "
+                "comes again); close() gives it back"
             )
             advice = ", or declare the queue with a dead_letter_exchange, which takes such items"
         told = Undecodable(
@@ -247,8 +247,8 @@ class WorkQueue(Generic[T]):
         """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds, QueueNotFound
         when the queue is deleted meanwhile.
 
-        Items that are delayed, or out of sight because they were dead-lettered, are not waited for. One that could not be
-        read is, until the message of its Undecodable is settled.
+        Items that are delayed, or out of sight because they were dead-lettered, are not waited for. One that could not
+        be read is, until the message of its Undecodable is settled.
         """
         deadline = _deadline(True, timeout)
         pause_s = PAUSE_FIRST_S
@@ -308,10 +308,9 @@ class WorkQueue(Generic[T]):
 def _deadline(block: bool, timeout: float | None) -> float | None:
     if not block:
         return time.monotonic()
+    checked_seconds(timeout)
     if timeout is None:
         return None
-    if timeout < 0:
-        raise ValueError("'timeout' must be a non-negative number")
     return time.monotonic() + timeout
 
 

@@ -27,7 +27,7 @@ from warren.engine.catalog import QueueDeclaration
 from warren.engine.errors import QueueEmpty, QueueFull, QueueNotFound, UsageError
 from warren.engine.names import check_name
 from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
-from warren.workers.client import level_of
+from warren.workers.client import checked_seconds, level_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -447,6 +447,7 @@ class Queue:
 
     def purge(self, timeout: float | None = 30.0) -> int:
         """Drop the messages that are ready; returns how many. Unacked ones stay with whoever holds them."""
+        checked_seconds(timeout)
         return int(self._ask("purge", timeout)["count"])
 
     def delete(self) -> None:

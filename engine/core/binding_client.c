@@ -73,8 +73,12 @@ int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *
     *zero = false;
     if (timeout == Py_None) return 0;
     double seconds = PyFloat_AsDouble(timeout);
-    if (seconds == -1.0 && PyErr_Occurred()) return -1;
-    if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a number of seconds from 0 on");
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
+        PyErr_Clear();
+        seconds = -1.0;
+    }
+    if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a non-negative number of seconds");
     *zero = seconds == 0.0;
     if (seconds > 1e9) return 0;
     *deadline = now + (uint64_t)(seconds * 1e9);

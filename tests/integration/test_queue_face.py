@@ -1,5 +1,6 @@
 """Goal: node.work_queue is a queue.Queue that survives. Method: a real node; the standard promises, over processes."""
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -7,12 +8,15 @@ import pickle
 import queue
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import warren
+import warren.aio
 
 from support.waiting import wait_until
 
@@ -314,3 +318,43 @@ def test_producer_and_consumers_over_fork_and_threads(node: warren.Node, name: s
     found = [tuple(seen.get(timeout=5)) for _number in range(300)]
     assert sorted(found) == [(thread, number) for thread in range(3) for number in range(100)]
     wait_until(tasks.empty)
+
+
+@pytest.mark.parametrize("wrong", ["x", -1, float("nan"), [], 10**400], ids=["text", "negative", "nan", "list", "huge"])
+def test_what_is_no_timeout_is_refused_by_every_call(node: warren.Node, name: str, wrong: Any) -> None:
+    raw, tasks, directory = node.queue(name), node.work_queue(f"{name}-tasks"), node.directory
+    confirm = raw.put(b"1", wait=False)
+    assert confirm is not None
+    calls: list[Callable[[], object]] = [
+        lambda: raw.get(timeout=wrong),
+        lambda: raw.get_many(timeout=wrong),
+        lambda: next(raw.consume(timeout=wrong)),
+        lambda: raw.put(b"", timeout=wrong),
+        lambda: raw.put_many([b""], timeout=wrong),
+        lambda: raw.purge(wrong),
+        lambda: confirm.result(wrong),
+        lambda: tasks.put(b"", timeout=wrong),
+        lambda: tasks.get(timeout=wrong),
+        lambda: tasks.join(wrong),
+        lambda: warren.attach(directory, timeout=wrong),
+        lambda: warren.open(directory, timeout=wrong),
+        lambda: warren.open(directory, call_timeout=wrong),
+        lambda: asyncio.run(awaited(directory, name, 5, wrong)),
+        lambda: asyncio.run(awaited(directory, name, wrong, 5)),
+    ]
+    for call in calls:
+        with pytest.raises(warren.UsageError, match="timeout must be"):
+            call()
+
+    assert (raw.depth(), tasks.qsize()) == (1, 0)
+
+
+async def awaited(directory: Path, name: str, attaching: Any, getting: Any) -> None:
+    async with warren.aio.attach(directory, timeout=attaching) as node:
+        await (await node.queue(name)).get(timeout=getting)
+
+
+def test_an_end_is_needed_to_attach_and_to_open(node: warren.Node) -> None:
+    for call in (warren.attach, warren.open):
+        with pytest.raises(warren.UsageError, match="non-negative number of seconds, not None"):
+            call(node.directory, timeout=None)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from warren.engine.atomic_file import explained
-from warren.engine.errors import UsageError
+from warren.workers.client import checked_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,10 +54,9 @@ def time_left(deadline: float | None) -> float | None:
 
 
 def deadline_of(timeout: float | None) -> float | None:
+    checked_seconds(timeout)
     if timeout is None:
         return None
-    if not timeout >= 0:
-        raise UsageError("timeout must be None or a number of seconds from 0 on")
     return time.monotonic() + timeout
 
 
