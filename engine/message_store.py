@@ -795,10 +795,10 @@ class StoreHost:
             if number and not self.superblock.server_get(store.number, "error"):
                 self.superblock.server_set(store.number, "error", number)
                 store.alarm(ALARM_SYNC_FAILED, True)
-                say(
-                    f"{FOLDERS[store.number]} store: the disk failed ({errno.errorcode.get(number, number)}: "
-                    f"{os.strerror(number)}); nothing is confirmed any more until the node is reopened"
-                )
+                why = f"the disk failed ({errno.errorcode.get(number, number)}: {os.strerror(number)})"
+                if number == errno.ESTALE:
+                    why = "somebody removed or cut the file that was being written"
+                say(f"{FOLDERS[store.number]} store: {why}; nothing is confirmed any more until the node is reopened")
 
     # -- clients ------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ _OURS = {
     NODE + atomic_file.NEW_SUFFIX,
     CATALOG_NAME + atomic_file.NEW_SUFFIX,
 }
-_OURS.add(LAUNCH + atomic_file.NEW_SUFFIX)
+_OURS |= {name + atomic_file.NEW_SUFFIX for name in (LAUNCH, CONTROL_SOCKET)}
 #: settings that stay as they are once files were written with them
 _FIXED = ("file_bytes",)
 #: settings that only grow, because what they bound is there already

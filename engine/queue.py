@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import queue as queues
@@ -303,10 +304,11 @@ class QueueService:
         if events & EVENT_STORE_EPOCH:
             self._open_stores()
         if events & EVENT_LOG_FAILED:
-            self.options.say(
-                f"the journal failed (errno {self.engine.counters()['failed']}): nothing more is confirmed; "
-                "check the disk and restart the node"
-            )
+            number = self.engine.counters()["failed"]
+            why = f"the journal failed ({os.strerror(number)}): nothing more is confirmed; check the disk and restart"
+            if number == errno.ESTALE:
+                why = "somebody removed or cut the journal file in use: nothing more is confirmed; restart"
+            self.options.say(f"{why} the node")
         # By the clock, not by TIMER: under load some other event always comes first.
         now = time.monotonic()
         if now >= self._timer_at:

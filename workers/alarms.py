@@ -334,9 +334,13 @@ def cause(superblock: Superblock, bit: int) -> str:
             )
         reasons += [_no_file(number, ", ".join(who), free) for number, who in _file_errors(superblock).items()]
     elif bit == SYNC_FAILED:
+        lost = any(superblock.server_get(server, "error") == errno.ESTALE for server in range(superblock.servers_n))
+        whose = servers or "node"
         reasons.append(
-            f"the disk refused to make data of the {servers or 'node'} durable; nothing of it is confirmed until the "
-            "node is stopped and started: look at the disk first"
+            f"somebody removed or cut a file that the {whose} was writing; nothing is confirmed, and the node ends"
+            if lost
+            else f"the disk refused to make data of the {whose} durable; nothing of it is confirmed until the node is "
+            "stopped and started: look at the disk first"
         )
     elif bit == SERVER_FAILED:
         failed = [

@@ -62,6 +62,7 @@ from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
 
+NEW_SOCKET = CONTROL_SOCKET + atomic_file.NEW_SUFFIX
 MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 512
 TELL_S = 0.8  #: after so long without an answer a client is told what it waits for
@@ -195,17 +196,53 @@ class ControlServer:
         self._selector = selector
         self._answer = answer
         self._connections: set[_Connection] = set()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            self._remove_file()
-            with _short_path(directory.path) as path:
-                self._socket.bind(path)
-            os.chmod(directory.control_socket, stat.S_IRUSR | stat.S_IWUSR)
-            self._socket.listen(128)
-        except OSError as error:
-            self._socket.close()
-            raise atomic_file.explain(error, f"cannot listen on {directory.control_socket}") from error
+        self._socket, self._name = self._listen()
         selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def _listen(self) -> tuple[socket.socket, tuple[int, int]]:
+        """A socket that listens at the name, and the place of that name, which leads to this one or to the one before
+        at every moment, unless there is no room for two. Raises StoreError and its kinds.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        descriptor = self._directory.descriptor
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(NEW_SOCKET, dir_fd=descriptor)
+            path = f"/proc/self/fd/{descriptor}/{NEW_SOCKET}"  # in this directory, whatever its name leads to
+            try:
+                sock.bind(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._remove_file()
+                sock.bind(path)
+            os.chmod(NEW_SOCKET, stat.S_IRUSR | stat.S_IWUSR, dir_fd=descriptor)
+            sock.listen(128)
+            os.rename(NEW_SOCKET, CONTROL_SOCKET, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+            return sock, self._name_now()
+        except OSError as error:
+            sock.close()
+            raise atomic_file.explain(error, f"cannot listen on {self._directory.control_socket}") from error
+
+    def _name_now(self) -> tuple[int, int]:
+        found = os.stat(CONTROL_SOCKET, dir_fd=self._directory.descriptor, follow_symlinks=False)
+        return found.st_dev, found.st_ino
+
+    def mend(self) -> bool:
+        """Listen anew when the socket's name is gone or leads elsewhere, as after a copy into the directory. True: so
+        it was. Raises StoreError and its kinds when that cannot be mended now.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if self._name_now() == self._name:
+                return False
+        sock, name = self._listen()
+        while self._accept():  # who asked the old one just before
+            pass
+        self._selector.unregister(self._socket)
+        self._socket.close()
+        self._socket, self._name = sock, name
+        self._selector.register(sock, selectors.EVENT_READ, self._accept)
+        return True
 
     def close(self, *, remove: bool = True) -> None:
         """Close every connection and the socket; `remove` false is for a child after a fork."""
@@ -227,19 +264,20 @@ class ControlServer:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(CONTROL_SOCKET, dir_fd=self._directory.descriptor)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Take one connection that waits. False: there is none, or no room for it."""
         try:
             sock, _address = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             if atomic_file.is_limit(error):
-                return  # it stays in the backlog until there is a descriptor, or memory
+                return False  # it stays in the backlog until there is a descriptor, or memory
             raise
         uid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
         if uid not in (0, os.geteuid()) or len(self._connections) >= CONNECTIONS_MAX:
             sock.close()
-            return
+            return True
         sock.setblocking(False)
         connection = _Connection(sock)
         try:
@@ -248,8 +286,9 @@ class ControlServer:
             sock.close()
             if not atomic_file.is_limit(error) and error.errno != errno.ENOSPC:
                 raise
-            return
+            return True
         self._connections.add(connection)
+        return True
 
     def _ready(self, connection: _Connection) -> None:
         self._send(connection)
@@ -332,6 +371,7 @@ class ControlClient:
         self._waiting = waiting
         self._tell_at = math.inf
         self._socket: socket.socket | None = None
+        self._refused = False  #: the last try found a socket file at which nobody listens
         self._pid = os.getpid()
 
     def __enter__(self) -> ControlClient:
@@ -425,6 +465,7 @@ class ControlClient:
                 sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, BlockingIOError) as error:
             sock.close()
+            self._refused = isinstance(error, ConnectionRefusedError)
             raise _NotSent from error
         except PermissionError as error:
             sock.close()
@@ -450,6 +491,7 @@ class ControlClient:
     def silence(self) -> str:
         """Why nobody answers, as far as that can be seen, and what to do."""
         pid = self.directory.lock_holder() if self.directory.locked() else 0
+        refused, self._refused = self._refused, False
         if not pid:
             return (
                 "there is no supervisor, and the servers that live are to start a new one; "
@@ -464,7 +506,14 @@ class ControlClient:
         if not self.directory.control_socket.exists():
             return (
                 f"its supervisor (process {pid}) has no socket {self.directory.control_socket}: it is just starting, "
-                f"or somebody removed it; then end it with `kill {pid}`, which stops the node in good order"
+                "or somebody removed it; it makes another one within a second, or says in "
+                f"{self.directory.log_file('supervisor')} why it cannot"
+            )
+        if refused:
+            return (
+                f"nobody listens at {self.directory.control_socket}: its supervisor (process {pid}) is just starting "
+                "or ending, or somebody replaced that file, as by a copy into the directory; it makes it anew "
+                f"within a second, or says in {self.directory.log_file('supervisor')} why it cannot"
             )
         return f"its supervisor (process {pid}) is busy; {self.directory.log_file('supervisor')} may say with what"
 

@@ -725,6 +725,20 @@ class Supervisor:
             hopeless = ending == CONSTANTS["ENDING_REMOVED"]
             reason = described(ending, self.directory.path)
             self.stop(reason, 1, timeout=LOST_STOP_TIMEOUT_S if hopeless else None)
+        if not ending and self._control is not None:
+            self._mend_control(self._control)
+
+    def _mend_control(self, control: ControlServer) -> None:
+        """Be found again after somebody removed or replaced the socket."""
+        name = self.directory.control_socket
+        try:
+            if control.mend():
+                self._say(
+                    f"{name} was removed or replaced, and is made anew; if somebody copied files into the directory of "
+                    "this node, stop it and restore a whole backup: it does not notice what was written over"
+                )
+        except Error as error:
+            self._say(f"{name} was removed or replaced, and cannot be made anew: {error}; tried again each second")
 
     def _check_idle(self, now: float) -> None:
         own = set(self._server_pids())

@@ -8,13 +8,14 @@ Invariants
   It works inside the directory (its working directory is there), not at a path: what another directory of the same name
   holds is never changed. The directory stays open, so its place (device, inode) is given to no other one meanwhile.
 Once a second it looks whether
-  the directory and its folder are still where they were             else ENDING_REMOVED, ENDING_MOVED
+  the directory and its folder are still where they were, and no log
+  has lost the file that it writes (engine/core/log.c)               else ENDING_REMOVED, ENDING_MOVED
   node.json still says the epoch of its superblock                   else ENDING_TAKEN_OVER: a later node has begun
   the name of the superblock still leads to the one it has mapped,
   and both semaphores that it names are there                        else ENDING_SHARED_MEMORY
 If not, the node ends: by its supervisor, or when that is dead by whoever notices, in good order (state DRAINING, as for
-`stop`). That confirms nothing wrongly, because the locks are held to the end, and a log whose file was removed fails by
-itself before it confirms anything (engine/core/log.c).
+`stop`). That confirms nothing wrongly, because the locks are held to the end, and a log whose file was removed or cut
+fails by itself before it confirms anything (engine/core/log.c).
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def described(ending: int, directory: Path | str) -> str:
     """Why a node ended by itself, and what to do; empty for ENDING_NONE."""
     return {
         REMOVED: (
-            f"the data directory {directory}, or a part of it, was removed while the node ran; nothing was confirmed "
-            "after that: restore it from a backup, or start a new node"
+            f"the data directory {directory}, or a part of it, was removed while the node ran, or a file in use was "
+            "cut; nothing was confirmed after that: restore it from a backup, or start a new node"
         ),
         MOVED: (
             f"the data directory {directory} was moved, or replaced by another one, while the node ran; what was "
@@ -249,6 +250,9 @@ class Tie:
             ending = self._look_at_node()
             if ending:
                 return ending
+        block = self._superblock
+        if any(block.server_get(server, "error") == errno.ESTALE for server in range(block.servers_n)):
+            return REMOVED
         if not self._superblock.named or not all(map(semaphore_exists, self._semaphores)):
             return SHARED_MEMORY
         return 0

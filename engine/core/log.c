@@ -81,6 +81,8 @@ struct wr_log {
 
     /* committer */
     bool dirty; /* written to the current fd since its last sync */
+    int written_fd; /* of the last batch with bytes, -1: closed since */
+    uint64_t look_at; /* when it is looked at again while there is nothing to do */
 
     wr_batch batches[WR_LOG_BATCHES]; /* batch n is at n mod WR_LOG_BATCHES: loop thread's until posted, committer's until done */
 };
@@ -153,7 +155,7 @@ wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint6
     log->done = done;
     log->context = context;
     log->io = (wr_log_io){real_pwrite, real_fdatasync};
-    log->fd = log->next_fd = -1;
+    log->fd = log->next_fd = log->written_fd = -1;
     if (!wr_log_populate(region, WR_PAGE_BYTES) || !make_ready(log, 0, WR_FILE_HEADER_BYTES)) {
         free(log);
         errno = ENOMEM;
@@ -430,18 +432,20 @@ static int sync_file(wr_log *log, int fd) {
     return 0;
 }
 
-/* A file without a name is lost with its last descriptor: somebody has removed it, or the whole directory, while it is in use. What
- * is in it must not be confirmed. Files that the owner removes are durable, so none of their batches is still to come; a log
- * that never syncs promises nothing.
- * Only the links are asked for: where a file's times were looked at, as by fstat, the next write has to change them, which is one more
- * change of the inode in the file system's journal for each write. */
+/* A file without a name is lost with its last descriptor: somebody has removed it, or the whole directory, while it is in use. A file
+ * that is shorter than it was made was cut, or is being written over: what was confirmed in it is gone. What is in such a file must not
+ * be confirmed. Files that the owner removes are durable, so none of their batches is still to come, and nobody of ours cuts a file that
+ * a log has; a log that never syncs promises nothing.
+ * Only links and size are asked for: where a file's times were looked at, as by fstat, the next write has to change them, which is one
+ * more change of the inode in the file system's journal for each write. */
 static int still_there(const wr_log *log, int fd) {
+    const unsigned wanted = STATX_NLINK | STATX_SIZE;
     struct statx found;
     if (!log->may_sync || log->nameless) return 0;
-    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_NLINK, &found) == 0 && found.stx_mask & STATX_NLINK)
-        return found.stx_nlink ? 0 : ESTALE;
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, wanted, &found) == 0 && (found.stx_mask & wanted) == wanted)
+        return found.stx_nlink && found.stx_size >= log->file_bytes ? 0 : ESTALE;
     struct stat old; /* a sandbox that knows no statx */
-    return fstat(fd, &old) == 0 && old.st_nlink == 0 ? ESTALE : 0;
+    return fstat(fd, &old) == 0 && (old.st_nlink == 0 || (uint64_t)old.st_size < log->file_bytes) ? ESTALE : 0;
 }
 
 static void publish_all(const wr_batch *batch, bool synced, bool head) {
@@ -455,6 +459,7 @@ static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
         error = write_all(log, batch, bell);
         if (!error) {
             log->dirty = true;
+            log->written_fd = batch->fd;
             atomic_fetch_add_explicit(&log->bytes_written, batch->to - batch->from, memory_order_relaxed);
             error = still_there(log, batch->fd);
         }
@@ -483,6 +488,7 @@ static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
         /* What close could report was reported by fdatasync; a log that never syncs promises nothing. */
         close(batch->fd);
         log->dirty = false;
+        log->written_fd = -1;
     }
     atomic_fetch_add_explicit(&log->commits_n, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&log->commit_ns_sum, wr_now_ns() - began, memory_order_relaxed);
@@ -509,6 +515,18 @@ static bool populate(wr_log *log) {
     return false;
 }
 
+/* While nothing is written, too, somebody may remove or cut the file in which the last things were confirmed: once a second. True: so
+ * it is, and the log has failed. */
+static bool idle_look(wr_log *log) {
+    if (log->written_fd < 0 || atomic_load_explicit(&log->failed, memory_order_relaxed)) return false;
+    uint64_t now = wr_now_ns();
+    if (now < log->look_at) return false;
+    log->look_at = now + IDLE_NS;
+    int error = still_there(log, log->written_fd);
+    if (error) atomic_store_explicit(&log->failed, error, memory_order_release);
+    return error != 0;
+}
+
 void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) {
     uint64_t done = atomic_load_explicit(&log->done_n, memory_order_relaxed);
     for (;;) {
@@ -524,6 +542,10 @@ void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) {
             continue;
         }
         if (stopping) return;
+        if (idle_look(log)) {
+            if (bell) wr_bell_ring(bell);
+            continue;
+        }
         if (populate(log)) continue;
         atomic_store_explicit(&log->committer_sleeps, 1, memory_order_relaxed);
         atomic_thread_fence(memory_order_seq_cst);

@@ -21,7 +21,8 @@
  *   vouches for is a torn batch, which was never confirmed; another one is damage.
  *   A write that finds no space waits for it: batches are done in order, so nothing behind it is written or confirmed.
  *   After another failed write, or a failed sync, `failed` holds the errno for ever: nothing later is confirmed (rule S7). So it is with ESTALE
- *   when the file has no name any more, because somebody removed it while it is in use.
+ *   when the file has no name any more or is shorter than file_bytes, because somebody removed or cut it while it is in use: looked at
+ *   after each write and sync, and once a second while there is nothing to write.
  */
 #ifndef WR_LOG_H
 #define WR_LOG_H
@@ -88,7 +89,7 @@ typedef struct {
     int (*fdatasync)(void *io_context, int fd);
 } wr_log_io;
 void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
-/* Its files have no names, so that none can be removed while it is in use: fuzz targets use such. Before the committer runs. */
+/* Its files have no names and any size, so that none can be removed or cut while it is in use: fuzz targets use such. Before the committer runs. */
 void wr_log_set_nameless(wr_log *log);
 
 /* Have memory for a range of a shared region, which may have none yet. False: the machine has none. */

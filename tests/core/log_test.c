@@ -432,7 +432,7 @@ typedef struct {
     bench *b;
     uint64_t written_seen, synced_seen; /* words of the link at the last fdatasync */
 } faults;
-enum { FINE, SHORT, WRITE_EIO, SYNC_EIO, NOTHING, REMOVED, REMOVED_LATE, NO_SPACE, QUOTA, HALF, SYNC_NO_SPACE };
+enum { FINE, SHORT, WRITE_EIO, SYNC_EIO, NOTHING, REMOVED, REMOVED_LATE, CUT, CUT_LATE, NO_SPACE, QUOTA, HALF, SYNC_NO_SPACE };
 
 static ssize_t faulty_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
     faults *f = context;
@@ -457,6 +457,9 @@ static ssize_t faulty_pwrite(void *context, int fd, const void *from, size_t n, 
     case REMOVED:
         CHECK(unlink(path_of(0)) == 0);
         return pwrite(fd, from, n, at);
+    case CUT: /* the write makes it longer again, but not whole */
+        CHECK(truncate(path_of(0), 0) == 0);
+        return pwrite(fd, from, n, at);
     default:
         return pwrite(fd, from, n, at);
     }
@@ -470,6 +473,7 @@ static int faulty_fdatasync(void *context, int fd) {
     if (atomic_load(&f->mode) == SYNC_EIO) return errno = EIO, -1;
     if (atomic_load(&f->mode) == SYNC_NO_SPACE) return errno = ENOSPC, -1;
     if (atomic_load(&f->mode) == REMOVED_LATE) CHECK(unlink(path_of(0)) == 0);
+    if (atomic_load(&f->mode) == CUT_LATE) CHECK(truncate(path_of(0), WR_FILE_HEADER_BYTES) == 0);
     return fdatasync(fd);
 }
 
@@ -531,8 +535,23 @@ static void one_failure(uint32_t mode, int expected) {
     horizon.sequence = 3;
     CHECK(wr_log_seal(b.log, true, 0, &horizon, 1) == 0 && wr_log_quiesce(b.log, 60 * SECOND) == 0);
     CHECK(atomic_load(&f.writes_n) == writes && atomic_load(&f.syncs_n) == syncs);
-    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == (mode == SYNC_EIO || mode == SYNC_NO_SPACE || mode == REMOVED_LATE ? 2 : 1));
+    CHECK(word(&link->head) == 1 && word(&link->synced) == 1 && word(&link->written) == (mode == SYNC_EIO || mode == SYNC_NO_SPACE || mode == REMOVED_LATE || mode == CUT_LATE ? 2 : 1));
     CHECK(word(&((wr_image *)b.region)[0].durable) == 2 * 4096);
+    end(&b);
+}
+
+/* Nothing is written, and the file goes: the log fails by itself, for what it confirmed is not there any more. */
+static void idle_failure(bool removed) {
+    static bench b;
+    begin(&b, 2, true, NULL, NULL);
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY) == 0 && offer(&b, O_WRONLY) == 0);
+    uint64_t file, offset;
+    CHECK(put(&b, 0, 50, true, &file, &offset) && wr_log_seal(b.log, true, 0, NULL, 0) == 0);
+    CHECK(wr_log_quiesce(b.log, 60 * SECOND) == 0 && !wr_log_look(b.log)->failed);
+    CHECK(removed ? unlink(path_of(0)) == 0 : truncate(path_of(0), FILE_BYTES - 1) == 0);
+    for (int tries = 0; tries < 6000 && !wr_log_look(b.log)->failed; tries++) usleep(10000);
+    CHECK(wr_log_look(b.log)->failed == ESTALE && !put(&b, 1, 50, true, &file, &offset) && errno == ESTALE);
     end(&b);
 }
 
@@ -704,6 +723,10 @@ int main(int argc, char **argv) {
     one_failure(NOTHING, EIO);
     one_failure(REMOVED, ESTALE); /* somebody removed the file while it is in use */
     one_failure(REMOVED_LATE, ESTALE);
+    one_failure(CUT, ESTALE);
+    one_failure(CUT_LATE, ESTALE);
+    idle_failure(true);
+    idle_failure(false);
     no_space(NO_SPACE, ENOSPC);
     no_space(QUOTA, EDQUOT);
     little_space();

@@ -398,6 +398,89 @@ def test_a_data_folder_that_goes_ends_the_node(tmp_path: Path, nodes: contextlib
     assert sorted(bodies(node.directory)) == list(range(3))
 
 
+@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "supervisor killed"])
+@pytest.mark.parametrize("what", ["store/persistent/*.rdq", "queues/worker-0/journal/*.jnl"])
+def test_nothing_is_confirmed_into_a_file_that_was_cut(
+    tmp_path: Path, nodes: contextlib.ExitStack, what: str, supervised: bool
+) -> None:
+    """`truncate -s 0` of what the servers write, while they write nothing: the node ends, and says why."""
+    node = up(nodes, tmp_path / "node")
+    pids = node.pids()
+    with warren.attach(node.directory) as client:
+        queue = client.queue(QUEUE)
+        queue.put(bytes(10_000))
+        if not supervised:
+            os.kill(pids["store"], signal.SIGSTOP)  # so that nobody starts another supervisor
+            kill_supervisor(node)
+        files = list(node.directory.glob(what))
+        assert files
+        for file in files:
+            os.truncate(file, 0)
+        os.kill(pids["store"], signal.SIGCONT)
+        if supervised:
+            assert "or a file in use was cut" in ended(node)
+        all_gone(pids)
+        with pytest.raises(warren.Error, match=r"cut|stopped|died|no node runs"):
+            queue.put(bytes(10_000), timeout=10.0)
+    started = up(nodes, node.directory)  # with what was not cut
+    put(started.directory, range(3))
+
+
+def test_no_file_in_use_is_taken_for_cut_while_files_come_and_go(tmp_path: Path, nodes: contextlib.ExitStack) -> None:
+    """Rolled, flushed, collected and recycled by the node itself: it goes on."""
+    node = up(nodes, tmp_path / "node", file_bytes=1 << 18, message_bytes_max=100_000, journal_files_max=2)
+    pids = node.pids()
+    with warren.attach(node.directory) as client:
+        queue = client.queue(QUEUE)
+        for _turn in range(30):
+            queue.put_many([bytes(20_000)] * 20 + [bytes(100)] * 200)
+            messages = []
+            while len(messages) < 200:
+                messages += queue.get_many(200 - len(messages), timeout=30.0)
+            queue.ack(messages)
+        assert not client.status()["alarms"]
+        assert sum(client.status()[name]["retired"] for name in ("store", "store_transient")) > 0
+    assert node.pids() == pids
+    node.stop()
+    checked(node.directory)
+
+
+@pytest.mark.parametrize("how", ["removed", "copied", "a file"])
+def test_a_control_socket_that_was_replaced_is_made_anew(tmp_path: Path, nodes: contextlib.ExitStack, how: str) -> None:
+    """As by `cp -a COPY/. DIR/`: who asks gets an answer, who was connected still is, and the node says so."""
+    node = up(nodes, tmp_path / "node")
+    name = NodeDirectory(node.directory).control_socket
+    with ControlClient(node.directory) as before, ControlClient(node.directory) as after:
+        pid = before.call("ping")["pid"]
+        if how == "copied":
+            backup = copy(node.directory, tmp_path / "backup")
+            subprocess.run(["cp", "-a", f"{backup}/control.sock", f"{name}"], check=True, timeout=60)
+        else:
+            name.unlink()
+        if how == "a file":
+            name.write_text("x")
+        assert after.call("ping", timeout=60.0)["pid"] == pid
+        assert before.call("ping", timeout=60.0)["pid"] == pid
+        assert any("was removed or replaced, and is made anew" in line for line in after.call("status")["messages"])
+        assert not list(node.directory.glob("*.new"))
+    put(node.directory, range(3))
+
+
+def test_silence_says_that_nobody_listens_at_a_replaced_socket(tmp_path: Path, nodes: contextlib.ExitStack) -> None:
+    """While the supervisor cannot mend it: a folder stands where it would make the new one."""
+    node = up(nodes, tmp_path / "node")
+    name = NodeDirectory(node.directory).control_socket
+    backup = copy(node.directory, tmp_path / "backup")
+    obstacle = name.with_name(name.name + ".new")
+    (obstacle / "full").mkdir(parents=True)
+    subprocess.run(["cp", "-a", f"{backup}/control.sock", f"{name}"], check=True, timeout=60)
+    with ControlClient(node.directory) as client:
+        with pytest.raises(warren.TimedOut, match=r"nobody listens at .*control\.sock"):
+            client.call("ping", timeout=1.0)
+        shutil.rmtree(obstacle)
+        client.call("ping", timeout=60.0)
+
+
 # ---- shared memory that goes --------------------------------------------------------------------------------------
 
 

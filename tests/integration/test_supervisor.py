@@ -515,19 +515,12 @@ def test_a_successor_never_begins_a_node_anew(start: Starter) -> None:
     assert "nothing is left" in out
 
 
-@pytest.mark.parametrize("how", ["stopped", "no socket"])
-def test_a_stop_that_nobody_answers_says_at_once_what_it_waits_for(start: Starter, how: str) -> None:
+def test_a_stop_that_nobody_answers_says_at_once_what_it_waits_for(start: Starter) -> None:
     """And what to do about it, and again when its time is over."""
     node = start().ready()
     pid = node.process.pid
-    moved = node.directory / "moved.sock"
-    if how == "stopped":
-        os.kill(pid, signal.SIGSTOP)
-    else:
-        NodeDirectory(node.directory).control_socket.rename(moved)
-    said = f"(process {pid}) " + (
-        f"is stopped: let it go on with `kill -CONT {pid}`" if how == "stopped" else "has no "
-    )
+    os.kill(pid, signal.SIGSTOP)
+    said = f"(process {pid}) is stopped: let it go on with `kill -CONT {pid}`"
     command = interpreter.command("warren", "stop", str(node.directory))
     done = subprocess.run([*command, "--timeout", "2"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 4
@@ -539,10 +532,7 @@ def test_a_stop_that_nobody_answers_says_at_once_what_it_waits_for(start: Starte
     stopping = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert stopping.stderr is not None
     assert said in stopping.stderr.readline()  # it waits on, and says so already
-    if how == "stopped":
-        os.kill(pid, signal.SIGCONT)
-    else:
-        moved.rename(NodeDirectory(node.directory).control_socket)
+    os.kill(pid, signal.SIGCONT)
     out, error = stopping.communicate(timeout=60)
     assert stopping.returncode == 0, error
     assert "has stopped" in out
