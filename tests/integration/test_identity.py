@@ -174,8 +174,11 @@ def print_of(directory: Path) -> dict[str, str]:
 
 
 def copy(source: Path, target: Path, *flags: str) -> Path:
-    """`cp -a`."""
-    subprocess.run(["cp", "-a", *flags, str(source), str(target)], check=True, timeout=60)
+    """`cp -a`; of a node that runs, too: a file may go between the reading of its folder and the copying."""
+    done = subprocess.run(
+        ["cp", "-a", *flags, str(source), str(target)], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert all("No such file or directory" in line for line in done.stderr.splitlines()), done.stderr
     return target
 
 
