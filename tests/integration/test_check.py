@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warren as api
 from warren.engine import quarantine, recovery, segment
 from warren.engine.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.node_directory import NodeDirectory
@@ -102,6 +105,37 @@ def test_check_beside_traffic_finds_nothing(node: Path) -> None:
     traffic.stdin.close()
     assert traffic.wait(60) == 0
     assert check(node)["problems"] == []
+
+
+def test_check_beside_files_that_come_and_go_finds_nothing(tmp_path: Path) -> None:
+    """Files, and the list of what is in them, change between two looks: that is no damage."""
+    settings = ("file_bytes=262144", "message_bytes_max=100000", "journal_files_max=2", "arena_bytes=1048576")
+    small = [word for setting in settings for word in ("--set", setting)]
+    over = threading.Event()
+
+    def traffic() -> None:
+        with api.attach(tmp_path / "node") as client:
+            queue = client.queue("q")
+            while not over.is_set():
+                queue.put_many([bytes(20_000)] * 20 + [bytes(100)] * 200)
+                left = 200
+                while left:
+                    messages = queue.get_many(left, timeout=60.0)
+                    queue.ack(messages)
+                    left -= len(messages)
+
+    warren("up", tmp_path / "node", "--detach", *small)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(traffic)
+            try:
+                for _ in range(8):
+                    assert check(tmp_path / "node")["problems"] == []
+            finally:
+                over.set()
+            done.result(120)
+    finally:
+        warren("stop", tmp_path / "node")
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])

@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,9 @@ from warren.workers.cli import output
 from warren.workers.tie import data_folders, owning, served
 
 TERMS_MAGIC = b"WRNTERM1"
+LOOKS = 3  #: times in a row that damage of a running node's file must be seen, the list of files being the same
+TRIES = 20
+PAUSE_S = 0.05
 PARTS_MAX = 10  #: damaged parts of a file, and lost ids of a part, that are shown to people
 _NO_ENTRY = bytes(QUEUE_SEGMENT_ENTRY.size)
 
@@ -125,13 +130,16 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
         if not place.folder.is_dir():
             continue
         listing = segment.list_files(place.folder, place.suffix)
-        report.files += _strangers(listing, place)
+        report.files += _strangers(listing, place, report.running)
         last = last_begun(listing.files) if place.appended else -1
         work += [(place, number, path, place.appended and number >= last) for number, path in listing.files]
         report.files += _marks(place.folder)
     ends: dict[Path, int] = {}
     for done, (place, number, path, is_last) in enumerate(work, 1):
-        checked = _segment_file(place, number, path, node.node_id, is_last, report.running, entries.get(path), ends)
+        look = partial(_segment_file, place, number, path, node.node_id, is_last, report.running, ends)
+        checked = look(entries.get(path))
+        if report.running and checked is not None and checked.problem:
+            checked = _looked_again(directory.path, place, path, node.node_id, look)
         if checked is not None:
             report.files.append(checked)
         tell(done, len(work))
@@ -265,14 +273,14 @@ def _catalog(directory: Path) -> Iterable[Checked]:
         yield log
 
 
-def _strangers(listing: segment.Listing, place: _Place) -> Iterable[Checked]:
+def _strangers(listing: segment.Listing, place: _Place, running: bool) -> Iterable[Checked]:
     for path in listing.foreign:
         if (place.suffix == ".dat" and path.is_dir()) or (place.suffix == ".idx" and path.name == "terms"):
             continue
         if place.folder.name == "transient" and path.name == "rows":
             continue
         yield Checked(str(path), "foreign", note="does not belong here; it is left alone")
-    for path in listing.unfinished:
+    for path in listing.unfinished if not running else ():
         yield Checked(str(path), "unfinished", note="was being made when its process died; it holds nothing")
 
 
@@ -298,8 +306,8 @@ def _segment_file(
     node_id: int,
     is_last: bool,
     running: bool,
-    entry: Entry | None,
     ends: dict[Path, int],
+    entry: Entry | None,
 ) -> Checked | None:
     """Check one file; None when it was deleted meanwhile. `entry`: what the worker's list says of it."""
     checked = Checked(str(path), place.suffix[1:])
@@ -335,6 +343,31 @@ def _segment_file(
     if entry is not None and not checked.problem:
         checked.problem = _as_listed(place, found, entry, is_last)
     return checked
+
+
+def _looked_again(
+    directory: Path, place: _Place, path: Path, node_id: int, look: Callable[[Entry | None], Checked | None]
+) -> Checked | None:
+    """Beside a running node a file and the list change between two looks: damage is what stays when they do not."""
+    folder = Folder(directory / "queues" / f"worker-{place.owner - SERVER_WORKER_FIRST}")
+
+    def listed() -> Entry | None:
+        entries = queue_files.read(folder.files, node_id, place.owner).entries
+        return next((entry for key, entry in entries.items() if queue_files.path_of(folder, key) == path), None)
+
+    seen, same = "", 0
+    entry = listed()
+    for _ in range(TRIES):
+        checked = look(entry)
+        if checked is None or not checked.problem:
+            return checked
+        before, entry = entry, listed()
+        same = same + 1 if (entry, checked.problem) == (before, seen) else 0
+        seen = checked.problem
+        if same == LOOKS - 1:
+            return checked
+        time.sleep(PAUSE_S)
+    return Checked(str(path), place.suffix[1:], note="changed during each look; a check with the node down is exact")
 
 
 def _last_end(found: segment.FileScan) -> int:
@@ -380,7 +413,10 @@ def _goes_on(found: segment.FileScan) -> bool:
 
 
 def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, number: int, listed: Entry | None) -> None:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
     header = segment.check_header(
         path, data[:FILE_HEADER_BYTES], kind=FILE_SEGMENT, node_id=node_id, owner=owner, file=number
     )
