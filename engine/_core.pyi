@@ -827,6 +827,12 @@ class QueueEngine:
     def replay(self, data: Buffer, file: int, salt: int, at: int, /) -> tuple[int, int, str]:
         """(end, frames, reason)."""
 
+    def ids_end(self, end: int, /) -> None:
+        """The catalog never gave a queue id from here on. Before `replay`."""
+
+    def unknown(self) -> list[int]:
+        """Such ids that replayed frames name."""
+
     def gap(self) -> None:
         """Frames are missing before those that are replayed next."""
 

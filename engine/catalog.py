@@ -620,6 +620,19 @@ class Catalog:
         self.version += 1
         return declaration
 
+    def recover_queue(self, id: int, worker: int) -> QueueDeclaration:
+        """Declare a queue that was lost (engine/catalog_cut.py) under its id, which the caller sees to: durable,
+        without arguments. Raises LimitError.
+        """
+        self._check_worker(worker)
+        name = f"recovered-{id}"
+        while name in self.queues:
+            name += "-again"
+        queue = QueueDeclaration(id, name, True, worker)
+        self._put_queue(queue)
+        self.version += 1
+        return queue
+
     def _remove_queue(self, queue: QueueDeclaration) -> None:
         for binding in sorted(self._of_queue.get(queue.name, ())):
             self._cut_binding(binding)

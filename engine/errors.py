@@ -18,6 +18,7 @@ Error
 ├── LimitError                     a limit was reached; names the setting to raise
 │   └── SystemLimit (StoreError)   the system has no more descriptors, memory or threads; names the limit to raise
 ├── StoreError                     durable state
+│   ├── CatalogCut                 queues have records that the catalog knows nothing of
 │   ├── CorruptRecord              path, position, expected, found
 │   ├── FormatVersionError         written by a newer Warren
 │   ├── DirectoryInUse             another supervisor owns it
@@ -143,6 +144,10 @@ class CorruptRecord(StoreError):
         return CorruptRecord(self.path, self.position, self.expected, self.found, advice)
 
 
+class CatalogCut(StoreError):
+    """A queue worker has records of queues that the catalog never named: the catalog was cut, or is an older copy."""
+
+
 class FormatVersionError(StoreError):
     """The data directory was written by a newer version of Warren."""
 
@@ -171,6 +176,8 @@ class NotYet(Error, NotImplementedError):
 EXIT_DO_NOT_RESTART = 3
 #: exit code of a server that found no space on the disk when it started: it is started again until there is some
 EXIT_NO_SPACE = 4
+#: exit code of a queue worker that found that the catalog was cut: the node ends, or ids would be given again
+EXIT_CATALOG_CUT = 5
 #: what is added to other things that a server lacked (workers/lack.py); codes that nothing else uses
 EXIT_LACKS = 80
 

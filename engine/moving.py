@@ -132,6 +132,10 @@ class Source:
         if damaged:
             raise CorruptRecord(self.folder.path, 0, "what worker wrote", "; ".join(damaged[:3]))
 
+    def unknown(self, ids_end: int) -> tuple[set[int], set[int]]:
+        """Instead of `read`: as `queue_index.unknown_queues`."""
+        return queue_index.unknown_queues(self._engine, self.folder, self.node_id, self._server, ids_end)
+
     def claimed(self) -> set[int]:
         """Queues to which claims of a deleted subscription are still to be returned: that is the worker's own task."""
         subscriptions = queue_index.read_subscriptions(self.folder)

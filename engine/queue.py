@@ -171,6 +171,7 @@ class Options:
     reply_bytes: int
     load_catalog: Callable[[], list[Declaration]]
     open_store: Callable[[int], None]  #: attach the regions of a store and tell the engine; RegionError: later
+    ids_end: Callable[[], int] = lambda: 0  #: the loaded catalog never gave an id from here on; 0: nobody knows
     #: what changed next since it was asked last or the catalog was loaded, up to a version; None: load it
     follow_catalog: Callable[[int], Changes | None] = lambda _version: None
     own_slot: int = -1
@@ -246,7 +247,7 @@ class QueueService:
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
         self.recovered = queue_index.recover(
-            self.engine, o.folder, o.node_id, self.server, o.reached, held, self._list, had_subscriptions
+            self.engine, o.folder, o.node_id, self.server, o.reached, held, self._list, had_subscriptions, o.ids_end()
         )
         self._listed = True
         for line in [*self.recovered.damaged, *self.recovered.strangers]:

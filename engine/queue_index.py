@@ -27,7 +27,7 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from warren.engine import _core, atomic_file, quarantine, queue_files, segment
-from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError, SyncFailed
+from warren.engine.errors import CatalogCut, CorruptRecord, FormatVersionError, StoreError, SyncFailed
 from warren.engine.formats import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
@@ -169,6 +169,7 @@ class Recovered:
     strangers: list[str] = field(default_factory=list)  #: files that are not ours, for people
     foreign: set[int] = field(default_factory=set)  #: numbers of journal files that are not ours: never deleted
     seconds: float = 0.0
+    marked: set[int] = field(default_factory=set)  #: queue ids that the clean mark names
     segment_live: dict[tuple[int, int], int] = field(default_factory=dict)  #: (queue, segment) → entries on disk
     named: set[tuple[int, int]] = field(default_factory=set)  #: segments whose names are known to be durable
     lost: int = 0  #: messages that are lost to damage, as far as it can be known; of journals: at most
@@ -278,13 +279,15 @@ def recover(
     held: Mapping[int, memoryview] | None = None,
     files: FileList | None = None,
     had_subscriptions: bool | None = None,
+    ids_end: int = 0,
 ) -> Recovered:
     """Fill an engine, whose queues are declared, from segments and journal. Afterwards acks are journalled again.
     `held`: journal files that need not be read (`held_files`). `files`: the worker's list, which is written anew.
     `had_subscriptions`: whether subscriptions.json was there before this start, when it may be there since.
+    `ids_end`: the catalog never gave a queue id from here on; 0: nobody knows.
 
     A torn tail is cut; damage elsewhere is reported in `damaged` and costs what was hit, no more. What is listed and
-    not there is reported, too. Raises FormatVersionError (nothing was changed), StoreError, SyncFailed.
+    not there is reported, too. Raises FormatVersionError and CatalogCut (nothing was removed), StoreError, SyncFailed.
     """
     began = time.monotonic()
     found = Recovered()
@@ -300,14 +303,17 @@ def recover(
         found.hurt(folder, folder.subscriptions, NO_SUBSCRIPTIONS)
     try:
         _give_names_back(folder, found)
+        engine.ids_end(ids_end)
         paths, ends, unended = _read(engine, folder, node_id, server, found, dict(held or {}), True)
-        _judge(paths, ends, unended, found)
         _check_data(engine, folder, node_id, server, found, True)
+        _end(engine, folder, node_id, server, ends, found)
+        if ids_end and (unknown := _beyond(engine, found, ids_end)):
+            raise CatalogCut(catalog_lost(folder, unknown, ids_end))
+        _judge(paths, ends, unended, found)
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise atomic_file.explain(error, f"cannot read {folder.path}") from error
-    _end(engine, folder, node_id, server, ends, found)
     if found.damaged:  # behind a gap a queue says by itself how many are missing
         found.lost = max(found.lost, sum(engine.lost(queue) for queue in engine.queues()))
     if folder.terms.exists():
@@ -334,6 +340,50 @@ def recover(
             path.unlink(missing_ok=True)
     found.seconds = time.monotonic() - began
     return found
+
+
+def _beyond(engine: _core.QueueEngine, found: Recovered, ids_end: int) -> set[int]:
+    """Queue ids from `ids_end` on that were read: of a catalog that knew more, as ids are durable first."""
+    named = {*engine.unknown(), *(id for id, _of, _n in engine.ghosts()), *found.marked}
+    named.update(queue for _kind, queue, _number in found.listed.entries)
+    return {id for id in named if id >= ids_end}
+
+
+def unknown_queues(
+    engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, ids_end: int
+) -> tuple[set[int], set[int]]:
+    """Queue ids from `ids_end` on that a worker's files name: those with records, and all. Nothing on disk is changed;
+    the engine, which has no queues, is of no use afterwards. Raises FormatVersionError, StoreError.
+    """
+    found = Recovered(listed=queue_files.read(folder.files, node_id, server))
+    terms = read_terms(folder, node_id, server)
+    found.marked = set(terms.queues) if terms is not None else set()
+    engine.ids_end(ids_end)
+    recorded: set[int] = set()
+    try:
+        if folder.segments.is_dir():
+            names = [entry.name for entry in os.scandir(folder.segments) if entry.is_dir(follow_symlinks=False)]
+            recorded = {int(name) for name in names if name.isascii() and name.isdigit() and int(name) >= ids_end}
+        if folder.journal.is_dir():
+            _read_journal(engine, folder, node_id, server, found, {}, False)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise atomic_file.explain(error, f"cannot read {folder.path}") from error
+    recorded.update(engine.unknown())
+    return recorded, recorded | _beyond(engine, found, ids_end)
+
+
+def catalog_lost(folder: Folder, ids: Iterable[int], ids_end: int) -> str:
+    """What a worker's files say that the catalog does not, and what to do."""
+    shown = sorted(ids)
+    more = f" and {len(shown) - 10} more" if len(shown) > 10 else ""
+    return (
+        f"{folder.path.name} has records of queues with ids {', '.join(map(str, shown[:10]))}{more}, and the catalog "
+        f"gave none from {ids_end} on: catalog.json or catalog.*.log was cut, or is an older copy; nothing was "
+        "removed; restore them, all of one moment, from a backup, or have these queues declared anew by "
+        "`warren check DIR --repair`"
+    )
 
 
 def _data_entries(folder: Folder, live: dict[int, int]) -> dict[Key, Entry]:
@@ -410,8 +460,20 @@ def _read(
     """Segments, then the journal: its files by number, where the frames of each end, why other bytes follow there.
     `mend`: damaged files may be put right."""
     _load_segments(engine, folder, node_id, server, found, mend)
+    return _read_journal(engine, folder, node_id, server, found, held, mend)
+
+
+def _read_journal(
+    engine: _core.QueueEngine,
+    folder: Folder,
+    node_id: int,
+    server: int,
+    found: Recovered,
+    held: dict[int, memoryview],
+    mend: bool,
+) -> tuple[dict[int, Path], dict[int, int], dict[int, str]]:
     listing = segment.list_files(folder.journal, ".jnl")
-    for path in listing.unfinished:
+    for path in listing.unfinished if mend else ():
         path.unlink(missing_ok=True)
     found.strangers += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
     ends: dict[int, int] = {}
@@ -458,6 +520,7 @@ def _end(
 ) -> None:
     """Was the last stop a clean one? A worker that never made a journal file has never served, which is as good."""
     terms = read_terms(folder, node_id, server)
+    found.marked = set(terms.queues) if terms is not None else set()
     found.clean = not ends or (
         terms is not None
         and ends.get(terms.file) == terms.end
@@ -638,7 +701,7 @@ def _load_segments(
         if queue not in known:
             engine.declare(queue, True, True)  # deleted since; frames of the journal may still speak of it
         listing = segment.list_files(Path(entry.path), ".idx")
-        for path in listing.unfinished:
+        for path in listing.unfinished if mend else ():
             path.unlink(missing_ok=True)
         segments += [(queue, number, path) for number, path in listing.files]
     wrong: dict[Key, int] = {}

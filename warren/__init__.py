@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from warren.engine.errors import (
+    CatalogCut,
     ClosedError,
     CorruptRecord,
     DeclarationMismatch,
@@ -108,6 +109,7 @@ __all__ = [
     "LimitError",
     "SystemLimit",
     "StoreError",
+    "CatalogCut",
     "CorruptRecord",
     "FormatVersionError",
     "DirectoryInUse",

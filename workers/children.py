@@ -8,7 +8,8 @@ Invariants
   A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
 Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for the
 collector's, without which the node runs: it is tried again every 5 s). The node goes on without a failed queue worker
-as long as there is another one, and ends with the store server.
+as long as there is another one, and ends with the store server. It ends with a worker that found that the catalog was
+cut, too: ids would be given again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import NoReturn
 import posix_ipc
 import sysv_ipc
 
-from warren.engine.errors import EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
+from warren.engine.errors import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
@@ -67,6 +68,7 @@ class Role:
     deaths: list[tuple[float, bool]] = field(default_factory=list)  #: when, and whether it had served
     restart_at: float | None = None
     failed: bool = False
+    catalog_cut: bool = False  #: it found records of queues that the catalog never named
     lack: int = 0  #: LACK_…: what the last incarnation lacked when it could not start
     finishing: bool = False  #: started while the node ends, to do what is still submitted; once
 
@@ -173,8 +175,8 @@ def adopt(role: Role, superblock: Superblock) -> bool:
 
 
 def reap(role: Role) -> str:
-    """Forget a process whose pidfd became readable; returns how it ended, for people. Sets `role.failed` for exit code
-    3.
+    """Forget a process whose pidfd became readable; returns how it ended, for people. Sets `role.failed` for exit codes
+    that say that another start is of no use, and `role.catalog_cut`.
     """
     assert role.identity is not None
     pid = role.identity.pid
@@ -186,8 +188,9 @@ def reap(role: Role) -> str:
     with contextlib.suppress(ChildProcessError):
         _pid, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code == EXIT_DO_NOT_RESTART:
+        if code in (EXIT_DO_NOT_RESTART, EXIT_CATALOG_CUT):
             role.failed = True
+        role.catalog_cut = code == EXIT_CATALOG_CUT
         role.lack = lack.of_exit_code(code)
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return "ended"

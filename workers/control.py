@@ -389,8 +389,9 @@ class ControlClient:
     def call(self, op: str, *, timeout: float = 30.0, **fields: Any) -> dict[str, Any]:
         """One request, and the fields of its answer.
 
-        Raises what the supervisor refused it with, NodeNotRunning (no supervisor and nothing that would start one),
-        TimedOut, SystemLimit, PeerLost (the supervisor died before it answered: perhaps it was done, perhaps not).
+        Raises what the supervisor refused it with, NodeNotRunning (no supervisor and nothing that would start one, or
+        it is starting and takes longer), TimedOut, SystemLimit, PeerLost (the supervisor died before it answered:
+        perhaps it was done, perhaps not).
         """
         with atomic_file.explained(f"cannot ask the supervisor of {self.directory.path}"):
             return self._call(op, timeout, fields)
@@ -403,12 +404,15 @@ class ControlClient:
         self._tell_at = time.monotonic() + TELL_S if self._waiting is not None else math.inf
         request = encode({"op": op, "at": self.directory.place, **fields})
         pause = 0.001
+        starting: NodeNotRunning | None = None  # what it answered
         while True:
             fresh = self._socket is None
             try:
                 return self._exchange(op, request, deadline)
             except TimeoutError as error:
                 self.close()
+                if starting is not None:
+                    raise starting from error
                 raise TimedOut(
                     f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s: "
                     f"{self.silence()}"
@@ -419,6 +423,11 @@ class ControlClient:
                     raise NodeNotRunning(
                         f"no node runs for {self.directory.path}: start one with `warren up {self.directory.path}`"
                     ) from error
+            except NodeNotRunning as error:  # it says so itself: nothing was done
+                self.close()
+                if not self._node_lives():
+                    raise
+                starting = error
             except (ConnectionError, EOFError) as error:
                 self.close()
                 if op not in REPEATABLE:
@@ -432,6 +441,8 @@ class ControlClient:
                     ) from error
             left = deadline - time.monotonic()
             if left <= 0:
+                if starting is not None:
+                    raise starting
                 raise TimedOut(
                     f"no supervisor of {self.directory.path} answered {op} within {timeout:g} s: {self.silence()}"
                 )

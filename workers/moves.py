@@ -37,7 +37,7 @@ import msgspec
 
 from warren.engine.catalog import QUEUES_PER_WORKER_MAX, Catalog, QueueDeclaration
 from warren.engine.config import Settings
-from warren.engine.errors import ClosedError, DirectoryInUse, Error
+from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error, FormatVersionError
 from warren.engine.placement import Family, moves
 from warren.engine.queue_files import FileList
 from warren.engine.queue_index import Folder, remove_queue
@@ -89,7 +89,8 @@ class Mover:
     def run(self) -> Catalog:
         """Move what has to move; returns the catalog of now, which is saved.
 
-        Raises ClosedError (the start is to end; the next one goes on), DiskFull, SyncFailed, StoreError of the catalog.
+        Raises ClosedError (the start is to end; the next one goes on), CatalogCut (nothing was changed), DiskFull,
+        SyncFailed, StoreError of the catalog.
         """
         wanted, catalog = self.settings.workers, self.catalog
         members = catalog.families()
@@ -102,10 +103,15 @@ class Mover:
         for family in families:
             if family.name in plan:
                 by_source.setdefault(family.worker, {})[family.name] = plan[family.name]
+        ids_end = self.catalog.next_queue_id
+        if plan:  # it takes ids
+            for path in sorted(self.directory.glob("queues/worker-*")):
+                if (number := path.name.removeprefix("worker-")).isdigit():
+                    self._check_ids(int(number), ids_end)
         with self._owning({*by_source, *plan.values()}):
             for source, targets in sorted(by_source.items()):
                 self._move_from(source, targets, members)
-        self._remove_folders()
+        self._remove_folders(ids_end)
         if self.catalog.placed_for != wanted and (wanted <= before or not self._left):
             catalog = self.catalog.copy()
             catalog.placed_for = wanted
@@ -171,7 +177,20 @@ class Mover:
         files.load()
         remove_queue(folder, id, {}, files)
 
-    def _remove_folders(self) -> None:
+    def _check_ids(self, worker: int, ids_end: int) -> None:
+        """A catalog that was cut is noticed here, before ids are taken or files removed. Raises CatalogCut."""
+        from warren.engine import catalog_cut  # here: it loads numpy
+
+        self.alive()
+        try:
+            cut = catalog_cut.look(self.directory, self.node_id, worker, ids_end)
+        except FormatVersionError as error:
+            self.say(f"worker-{worker} is not looked through for queues that the catalog does not know: {error}")
+        else:
+            if cut is not None:
+                raise CatalogCut(cut.text)
+
+    def _remove_folders(self, ids_end: int) -> None:
         """Those of workers that are not there any more and have no queue in the catalog: all in them is of queues that
         were deleted or moved. What the store has for them it lets go when the others have said what they hold.
         """
@@ -183,6 +202,7 @@ class Mover:
             if strange:
                 self.say(f"{path} is not needed any more, but left alone, because there is {strange[0]}")
                 continue
+            self._check_ids(int(number), ids_end)
             with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(int(number))]):
                 (path / "files").unlink(missing_ok=True)  # from here on nothing of it is missed
                 shutil.rmtree(path / "journal", ignore_errors=True)

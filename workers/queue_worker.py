@@ -4,7 +4,7 @@ What it serves is engine/queue.py. Order of a start: salvage of the dead worker'
 generation, client slot, recovery, take-up of all clients, state READY, epoch + 1 (published last). Order of a stop:
 rings finished, journal synced, clean mark, slot left, regions unlinked. Crash points: until the epoch is published
 clients wait; regions of unfinished starts are found by their names and unlinked by the next one, after it has salvaged
-them. Exit codes: 0 clean, 1 try again, 3 do not restart.
+them. Exit codes: 0 clean, 1 try again, 3 do not restart, 5 the catalog was cut.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from warren.engine import _core, catalog_log, queue_index
 from warren.engine.catalog import QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
+    EXIT_CATALOG_CUT,
     EXIT_DO_NOT_RESTART,
+    CatalogCut,
     CorruptRecord,
     Error,
     FormatVersionError,
@@ -83,6 +85,7 @@ class Worker:
         self._serving = self._served = False
         self._has_companions = False
         self._catalog = catalog_log.Reader(Path())
+        self._ids_end = 0
         self.service: QueueService | None = None
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ class Worker:
                 load_catalog=self._load_catalog,
                 follow_catalog=self._follow_catalog,
                 open_store=self._open_store,
+                ids_end=lambda: self._ids_end,
                 own_slot=self._slot.slot,
                 # The other half: what a flush has in hand, and what the allocator keeps.
                 memory_bytes=settings.queue_memory_bytes // (2 * (superblock.servers_n - SERVER_WORKER_FIRST)),
@@ -319,7 +323,9 @@ class Worker:
 
     def _load_catalog(self) -> list[Declaration]:
         # what was told, and nothing that may still be taken back
-        wanted = self._catalog.load(self.superblock.get("catalog_version")).of_worker(self.worker)
+        catalog = self._catalog.load(self.superblock.get("catalog_version"))
+        self._ids_end = catalog.next_queue_id
+        wanted = catalog.of_worker(self.worker)
         self._found(wanted)
         return list(wanted)
 
@@ -390,6 +396,9 @@ def run_queue_worker(
         return 1
     try:
         return instance.run()
+    except CatalogCut as error:
+        say(f"worker {worker} cannot serve: {error}")
+        return EXIT_CATALOG_CUT
     except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
         say(f"worker {worker} cannot serve: {error}")
         return EXIT_DO_NOT_RESTART

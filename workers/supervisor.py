@@ -43,6 +43,7 @@ from warren.engine.errors import (
     DirectoryInUse,
     Error,
     LimitError,
+    NodeNotRunning,
     PermissionRefused,
     StoreError,
     UsageError,
@@ -237,6 +238,7 @@ class Supervisor:
         self._code = 0
         self._kill_at: float | None = None
         self._killed = False
+        self._catalog_cut = False
         self._store_told = False
         self._created = False
         self._next_sample = 0.0
@@ -621,7 +623,11 @@ class Supervisor:
         )
         printed = children.last_lines(role.log)
         last = f"; its last words were:\n{printed}" if printed else f"; see {role.log}"
-        if role.kind == "queue_worker" and any(
+        if role.catalog_cut:
+            # what is on disk stays as it was found; a catalog that was whole when the node started is saved at its end
+            self._catalog_cut = self._superblock.state in (CREATING, STARTING)
+            self.stop(f"the catalog of {self.directory.path} was cut, or is an older copy{last}", EXIT_DO_NOT_RESTART)
+        elif role.kind == "queue_worker" and any(
             other.kind == "queue_worker" and not other.failed for other in self._roles
         ):
             self._superblock.ring_all()  # who waits for it need not wait
@@ -851,7 +857,8 @@ class Supervisor:
         if self._control is not None:
             self._control.flush(0.2)
         try:
-            if self._tie is None or self._tie.look_now() not in (REMOVED, MOVED):  # its path may be another node's
+            lost = self._tie is not None and self._tie.look_now() in (REMOVED, MOVED)  # its path may be another node's
+            if not lost and not self._catalog_cut:
                 self._declarations.close()
         except Error as error:
             self._say(f"the catalog stays in two files: {error}")
@@ -1083,6 +1090,8 @@ class Supervisor:
         """Change the catalog, durably, then tell everybody; what fails changes nothing."""
         if self._superblock.state == DRAINING:
             raise ClosedError(f"the node of {self.directory.path} is stopping")
+        if self._superblock.state in (CREATING, STARTING):  # a worker may still find that the catalog was cut
+            raise NodeNotRunning(f"the node of {self.directory.path} is starting: try again when it is up")
         if self._tie is not None and (ending := self._tie.look_now()):
             raise ClosedError(described(ending, self.directory.path))  # the path may be another node's by now
         catalog = self._catalog

@@ -637,6 +637,28 @@ static PyObject *engine_gap(PyObject *self, PyObject *none) {
     Py_RETURN_NONE;
 }
 
+static PyObject *engine_ids_end(PyObject *self, PyObject *args) {
+    unsigned long long end;
+    if (!PyArg_ParseTuple(args, "K", &end)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    e->ids_end = end;
+    Py_RETURN_NONE;
+}
+
+static PyObject *engine_unknown(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    PyObject *list = e ? PyList_New(0) : NULL;
+    for (uint64_t i = 0; list && i < e->unknown.size; i++) {
+        if (!e->unknown.rows[i].used) continue;
+        PyObject *id = PyLong_FromUnsignedLongLong(e->unknown.rows[i].a);
+        if (!id || PyList_Append(list, id)) Py_CLEAR(list);
+        Py_XDECREF(id);
+    }
+    return list;
+}
+
 static PyObject *engine_drop_lost(PyObject *self, PyObject *args) {
     unsigned int file;
     unsigned long long size;
@@ -1142,7 +1164,7 @@ static PyMethodDef engine_methods[] = {
     M(queues, METH_NOARGS), M(ghosts, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
-    M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
+    M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},

@@ -454,6 +454,12 @@ static void close_gap(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     wr_queue_dirty(e, q);
 }
 
+wr_queue *wr_queue_named(wr_queue_engine *e, uint32_t id) {
+    wr_queue *q = wr_queue_find(e, id);
+    if (!q && e->ids_end && id >= e->ids_end && !wr_map_put(&e->unknown, id, 0)) wr_queue_no_memory();
+    return q;
+}
+
 static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const uint8_t *frame, uint64_t total, uint32_t file,
                           uint64_t offset) {
     uint64_t room = total - WR_FRAME_HEAD_BYTES - 1;
@@ -484,7 +490,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
     memcpy(entry.id, head->id, 16);
     for (uint32_t i = 0; i < head->extra; i++) {
         const uint8_t *route = body + (uint64_t)i * WR_ROUTE_SIZE;
-        wr_queue *q = wr_queue_find(e, wr_get32(route + WR_ROUTE_AT_QUEUE));
+        wr_queue *q = wr_queue_named(e, wr_get32(route + WR_ROUTE_AT_QUEUE));
         uint64_t sequence = wr_get64(route + WR_ROUTE_AT_SEQUENCE);
         if (!q || !q->durable || sequence >= UINT64_MAX / 2) continue;
         if (keyed) wr_policy_seen(q, times + WR_TIMES_SIZE, published, now);
@@ -518,7 +524,7 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
     if ((uint64_t)head->extra * WR_RANGE_SIZE > total - WR_FRAME_HEAD_BYTES - 1) return EBADMSG;
     for (uint32_t i = 0; i < head->extra; i++) {
         const uint8_t *range = frame + WR_FRAME_HEAD_BYTES + (uint64_t)i * WR_RANGE_SIZE;
-        wr_queue *q = wr_queue_find(e, wr_get32(range + WR_RANGE_AT_QUEUE));
+        wr_queue *q = wr_queue_named(e, wr_get32(range + WR_RANGE_AT_QUEUE));
         uint64_t first = wr_get64(range + WR_RANGE_AT_FIRST);
         uint64_t count = wr_get32(range + WR_RANGE_AT_COUNT);
         if (head->kind == WR_KIND_ACK) {
@@ -531,8 +537,8 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
         /* MOVE: this range goes to the next one */
         if (++i >= head->extra) return EBADMSG;
         range += WR_RANGE_SIZE;
+        wr_queue *to = wr_queue_named(e, wr_get32(range + WR_RANGE_AT_QUEUE));
         if (!q) continue;
-        wr_queue *to = wr_queue_find(e, wr_get32(range + WR_RANGE_AT_QUEUE));
         if (!to) {
             /* A subscription deleted since: later frames ack its claims or bring them back, so it must be there for now. */
             to = wr_queue_declare(e, wr_get32(range + WR_RANGE_AT_QUEUE), true);

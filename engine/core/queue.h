@@ -330,6 +330,8 @@ typedef struct wr_queue_engine {
     uint64_t first_unsealed_ns, last_sync_ns, last_stats_ns;
     bool recovering, lost_memory;
     wr_map high; /* client epoch → highest sequence + 1 */
+    uint64_t ids_end; /* the catalog never gave an id from here on, 0: nobody knows */
+    wr_map unknown;   /* such ids that replayed frames name */
     wr_map moves_start, moves_count; /* (client epoch, sequence + 1) of replayed claims → first target, messages */
     /* links */
     wr_qlink *links[WR_CLIENT_SLOTS];
@@ -372,6 +374,8 @@ uint32_t wr_publish_stretch(wr_queue_engine *e, wr_qlink *l, uint64_t most, uint
 
 /* ---- queues and entries (queue.c) ---- */
 wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id);
+/* A queue that a replayed record names; NULL: it was deleted since, or the catalog has lost it (`unknown`). */
+wr_queue *wr_queue_named(wr_queue_engine *e, uint32_t id);
 wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable); /* NULL: no memory */
 void wr_queue_drop(wr_queue_engine *e, wr_queue *q);
 wr_chunk *wr_queue_chunk_peek(const wr_queue *q, uint64_t number); /* resident or not; NULL: all gone */

@@ -116,6 +116,7 @@ void wr_queue_free(wr_queue_engine *e) {
     wr_map_free(&e->consumers);
     wr_map_free(&e->data_files);
     wr_map_free(&e->high);
+    wr_map_free(&e->unknown);
     wr_map_free(&e->moves_start);
     wr_map_free(&e->moves_count);
     free(e->files.live);

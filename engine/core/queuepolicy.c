@@ -491,7 +491,7 @@ int wr_policy_replay_keys(wr_queue_engine *e, const uint8_t *rows, uint64_t byte
     if ((uint64_t)n * WR_SEEN_KEY_SIZE > bytes) return EBADMSG;
     uint64_t now = wr_wall_ms();
     for (; n; n--, rows += WR_SEEN_KEY_SIZE) {
-        wr_queue *q = wr_queue_find(e, wr_get32(rows + WR_SEEN_KEY_AT_QUEUE));
+        wr_queue *q = wr_queue_named(e, wr_get32(rows + WR_SEEN_KEY_AT_QUEUE));
         uint64_t published = wr_get64(rows + WR_SEEN_KEY_AT_PUBLISHED);
         if (published >> WR_TIME_BITS) return EBADMSG;
         if (q) wr_policy_seen(q, rows + WR_SEEN_KEY_AT_KEY, published, now);

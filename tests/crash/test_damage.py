@@ -105,7 +105,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     made = Made(place / "node", place / "older")
     made.path.mkdir()
     NodeDirectory(made.path).write(NodeFile(FORMAT_VERSION, NODE_ID, 1, Settings(), 0.0))
-    Catalog().save(made.path)
+    catalog = Catalog()
+    catalog.next_queue_id = 1 << 20  # it gave the ids that are used here
+    catalog.save(made.path)
     node = node_at(made.path)
     worker = node.worker()
     producer, consumer = node.peer(worker), node.peer(worker)

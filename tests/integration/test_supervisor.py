@@ -400,6 +400,49 @@ def test_a_server_that_cannot_run_ends_the_node_at_once(start: Starter, tmp_path
     assert "store was told to end with 3" in error
 
 
+@pytest.mark.parametrize("when", ["at the start", "later"])
+def test_a_worker_that_finds_a_catalog_that_was_cut_ends_the_node(start: Starter, tmp_path: Path, when: str) -> None:
+    """Although the other worker could serve: the node would give ids again."""
+    node = start().ready()
+    if when == "at the start":
+        node.stop()
+        before = (tmp_path / "node" / "catalog.json").read_bytes()
+    else:
+        node.call("declare_queue", name="queue")
+    behave(tmp_path / "node", "worker-1", "exit", "5")
+    if when == "at the start":
+        node = start()
+    else:
+        kill(node.pids()["queue_worker-1"])
+    code, _out, error = node.end()
+    assert code == 3
+    assert f"the catalog of {tmp_path / 'node'} was cut, or is an older copy" in error
+    if when == "at the start":
+        assert (tmp_path / "node" / "catalog.json").read_bytes() == before
+    else:
+        assert "queue" in Catalog.load(tmp_path / "node").queues
+
+
+def test_nothing_is_declared_before_every_worker_has_read_what_it_has(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-1", "exit", "7")
+    node = start("deaths_max=1000000")
+
+    def state() -> str | None:
+        try:
+            return str(node.call("ping")["state"])
+        except Error:
+            return None
+
+    assert wait_until(state, 20, what="an answer") == "starting"
+    with pytest.raises(NodeNotRunning, match="is starting"):
+        node.call("declare_queue", name="queue", timeout=1.0)
+    (tmp_path / "node" / "behave" / "worker-1.exit").unlink()
+    node.ready()
+    node.call("declare_queue", name="queue")
+    node.stop()
+
+
 def test_a_deaf_server_is_killed_after_the_timeout(start: Starter, tmp_path: Path) -> None:
     start().ready().stop()
     behave(tmp_path / "node", "worker-0", "deaf")

@@ -1,5 +1,6 @@
 """`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
-or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store_check.py`), and checked again.
+or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store_check.py`), and checked again;
+queues that the workers have records of and the catalog lost are declared anew.
 
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
 damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
@@ -22,8 +23,8 @@ from typing import Any
 
 import click
 
-from warren.engine import _core, catalog, catalog_log, quarantine, queue_files, segment
-from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, StoreError
+from warren.engine import _core, catalog, catalog_cut, catalog_log, quarantine, queue_files, segment
+from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
@@ -117,7 +118,7 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     tell = progress if progress is not None else lambda _done, _all: None
     report = Report(str(directory.path), not repair and (directory.locked() or served(directory.path)))
     report.files.append(Checked(str(directory.path / "node.json"), "node"))
-    report.files += _catalog(directory.path)
+    report.files += _catalog(report, directory.path, node.node_id, repair)
     for store, folder in stores(directory.path):
         if folder.is_dir():
             _store(report, StoreCheck(folder, node.node_id, store, report.running), tell, repair)
@@ -253,7 +254,7 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
         report.files.append(Checked(str(place), "quarantine", note=note))
 
 
-def _catalog(directory: Path) -> Iterable[Checked]:
+def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Iterable[Checked]:
     """The catalog and its log; one of the two has the problem, if there is one, and its path is in the words."""
     checked = Checked(str(directory / catalog.FILE_NAME), "catalog")
     yield checked
@@ -262,6 +263,16 @@ def _catalog(directory: Path) -> Iterable[Checked]:
     except StoreError as error:
         checked.problem = str(error)
         return
+    if not report.running:  # else it was looked at when the node started
+        try:
+            cuts = catalog_cut.find(directory, node_id, loaded.catalog)
+            if cuts and repair:
+                report.repaired += catalog_cut.repair(directory, loaded.catalog, cuts)
+                loaded = catalog_log.load(directory)
+            elif cuts:
+                checked.problem = "; ".join(cut.text for cut in cuts)
+        except (StoreError, LimitError) as error:
+            checked.problem = str(error)
     checked.records = len(loaded.catalog.queues)
     if loaded.place is not None:
         path = catalog_log.log_path(directory, loaded.place.begins)
@@ -465,7 +476,11 @@ def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
 
 @click.command()
 @click.argument("directory", metavar="DIR")
-@click.option("--repair", is_flag=True, help="Set damaged files aside, keep what is good of them, make missing lists.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Set damaged files aside, keep what is good of them, make missing lists, declare lost queues anew.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")
 def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:

@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from warren.engine.errors import (
+    CatalogCut,
     CorruptRecord,
     DirectoryInUse,
     Error,
@@ -53,7 +54,7 @@ def exit_code(error: Error) -> int:
         return code
     if isinstance(error, (UsageError, DirectoryInUse)):
         return EXIT_USAGE
-    if isinstance(error, (NodeNotRunning, FormatVersionError, CorruptRecord, PermissionRefused)):
+    if isinstance(error, (NodeNotRunning, FormatVersionError, CatalogCut, CorruptRecord, PermissionRefused)):
         return EXIT_NOT_RUNNING
     if isinstance(error, (TimedOut, QueueEmpty)):
         return EXIT_TIMEOUT
