@@ -128,6 +128,7 @@ class Campaign:
         self.hits = Log(str(self.logs / "hits.log"))
         self.points = Points(self.rng, self.report, self._note) if points else None
         self._pids = {os.getpid()}
+        self._since = time.time() - 1  # whole seconds, there
         self._keys: set[int] = set()
         self.actors: list[Actor] = []
         self._found: Node | None = None
@@ -581,7 +582,7 @@ class Campaign:
         while True:
             left = [f"shared memory {name}" for name in names_in("/dev/shm", node)]
             left += [f"message queue {name}" for name in names_in("/dev/mqueue", node)]
-            left += [f"System V {what}" for what in system_v_left(self._pids, self._keys)]
+            left += [f"System V {what}" for what in system_v_left(self._pids, self._keys, self._since)]
             left += [f"process {process.pid}" for process in processes_of(self.directory)]
             if not left or time.monotonic() > deadline:
                 break

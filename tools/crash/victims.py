@@ -174,13 +174,16 @@ def names_in(folder: str, part: str) -> list[str]:
     return [name for name in os.listdir(folder) if part in name] if os.path.isdir(folder) else []
 
 
-def system_v_left(pids: set[int], keys: set[int]) -> list[str]:
-    """System V segments that one of these processes made, and semaphores with one of these keys: "segment 7"."""
+def system_v_left(pids: set[int], keys: set[int], since: float = 0.0) -> list[str]:
+    """System V segments that one of these processes made, and semaphores with one of these keys: "segment 7".
+
+    `since`: in seconds since 1970. An older segment is not theirs: an earlier process had that pid.
+    """
 
     def rows(kind: str) -> list[list[str]]:
         return [line.split() for line in Path("/proc/sysvipc", kind).read_text().splitlines()[1:]]
 
-    segments = [f"segment {row[1]}" for row in rows("shm") if int(row[4]) in pids]
+    segments = [f"segment {row[1]}" for row in rows("shm") if int(row[4]) in pids and int(row[13]) >= since]
     return segments + [f"semaphore {row[1]}" for row in rows("sem") if int(row[0]) in keys]
 
 

@@ -57,7 +57,7 @@ class Ledger:
             elif letter == "E":
                 self.complaints.append(f"foreign error: {rest}")
             elif letter == "t":
-                self.complaints.append(f"hang: {words[0]} took {words[1]} s")
+                self.complaints.append(f"hang: {' '.join(words[1:])} took {words[0]} s")
         return done
 
     def _receive(self, queue: str, number: int, marked: bool, highest: dict[tuple[str, int], int]) -> None:

@@ -8,7 +8,7 @@ reports:
     w ID SIZE         is about to be written           k ID…             were confirmed
     x ID…             are about to be removed          d ID…             are removed, and that is synced
     e CALL TEXT       an error of Warren               E CALL TEXT       another error: a violation
-    t CALL SECONDS    a call took longer than its timeout and some more
+    t SECONDS CALL    a call took longer than its timeout and some more
     A TEXT            an alarm                         z                 everything was done
 
 A body is told from its queue and number (history.py), a message published to the exchange from `fan` and its number.
@@ -91,12 +91,13 @@ class Client:
         finally:
             took = time.monotonic() - began
             if took > (within or self.timeout) + GRACE_S:
-                self.log.write(f"t {what} {took:.1f}")
+                self.log.write(f"t {took:.1f} {what}")
         return False, None
 
     def attach(self) -> bool:
         """Attach; False when that was refused."""
-        node = self.attempt("attach", warren.attach, self.directory, timeout=self.timeout, name="fault-client")
+        bounds = {"timeout": self.timeout, "call_timeout": self.timeout}  # a get with timeout 0 takes the latter
+        node = self.attempt("attach", warren.attach, self.directory, name="fault-client", **bounds)
         if node is not None:
             self.node = node
         return node is not None
