@@ -356,8 +356,8 @@ class MessageStore:
         return number
 
     def give_back(self, number: int) -> None:
-        """The file with this number was not made."""
-        if self.next_file == number + 1:
+        """The file with this number was not made; the number is free again if nothing has its name."""
+        if self.next_file == number + 1 and not os.path.lexists(self.folder / f"{number}{recovery.SUFFIX}"):
             self.next_file = number
 
     def make_file(self, number: int) -> segment.Created:
@@ -378,7 +378,8 @@ class MessageStore:
             self.remember(number, made.salt, size)
         except StoreError:
             os.close(made.fd)
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the first error counts
+                path.unlink(missing_ok=True)
             raise
         self.superblock.crash_point(CONSTANTS["CRASH_FILE_MADE"])
         return made
@@ -418,10 +419,33 @@ class MessageStore:
             raise StoreError(f"{path} cannot be moved to {self.folder / segment.QUARANTINE}")
 
 
+class _Helper(ThreadPoolExecutor):
+    """One thread. What it raises and nobody expected the loop raises: a store that waits for it for ever must end."""
+
+    def __init__(self, name: str, hand_over: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(1, thread_name_prefix=name)
+        self._hand_over = hand_over
+
+    def ask(self, work: Callable[..., None], *values: Any) -> None:
+        """Run `work(*values)` on the thread, after what was asked before."""
+        self.submit(self._run, work, values)
+
+    def _run(self, work: Callable[..., None], values: tuple[Any, ...]) -> None:
+        try:
+            work(*values)
+        except BaseException as error:  # noqa: BLE001 - the loop raises it
+            failure = error
+
+            def fail() -> None:
+                raise failure
+
+            self._hand_over(fail)
+
+
 class _Around:
     """What a StoreHost lends to the garbage collection of one of its stores (collection.Surroundings)."""
 
-    def __init__(self, store: MessageStore, pool: ThreadPoolExecutor, hand_over: Callable[..., None]) -> None:
+    def __init__(self, store: MessageStore, pool: _Helper, hand_over: Callable[..., None]) -> None:
         self.hand_over = hand_over
         self.take_number = store.take_number
         self.files = store.files
@@ -433,7 +457,7 @@ class _Around:
 
     def helper(self, work: Callable[[], None]) -> None:
         """Run on the thread that writes lists and removes files: a file's list is there before the file goes."""
-        self._pool.submit(self._run, work)
+        self._pool.ask(self._run, work)
 
     @staticmethod
     def _run(work: Callable[[], None]) -> None:
@@ -503,11 +527,11 @@ class StoreHost:
         self._unserved: set[int] = set()  #: claims of clients whose regions the system had no memory to attach
         self.stopping = False  #: set by a signal handler
         self._committers: list[threading.Thread] = []
-        self._makers = ThreadPoolExecutor(1, thread_name_prefix="make-file")
-        self._growers = ThreadPoolExecutor(1, thread_name_prefix="make-index")
-        #: lists are written and files removed by one thread: a file's list is there before the file is asked to go
-        self._removers = ThreadPoolExecutor(1, thread_name_prefix="delete-file")
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._makers = _Helper("make-file", self._hand_over)
+        self._growers = _Helper("make-index", self._hand_over)
+        #: lists are written and files removed by one thread: a file's list is there before the file is asked to go
+        self._removers = _Helper("delete-file", self._hand_over)
         self._epochs = [superblock.server_get(n, "epoch") + 1 for n in FOLDERS]
         self._drain = False
         self._mail: _Mail | None = None
@@ -526,7 +550,7 @@ class StoreHost:
             reports.append(report)
             self._tell(store, report, time.monotonic() - began)
             for found in report.lists:
-                self._removers.submit(self._write_list, store, found)
+                self._removers.ask(self._write_list, store, found)
         for store in self.stores:
             thread = threading.Thread(target=self._commit_run, args=(store.number,), name=f"commit-{store.number}")
             thread.start()
@@ -595,7 +619,7 @@ class StoreHost:
         if events & _core.EVENT_LIST:
             for store in self.stores:
                 while (rolled := self.core.take_list(store.number)) is not None:
-                    self._removers.submit(self._write_list, store, rolled)
+                    self._removers.ask(self._write_list, store, rolled)
         if events & _core.EVENT_EMPTY:
             for store in self.stores:
                 self._garbage(store).on_empty(self.core.take_gone(store.number))
@@ -610,7 +634,7 @@ class StoreHost:
                 self._want_index(store)
             if store.file_wanted and not store.file_coming and (not store.disk_full or events & _core.EVENT_TIMER):
                 store.file_wanted, store.file_coming = False, True
-                self._makers.submit(self._make, store, store.take_number())
+                self._makers.ask(self._make, store, store.take_number())
             garbage = self._garbage(store)
             if events & _core.EVENT_TIMER:
                 garbage.on_timer()
@@ -735,7 +759,7 @@ class StoreHost:
         store.extent_wanted = bool(self.core.look(store.number)["wants_extent"])
         if store.extent_wanted and not store.extent_coming:
             store.extent_coming = True
-            self._growers.submit(self._make_extent, store)
+            self._growers.ask(self._make_extent, store)
 
     def _make_extent(self, store: MessageStore) -> None:
         """Helper thread: make an extent, then give it to the index in the loop."""
@@ -766,7 +790,7 @@ class StoreHost:
         store.index_wanted = index.tight(look["index_used"], look["index_rows"])
         if store.index_wanted and not store.index_coming:
             store.index_coming = True
-            self._growers.submit(self._make_index, store, look["index_rows"], look["index_live"])
+            self._growers.ask(self._make_index, store, look["index_rows"], look["index_live"])
 
     def _make_index(self, store: MessageStore, rows_now: int, live: int) -> None:
         """Helper thread: make a table, then go over to it in the loop."""
@@ -781,7 +805,7 @@ class StoreHost:
     def _take_index(self, store: MessageStore, region: Region, rows: int) -> None:
         store.index_coming = store.index_wanted = False
         store.alarm(ALARM_MEMORY, False)
-        self._growers.submit(store.drop_index, store.take_index(region, rows))
+        self._growers.ask(store.drop_index, store.take_index(region, rows))
 
     def _no_index(self, store: MessageStore, error: RegionError | LimitError) -> None:
         """The old table goes on to its last row; then writes wait. Tried again with the next timer."""

@@ -271,7 +271,8 @@ def create(
     """Make a segment file of `size` bytes (a multiple of the page) with a new salt, durable in its directory.
 
     `spares`: out of one of these, if there is one. `passed` is told the crash points on the way.
-    Raises DiskFull, PermissionRefused, SyncFailed, StoreError (exists already, or as the system says); no file is left.
+    Raises DiskFull, PermissionRefused, SyncFailed, StoreError (exists already, or as the system says). No file is left
+    unless the disk refuses to remove it, too; one under its unfinished name goes with the next try.
     """
     salt = secrets.randbits(64)
     header = _core.file_header_pack(kind, node_id, owner, file, salt, time.time_ns(), *(positions or ()))
@@ -295,8 +296,10 @@ def create(
     except BaseException as error:
         if fd >= 0:
             os.close(fd)
-            path.unlink(missing_ok=True)
-        unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the first error counts
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             _raise(error, "make", path)
         raise

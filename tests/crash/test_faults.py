@@ -28,6 +28,7 @@ from warren.tools.fault.ledger import Ledger
 FOUND = (
     ("kill/store/open/store/EIO/1/often/die", 4293759541),  # one refusal, and a file of the store was set aside
     ("stop/store/mmap/sysv/ENOMEM/2/once/lift", 3992839190),  # a client whose segment was refused was taken for gone
+    ("kill/store/unlink/store/EIO/6/ever/lift", 2270662113),  # a refused unlink, and no file was made any more
     ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
 )
 CASES, SECONDS = 30, 25.0
@@ -230,7 +231,7 @@ def _judge(tmp_path: Path, *lines: str) -> Ledger:
         (["r small 1 0"], "invented: small 1"),
         (["b small: 9 bytes"], "wrong: small: 9 bytes"),
         (["E put OSError: [Errno 24]"], "foreign error: put OSError"),
-        (["t get 31.0"], "hang: get took 31.0 s"),
+        (["t 31.0 get"], "hang: get took 31.0 s"),
     ],
 )
 def test_the_ledger_complains(tmp_path: Path, lines: list[str], found: str) -> None:

@@ -136,6 +136,30 @@ def test_create_fails_without_leavings(
     make(tmp_path / "5.rdq")
 
 
+@pytest.mark.parametrize("spared", [False, True])
+def test_what_cannot_be_cleared_away_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spared: bool
+) -> None:
+    """Every unlink fails: that is a StoreError like others, and the next try works."""
+    if spared:
+        spare(tmp_path, 3)
+    (tmp_path / f"5.rdq{segment.UNFINISHED}").write_bytes(b"of an earlier try")
+    spares = segment.Spares(tmp_path) if spared else None
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "refused", str(path))
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Path, "unlink", refuse)
+        with pytest.raises(StoreError, match=r"5\.rdq"):
+            segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=spares)
+        refusing.setattr(os, "fsync", refuse)
+        (tmp_path / f"5.rdq{segment.UNFINISHED}").replace(tmp_path / "away")
+        with pytest.raises(StoreError):
+            segment.create(tmp_path / "6.rdq", FILE_STORE, 77, 2, 6, SIZE, spares=spares)
+    os.close(segment.create(tmp_path / "6.rdq", FILE_STORE, 77, 2, 6, SIZE, spares=spares).fd)
+
+
 def test_file_system_without_direct_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused by open, or only by the first write: either way the file is there, buffered."""
     real_open, real_pwrite = os.open, os.pwrite

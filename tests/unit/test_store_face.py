@@ -1,12 +1,17 @@
-"""Goal: the base of Store stands whatever its owner gives it. Method: owners that are wrong, gone, or in a cycle."""
+"""Goal: the base of Store stands whatever its owner gives it, and the store's host whatever its helpers raise.
+
+Method: owners that are wrong, gone, or in a cycle; a helper's work that fails.
+"""
 
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 
 import warren
 from warren.engine._core import StoreFace
+from warren.engine.message_store import _Helper
 
 
 class Owner:
@@ -48,3 +53,15 @@ def test_it_can_be_made_again_and_goes_with_its_cycle() -> None:
     del owner, face
     gc.collect()
     assert gone() is None
+
+
+def test_what_nobody_expected_of_a_helper_is_raised_by_the_loop() -> None:
+    handed: list[Callable[[], None]] = []
+    helper = _Helper("helper", handed.append)
+    helper.ask(handed.append, lambda: None)
+    helper.ask([].pop)
+    helper.shutdown(wait=True)
+    done, failed = handed
+    done()
+    with pytest.raises(IndexError):
+        failed()
