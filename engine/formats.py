@@ -305,6 +305,7 @@ FILES_RECORD = Struct(
         Field("number", 16, "u64", "of the file"),
         Field("salt", 24, "u64", "of the file's header: protects against swapped and older files"),
         Field("end", 32, "u64", "journal: bytes of the file, sealed: up to the end of its frames; DATA: its bytes at least; INDEX: changes of its stamp at least"),
+        Field("before", 40, "u64", "records of the same append that stand before this one: of an append that was not synced any part may be there"),
     ),
     ">",
 )

@@ -16,7 +16,8 @@ Invariants
   Every start writes the list anew, after it has told what is missing. Between, records are appended and synced.
   Writers: the worker, from the thread at hand; without a worker, a move. Never on the path of messages.
 Crash points: after each append (a file that is there and not listed is of no matter: what it replaces is still there,
-or nothing was appended to it); within one: the torn record is none; within a rewriting: the old list or the new one.
+or nothing was appended to it); within one: any part of it may be there, which `before` tells from damage; within a
+rewriting: the old list or the new one.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ REWRITE_FACTOR, REWRITE_MIN = 4, 4096  #: so many records of a file on average, 
 SLACK_BYTES = 1 << 16  #: written behind a list, so that files can leave it, and make room, on a full disk
 STAMP_AT = FILE_HEADER_BYTES + SEGMENT_ENTRY_COUNT * QUEUE_SEGMENT_ENTRY.size
 STAMP_BYTES = QUEUE_SEGMENT_STAMP.size
-_RECORD = struct.Struct(">BB?xIIQQQ8x")  # behind the CRC
+_RECORD = struct.Struct(">BB?xIIQQQQ")  # behind the CRC
 _SEED = struct.Struct(">QQ")
 _STAMP_SEED = struct.Struct(">QIQ")
 assert _RECORD.size + 4 == FILES_RECORD.size
@@ -84,6 +85,7 @@ class Listed:
     there: bool = False  #: there is such a file
     entries: dict[Key, Entry] = field(default_factory=dict)
     problem: str = ""  #: what is wrong with the list itself, for people
+    torn: bool = False  #: a part of the last append is missing: it was not synced, and nothing relies on it
 
 
 def path_of(folder: Folder, key: Key) -> Path:
@@ -143,14 +145,17 @@ def encode(node_id: int, owner: int, salt: int, entries: Mapping[Key, Entry]) ->
     for name, value in names.items():
         FILES_HEADER.pack_into(header, name, value)
     FILES_HEADER.pack_into(header, "crc", _core.crc32c(header[:12] + header[16:]))
-    return bytes(header) + _records(salt, 0, ((key, 1, entry) for key, entry in entries.items()))
+    return bytes(header) + b"".join(
+        _records(salt, number, [(key, 1, entry)]) for number, (key, entry) in enumerate(entries.items())
+    )
 
 
 def _records(salt: int, first: int, changes: Iterable[tuple[Key, int, Entry]]) -> bytes:
+    """The records of one append, of which `first` is the number of the first."""
     parts = []
-    for number, ((kind, queue, file), there, entry) in enumerate(changes, first):
-        body = _RECORD.pack(kind, there, entry.sealed, queue, entry.messages, file, entry.salt, entry.end)
-        crc = _core.crc32c(body, _core.crc32c(_SEED.pack(salt, number)))
+    for before, ((kind, queue, file), there, entry) in enumerate(changes):
+        body = _RECORD.pack(kind, there, entry.sealed, queue, entry.messages, file, entry.salt, entry.end, before)
+        crc = _core.crc32c(body, _core.crc32c(_SEED.pack(salt, first + before)))
         parts.append(crc.to_bytes(4, "big") + body)
     return b"".join(parts)
 
@@ -176,6 +181,7 @@ def _decode(content: bytes, node_id: int, owner: int) -> tuple[Listed, int, int]
         return listed, 0, 0
     salt, wanted = FILES_HEADER.unpack(head, "salt"), FILES_HEADER.unpack(head, "records")
     n, wrong, pending = 0, 0, 0
+    append, torn = 0, 0  # where the last append begins, and what it lacks: that it was ever synced nobody can say
     for at in range(FILES_HEADER.size, len(content) - FILES_RECORD.size + 1, FILES_RECORD.size):
         number = (at - FILES_HEADER.size) // FILES_RECORD.size
         body = content[at + 4 : at + FILES_RECORD.size]
@@ -183,14 +189,18 @@ def _decode(content: bytes, node_id: int, owner: int) -> tuple[Listed, int, int]
         if crc != int.from_bytes(content[at : at + 4], "big"):
             pending += 1
             continue
-        wrong, pending, n = wrong + pending, 0, number + 1
-        kind, there, sealed, queue, messages, file, of, end = _RECORD.unpack(body)
+        kind, there, sealed, queue, messages, file, of, end, before = _RECORD.unpack(body)
+        if number - before > append:
+            wrong, append, torn = wrong + torn, number - before, 0
+        of_it = min(pending, before)
+        wrong, torn, pending, n = wrong + pending - of_it, torn + of_it, 0, number + 1
         if there:
             listed.entries[kind, queue, file] = Entry(of, end, messages, sealed)
         else:
             listed.entries.pop((kind, queue, file), None)
     if wrong or n < wanted:
         listed.problem = f"has lost {wrong + max(0, wanted - n)} of its records"
+    listed.torn = torn > 0
     return listed, salt, n
 
 
@@ -227,7 +237,7 @@ class FileList:
                 raise atomic_file.explain(error, f"cannot read {self.path}") from error
             listed, self._salt, self._records_n = _decode(content, self._node_id, self._owner)
             self._entries = dict(listed.entries)
-            self._whole = not listed.problem
+            self._whole = not listed.problem and not listed.torn
             return listed
 
     def begin(self, entries: Mapping[Key, Entry]) -> None:

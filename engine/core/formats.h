@@ -161,6 +161,7 @@
 #define WR_FILES_RECORD_AT_NUMBER 16 /* u64: of the file */
 #define WR_FILES_RECORD_AT_SALT 24 /* u64: of the file's header: protects against swapped and older files */
 #define WR_FILES_RECORD_AT_END 32 /* u64: journal: bytes of the file, sealed: up to the end of its frames; DATA: its bytes at least; INDEX: changes of its stamp at least */
+#define WR_FILES_RECORD_AT_BEFORE 40 /* u64: records of the same append that stand before this one: of an append that was not synced any part may be there */
 #define WR_FILES_RECORD_SIZE 48
 
 #endif
