@@ -259,7 +259,33 @@ uint64_t wr_frame_scan(const uint8_t *file, uint64_t file_bytes, uint64_t *at, u
 
 #define BEHIND_BYTES_MAX (64u << 20) /* checksummed in vain, in one look */
 
-/* The frame at `at` when only its contents suffered: where the next one would be, 0: not plausible. */
+/* The frame at `at` when only one byte of its size suffered: where it ends, 0: more suffered. Its checksum tells, so this is certain.
+ * Such a size must not be believed: a flipped bit of a padding's leads to the beginning of another commit. */
+static uint64_t end_but_for_size(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt, uint64_t *spent) {
+    if (at > file_bytes || file_bytes - at < WR_FRAME_BYTES_MIN) return 0;
+    const uint8_t *frame = file + at;
+    uint8_t kind = frame[WR_FRAME_AT_KIND];
+    if (frame[WR_FRAME_AT_VERSION] != WR_FORMAT_VERSION || !kind_known(kind)) return 0;
+    uint64_t damaged = wr_get64(frame + WR_FRAME_AT_SIZE);
+    uint8_t head[WR_FRAME_HEAD_BYTES];
+    memcpy(head, frame, sizeof head);
+    for (int shift = 0; shift < 64; shift += 8) {
+        for (uint64_t value = 0; value < 256 && *spent < BEHIND_BYTES_MAX; value++) {
+            uint64_t size = (damaged & ~(0xffull << shift)) | value << shift;
+            if (size < WR_FRAME_BYTES_MIN - 9 || size > file_bytes - at - 9 || frame[size + 8] != WR_FRAME_MARKER) continue;
+            wr_put64(head + WR_FRAME_AT_SIZE, size);
+            uint32_t crc = head_crc(head, salt);
+            if (kind != WR_KIND_PADDING) {
+                crc = wr_crc32c(crc, frame + WR_FRAME_HEAD_BYTES, size + 8 - WR_FRAME_HEAD_BYTES);
+                *spent += size;
+            }
+            if (crc == wr_get32(head + WR_FRAME_AT_CRC)) return at + size + 9;
+        }
+    }
+    return 0;
+}
+
+/* The frame at `at` when its size did not suffer: where the next one would be, 0: not plausible. */
 static uint64_t hop(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt) {
     if (file_bytes - at < WR_FRAME_BYTES_MIN) return 0;
     uint64_t size = wr_get64(file + at + WR_FRAME_AT_SIZE);
@@ -269,6 +295,13 @@ static uint64_t hop(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint6
     return next == file_bytes || wr_frame_check(file, file_bytes, next, salt, &head, NULL) ? next : 0;
 }
 
+/* Is what lies at `at`, and may be damaged, more than bytes that happen to begin with a plausible size? A body that ends in seven zeros
+ * does so with its marker. */
+static bool resembles(const uint8_t *file, uint64_t file_bytes, uint64_t at) {
+    return file_bytes - at >= WR_FRAME_BYTES_MIN && file[at + WR_FRAME_AT_VERSION] == WR_FORMAT_VERSION &&
+           kind_known(file[at + WR_FRAME_AT_KIND]);
+}
+
 /* Do the frames from here on end as those of a commit do? */
 static bool arrives(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt) {
     while (at < file_bytes) {
@@ -276,7 +309,7 @@ static bool arrives(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint6
         uint64_t total = wr_frame_check(file, file_bytes, at, salt, &head, NULL);
         if (total && head.kind == WR_KIND_PADDING && (at + total) % WR_FILE_HEADER_BYTES == 0) return true;
         if (!total && all_zero(file + at, file_bytes - at)) return true;
-        uint64_t next = total ? at + total : hop(file, file_bytes, at, salt);
+        uint64_t next = total ? at + total : resembles(file, file_bytes, at) ? hop(file, file_bytes, at, salt) : 0;
         if (!next) return false;
         at = next;
     }
@@ -284,9 +317,14 @@ static bool arrives(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint6
 }
 
 uint64_t wr_frame_behind(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt) {
-    uint64_t next = at < file_bytes ? hop(file, file_bytes, at, salt) : 0;
-    if (next && next < file_bytes && arrives(file, file_bytes, next, salt)) return next;
     uint64_t spent = 0;
+    uint64_t next = end_but_for_size(file, file_bytes, at, salt, &spent);
+    wr_frame_head first;
+    if (next && wr_frame_check(file, file_bytes, next, salt, &first, NULL)) return next;
+    if (next) at = next; /* what lies there is damaged, too, or the end */
+    next = at < file_bytes ? hop(file, file_bytes, at, salt) : 0;
+    if (next && next < file_bytes && arrives(file, file_bytes, next, salt)) return next;
+    spent = 0;
     for (next = at + 1; next < file_bytes && file_bytes - next >= WR_FRAME_BYTES_MIN && spent < BEHIND_BYTES_MAX; next++) {
         wr_frame_head head;
         const char *why;

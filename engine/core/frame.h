@@ -87,8 +87,9 @@ void wr_file_header_write(uint8_t *page, uint32_t kind, uint64_t node_id, uint32
                           uint64_t created_ns);
 const char *wr_file_header_check(const uint8_t *page, uint32_t kind, uint64_t node_id, uint32_t owner, uint64_t file,
                                  uint64_t *salt);
-/* Where valid frames go on behind byte `at`, which holds none; 0: nowhere. A body may contain what looks like a frame, even one of this
- * file: frames count only if one follows another, over damaged ones of a plausible size, as far as the end of a commit (a padding up to
- * a page's end), of the file, or of what was ever written. */
+/* Where valid frames go on behind byte `at`, which holds none; 0: nowhere. The checksum of a frame that is whole but for a byte of its
+ * size says where it ends. Else: a body may contain what looks like a frame, even one of this file: frames count only if one follows
+ * another, over damaged ones of a plausible size, as far as the end of a commit (a padding up to a page's end), of the file, or of what
+ * was ever written. */
 uint64_t wr_frame_behind(const uint8_t *file, uint64_t file_bytes, uint64_t at, uint64_t salt);
 #endif

@@ -254,6 +254,73 @@ static void behind(void) {
     }
 }
 
+/* A frame of which only one byte of the size suffered, any byte in any way: the next true one is found, whatever else such a size leads
+ * to. Here it leads to commits that follow, as one flipped bit of a padding's does, and into bodies: their frames end in a padding up to
+ * a page's end, as a commit does. When the next frame is damaged, too, the one behind it is found. */
+static void behind_a_size(void) {
+    enum { PAGES = 40, BYTES = PAGES * WR_FILE_HEADER_BYTES };
+    uint8_t *file = calloc(1, BYTES), *body = malloc(BYTES);
+    uint64_t starts[2 * PAGES], at = 0, n = 0;
+    CHECK(file && body);
+    while (at < BYTES - 4 * WR_FILE_HEADER_BYTES) {
+        wr_frame_head head = random_head(), fake = random_head();
+        uint64_t length = 900, room = WR_FILE_HEADER_BYTES - WR_FRAME_HEAD_BYTES + 700; /* page borders are at the same place in all */
+        memset(body, 0, room);
+        uint64_t inside = wr_frame_write(body, &fake, NULL, 0, body + length, length, SALT);
+        wr_frame_pad(body + inside, WR_FILE_HEADER_BYTES - WR_FRAME_HEAD_BYTES - inside, SALT, false);
+        wr_frame_write(body + WR_FILE_HEADER_BYTES - WR_FRAME_HEAD_BYTES, &fake, NULL, 0, body + length, 100, SALT);
+        starts[n++] = at;
+        at += wr_frame_write(file + at, &head, NULL, 0, body, room, SALT);
+        starts[n++] = at;
+        uint64_t filler = WR_FILE_HEADER_BYTES - at % WR_FILE_HEADER_BYTES;
+        wr_frame_pad(file + at, filler, SALT, false);
+        at += filler;
+    }
+    for (uint64_t i = 0; i + 2 < n; i++) {
+        uint8_t *size = file + starts[i] + WR_FRAME_AT_SIZE;
+        for (int byte = 0; byte < 8; byte++) {
+            uint8_t was = size[byte];
+            for (int other = 0; other < 256; other++) {
+                if (other == was) continue;
+                size[byte] = (uint8_t)other;
+                CHECK(wr_frame_behind(file, BYTES, starts[i], SALT) == starts[i + 1]);
+            }
+            size[byte] = was;
+        }
+        size[7] ^= 1;
+        file[starts[i + 1] + WR_FRAME_AT_SEQUENCE] ^= 1;
+        CHECK(wr_frame_behind(file, BYTES, starts[i], SALT) == starts[i + 2]);
+        file[starts[i + 1] + WR_FRAME_AT_SEQUENCE] ^= 1;
+        size[7] ^= 1;
+    }
+    free(file);
+    free(body);
+}
+
+/* A body ends in a frame of this file and seven zeros. They read, with the marker behind them, as a size of 255, and that leads over a
+ * frame of 256 bytes to the one behind it. */
+static void behind_seven_zeros(void) {
+    enum { BYTES = WR_FILE_HEADER_BYTES };
+    uint8_t *file = calloc(1, BYTES), body[200] = {0};
+    uint64_t starts[4], at = 0;
+    CHECK(file);
+    wr_frame_head head = random_head(), fake = random_head();
+    uint64_t inside = wr_frame_write(body, &fake, NULL, 0, "fake", 4, SALT);
+    starts[0] = at;
+    at += wr_frame_write(file, &head, NULL, 0, body, inside + 7, SALT);
+    memset(body, 0, sizeof body);
+    for (int i = 1; i < 3; i++) {
+        starts[i] = at;
+        at += wr_frame_write(file + at, &head, NULL, 0, body, 256 - WR_FRAME_BYTES_MIN, SALT);
+    }
+    starts[3] = at;
+    wr_frame_pad(file + at, BYTES - at, SALT, false);
+    CHECK(starts[2] - starts[1] == 256);
+    memset(file, 0, WR_FRAME_HEAD_BYTES);
+    CHECK(wr_frame_behind(file, BYTES, 0, SALT) == starts[1]);
+    free(file);
+}
+
 static void file_headers(void) {
     uint8_t page[WR_FILE_HEADER_BYTES];
     uint64_t salt = 0;
@@ -280,6 +347,14 @@ int main(int argc, char **argv) {
     reasons();
     scanning();
     behind();
+    behind_a_size();
+    behind_seven_zeros();
+    /* found at random: a flipped bit of a padding's size; seven zeros at the end of a body */
+    static const uint64_t kept[] = {0xd9fde81110010333, 0x4559979a1f9be8ec};
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        state = kept[i];
+        behind();
+    }
     file_headers();
     return 0;
 }
