@@ -198,7 +198,7 @@ class _Target:
         """Make the folder and its list, if there is none."""
         self.folder.make()
         if not self.list.load().there:
-            self.list.begin({})
+            self.list.begin({}, [])
 
     def entries(self, table: NDArray[np.void], queue: int) -> None:
         """Some neighbouring entries of one queue, with their bodies."""

@@ -240,8 +240,14 @@ class FileList:
             self._whole = not listed.problem and not listed.torn
             return listed
 
-    def begin(self, entries: Mapping[Key, Entry]) -> None:
-        """Begin the list anew. Raises DiskFull, SyncFailed, StoreError; then the old one stands for now."""
+    def begin(self, entries: Mapping[Key, Entry], directories: Iterable[Path]) -> None:
+        """Begin the list anew. Raises DiskFull, SyncFailed, StoreError; then the old one stands for now.
+
+        `directories`: of files that are listed for the first time. They are synced before: who gave a file its name
+        may have been killed before it was durable.
+        """
+        for directory in directories:
+            segment.sync_directory(directory)
         with self._lock:
             self._entries, self._whole = dict(entries), False
             self._replace(dict(entries))

@@ -333,7 +333,9 @@ def recover(
         if not live.get(number):
             unneeded.append(path)
     # The list first: what goes must not be missed, should this start be the last thing that happens for a while.
-    files.begin(found.there | _data_entries(folder, live))
+    there = found.there | _data_entries(folder, live)
+    new = {queue_files.path_of(folder, key).parent for key in there if files.known(key) is None}
+    files.begin(there, sorted(new | {directory.parent for directory in new}))
     for path in unneeded:
         # Behind damage nobody can say whether it is needed: who puts a lost index file back finds the bodies, too.
         if not found.damaged or queue_files.set_aside(folder.path, path, "nothing that was found refers to it") is None:

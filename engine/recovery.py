@@ -730,7 +730,7 @@ class Recovery:
         entries = {key_of(file.number): Entry(file.salt, file.path.stat().st_size) for file in files}
         if self._listed.problem or entries != self._listed.entries:
             try:
-                self.files.begin(entries)
+                self.files.begin(entries, [self.folder])
             except StoreError as error:  # it is tried again with the next file
                 self.say(f"a file that goes missing before the list of files is written is not missed: {error}")
 

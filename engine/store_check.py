@@ -520,7 +520,7 @@ class StoreCheck:
             salt = queue_files.salt_of(segment.read_page(path))
             if salt is not None:
                 entries[recovery.key_of(number)] = Entry(salt, path.stat().st_size)
-        FileList(self.folder / recovery.FILES, self.node_id, self.owner).begin(entries)
+        FileList(self.folder / recovery.FILES, self.node_id, self.owner).begin(entries, [self.folder])
 
     def _mark_anew(self, mark: recovery.CleanMark) -> None:
         listing = segment.list_files(self.folder, segment.STORE)

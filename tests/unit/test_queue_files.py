@@ -24,7 +24,7 @@ APPENDS: tuple[dict[Key, Entry], ...] = (
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     files = FileList(tmp_path / "files", NODE, OWNER)
-    files.begin(BEGUN)
+    files.begin(BEGUN, [])
     for entries in APPENDS:
         files.note(entries)
     return files.path

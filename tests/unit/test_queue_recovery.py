@@ -279,7 +279,7 @@ def test_a_torn_tail_is_cut_at_every_byte(node: Node) -> None:
     cuts = sorted({FILE_HEADER_BYTES, FILE_HEADER_BYTES + 1, end - 1, *rng.sample(range(FILE_HEADER_BYTES, end), 40)})
     survivors = []
     for cut in cuts:
-        FileList(node.folder.files, 7, SERVER_INDEX).begin({})  # nothing is missed
+        FileList(node.folder.files, 7, SERVER_INDEX).begin({}, [])  # nothing is missed
         for file in node.folder.journal.glob("*.jnl"):
             file.unlink()
         path.write_bytes(
