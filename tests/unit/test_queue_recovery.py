@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import queue_index
+from warren.engine import atomic_file, queue_index, segment
 from warren.engine.formats import FILE_HEADER_BYTES
 from warren.engine.queue_files import FileList
 from warren.engine.queue_index import Folder
@@ -297,6 +297,22 @@ def test_a_torn_tail_is_cut_at_every_byte(node: Node) -> None:
         worker.kill()
     assert survivors == sorted(survivors)
     assert (survivors[0], survivors[-1]) == (0, 3)
+
+
+def test_names_are_synced_before_a_start_lists_them(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gave a file its name may have been killed before that was durable: listed, it would be missed."""
+    worker = node.worker()
+    publish(worker, node.peer(worker), 1, 1)
+    worker.kill()
+    node.peers.clear()
+    FileList(node.folder.files, 7, SERVER_INDEX).begin({}, [])  # as if it had died before it listed its file
+    steps: list[Path] = []
+    sync, replace = segment.sync_directory, atomic_file.replace
+    monkeypatch.setattr(segment, "sync_directory", lambda path: (steps.append(path), sync(path)))
+    monkeypatch.setattr(atomic_file, "replace", lambda path, content: (steps.append(path), replace(path, content)))
+    worker = node.worker()
+    assert node.folder.journal in steps[: steps.index(node.folder.files)]
+    worker.kill()
 
 
 def test_damage_in_an_old_file_is_reported_and_costs_only_that_file(node: Node) -> None:
