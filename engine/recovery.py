@@ -51,6 +51,8 @@ SUFFIX = segment.STORE
 LIST_SUFFIX = segment.LIST
 CLEAN = "clean"
 FILES = "files"
+#: files of a store's folder beside its segments
+OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES) for suffix in ("", atomic_file.NEW_SUFFIX))
 END_BYTES_MAX = 2 * PAGE_BYTES  #: by so much the end of a file may be cut when it is ended (segment.end_file)
 MARK_VERSION = 2
 PROGRESS_S = 1.0
@@ -281,6 +283,12 @@ def key_of(number: int) -> queue_files.Key:
     return LISTED_STORE, 0, number
 
 
+def wanted(mark: CleanMark | None, listed: Listed) -> list[int]:
+    """Numbers of the files that must be there."""
+    noted = sorted(number for kind, _queue, number in listed.entries if kind == LISTED_STORE)
+    return list(dict.fromkeys([*(mark.files if mark is not None else ()), *noted]))
+
+
 def was_cut(file: StoreFile, listed: Listed) -> Entry | None:
     """What the list of files says of a file that is shorter than it was made."""
     entry = listed.entries.get(key_of(file.number))
@@ -390,8 +398,7 @@ class Recovery:
     def run(self) -> Report:
         """Fill the store. Raises FormatVersionError, LimitError, StoreError; damage is reported, not raised."""
         listing = segment.list_files(self.folder, SUFFIX)
-        ours = {name + suffix for name in (CLEAN, FILES) for suffix in ("", atomic_file.NEW_SUFFIX)} | {*_STALE}
-        self.report.foreign = [path for path in listing.foreign if path.name not in ours]
+        self.report.foreign = [path for path in listing.foreign if path.name not in OWN_NAMES | {*_STALE}]
         good, bad, mended = self._check_headers(listing.files)
         self._listed = self.files.load()
         # Up to here nothing was changed.
@@ -547,8 +554,7 @@ class Recovery:
             if listed is not None and f"{number}{SUFFIX}{segment.UNFINISHED}" not in coming:
                 self._missing(number, listed.messages)
             path.unlink(missing_ok=True)
-        noted = sorted(number for kind, _queue, number in self._listed.entries if kind == LISTED_STORE)
-        for number in dict.fromkeys([*(self._mark.files if self._mark is not None else ()), *noted]):
+        for number in wanted(self._mark, self._listed):
             if number not in there and number not in listing.lists:
                 self._missing(number, None)
         if self._listed.problem:

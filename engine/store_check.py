@@ -29,7 +29,7 @@ from pathlib import Path
 
 from warren.engine import _core, atomic_file, quarantine, queue_files, recovery, segment
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE, LISTED_STORE
+from warren.engine.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
 from warren.engine.queue_files import Entry, FileList, Listed
 from warren.engine.recovery import StoreFile
 
@@ -180,10 +180,7 @@ class StoreCheck:
 
     def _strangers(self, listing: segment.Listing) -> None:
         for path in listing.foreign:
-            ours = {
-                name + suffix for name in (recovery.CLEAN, recovery.FILES) for suffix in ("", atomic_file.NEW_SUFFIX)
-            }
-            if path.name not in ours:
+            if path.name not in recovery.OWN_NAMES:
                 self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
         for path in listing.unfinished:
             if not self.running:
@@ -203,14 +200,9 @@ class StoreCheck:
             cost = f": it held up to {listed.messages} messages" if listed is not None else ""
             damage = [Damage(0, listed.used, "missing", listed.messages)] if listed is not None else []
             self.found.append(Found(self.folder / name, damage=damage, problem=f"is missing{cost}"))
-        for number in self._wanted(mark):
+        for number in recovery.wanted(mark, self._listed):
             if number not in there and number not in listing.lists:
                 self.found.append(Found(self.folder / f"{number}{segment.STORE}", problem="is missing"))
-
-    def _wanted(self, mark: recovery.CleanMark | None) -> list[int]:
-        """Files that must be there."""
-        listed = sorted(number for kind, _queue, number in self._listed.entries if kind == LISTED_STORE)
-        return list(dict.fromkeys([*(mark.files if mark is not None else ()), *listed]))
 
     def _read_listed(self) -> None:
         path = self.folder / recovery.FILES
@@ -417,7 +409,7 @@ class StoreCheck:
         listing = segment.list_files(self.folder, segment.STORE)
         there = {number for number, _path in listing.files}
         lost = [number for number in listing.lists if number not in there]
-        lost += [number for number in self._wanted(mark) if number not in there]
+        lost += [number for number in recovery.wanted(mark, self._listed) if number not in there]
         aside = {entry.file for entry in quarantine.entries(self.folder) if entry.moved}
         for number in dict.fromkeys(lost):
             name = f"{number}{segment.STORE}"
