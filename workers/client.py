@@ -47,6 +47,7 @@ from warren.engine.errors import (
     NodeNotRunning,
     PeerLost,
     PermissionRefused,
+    QueueNotFound,
     StoreError,
     SyncFailed,
     TimedOut,
@@ -923,10 +924,13 @@ class Client:
 
     def current(self, queue: QueueDeclaration) -> QueueDeclaration:
         """The queue as the catalog has it now: a node that was started with other workers has it elsewhere, under
-        another id. What was deleted stays what it was.
+        another id. Raises QueueNotFound when it was deleted: its worker may not have heard of that yet.
         """
         found = self.router().catalog.queues.get(queue.name)
-        return found if found is not None and found.lasting_id == queue.lasting_id else queue
+        if found is None or found.lasting_id != queue.lasting_id:
+            what = "subscription" if queue.subscription_of else "queue"
+            raise QueueNotFound(f"{what} {queue.name!r} was deleted: declare it again")
+        return found
 
     def ask_queue(
         self,

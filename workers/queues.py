@@ -397,6 +397,8 @@ class Queue:
         """
         while True:
             attachment = self._client.attachment()
+            if self._handle.perhaps_gone:
+                self._client.router()
             if not self._handle.usable:
                 self._renew()
             row = attachment.statistics_of(self._server, self._declaration.id)

@@ -356,7 +356,10 @@ def test_a_publisher_who_waits_for_the_end_of_an_alarm(running: RealNode) -> Non
 # ---- what does not wait ----------------------------------------------------------------------------------------------
 
 
-def test_questions_and_claims(running: RealNode) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_questions_and_claims(running: RealNode, stopped: bool) -> None:
+    """Also when the workers have not heard of it: they stand still."""
+    workers = [pid for role, pid in running.pids().items() if role.startswith("worker-")]
     with warren.attach(running.directory) as node, warren.attach(running.directory) as other:
         names = [uuid4().hex for _call in range(9)]
         queues = [node.queue(name) for name in names]
@@ -372,11 +375,17 @@ def test_questions_and_claims(running: RealNode) -> None:
             lambda: claims[2].read(0, 1),
             lambda: claims[3].ack(1),
         ]
-        for name in names:
-            other.delete_queue(name)
-        for call in calls:
-            with pytest.raises((warren.QueueNotFound, warren.ExchangeNotFound)):
-                call()
+        try:
+            for pid in workers if stopped else []:
+                os.kill(pid, signal.SIGSTOP)
+            for name in names:
+                other.delete_queue(name)
+            for call in calls:
+                with pytest.raises((warren.QueueNotFound, warren.ExchangeNotFound)):
+                    call()
+        finally:
+            for pid in workers if stopped else []:
+                os.kill(pid, signal.SIGCONT)
 
 
 def test_large_messages_that_lie_here(running: RealNode) -> None:

@@ -256,11 +256,17 @@ def test_a_copy_of_a_stopped_node_starts_beside_it(tmp_path: Path, nodes: contex
     both = [up(nodes, copied), up(nodes, tmp_path / "node")]
     for node in both:
         assert sorted(bodies(node.directory)) == list(range(100))
+    servers = [pid for role, pid in both[0].pids().items() if role != "supervisor"]
+    for pid in servers:
+        os.kill(pid, signal.SIGSTOP)  # they would start another supervisor
     kill_supervisor(both[0])  # the copy's next start must not take the original's semaphores
-    again = up(nodes, copied)
-    put(again.directory, range(5))
+    said = begin(nodes, copied, tmp_path / "said")
+    for pid in servers:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: b"is up" in said.read_bytes(), 40, what="the copy's next start")
+    put(copied, range(5))
     put(both[1].directory, range(7))
-    assert (depth(again.directory), depth(both[1].directory)) == (5, 7)
+    assert (depth(copied), depth(both[1].directory)) == (5, 7)
 
 
 def test_a_copy_made_of_links_is_refused(tmp_path: Path, nodes: contextlib.ExitStack) -> None:

@@ -61,6 +61,7 @@ class RealNode:
             said += line
             if "is up" in line:
                 return
+        self.stop()
         raise AssertionError(said)
 
     def pids(self) -> dict[str, int]:
