@@ -413,7 +413,9 @@ class Catalog:
                 )
             return found
         if policy.exclusive and not client:
-            raise UsageError(f"queue {name!r}: an exclusive queue belongs to a client: declare it with node.queue()")
+            raise UsageError(
+                f"queue {name!r}: an exclusive queue belongs to a client: a program declares it, with node.queue"
+            )
         worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
         owner = client if policy.exclusive else 0
         made = self._add_queue(name, durable, worker, arguments=given, owner=owner)

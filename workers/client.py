@@ -522,7 +522,7 @@ class Client:
             return attachment
         with self._lock:
             if self.closed:
-                raise ClosedError(f"this client of {self.directory.path} is closed")
+                raise ClosedError(f"this client of {self.directory.path} is closed: attach again")
             attachment = self._attachment
             if attachment is not None and not attachment.core.ended:
                 return attachment
@@ -614,7 +614,7 @@ class Client:
             attachment, self._attachment = self._attachment, None
             self._hot.clear()
         if attachment is not None:
-            error = ClosedError(f"this client of {self.directory.path} was closed")
+            error = ClosedError(f"this client of {self.directory.path} was closed: attach again")
             mine = attachment.pid == os.getpid()
             if mine:
                 with contextlib.suppress(Error, SessionLost):  # the servers return it all the same
@@ -669,7 +669,7 @@ class Client:
     def _act(self, code: int, server: int, what: str) -> None:
         attachment = self._attachment
         if attachment is None:
-            raise ClosedError(f"this client of {self.directory.path} was closed")
+            raise ClosedError(f"this client of {self.directory.path} was closed: attach again")
         if code == _core.HOOK_EPOCH:
             with self._lock:
                 if server < SERVER_WORKER_FIRST:
@@ -903,7 +903,7 @@ class Client:
         of this client, too.
         """
         if self.closed:
-            raise ClosedError(f"this client of {self.directory.path} is closed")
+            raise ClosedError(f"this client of {self.directory.path} is closed: attach again")
         given = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
         limit = FOREVER_S if given is None else given
         deadline = time.monotonic() + limit
@@ -1060,7 +1060,8 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
         locked = directory.locked()
         if not locked and not first:
             raise NodeNotRunning(
-                f"no node runs for {directory.path}: start one with `warren up {directory.path}`, or use warren.open()"
+                f"no node runs for {directory.path}: start one with `warren up {directory.path}` "
+                "(in a program: warren.open)"
             )
         if locked and not first:  # what the lock file says is of before for an instant
             unlike = unlike or directory.holder_namespaces().unlike(Namespaces.current())

@@ -96,7 +96,9 @@ class Node:
         declaration = catalog.queues.get(name)
         if not create:
             if declaration is None:
-                raise QueueNotFound(f"there is no queue {name!r}: declare it with node.queue({name!r}) first")
+                raise QueueNotFound(
+                    f"there is no queue {name!r}: declare it first (`warren queue declare`, or node.queue in a program)"
+                )
             catalog.check_owner(declaration, self._client.epoch)
         elif declaration is None or not _is_declared(declaration, durable, arguments, self._client.epoch):
             self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=arguments)

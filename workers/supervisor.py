@@ -35,10 +35,11 @@ import msgspec
 import posix_ipc
 
 from warren.engine import atomic_file, catalog_log
-from warren.engine.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog import FILE_NAME, Catalog, QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
     EXIT_DO_NOT_RESTART,
+    CatalogCut,
     ClosedError,
     DirectoryInUse,
     Error,
@@ -278,6 +279,12 @@ class Supervisor:
             self._load_servers()
         loaded = catalog_log.load(self.directory.path)
         self._catalog = loaded.catalog
+        if found is not None and loaded.catalog.version < (told := found.get("catalog_version")):
+            raise CatalogCut(  # ids that its workers know would be given again; they go on with what they have
+                f"{self.directory.path / FILE_NAME}: it was cut, or is an older copy: the node that runs without a "
+                f"supervisor has changes up to {told}, and the files only to {loaded.catalog.version}: restore "
+                f"{FILE_NAME} and catalog.*.log, all of one moment, or end its processes and start it anew"
+            )
         if found is None:
             self._create()
             self._created = True
@@ -1089,7 +1096,7 @@ class Supervisor:
     def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
         """Change the catalog, durably, then tell everybody; what fails changes nothing."""
         if self._superblock.state == DRAINING:
-            raise ClosedError(f"the node of {self.directory.path} is stopping")
+            raise ClosedError(f"the node of {self.directory.path} is stopping: try again when it has been started anew")
         if self._superblock.state in (CREATING, STARTING):  # a worker may still find that the catalog was cut
             raise NodeNotRunning(f"the node of {self.directory.path} is starting: try again when it is up")
         if self._tie is not None and (ending := self._tie.look_now()):

@@ -19,6 +19,7 @@ from warren.engine.catalog import Catalog
 from warren.engine.formats import FILE_HEADER_BYTES
 from warren.engine.node_directory import NodeDirectory
 from warren.workers.cli.check import verify
+from warren.workers.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -321,6 +322,34 @@ def test_a_catalog_that_is_cut_under_a_running_node_is_whole_again_when_it_has_e
     assert problems(copied) == []
     with RealNode(copied, **SETTINGS), warren.attach(copied) as client:
         assert numbers(client, "late") == [b"%08d" % number for number in range(SMALL)]
+
+
+def test_a_catalog_that_is_cut_behind_a_killed_supervisor_is_not_taken_over(copied: Path) -> None:
+    node = RealNode(copied, **SETTINGS)
+    node.start()
+    with warren.attach(copied) as client:
+        client.queue("late").put_many([b"%08d" % number for number in range(SMALL)])
+    pids = node.pids()
+    servers = [pid for role, pid in pids.items() if role != "supervisor"]
+    for pid in servers:
+        os.kill(pid, signal.SIGSTOP)  # they would start another supervisor
+    try:
+        os.kill(pids["supervisor"], signal.SIGKILL)
+        node.wait()
+        (log,) = copied.glob("catalog.*.log")
+        whole = log.read_bytes()
+        cut_catalog(copied, 1)
+        assert "or is an older copy" in refused(copied)
+        log.write_bytes(whole)
+    finally:
+        for pid in servers:
+            os.kill(pid, signal.SIGCONT)
+    wait_until(NodeDirectory(copied).locked, 30, what="a supervisor that takes over")
+    with warren.attach(copied) as client:
+        assert numbers(client, "late") == [b"%08d" % number for number in range(SMALL)]
+    with ControlClient(copied) as control:
+        control.call("stop")
+    wait_until(lambda: not NodeDirectory(copied).locked(), 30, what="the end of the node")
 
 
 def test_queues_that_went_or_are_of_a_client_are_no_sign_of_a_cut(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ class RealNode:
             said += line
             if "is up" in line:
                 return
-        self.stop()
+        self.process.stdout.close()
+        self.process.wait(60)
         raise AssertionError(said)
 
     def pids(self) -> dict[str, int]:

@@ -139,7 +139,7 @@ class Node:
         if self._closed:
             return
         self._closed = True
-        error = ClosedError(f"this client of {self.directory} was closed")
+        error = ClosedError(f"this client of {self.directory} was closed: attach again")
         for queue in list(self._by_id.values()):
             queue._fail(error)
         for *_want, future in self._until:
@@ -251,7 +251,7 @@ class Node:
     def _enter(self) -> None:
         """Is this the node's loop? Raises UsageError, ClosedError."""
         if self._closed:
-            raise ClosedError(f"this client of {self.directory} is closed")
+            raise ClosedError(f"this client of {self.directory} is closed: attach again")
         loop, forked = asyncio.get_running_loop(), self._pid != os.getpid()
         if loop is self._loop and not forked:
             return
@@ -480,7 +480,7 @@ class Node:
         coming = self._coming_back
         await asyncio.wait([coming])
         if coming.cancelled():
-            raise ClosedError(f"this client of {self.directory} was closed")
+            raise ClosedError(f"this client of {self.directory} was closed: attach again")
         coming.result()
 
     def _came_back(self, task: asyncio.Task[None]) -> None:

@@ -134,7 +134,7 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
         raise errors.by_name(kind, text)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
-        raise ClosedError(f"the node of {target.path} was stopped before it served")
+        raise ClosedError(f"the node of {target.path} was stopped before it served: start it again")
     last = last_lines(target.log_file("supervisor"), 3)
     raise _Failed(f"the node of {target.path} ended before it served:\n{last}", code)
 
