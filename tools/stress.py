@@ -50,6 +50,7 @@ RECEIVED = np.dtype(
 )
 CALL_TIMEOUT_S = 30.0
 RETRY_S = 0.01
+PATIENCE = 10  #: times the time between kills: how long a kill waits for something to be confirmed since the one before
 BACKLOG_LOOK = 20  #: batches between two looks at the depth of the queue
 
 
@@ -280,6 +281,10 @@ class Campaign:
                 place.process.kill()
                 place.process.wait()
 
+    def logged(self) -> int:
+        """How much the producers have written of what was confirmed; it only grows."""
+        return sum(path.stat().st_size for path in self.logs.glob("producer-*-*"))
+
     def logs_of(self, kind: str, rows: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
         """All rows that the processes of a kind wrote; what a kill cut off at the end of a file is left out."""
         parts = []
@@ -326,14 +331,16 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
     try:
         for place in run.places:
             run.start(place)
-        next_shot = began + options.kill_every
+        next_shot, latest_shot, logged = began + options.kill_every, began + PATIENCE * options.kill_every, 0
         while time.monotonic() - began < options.seconds and not all(
             place.done for place in run.places if place.kind == "producer"
         ):
             run.look_after()
-            if options.kill and time.monotonic() >= next_shot:
+            now = time.monotonic()
+            if options.kill and now >= next_shot and (now >= latest_shot or run.logged() > logged):
                 run.shoot()
-                next_shot = time.monotonic() + options.kill_every
+                logged = run.logged()
+                next_shot, latest_shot = now + options.kill_every, now + PATIENCE * options.kill_every
             if progress is not None:
                 progress("producing and consuming", time.monotonic() - began, run.kills)
             time.sleep(0.02)
@@ -383,7 +390,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="WHAT,…",
         help=f"what to kill: any of {','.join(TARGETS)}, or all; default: nothing",
     )
-    parser.add_argument("--kill-every", type=float, default=0.5, metavar="SECONDS", help="time between kills (0.5)")
+    parser.add_argument(
+        "--kill-every",
+        type=float,
+        default=0.5,
+        metavar="SECONDS",
+        help="time between kills (0.5); up to 10 times that until something is confirmed",
+    )
     parser.add_argument(
         "--drain-timeout", type=float, default=60.0, metavar="SECONDS", help="longest wait at the end (60)"
     )

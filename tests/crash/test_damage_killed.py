@@ -41,6 +41,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             client.queue("large").put_many([b"%08d" % number + bytes(SIZE) for number in range(LARGE)])
             client.queue("small").put_many([b"%08d" % number for number in range(SMALL)])
         wait_until((store(path) / "1.lst").exists, 30, what="lists of full files")
+        wait_until(
+            lambda: len(begun(store(path), ".rdq")) < len(list(store(path).glob("*.rdq"))), 30, what="a next file"
+        )
     finally:
         node.kill_all()
     yield path

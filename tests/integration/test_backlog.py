@@ -68,7 +68,9 @@ def test_a_backlog_far_beyond_memory_survives_kills_and_drains_once_and_in_order
         running.start()
         with warren.attach(running.directory) as node:
             queue = node.queue("long")
-            assert states(node)["delta"] > N // 2  # a start does not bring them all into memory
+            wait_until(
+                lambda: states(node)["delta"] > N // 2, 30, what="pages, which a start does not bring all into memory"
+            )
             expected = 0
             killed = threading.Thread(target=lambda: running.kill("worker-0"))
             while expected < N:

@@ -453,7 +453,7 @@ def test_stop_by_force(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 def test_stress_with_kills_counts_every_message(tmp_path: Path, seed: int) -> None:
-    words = ("--seconds", 5, "--kill", "producer,consumer,store,worker", "--kill-every", 0.8, "--seed", seed, "--json")
+    words = ("--seconds", 8, "--kill", "producer,consumer,store,worker", "--kill-every", 0.8, "--seed", seed, "--json")
     verdict = warren("stress", *words, environment={"TMPDIR": str(tmp_path)}).json()
     assert isinstance(verdict, dict)
     assert verdict["good"]
