@@ -31,7 +31,7 @@ FOUND = (
     ("kill/store/unlink/store/EIO/6/ever/lift", 2270662113),  # a refused unlink, and no file was made any more
     ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
 )
-CASES, SECONDS = 30, 25.0
+CASES, SECONDS = 30, 120.0  # a quiet machine needs 20
 
 
 @pytest.fixture(scope="module")
