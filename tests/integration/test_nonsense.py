@@ -5,7 +5,6 @@ Method: a real node; nonsense by its control socket, by OP_CONTROL, by its mailb
 """
 
 import random
-import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import posix_ipc
 import pytest
 
 import warren
-from warren.engine.node_directory import CONTROL_SOCKET
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS
 
+from support.raw_control import connected
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -75,9 +74,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
 
 def ask(directory: Path, request: bytes) -> bytes:
     """One raw request to the supervisor; what it answers, or nothing when it hangs up."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(10)
-        sock.connect(str(directory / CONTROL_SOCKET))
+    with connected(directory) as sock:
         sock.sendall(struct.pack(">I", len(request)) + request)
         return sock.recv(1 << 16)
 
@@ -93,8 +90,7 @@ def test_control_socket(node: RealNode) -> None:
             )
             assert msgspec.msgpack.decode(answer[4:])["ok"] in (True, False)
     assert ask(node.directory, b"x" * 10) is not None
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(node.directory / CONTROL_SOCKET))
+    with connected(node.directory) as sock:
         sock.sendall(b"\xff" * 100)  # a length beyond every limit
     assert node.pids() == before
 

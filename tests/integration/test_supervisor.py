@@ -51,6 +51,7 @@ from warren.workers.launch import Succession, start_successor
 from warren.workers.segments import region_users, segments
 from warren.workers.supervisor import DESCRIPTORS_MIN
 
+from support.raw_control import connected
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -919,8 +920,8 @@ def test_control_declares_and_refuses(start: Starter, tmp_path: Path) -> None:
 
 def test_nonsense_on_the_socket_harms_nobody(start: Starter, tmp_path: Path) -> None:
     node = start().ready()
-    path = str(tmp_path / "node" / "control.sock")
-    with ControlClient(tmp_path / "node") as client:
+    path = tmp_path / "node"
+    with ControlClient(path) as client:
         client.call("ping")
         for nonsense in (
             b"\xff" * 64,
@@ -928,16 +929,13 @@ def test_nonsense_on_the_socket_harms_nobody(start: Starter, tmp_path: Path) -> 
             struct.pack(">I", 3) + b"\xc1\xc1\xc1",
             struct.pack(">I", 1) + b"\x01",
         ):
-            with socket.socket(socket.AF_UNIX) as sock:
-                sock.settimeout(10)
-                sock.connect(path)
+            with connected(path) as sock:
                 sock.sendall(nonsense)
                 received = b""
                 while part := sock.recv(4096):
                     received += part
                 assert b"UsageError" in received
-        with socket.socket(socket.AF_UNIX) as slow:  # an unfinished request holds nobody up
-            slow.connect(path)
+        with connected(path) as slow:  # an unfinished request holds nobody up
             slow.sendall(struct.pack(">I", 100) + b"\x81")
             assert client.call("ping")["state"] == "running"
     node.stop()
