@@ -218,7 +218,7 @@ class StoreServer:
         """Take new, zeroed regions."""
 
     def set_folder(self, number: int, fd: int, /) -> None:
-        """Where the store's files are, for comparing bodies (S12); `fd` stays the caller's."""
+        """Where the store's files are, for comparing bodies (rule S12); `fd` stays the caller's."""
 
     def add_extent(self, number: int, region: Buffer, /) -> None:
         """The next extent of the index, zeroed, its pages touched."""

@@ -66,7 +66,7 @@ def pinned(row: FileRow, files: Iterable[FileRow]) -> bool:
 
 
 def triggered(files_n: int, valid: int, total: int, file_bytes: int, fraction: float) -> bool:
-    """The seed's rule: more than two files besides the current one, and too much of them is garbage."""
+    """Rule S15: more than two files besides the current one, and too much of them is garbage."""
     return files_n > 3 and total > 2 * file_bytes and total - valid > fraction * total
 
 

@@ -122,7 +122,7 @@ FILE_HEADER = Struct(
 FRAME = Struct(
     "frame",
     56,
-    "Head of a frame: the seed's `size | id` and the envelope that starts its body. Metadata, payload and the marker 0xFF follow.",
+    "Head of a frame: `size | id` as in RabbitMQ's classic store, and the envelope that starts its body. Metadata, payload and the marker 0xFF follow.",
     (
         Field("size", 0, "u64", "16 + bytes of the body; the frame's total is size + 9"),
         Field("id", 8, "bytes", "message id (zero where there is none)", 16),

@@ -1,6 +1,6 @@
 """Control messages between processes: a POSIX message queue, selectable, that outlives its senders.
 
-Priorities are the store server's (store-rules §1): the kernel hands out the highest first, FIFO within one.
+Priorities are the store server's (rule N8): the kernel hands out the highest first, FIFO within one.
 A message is a small msgpack map of at most 4096 bytes. Losing one must never matter: each is a hint
 to look at shared memory, and the receiver also looks there periodically.
 """

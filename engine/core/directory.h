@@ -3,7 +3,7 @@
  * A region of 64-bit words in buckets of WR_DIRECTORY_WAYS, chosen by the hash of the id. A word is
  *   tag:16 (hash of the id, never 0) | slot:8 | sequence:40 (low bits)
  * so the body is found as slot -> client region -> ring record at the sequence -> blob in an arena, and who holds a row is
- * in the row itself: the rows of a client that died are found by looking (rule "shared counts are attributable").
+ * in the row itself: the rows of a client that died are found by looking (rule S13).
  *
  * Invariants
  *   A row is inserted by the client that owns the slot (compare-and-swap of a word that is 0), after the record is complete.

@@ -46,7 +46,7 @@
 #define WR_FILE_HEADER_AT_CRC 4092 /* u32: CRC32C of the first 4092 bytes */
 #define WR_FILE_HEADER_SIZE 4096
 
-/* Head of a frame: the seed's `size | id` and the envelope that starts its body. Metadata, payload and the marker 0xFF follow. */
+/* Head of a frame: `size | id` as in RabbitMQ's classic store, and the envelope that starts its body. Metadata, payload and the marker 0xFF follow. */
 #define WR_FRAME_AT_SIZE 0 /* u64: 16 + bytes of the body; the frame's total is size + 9 */
 #define WR_FRAME_AT_ID 8 /* bytes[16]: message id (zero where there is none) */
 #define WR_FRAME_AT_VERSION 24 /* u8: FORMAT_VERSION */

@@ -1,5 +1,5 @@
 /* The engine of one queue worker: queues, consumers, what is held by whom, and the journal that makes it durable.
- * Design note 001, sections 2, 5, 8; rules 5 and 6 of the store and queue rules. Seven files:
+ * Design note 001, sections 2, 5, 8; what it promises: the queues' rules in docs/rules.md. Seven files:
  *   queue.c      entries, consumers, delivery, acks: memory only
  *   queuepages.c rows that leave memory and come back from the segments, or from the spill file
  *   queuepolicy.c what a queue is declared to do: times, lengths, priorities, dead letters

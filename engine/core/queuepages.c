@@ -100,7 +100,7 @@ void wr_rows_free(wr_queue_engine *e, wr_entry *entries) {
 
 /* ---- how many ---- */
 
-/* Rule 6 asks for a target out of memory and rates. Up to half of the memory limits it is what the setting allows; from there on it falls
+/* Rule Q42: a target out of memory and rates. Up to half of the memory limits it is what the setting allows; from there on it falls
  * evenly, until with the limits reached there is only what the rates justify: rows that are delivered within half a second would be written
  * and read back for nothing. Heads of queues stay whatever the limit says. */
 uint64_t wr_pages_limit(uint64_t memory_bytes, uint32_t pressure, uint64_t rate) {

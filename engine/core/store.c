@@ -1,4 +1,4 @@
-/* Commands of the store: what one record of a ring does (rules S4-S6, S11, S12), and what a dying client may still do.
+/* Commands of the store: what one record of a ring does (rules S4, S5, S6, S11, S12), and what a dying client may still do.
  * Invariants and crash points: store.h. */
 #include "storeparts.h"
 #include <assert.h>

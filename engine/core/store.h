@@ -68,7 +68,7 @@ typedef struct {
 
 typedef struct wr_store_server wr_store_server;
 
-#define WR_STORE_OPEN_FILES 8 /* descriptors for comparing bodies (S12) */
+#define WR_STORE_OPEN_FILES 8 /* descriptors for comparing bodies (rule S12) */
 
 #define WR_FILE_CONTROLS 1 /* it has ADD_REFERENCE or REMOVE frames */
 #define WR_FILE_OUTPUT 2   /* made by a collection in this life of the server */
@@ -185,7 +185,7 @@ typedef struct {
 
 /* Take new, zeroed regions. 0, EINVAL, ENOMEM. */
 int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regions *regions);
-/* The folder of its files, for comparing bodies (S12). The store does not own the descriptor. */
+/* The folder of its files, for comparing bodies (rule S12). The store does not own the descriptor. */
 void wr_store_set_folder(wr_store *store, int fd);
 
 /* -- start: files and their lists in order of position, then finish -- */

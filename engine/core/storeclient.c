@@ -1,7 +1,7 @@
 /* The message store as its clients see it: writing and removing. What it promises: storeclient.h; reading: storereader.c; the directory's
  * protocol: directory.h.
  *
- * Write (rule S2, S3): blob, record with flying = WRITTEN (F), directory row (C), then the caller submits (S). A batch has a flying word for
+ * Write (rules S2, S3): blob, record with flying = WRITTEN (F), directory row (C), then the caller submits (S). A batch has a flying word for
  * each message at the start of its blob, and a directory row for each group of ids.
  * Remove: a write of mine that is still flying is eliminated by one compare-and-swap against the server's; else a command.
  * Crash points

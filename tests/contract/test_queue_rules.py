@@ -1,4 +1,4 @@
-"""The queue's side of the store-and-queue rules (§5, §6 first pass): what a worker owes to store, disk and clients.
+"""What a worker owes to store, disk and clients (rules Q1, Q2, Q5, Q6, Q7, Q8).
 
 Goal: a body at or above the embed limit is in the store before its publisher hears of it; one reference for all queues;
 the last ack takes it away; while store or disk refuse, who does not need them is served; a failed disk confirms

@@ -1,4 +1,4 @@
-"""The message store keeps its rules (store-rules.md S1-S12), seen from outside.
+"""The message store keeps its rules (docs/rules.md, rules S1 to S12), seen from outside.
 
 Method: a real store server process over a hand-made superblock, bare clients in this process. Where an order of events
 matters the server is stopped with SIGSTOP, so that the client's half happens first; nothing depends on time.
@@ -48,7 +48,7 @@ def on_disk(node: StoreNode, text: bytes = BODY, server: int = 0) -> int:
     return sum((node.folder(server) / f"{n}.rdq").read_bytes().count(text) for n in node.files(server))
 
 
-# -- S1, S2: registration, write --------------------------------------------------------------------------------------
+# -- rules S1, S2: registration, write --------------------------------------------------------------------------------
 
 
 def test_s1_death_executes_what_was_submitted_and_sweeps_what_was_not(node: StoreNode) -> None:
@@ -132,7 +132,7 @@ def test_s2_several_clients_write_one_id_it_is_stored_once(node: StoreNode) -> N
     wait_until(lambda: node.get("messages") == 0)
 
 
-# -- S3, S4: flying ---------------------------------------------------------------------------------------------------
+# -- rules S3, S4: flying ---------------------------------------------------------------------------------------------
 
 
 def test_s4_write_and_remove_in_flight_never_reach_the_disk_and_are_confirmed(node: StoreNode) -> None:
@@ -224,7 +224,7 @@ def test_s4_only_own_writes_are_eliminated(node: StoreNode) -> None:
     other.barrier()
 
 
-# -- S5, S6: references -----------------------------------------------------------------------------------------------
+# -- rules S5, S6: references -----------------------------------------------------------------------------------------
 
 
 def test_s6_references_are_counted_in_a_batch_with_doubles_and_strangers(node: StoreNode) -> None:
@@ -276,7 +276,7 @@ def test_s12_id_written_again_with_other_bytes_never_yields_the_old_ones(node: S
     assert [again.read(message_id(i)) for i in range(3)] == [b"new payload", b"old payload", b"old payloa"]
 
 
-# -- S9: the end of a client ------------------------------------------------------------------------------------------
+# -- rule S9: the end of a client -------------------------------------------------------------------------------------
 
 
 def die_first(node: StoreNode, client: Client) -> None:
@@ -326,7 +326,7 @@ def test_s9_dying_client_takes_back_what_it_wrote_and_writes_nothing_new(node: S
     assert client.contains(message_id(3))
 
 
-# -- S7: confirms -----------------------------------------------------------------------------------------------------
+# -- rule S7: confirms ------------------------------------------------------------------------------------------------
 
 
 def test_s7_synced_means_written_and_synced(node: StoreNode) -> None:
@@ -388,7 +388,7 @@ def test_s7_failed_sync_freezes_the_horizon(tmp_path: Path, monkeypatch: pytest.
         assert node.wait_end() == 3  # a restart does not make the disk good
 
 
-# -- S8: roll ---------------------------------------------------------------------------------------------------------
+# -- rule S8: roll ----------------------------------------------------------------------------------------------------
 
 
 def fill(client: Client, first: int, count: int, size: int = 4000) -> None:
@@ -436,7 +436,7 @@ def test_s8_everything_removed_leaves_the_current_file_and_the_two_before_it(nod
     assert (node.get("messages"), node.get("valid_bytes")) == (0, 0)
 
 
-# -- S10: read --------------------------------------------------------------------------------------------------------
+# -- rule S10: read ---------------------------------------------------------------------------------------------------
 
 
 def test_s10_reads_go_on_while_the_server_is_dead(node: StoreNode) -> None:
@@ -496,7 +496,7 @@ def test_s10_index_is_cleaned_when_messages_come_and_go(node: StoreNode) -> None
     region.close()
 
 
-# -- S11: contains ----------------------------------------------------------------------------------------------------
+# -- rule S11: contains -----------------------------------------------------------------------------------------------
 
 
 def test_s11_contains_comes_after_the_removes_before_it(node: StoreNode) -> None:

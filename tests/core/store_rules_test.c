@@ -329,7 +329,7 @@ static void dies(uint32_t slot, uint64_t until) {
     wr_store_server_dying(r->server, 0, slot, 1, until);
 }
 
-/* W1 W2 W1 R1 T W3 R2 W2 R1 R2 R3 W4, and T comes early (the seed's example, rabbit_msg_store). */
+/* W1 W2 W1 R1 T W3 R2 W2 R1 R2 R3 W4, and T comes early (the example of rule S9, from RabbitMQ's rabbit_msg_store). */
 static void dying_client(bool early) {
     begin(0);
     put(0, 7, 1, 20, 1);

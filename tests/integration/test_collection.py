@@ -272,7 +272,7 @@ def test_a_store_server_killed_again_and_again(tmp_path: Path, seed: int) -> Non
 
 
 def test_ids_come_again_while_their_files_are_collected(tmp_path: Path) -> None:
-    """Few ids, removed and written again with other bytes (S12): never the old ones, over kills and restarts."""
+    """Few ids, removed and written again with other bytes (rule S12): never the old ones, over kills and restarts."""
     directory = tmp_path / "node"
     chance = random.Random(5)
     ids = [bytes([7] * 8) + n.to_bytes(8, "big") for n in range(40)]

@@ -1,9 +1,13 @@
-"""The house itself: leaks are found and blamed rightly, import directions are enforced, the machine's limits measured.
+"""The house itself: leaks are found and blamed rightly, import directions are enforced, the machine's limits measured,
+the rules are defined, held and cited rightly.
 
 Method: each kind of leak is made on purpose and looked for by the same functions as the fixtures use, with no grace;
-what another run leaves, or an older node of the same run, must be excused.
+what another run leaves, or an older node of the same run, must be excused. The rules are read from docs/rules.md, and
+looked for in all sources.
 """
 
+import ast
+import functools
 import json
 import mmap
 import os
@@ -326,3 +330,76 @@ def test_the_engine_writes_to_files_in_one_place_that_looks_at_what_was_written(
         for path in sorted((ROOT / "engine").glob("*.py"))
     }
     assert {name: n for name, n in found.items() if n} == WRITES_ALLOWED
+
+
+#: a rule of docs/rules.md, up to the next one; S: store, Q: queues, N: node, C: clients
+RULE = re.compile(r"^- \*\*([SQNC][0-9]+) .*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
+#: file::function of a test, file::rule of a model
+HOLDER = re.compile(r"`([\w/]+\.(?:py|c))::(\w+)`")
+#: what cites rules: their numbers behind the word, also over lines of a comment; the name of a test
+CITATION = re.compile(
+    r"\b[Rr]ules?[\s*#]+[SQNC][0-9]+\b(?:(?:,| and| to)[\s*#]+[SQNC][0-9]+\b)*|\bdef test_[sqnc][0-9]+(?=_)"
+)
+NUMBER = re.compile(r"[SQNC][0-9]+", re.IGNORECASE)
+#: N and C are not looked for without the word: C1 is a set of control characters, too
+UNCITED = re.compile(r"\b[SQ][0-9]{1,2}\b")
+
+
+def rules() -> dict[str, str]:
+    """Each rule of docs/rules.md with its text; a number that stands there twice is an error."""
+    found = list(RULE.finditer((ROOT / "docs/rules.md").read_text()))
+    numbers = [rule[1] for rule in found]
+    wanted = [f"{kind}{n + 1}" for kind in "SQNC" for n in range(sum(number[0] == kind for number in numbers))]
+    assert numbers == wanted, "the rules of a kind are numbered from 1 on, without a gap"
+    return {rule[1]: rule[0] for rule in found}
+
+
+@functools.cache
+def functions(path: Path) -> set[str]:
+    """The tests of a file: of Python what pytest calls so, of C what is defined and called; of a model its rules."""
+    text = path.read_text()
+    if path.suffix == ".c":
+        defined = re.findall(r"^(?:static )?void \*?(\w+)\(", text, re.MULTILINE)
+        return {name for name in defined if len(re.findall(rf"\b{name}\b", text)) > 1}
+    nodes = list(ast.walk(ast.parse(text)))
+    if path.is_relative_to(ROOT / "tools"):
+        fields = [node.body for node in nodes if isinstance(node, ast.ClassDef) and node.name == "Rules"]
+        return {ast.unparse(item.target) for body in fields for item in body if isinstance(item, ast.AnnAssign)}
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_rule_says_what_breaks_and_is_held_by_tests_that_exist() -> None:
+    wrong = []
+    for number, text in rules().items():
+        kinds = dict(re.findall(r"^  - (If broken|Tests|Models): (.*?)(?=^  - |\Z)", text, re.MULTILINE | re.DOTALL))
+        assert kinds.get("If broken"), f"{number} does not say what breaks"
+        for kind, folder in (("Tests", "tests"), ("Models", "tools")):
+            holders = HOLDER.findall(kinds.get(kind, ""))
+            assert holders or kind == "Models", f"{number} has no test"
+            assert len(holders) == kinds.get(kind, "").count("`") // 2, f"{number}: {kind} are `file::name`"
+            for file, name in holders:
+                path = ROOT / folder / file
+                if not path.is_file() or name not in functions(path):
+                    wrong.append(f"{number}: {folder}/{file}::{name}")
+    assert not wrong, "docs/rules.md names what is not there"
+
+
+def test_every_rule_that_is_cited_is_defined() -> None:
+    defined = rules()
+    files = [
+        path
+        for folder in ("engine", "ipc", "workers", "tools", "tests")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in (".py", ".pyi", ".c", ".h")
+    ]
+    cited: set[str] = set()
+    wrong = []
+    for path in files:
+        text = path.read_text()
+        numbers = {number.upper() for citation in CITATION.findall(text) for number in NUMBER.findall(citation)}
+        cited |= numbers
+        wrong += [f"{path.relative_to(ROOT)}: {number} is not defined" for number in sorted(numbers - defined.keys())]
+        bare = sorted(set(UNCITED.findall(CITATION.sub("", text))))
+        wrong += [f"{path.relative_to(ROOT)}: {number} is cited as `rule {number}`" for number in bare]
+    assert not wrong, "cite it as `rule S4`, and define it in docs/rules.md"
+    assert {f"S{n}" for n in range(1, 13)} <= cited, "citations are found"

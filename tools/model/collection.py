@@ -1,7 +1,7 @@
 """Model of the store's files: MESSAGE, ADD_REFERENCE, REMOVE frames, collection, deletion, replay by position.
 
 What is modelled (design note 003, sections 3 to 6, 9 and 12), for one id with payloads 0 and 1
-  server     writes (S5, S12), removes, rolls; deletes empty files: lock, drop of the entry, unlink, gone;
+  server     writes (rules S5, S12), removes, rolls; deletes empty files: lock, drop of the entry, unlink, gone;
              commits an output (rename), swings, retires, unlinks sources one by one
   collector  copies frame by frame, each decided against the index of that moment; answers; dies
   restart    everything in memory is lost; files are replayed in the order of their positions, the higher number wins
@@ -49,7 +49,7 @@ class Rules:
     pins: bool = True  #: a file with control frames stays while a file exists that they are for
     output_inherits_pins: bool = True  #: an output is pinned by what its sources were pinned by
     locked_never_gain: bool = True  #: an entry without references in a locked file is not revived
-    bytes_are_compared: bool = True  #: S12: an entry with other bytes is not revived
+    bytes_are_compared: bool = True  #: rule S12: an entry with other bytes is not revived
     provisional_is_compared: bool = True  #: before the resync other bytes wait, unless a client holds the entry
     resync_gate: bool = True  #: nothing is deleted or collected before the workers have resynced
     higher_number_wins: bool = True  #: of two files at one position the newer counts

@@ -1,7 +1,7 @@
 """Model of a dying client: what it had queued is masked from its death point on, and nobody else's reference suffers.
 
-What is modelled (design note 003, sections 8 and 12): the queue of the dying client D (the seed's sequence), its death
-message at any point, or lost; another client O that writes and removes some of the same ids; rolls, deletion or
+What is modelled (design note 003, sections 8 and 12): the queue of the dying client D (the example of rule S9), its
+death message at any point, or lost; another client O that writes and removes some of the same ids; rolls, deletion or
 collection of records without references, which keep their place or get a new one; kills of the
 server (the log is durable at once; `head` lags behind). Offsets are places in one log; a file is a run of places.
 
@@ -179,8 +179,8 @@ STANDARD = {
 
 #: larger ones
 DEEP = {
-    "the seed's sequence, O writes 3": DyingModel(),
-    "the seed's sequence, O writes and removes 1": DyingModel(others=("W1", "R1")),
+    "the example of rule S9, O writes 3": DyingModel(),
+    "the example of rule S9, O writes and removes 1": DyingModel(others=("W1", "R1")),
     "O writes three ids, two kills": DyingModel(
         others=("W3", "W1", "R1", "W2"), kills=2, queue=("W1", "W3", "R1", "R3", "W0", "T")
     ),
