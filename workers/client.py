@@ -306,7 +306,8 @@ class Attachment:
     def _lower_live_count(self) -> None:
         semaphore, self._semaphore = self._semaphore, None
         if semaphore is not None:
-            with contextlib.suppress(sysv_ipc.Error):  # the node went, and took it along
+            # The node went, and took it along; or the kernel refuses, and lowers it when this process ends.
+            with contextlib.suppress(sysv_ipc.Error, OSError):
                 semaphore.acquire(0)
 
     # -- regions of servers -------------------------------------------------------------------------------------

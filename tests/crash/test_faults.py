@@ -30,6 +30,7 @@ FOUND = (
     ("stop/store/mmap/sysv/ENOMEM/2/once/lift", 3992839190),  # a client whose segment was refused was taken for gone
     ("kill/store/unlink/store/EIO/6/ever/lift", 2270662113),  # a refused unlink, and no file was made any more
     ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
+    ("work/client/semop/sysv/ENOSPC/2/once/lift", 4070422107),  # close() raised a bare OSError
 )
 CASES, SECONDS = 30, 120.0  # a quiet machine needs 20
 
