@@ -69,6 +69,7 @@ class Lane:
         with contextlib.suppress(OSError):
             self.process.communicate(json.dumps({"do": "end"}) + "\n", timeout=60)
         self.errors.close()
+        self.ruler.close()
 
 
 @dataclass

@@ -127,6 +127,11 @@ class Shim:
             self._memory = mmap.mmap(file.fileno(), ctypes.sizeof(_Page))
         self._page = _Page.from_buffer(self._memory)
 
+    def close(self) -> None:
+        """Let go of the control file; nothing else works afterwards."""
+        del self._page
+        self._memory.close()
+
     @classmethod
     def current(cls) -> Shim:
         """That of a process which runs under it."""
