@@ -210,18 +210,22 @@ def test_control_characters_are_shown_and_do_nothing(directory: Path) -> None:
     declared = warren("queue", "declare", directory, "shown", "--argument", "dead_letter_exchange=", "--argument", key)
     warren("exchange", "declare", directory, "keys")
     warren("queue", "bind", directory, "shown", "keys", "one\x1b]0;two\x9b")
+    warren("queue", "declare", directory, "left\u202eright")
     try:
         listed, shown = warren("queue", "list", directory), warren("queue", "show", directory, "shown")
         node = attach(directory, name="me\x1b[2J")
         with node:
-            status = warren("status", directory)
-        for found in (declared, listed, shown, warren("exchange", "list", directory), status):
-            assert not set(found.stdout) & {"\x1b", "\x9b"}
+            status, inspected = warren("status", directory), warren("inspect", directory, "slots")
+        for found in (declared, listed, shown, warren("exchange", "list", directory), status, inspected):
+            assert not set(found.stdout) & {"\x1b", "\x9b", "\u202e"}
+        for found in (listed, status):
+            assert "left\\u202eright" in found.stdout
         assert "keys:one\\x1b]0;two\\x9b" in listed.stdout
         assert "dead_letter_routing_key = \\x1b[2J" in shown.stdout
         assert "me\\x1b[2J" in status.stdout
+        assert "me\\x1b[2J" in inspected.stdout
     finally:
-        warren("queue", "delete", directory, "shown")
+        warren("queue", "delete", directory, "shown", "left\u202eright")
         warren("exchange", "delete", directory, "keys")
 
 

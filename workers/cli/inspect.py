@@ -310,7 +310,7 @@ def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
         if isinstance(content, dict):
             console.print(f"[bold]{part}[/bold]")
             for name, value in content.items():
-                console.print(f"  {name:20} {'' if value is None else value}".rstrip(), markup=False)
+                console.print(f"  {name:20} {'' if value is None else output.escaped(value)}".rstrip(), markup=False)
         elif content:
             console.print(_table(part, content))
         else:
@@ -320,11 +320,13 @@ def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
 
 def _table(part: str, rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     columns = _COLUMNS.get(part) or tuple(rows[0])
     table = Table(title=part, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
+        cells = ("" if row[column] is None else output.escaped(row[column]) for column in columns)
+        table.add_row(*map(Text, cells))  # as text: what looks like markup of rich in a name is part of the name
     return table

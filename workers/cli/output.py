@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,6 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.names import CONTROL
 from warren.workers.launch import ERRORS_VARIABLE
 
 if TYPE_CHECKING:
@@ -129,9 +129,16 @@ def print_json(value: Any) -> None:
         raise BrokenPipeError from error  # without errno, or click ends the process with exit code 1
 
 
+#: what a terminal obeys, or shows as nothing: control and format characters (as U+202E, right to left), line ends
+_UNSHOWN = ("Cc", "Cf", "Zl", "Zp", "Cs")
+
+
 def escaped(text: object) -> str:
-    """Text of others for a terminal: control characters are shown as \\x1b and the like, and do nothing."""
-    return CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text))
+    """Text of others for a terminal: control and format characters are shown as \\x1b, \\u202e and do nothing."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(ascii(c)[1:-1] if unicodedata.category(c) in _UNSHOWN else c for c in shown)
 
 
 def waiting(what: str) -> None:
@@ -159,7 +166,7 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None
     """A table of any length, each row on one line however long that is: rich needs a second for a thousand rows."""
     from rich.cells import cell_len
 
-    lines = [[column.name for column in columns], *rows]
+    lines = [[column.name for column in columns], *(list(map(escaped, row)) for row in rows)]
     widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
     try:
         for line in lines:
@@ -184,7 +191,9 @@ def table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) 
             column.name, justify="right" if column.right else "left", overflow="ellipsis" if number else "fold"
         )
     for row in rows:
-        made.add_row(*map(Text, row))  # as text: what looks like markup of rich in a name is part of the name
+        made.add_row(
+            *(Text(escaped(cell)) for cell in row)
+        )  # as text: what looks like markup of rich in a name is part of the name
     return made
 
 
