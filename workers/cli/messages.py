@@ -34,8 +34,8 @@ BATCH = 1000
     help="What a confirm means; default: by the queue.",
 )
 @click.option("--priority", type=click.IntRange(0, 9), default=0, help="Priority, 0 to 9.")
-@click.option("--ttl", type=click.FloatRange(min=0), help="They expire after so many seconds.")
-@click.option("--delay", type=click.FloatRange(min=0), help="Nobody gets them for so many seconds.")
+@click.option("--ttl", type=output.Seconds(min=0), help="They expire after so many seconds.")
+@click.option("--delay", type=output.Seconds(min=0), help="Nobody gets them for so many seconds.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be given several times.")
 @click.option("--transient", is_flag=True, help="Keep them in memory only, also in a durable queue.")
 @click.option("--mandatory", is_flag=True, help="With --exchange: fail when no queue gets them.")
@@ -112,7 +112,7 @@ def _take(bodies: Iterator[bytes]) -> list[bytes]:
 @DIRECTORY
 @click.argument("queue")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--timeout", type=click.FloatRange(min=0), help="End when no message came for so many seconds.")
+@click.option("--timeout", type=output.Seconds(min=0), help="End when no message came for so many seconds.")
 @click.option("--no-ack", is_flag=True, help="Only look: the messages go back to the queue, marked redelivered.")
 @click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
 def consume(directory: str, queue: str, count: int | None, timeout: float | None, no_ack: bool, style: str) -> int:

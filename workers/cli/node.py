@@ -35,14 +35,14 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
 )
-@click.option("--idle-exit", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long without clients.")
+@click.option("--idle-exit", type=output.Seconds(min=0), metavar="SECONDS", help="End after so long without clients.")
 @click.option(
     "--adopt", is_flag=True, help="Be content when a node runs already; take over what a dead supervisor left."
 )
 @click.option("--successor", is_flag=True, hidden=True)
 @click.option("--starting", type=int, default=-1, hidden=True)  # descriptor of the lock of launch.start_successor
 @click.option(
-    "--stop-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Longest drain, seconds."
+    "--stop-timeout", type=output.Seconds(min=0), default=30.0, show_default=True, help="Longest drain, seconds."
 )
 @click.option("--quiet", is_flag=True, help="Print nothing when the node is up.")
 @click.option(
@@ -181,7 +181,7 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
 @DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON, with all queues (docs/operations.md).")
 @click.option("--all", "everything", is_flag=True, help=f"Show all queues and clients, not only {output.ROWS} of each.")
-@click.option("--timeout", type=float, default=10.0, show_default=True)
+@click.option("--timeout", type=output.Seconds(min=0), default=10.0, show_default=True)
 def status(directory: str, as_json: bool, everything: bool, timeout: float) -> int:
     """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs.
 
@@ -209,7 +209,11 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
 @click.command()
 @DIRECTORY
 @click.option(
-    "--timeout", type=float, default=60.0, show_default=True, help="How long to wait until it has stopped; exit code 4."
+    "--timeout",
+    type=output.Seconds(min=0),
+    default=60.0,
+    show_default=True,
+    help="How long to wait until it has stopped; exit code 4.",
 )
 @click.option("--force", is_flag=True, help="Kill the servers instead of letting them finish; what is confirmed stays.")
 @click.option("--json", "as_json", is_flag=True)
@@ -252,9 +256,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
 
 @click.command()
 @DIRECTORY
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks."
-)
+@click.option("--interval", type=output.Seconds(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each look.")
 def top(directory: str, interval: float, count: int | None, as_json: bool) -> int:

@@ -6,6 +6,7 @@ Exit codes: 0 well; 1 an error; 2 wrong usage, or the directory is in use; 3 no 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import traceback
@@ -59,6 +60,16 @@ def exit_code(error: Error) -> int:
     if isinstance(error, (TimedOut, QueueEmpty)):
         return EXIT_TIMEOUT
     return EXIT_ERROR
+
+
+class Seconds(click.FloatRange):
+    """Type of an option: seconds, at least `min`, and a number that ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return found
 
 
 def open_streams() -> None:
