@@ -615,10 +615,16 @@ class StoreFace:
         """
 
     def read(self, id: bytes, /) -> bytes | None:
-        """The body of a message, None when there is none. Raises StoreError for a damaged one."""
+        """The body of a message, None when there is none. Raises StoreError for a damaged one.
+
+        Reading asks nobody: just after remove() the body may still be found; barrier() waits until it is gone.
+        """
 
     def read_many(self, ids: Iterable[bytes] | Buffer, /) -> list[bytes | None]:
-        """The bodies of many messages, None for each that is not there. Raises StoreError for a damaged one."""
+        """The bodies of many messages, None for each that is not there. Raises StoreError for a damaged one.
+
+        As read: just after remove() bodies may still be found; barrier() waits until they are gone.
+        """
 
     def remove(self, ids: Iterable[bytes] | Buffer, timeout: float | None = None) -> int:
         """Take one reference of each id away; returns how many of the writes were eliminated before they were stored.

@@ -172,6 +172,10 @@ class NotYet(Error, NotImplementedError):
     """Planned, and not part of this version."""
 
 
+for _class in [found for found in globals().values() if isinstance(found, type) and issubclass(found, Error)]:
+    _class.__module__ = "warren"  # the name that its users know, in tracebacks and in pickles
+del _class
+
 #: exit code of a process that must not be restarted (bad directory, newer format, ...)
 EXIT_DO_NOT_RESTART = 3
 #: exit code of a server that found no space on the disk when it started: it is started again until there is some

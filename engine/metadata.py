@@ -165,6 +165,13 @@ def options_each(
     return [options(first, life, later, id, kept, now) for first, life, later, id, kept in rows]
 
 
+def any_kept(persistent: object) -> bool:
+    """Whether any of many messages is kept on disk, `persistent` being one for all or one for each. `options_each`
+    refuses what is neither.
+    """
+    return any(persistent) if isinstance(persistent, (list, tuple)) else bool(persistent)
+
+
 def each(value: Any, count: int, what: str) -> Sequence[Any]:
     """`value` for each of `count` messages: itself, or the elements of a list or tuple. Raises UsageError."""
     if not isinstance(value, (list, tuple)):

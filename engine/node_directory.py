@@ -93,6 +93,28 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
+def _absolute(path: object) -> Path:
+    """The whole path of what a caller gave as a directory. Raises UsageError for what is no path."""
+    try:
+        given = os.fspath(path)  # type: ignore[call-overload]  # what is no path is what this is for
+    except TypeError as error:
+        raise UsageError(f"a data directory is given as a str or a pathlib.Path, not {type(path).__name__}") from error
+    if not isinstance(given, str):
+        raise UsageError("a data directory is given as a str or a pathlib.Path, not bytes: os.fsdecode makes a str")
+    if "\0" in given:
+        raise UsageError(f"{given!r} is no path of a data directory: it has a NUL character; remove it")
+    try:
+        os.fsencode(given)
+        return Path(os.path.abspath(os.path.expanduser(given)))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{given!r} is no path of a data directory: {error.reason}") from error
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{given!r} cannot be found from here: the current directory was removed; go to another one, or give the "
+            "whole path"
+        ) from error
+
+
 def open_directory(path: Path | str) -> int:
     """A descriptor of a directory. While it is open, no other directory has its place. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -117,7 +139,7 @@ class NodeDirectory:
     """A data directory. Reading needs nothing; changing needs `lock()`."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(os.path.abspath(os.path.expanduser(path)))
+        self.path = _absolute(path)
         self._lock: int | None = None
 
     # -- layout -------------------------------------------------------------------------------------------------
@@ -449,7 +471,7 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
             raise UsageError(f"there is no setting {name!r}; the settings are {', '.join(types)}")
         try:
             converted[name] = msgspec.convert(value, type=types[name], strict=False)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:
             wanted = "a whole number" if types[name] is int else "a number"
             raise UsageError(f"setting {name} must be {wanted}, not {value!r}") from error
     return msgspec.structs.replace(settings, **converted)

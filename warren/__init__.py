@@ -7,7 +7,8 @@
         message = orders.get(timeout=1.0)
         message.ack()
 
-`warren.attach` only attaches. Errors derive from `warren.Error` and say what to do: see `warren.engine.errors`.
+`warren.attach` only attaches. Errors derive from `warren.Error` and say what to do; their tree stands
+in `warren.engine.errors`.
 """
 
 from importlib import import_module

@@ -70,6 +70,7 @@ from warren.ipc.layout import (
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
 from warren.workers import alarms
+from warren.workers.arguments import checked_client_name, checked_exchange
 from warren.workers.control import ControlClient
 from warren.workers.tie import described, elsewhere
 
@@ -131,18 +132,18 @@ def checked_timeout(call_timeout: float | None) -> float | None:
 
 def _is_seconds(value: object) -> bool:
     try:
-        return isinstance(value, (int, float)) and float(value) >= 0
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value) >= 0
     except OverflowError:
         return False
 
 
-def checked_seconds(timeout: float | None, *, endless: bool = True) -> None:
+def checked_seconds(timeout: float | None, *, endless: bool = True, what: str = "timeout") -> None:
     """Raises UsageError for a `timeout` that is no time; without `endless` None is none."""
     if timeout is None and endless:
         return
     if not _is_seconds(timeout):
         kinds = "None or a non-negative number of seconds" if endless else "a non-negative number of seconds"
-        raise UsageError(f"timeout must be {kinds}, not {timeout!r}")
+        raise UsageError(f"{what} must be {kinds}, not {timeout!r}")
 
 
 def level_of(durability: object, durable: bool, what: str) -> int:
@@ -494,7 +495,7 @@ class Client:
         checked_seconds(timeout, endless=False)
         self.call_timeout = checked_timeout(call_timeout)
         self.directory = NodeDirectory(directory)
-        self.name = name or _default_name()
+        self.name = checked_client_name(name) or _default_name()
         self.closed = False
         self.pid = os.getpid()
         self._lock = threading.RLock()
@@ -827,11 +828,15 @@ class Client:
         """
         self.router()
         routes = self._routes
-        known = routes.get(exchange)
-        found = known.get(routing_key) if known is not None else None
+        try:
+            known = routes.get(exchange)
+            found = known.get(routing_key) if known is not None else None
+        except TypeError:  # it cannot be looked for, and is no name
+            found = None
         return found if found is not None else self._find_route(exchange, routing_key, headers)
 
     def _find_route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None) -> Route:
+        checked_exchange(exchange)
         check_routing_key(routing_key)
         with self._lock:  # nobody follows the catalog meanwhile
             router = self.router()

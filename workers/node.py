@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -26,6 +27,13 @@ from warren.engine.names import check_name, check_routing_key
 from warren.engine.node_directory import NodeDirectory, changed_settings
 from warren.engine.queue_arguments import QueueArguments
 from warren.workers import waiter  # noqa: F401 - gives Confirm its callbacks
+from warren.workers.arguments import (
+    checked_client_name,
+    checked_count,
+    checked_exchange,
+    checked_mapping,
+    listed,
+)
 from warren.workers.client import CALL_TIMEOUT_S, Client, Route, checked_seconds, checked_timeout, level_of
 from warren.workers.launch import launch
 from warren.workers.queue_face import WorkQueue
@@ -128,9 +136,10 @@ class Node:
         'msgpack', or an object with dumps and loads or encode and decode (None: items are bytes). What unpickles trusts
         whoever may put.
         """
-        if maxsize > 0:
-            arguments |= {"max_length": maxsize, "overflow": "reject-publish"}
-        return WorkQueue(self.queue(name, durable, **arguments), max(maxsize, 0), serializer)
+        most = checked_count(maxsize, "maxsize", -sys.maxsize)  # any below 1 is no limit, as in queue.Queue
+        if most > 0:
+            arguments |= {"max_length": most, "overflow": "reject-publish"}
+        return WorkQueue(self.queue(name, durable, **arguments), max(most, 0), serializer)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
@@ -146,7 +155,7 @@ class Node:
         Each is a name, or a mapping with `name` and what differs from the rest: `durable`, `arguments`. It costs one
         request and one sync; `queue(name)` then opens any of them without asking. Raises what `queue` raises.
         """
-        wanted = [_specification(item, bool(durable), arguments) for item in queues]
+        wanted = [_specification(item, bool(durable), arguments) for item in listed(queues, "queues")]
         known = self._client.router().catalog.queues
         epoch = self._client.epoch
         missing = [
@@ -165,9 +174,9 @@ class Node:
         """Delete many queues in one change: all of them or, when one is refused, none. Raises what `delete_queue`
         raises.
         """
-        listed = [check_name(name) for name in names]
-        if listed:
-            self._client.declare("delete_queues", names=listed)
+        checked = [check_name(name) for name in listed(names, "names")]
+        if checked:
+            self._client.declare("delete_queues", names=checked)
             self._client.router()
 
     def queues(self) -> list[str]:
@@ -185,7 +194,9 @@ class Node:
         """
         if type not in EXCHANGE_TYPES:
             raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
-        found = self._client.router().catalog.exchanges.get(name)
+        if alternate is not None:
+            checked_exchange(alternate)
+        found = self._client.router().catalog.exchanges.get(checked_exchange(name))
         if found is None or (found.type, found.durable, found.alternate) != (type, durable, alternate):
             if found is None:
                 check_name(name, "exchange")
@@ -193,7 +204,7 @@ class Node:
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange and its bindings. Raises ExchangeNotFound."""
-        self._client.control("delete_exchange", name=name)
+        self._client.control("delete_exchange", name=checked_exchange(name))
 
     def bind(
         self,
@@ -208,10 +219,7 @@ class Node:
         `arguments` are for a headers exchange: what the headers of a message must have (None: whatever value), and
         `x-match`: "all" (default), "any", "all-with-x", "any-with-x".
         """
-        check_routing_key(routing_key)
-        self._client.declare(
-            "bind", queue=_name(queue), exchange=exchange, routing_key=routing_key, arguments=_mapping(arguments)
-        )
+        self._client.declare("bind", **_binding((queue, exchange, routing_key, arguments)))
 
     def unbind(
         self,
@@ -221,9 +229,7 @@ class Node:
         arguments: Mapping[str, Any] | None = None,
     ) -> bool:
         """Remove the binding with this routing key and these arguments; False when there was none."""
-        answer = self._client.declare(
-            "unbind", queue=_name(queue), exchange=exchange, routing_key=routing_key, arguments=_mapping(arguments)
-        )
+        answer = self._client.declare("unbind", **_binding((queue, exchange, routing_key, arguments)))
         return bool(answer["removed"])
 
     def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
@@ -231,13 +237,13 @@ class Node:
 
         Each is (queue, exchange), (queue, exchange, routing key) or (queue, exchange, routing key, arguments).
         """
-        listed = [_binding(item) for item in bindings]
-        return int(self._client.declare("bind_many", bindings=listed)["new"]) if listed else 0
+        wanted = [_binding(item) for item in listed(bindings, "bindings")]
+        return int(self._client.declare("bind_many", bindings=wanted)["new"]) if wanted else 0
 
     def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
         """Remove bindings in one change, given as for `bind_many`; returns how many there were."""
-        listed = [_binding(item) for item in bindings]
-        return int(self._client.declare("unbind_many", bindings=listed)["removed"]) if listed else 0
+        wanted = [_binding(item) for item in listed(bindings, "bindings")]
+        return int(self._client.declare("unbind_many", bindings=wanted)["removed"]) if wanted else 0
 
     def publish(
         self,
@@ -304,13 +310,13 @@ class Node:
         Other values: one for all, or a list or tuple with one for each. QueueFull: `refused` says which were refused.
         """
         client = self._client
-        listed = bodies if isinstance(bodies, (list, tuple)) else list(bodies)
-        count = len(listed)
-        keys = [routing_key] * count if routing_keys is None else routing_keys
+        many = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
+        count = len(many)
+        keys = [routing_key] * count if routing_keys is None else listed(routing_keys, "routing_keys")
         if len(keys) != count:
             raise UsageError(f"routing_keys: {len(keys)} for {count} bodies")
         options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
-        kept = persistent if isinstance(persistent, bool) else any(persistent)
+        kept = persistent if isinstance(persistent, bool) else metadata.any_kept(persistent)
         each = metadata.each(headers, count, "headers")
         same = routing_keys is None and (headers is None or isinstance(headers, Mapping))
         plain = properties is None and message_id is None
@@ -325,7 +331,7 @@ class Node:
         find = client.mandatory_route if mandatory else client.route
         while True:
             if same or exchange not in client.router().by_headers:
-                known = {key: find(exchange, key, each[0]) for key in set(keys)} if listed else {}
+                known = {key: find(exchange, key, each[0]) for key in _distinct(keys)} if many else {}
                 routes = [known[key] for key in (keys[:1] if same else keys)]
             else:
                 routes = [find(exchange, key, own) for key, own in zip(keys, each, strict=True)]
@@ -337,7 +343,7 @@ class Node:
                 meta = [metadata.encode(exchange, *row) for row in others]
             core = (routes[0].core if routes else []) if same else [route.core for route in routes]
             try:
-                return client.core.publish_many(core, listed, level, meta, timeout, wait, options)
+                return client.core.publish_many(core, many, level, meta, timeout, wait, options)
             except SessionLost as lost:
                 timeout = time_left(lost, timeout)
 
@@ -372,7 +378,7 @@ def _specification(item: str | Mapping[str, Any], durable: bool, arguments: dict
     return {
         "name": check_name(item.get("name")),
         "durable": bool(item.get("durable", durable)),
-        "arguments": arguments | _mapping(item.get("arguments")),
+        "arguments": arguments | checked_mapping(item.get("arguments")),
     }
 
 
@@ -384,9 +390,9 @@ def _binding(item: object) -> dict[str, Any]:
     queue, exchange, *rest = item
     return {
         "queue": _name(queue),
-        "exchange": exchange,
+        "exchange": checked_exchange(exchange),
         "routing_key": check_routing_key(rest[0]) if rest else "",
-        "arguments": _mapping(rest[1] if len(rest) > 1 else None),
+        "arguments": checked_mapping(rest[1] if len(rest) > 1 else None),
     }
 
 
@@ -404,10 +410,11 @@ def _is_declared(declaration: QueueDeclaration, durable: bool, arguments: dict[s
     )
 
 
-def _mapping(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    if arguments is not None and not isinstance(arguments, Mapping):
-        raise UsageError(f"binding arguments must be a mapping, not {type(arguments).__name__}")
-    return dict(arguments or {})
+def _distinct(keys: Sequence[str]) -> set[str]:
+    try:
+        return set(keys)
+    except TypeError:  # one of them is no str
+        return {check_routing_key(key) for key in keys}
 
 
 def _level(durability: str | None, routes: Iterable[Route], persistent: bool) -> int:
@@ -452,7 +459,9 @@ def open(
     """
     target = NodeDirectory(directory)
     checked_seconds(timeout, endless=False)
+    checked_seconds(idle_exit, what="idle_exit")
     checked_timeout(call_timeout)
+    checked_client_name(name)
     if settings:
         changed_settings(Settings(), settings)
     deadline = time.monotonic() + timeout

@@ -274,7 +274,10 @@ class WorkQueue(Generic[T]):
 
     def close(self) -> None:
         """Give back what this process got and is not done with, items that it could not read, and what was delivered
-        ahead, in order.
+        ahead, in order: others get them, marked redelivered.
+
+        It waits for no item to be done (that is join()), and deletes nothing; other threads that wait in get() go on.
+        The work queue can be used again after it. task_done() for what was given back is one too many.
         """
         with self._lock:
             undone = self._mine()

@@ -24,9 +24,10 @@ import msgspec
 from warren.engine import _core, metadata
 from warren.engine._core import Confirm, SessionLost
 from warren.engine.catalog import QueueDeclaration
-from warren.engine.errors import QueueEmpty, QueueFull, QueueNotFound, UsageError
-from warren.engine.names import check_name
+from warren.engine.errors import QueueEmpty, QueueFull, QueueNotFound
+from warren.engine.names import check_name, check_routing_key
 from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
+from warren.workers.arguments import checked_count, checked_exchange, checked_mapping, listed
 from warren.workers.client import checked_seconds, level_of
 
 if TYPE_CHECKING:
@@ -237,8 +238,8 @@ class Queue:
         sent. QueueFull: `refused` says which were refused (by number, from 0); the others are stored.
         """
         if not isinstance(bodies, (list, tuple)):
-            bodies = _listed(bodies)
-        kept = persistent if isinstance(persistent, bool) else any(persistent)
+            bodies = listed(bodies, "bodies")
+        kept = persistent if isinstance(persistent, bool) else metadata.any_kept(persistent)
         level = level_of(durability, self.durable and kept, self._what if kept else _NOT_KEPT)
         count = len(bodies)
         options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
@@ -321,6 +322,8 @@ class Queue:
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
         """Iterate over messages, at most `prefetch` unacked at a time; ends when none came for `timeout` seconds.
 
+        While `prefetch` messages are unacked none comes, however many are ready: then it ends at its timeout as with an
+        empty queue (without one it waits for ever). Ack as you go, or give a larger prefetch.
         When the iterator is left, what was delivered and not handed out returns to the queue.
         """
         return self._consume(prefetch, timeout)
@@ -419,7 +422,7 @@ class Queue:
 
     def browse(self, max: int = 100) -> list[Message]:
         """The first `max` ready messages, without taking them. They cannot be acked."""
-        return list(self._browse(max))
+        return list(self._browse(checked_count(max, "max", 0)))
 
     def _browse(self, max: int) -> Iterator[Message]:
         if not self._handle.usable:
@@ -440,10 +443,11 @@ class Queue:
         """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them."""
         from warren.workers.arrow import Batches
 
+        most, bytes_most = checked_count(max, "max", 0), checked_count(max_bytes, "max_bytes")
         if not self._handle.usable:
             self._renew()
         batches = Batches(self._client, self, self._declaration, ready_only=True)
-        return batches.read(0, UNLIMITED, rows_max=max, bytes_max=max_bytes)
+        return batches.read(0, UNLIMITED, rows_max=most, bytes_max=bytes_most)
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -473,13 +477,19 @@ class Queue:
 
         Raises ExchangeNotFound, UsageError.
         """
-        fields = {"exchange": exchange, "routing_key": routing_key, "arguments": dict(arguments or {})}
-        self._client.declare("bind", queue=self.name, **fields)
+        self._client.declare("bind", **self._binding(exchange, routing_key, arguments))
 
     def unbind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> bool:
         """Remove the binding with this routing key and these arguments; False when there was none."""
-        fields = {"exchange": exchange, "routing_key": routing_key, "arguments": dict(arguments or {})}
-        return bool(self._client.declare("unbind", queue=self.name, **fields)["removed"])
+        return bool(self._client.declare("unbind", **self._binding(exchange, routing_key, arguments))["removed"])
+
+    def _binding(self, exchange: str, routing_key: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {
+            "queue": self.name,
+            "exchange": checked_exchange(exchange),
+            "routing_key": check_routing_key(routing_key),
+            "arguments": checked_mapping(arguments),
+        }
 
 
 _queues: weakref.WeakSet[Queue] = weakref.WeakSet()
@@ -521,9 +531,10 @@ class Subscription:
 
         Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
-        if max_messages < 1 or max_bytes < 1:
-            raise UsageError("max_messages and max_bytes must be at least 1")
-        most = {"max_messages": min(max_messages, UNLIMITED), "max_bytes": min(max_bytes, UNLIMITED)}
+        most = {
+            "max_messages": min(checked_count(max_messages, "max_messages"), UNLIMITED),
+            "max_bytes": min(checked_count(max_bytes, "max_bytes"), UNLIMITED),
+        }
         answer = self._ask("claim", lambda claims: _both(claims) | most)
         return int(answer["start"]), int(answer["end"])
 
@@ -538,6 +549,7 @@ class Subscription:
 
     def read(self, start: int, end: int) -> list[Message]:
         """The claimed messages [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
         read: list[Message] = []
         at = start
         while 0 <= at < end:
@@ -550,12 +562,15 @@ class Subscription:
         """The same as an Arrow batch (warren.workers.arrow) of about `max_bytes` of bodies, at least one message."""
         from warren.workers.arrow import Batches
 
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
+        most = checked_count(max_bytes, "max_bytes")
         batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)
-        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=max_bytes), None) or batches.empty()
+        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=most), None) or batches.empty()
 
     def ack(self, upto: int) -> int:
         """Done with every claim below `upto`; returns how many that were."""
-        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": upto})["count"])
+        below = min(checked_count(upto, "upto", 0), UNLIMITED)
+        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": below})["count"])
 
     def release(self) -> int:
         """A reader begins anew: returns the lowest claim not acked. Claims keep their numbers and their order."""
@@ -656,12 +671,3 @@ def time_left(lost: SessionLost, timeout: float | None) -> float | None:
     """
     deadline = getattr(lost, "deadline", None)
     return timeout if not timeout or deadline is None else max(1e-6, deadline - time.monotonic())
-
-
-def _listed(bodies: Iterable[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:
-    if isinstance(bodies, (bytes, bytearray, memoryview, str)):
-        raise UsageError("put_many takes many bodies: give a list, or use put for one")
-    try:
-        return list(bodies)
-    except TypeError as error:
-        raise UsageError(f"bodies must be an iterable of bodies: {error}") from error

@@ -40,6 +40,14 @@ int wr_raise(const char *name, const char *format, ...) {
     return -1;
 }
 
+PyObject *wr_listed(PyObject *given, const char *what) {
+    if (!Py_TYPE(given)->tp_iter && !PySequence_Check(given)) {
+        wr_raise("UsageError", "%s must be a list or another iterable, not %s", what, Py_TYPE(given)->tp_name);
+        return NULL;
+    }
+    return PySequence_Fast(given, what);
+}
+
 int wr_raise_errno(int error, const char *doing) {
     PyObject *module = PyImport_ImportModule("warren.engine.atomic_file");
     PyObject *told = module ? PyObject_CallMethod(module, "explain_errno", "is", error, doing) : NULL;
@@ -72,7 +80,7 @@ int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *
     *deadline = 0;
     *zero = false;
     if (timeout == Py_None) return 0;
-    double seconds = PyFloat_AsDouble(timeout);
+    double seconds = PyBool_Check(timeout) ? -2.0 : PyFloat_AsDouble(timeout);
     if (seconds == -1.0 && PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
         PyErr_Clear();
@@ -685,7 +693,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
     if (!each && meta_of(meta, &plan.meta, &plan.meta_length)) return NULL;
     bool extras_each = options && options != Py_None && !PyTuple_CheckExact(options);
     if (!extras_each && extras_of(options, &plan.extras)) return NULL;
-    list = PySequence_Fast(bodies, "bodies must be a sequence or an iterable");
+    list = wr_listed(bodies, "bodies");
     if (list && extras_each) plan.options = PySequence_Fast(options, "options must be one per body");
     if (list && each) plan.metas = PySequence_Fast(meta, "headers must be one per body");
     if (list && !route) plan.routes = PySequence_Fast(routes, "routes must be one per body");

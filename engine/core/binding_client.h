@@ -140,6 +140,8 @@ int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose);
 int wr_hook(ClientObject *c, int code, uint32_t server, const char *what);
 /* Raise a class of warren.engine.errors. Returns -1. */
 int wr_raise(const char *name, const char *format, ...);
+/* A list or tuple of what was given, as PySequence_Fast; UsageError for what is no iterable. */
+PyObject *wr_listed(PyObject *given, const char *what);
 /* Raise what warren.engine.atomic_file.explain makes of an errno. Returns -1. */
 int wr_raise_errno(int error, const char *doing);
 

@@ -630,7 +630,7 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
     if (given != 2 && given != 3) return PyErr_Format(PyExc_TypeError, "arguments: max, timeout, ahead=True");
     bool exact = h->exact || (given == 3 && args[2] == Py_False);
     int over = 0;
-    long most = PyLong_Check(args[0]) ? PyLong_AsLongAndOverflow(args[0], &over) : 0;
+    long most = PyLong_Check(args[0]) && !PyBool_Check(args[0]) ? PyLong_AsLongAndOverflow(args[0], &over) : 0;
     if (most < 1) { /* -1 if it is over */
         wr_raise("UsageError", "max must be a whole number from 1 to %ld, not %R", LONG_MAX, args[0]);
         return NULL;
@@ -709,7 +709,7 @@ void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
 static PyObject *handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
     int over = 0; /* then it is -1 */
-    long prefetch = PyLong_Check(argument) ? PyLong_AsLongAndOverflow(argument, &over) : 0;
+    long prefetch = PyLong_Check(argument) && !PyBool_Check(argument) ? PyLong_AsLongAndOverflow(argument, &over) : 0;
     if (enter(h) || register_consumer(h)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots;
     if (prefetch < 1 || prefetch > (long)slots) {
@@ -939,7 +939,7 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
     uint8_t code = args[1] == Py_True ? WR_OP_ACK : WR_OP_NACK;
     uint8_t flags = code == WR_OP_NACK && args[2] == Py_True ? WR_FLAG_REQUEUE : 0;
     if (flags && given == 4 && args[3] == Py_True) flags |= WR_FLAG_UNSEEN;
-    PyObject *list = PySequence_Fast(args[0], "messages must be a sequence");
+    PyObject *list = wr_listed(args[0], "messages");
     if (!list) return NULL;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
     for (Py_ssize_t i = 0; i < n; i++) {

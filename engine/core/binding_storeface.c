@@ -316,7 +316,7 @@ int wr_ids_take(PyObject *object, wr_ids *ids) {
         }
         ids->flat = ids->buffer.buf;
         return 0;
-    } else if (!(ids->list = PySequence_List(object))) {
+    } else if (!(ids->list = wr_listed(object, "ids"))) {
         return -1;
     }
     return 0;

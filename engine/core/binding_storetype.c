@@ -153,7 +153,7 @@ static PyObject *face_write_many(PyObject *op, PyObject *const *args, Py_ssize_t
     if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || flag_from(a[3], &wait) ||
         deadline_from(a[4], wait, &deadline) || wr_ids_take(a[0], &ids))
         return NULL;
-    PyObject *bodies = PySequence_Fast(a[1], "bodies must be a sequence or an iterable");
+    PyObject *bodies = wr_listed(a[1], "bodies");
     ClientObject *c;
     do {
         if (!bodies || !(c = core_of(self))) break;
@@ -240,10 +240,9 @@ static PyObject *face_new_id(PyObject *op, PyObject *unused) {
 
 static PyObject *face_new_ids(PyObject *op, PyObject *count) {
     FaceObject *self = (FaceObject *)op;
-    Py_ssize_t n = PyNumber_AsSsize_t(count, PyExc_OverflowError);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    if (n < 0) {
-        wr_raise("UsageError", "a number of ids from 0 on, not %zd", n);
+    Py_ssize_t n = PyIndex_Check(count) && !PyBool_Check(count) ? PyNumber_AsSsize_t(count, NULL) : -1; /* cut to the largest */
+    if (n < 0 || n == PY_SSIZE_T_MAX) {
+        if (!PyErr_Occurred()) wr_raise("UsageError", "count must be a whole number from 0 on, not %R", count);
         return NULL;
     }
     ClientObject *c = core_of(self);
@@ -315,9 +314,11 @@ static PyMethodDef face_methods[] = {
          "Write many messages in order; one Confirm for all of them. `ids`: a sequence, or one buffer of 16 bytes each.\n\n"
          "Ids that count up (new_ids) go as batches, which cost a fraction. Raises as write does; a wrong id or body refuses all."),
     {"read", face_read, METH_O,
-     "read(id)\n--\n\nThe body of a message, None when there is none. Raises StoreError for a damaged one."},
+     "read(id)\n--\n\nThe body of a message, None when there is none. Raises StoreError for a damaged one.\n\n"
+     "Reading asks nobody: just after remove() the body may still be found; barrier() waits until it is gone."},
     {"read_many", face_read_many, METH_O,
-     "read_many(ids)\n--\n\nThe bodies of many messages, None for each that is not there. Raises StoreError for a damaged one."},
+     "read_many(ids)\n--\n\nThe bodies of many messages, None for each that is not there. Raises StoreError for a damaged one.\n\n"
+     "As read: just after remove() bodies may still be found; barrier() waits until they are gone."},
     FAST("remove", face_remove,
          "remove(ids, timeout=None)\n--\n\n"
          "Take one reference of each id away; returns how many of the writes were eliminated before they were stored.\n\n"

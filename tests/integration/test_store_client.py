@@ -105,7 +105,7 @@ def test_what_is_wrong_refuses_the_whole_batch(store: warren.Store) -> None:
         with pytest.raises(warren.UsageError):
             store.write_many(some, many)  # type: ignore[arg-type]
     for some, many in ((5, bodies), (ids, 5)):
-        with pytest.raises(TypeError):
+        with pytest.raises(warren.UsageError, match="must be a list"):
             store.write_many(some, many)  # type: ignore[arg-type]
     for durability in ("sync", 1, b"none"):
         with pytest.raises(warren.UsageError):

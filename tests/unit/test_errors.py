@@ -5,6 +5,9 @@ Method: the classes are taken from the module itself, so that a new one is misse
 
 import pickle
 import re
+import subprocess
+import sys
+import traceback
 
 import pytest
 
@@ -57,3 +60,28 @@ def test_every_error_comes_whole_through_pickle_and_by_its_name(name: str) -> No
     assert type(made) is CLASSES[name]
     again = pickle.loads(pickle.dumps(made))
     assert (type(again), str(again)) == (type(made), str(made))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_tracebacks_and_pickles_have_the_public_name(name: str) -> None:
+    made = (
+        CLASSES[name]("file", 12, "a frame", "nothing") if name == "CorruptRecord" else CLASSES[name]("what happened")
+    )
+    assert traceback.format_exception_only(made)[0].startswith(f"warren.{name}: ")
+    assert b"engine" not in pickle.dumps(made)
+
+
+def test_another_process_reads_a_pickled_error_before_it_has_imported_anything() -> None:
+    """A child of a pool has not imported warren when the error comes."""
+    program = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
+    given = pickle.dumps(warren.QueueNotFound("gone"))
+    ended = subprocess.run([sys.executable, "-c", program], input=given, capture_output=True, check=True)
+    assert ended.stdout.decode().strip() == "QueueNotFound('gone')"
+
+
+def test_the_error_of_the_spark_face_has_its_public_name() -> None:
+    import warren.spark
+
+    made = warren.spark.JavaMissing("none")
+    assert traceback.format_exception_only(made) == ["warren.spark.JavaMissing: none\n"]
+    assert type(pickle.loads(pickle.dumps(made))) is warren.spark.JavaMissing

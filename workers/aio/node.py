@@ -26,6 +26,7 @@ from warren.workers import node as nodes
 from warren.workers import waiter
 from warren.workers.aio.base import META, Body, deadline_of, is_late, run_blocking, size_of, time_left
 from warren.workers.aio.queue import Queue, Underneath
+from warren.workers.arguments import listed
 from warren.workers.queues import Queue as BlockingQueue
 
 P = ParamSpec("P")
@@ -183,11 +184,11 @@ class Node:
         self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
     ) -> list[str]:
         """Declare many queues in one change, all or none: as warren.Node.declare_queues."""
-        return await self._do(self._node.declare_queues, list(queues), durable, **arguments)
+        return await self._do(self._node.declare_queues, listed(queues, "queues"), durable, **arguments)
 
     async def delete_queues(self, names: Iterable[str]) -> None:
         """Delete many queues in one change, all or none."""
-        await self._do(self._node.delete_queues, list(names))
+        await self._do(self._node.delete_queues, listed(names, "names"))
 
     async def queues(self) -> list[str]:
         """Names of the queues that are declared."""
@@ -211,11 +212,11 @@ class Node:
 
     async def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
         """Bind in one change, all or nothing: as warren.Node.bind_many."""
-        return await self._do(self._node.bind_many, [_plain(item) for item in bindings])
+        return await self._do(self._node.bind_many, [_plain(item) for item in listed(bindings, "bindings")])
 
     async def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
         """Remove bindings in one change; returns how many there were."""
-        return await self._do(self._node.unbind_many, [_plain(item) for item in bindings])
+        return await self._do(self._node.unbind_many, [_plain(item) for item in listed(bindings, "bindings")])
 
     async def status(self) -> dict[str, Any]:
         """What `warren status --json` tells."""

@@ -26,6 +26,7 @@ from warren.engine._core import SessionLost
 from warren.engine.errors import Error, QueueEmpty, UsageError
 from warren.workers import queues
 from warren.workers.aio.base import META, RETRY_S, Body, deadline_of, is_late, run_blocking, size_of, time_left
+from warren.workers.arguments import listed
 
 if TYPE_CHECKING:
     from warren.workers.aio.node import Confirm, Node
@@ -88,7 +89,7 @@ class _Getter:
 
 def _is_count(value: object, most: float = math.inf) -> bool:
     """Whether it is a whole number from 1 to `most`."""
-    return isinstance(value, int) and 1 <= value <= most
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 class Queue:
@@ -161,30 +162,30 @@ class Queue:
         node = self._node
         node._enter()
         deadline = deadline_of(timeout)
-        listed = bodies if isinstance(bodies, (list, tuple)) else queues._listed(bodies)
+        many = listed(bodies, "bodies")
         named: dict[str, Any] = {"headers": headers, **options}
         each = {name for name, value in named.items() if isinstance(value, (list, tuple))}
         for name in each:
-            if len(named[name]) != len(listed):
-                raise UsageError(f"{name}: {len(named[name])} for {len(listed)} bodies")
+            if len(named[name]) != len(many):
+                raise UsageError(f"{name}: {len(named[name])} for {len(many)} bodies")
         await node._ready(self._sync._handle)
         superblock = node._client.attachment().superblock
-        sizes = [size_of(body) for body in listed]
+        sizes = [size_of(body) for body in many]
         if any(size < 0 or size + META > superblock.get("message_bytes_max") for size in sizes):
-            for body, size in zip(listed, sizes, strict=True):  # nothing is sent when one of them is wrong
+            for body, size in zip(many, sizes, strict=True):  # nothing is sent when one of them is wrong
                 if size < 0 or size > superblock.get("message_bytes_max"):
                     self._sync.put(body, durability, False, 0.0)
         most_bytes = superblock.get("arena_bytes") // ARENA_SHARE
         most = max(1, min(PART, superblock.get("ring_records") // 4))
         parts: list[tuple[int, _core.Confirm]] = []
         start = 0
-        while start < len(listed):
+        while start < len(many):
             end, size = start, 0
-            while end < len(listed) and end - start < most and (end == start or size + sizes[end] + META <= most_bytes):
+            while end < len(many) and end - start < most and (end == start or size + sizes[end] + META <= most_bytes):
                 size += sizes[end] + META
                 end += 1
             some = {name: value[start:end] if name in each else value for name, value in named.items()}
-            call = functools.partial(self._sync.put_many, listed[start:end], durability, False, 0.0, **some)
+            call = functools.partial(self._sync.put_many, many[start:end], durability, False, 0.0, **some)
             parts.append((start, await self._submit(call, (end - start, size), deadline, not wait)))
             start = end
         return await node._wait_for(node._promise(parts, self._sync), wait, deadline)
@@ -218,8 +219,8 @@ class Queue:
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Consumer:
         """Iterate over messages with `async for`, at most `prefetch` unacked at a time.
 
-        It ends when none came for `timeout` seconds. An asynchronous context manager: when it is left, what was
-        delivered and not handed out returns to the queue.
+        It ends when none came for `timeout` seconds, also because `prefetch` are unacked while others are ready. An
+        asynchronous context manager: when it is left, what was delivered and not handed out returns to the queue.
         """
         if not _is_count(prefetch):
             raise UsageError(f"prefetch must be a whole number from 1 on, not {prefetch!r}")
@@ -535,10 +536,12 @@ class Queue:
 
     async def ack(self, messages: Sequence[Message]) -> None:
         """Ack many messages of this queue in as few commands as possible."""
+        messages = listed(messages, "messages")
         await self._settle(messages, functools.partial(self._sync.ack, messages), False)
 
     async def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
         """Nack many messages of this queue: back to their places, or dropped."""
+        messages = listed(messages, "messages")
         await self._settle(messages, functools.partial(self._sync.nack, messages, requeue), False)
 
     async def _settle(self, messages: Sequence[Message], call: Callable[[], None], multiple: bool) -> None:

@@ -16,6 +16,8 @@ JAVA_VERSION_MIN = 17
 class JavaMissing(Error):
     """There is no Java on this machine that Spark can use; the message says what to install."""
 
+    __module__ = "warren.spark"  # the name that its users know
+
 
 def _advice(problem: str) -> JavaMissing:
     return JavaMissing(

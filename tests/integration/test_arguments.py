@@ -1,0 +1,275 @@
+"""Goal: whatever is given to a public function, what it raises is an error of Warren's; a wrong argument is a
+UsageError that names it, and nothing was done.
+
+Method: one node. Each parameter of each function, of both faces, is given every value of a list of odd ones; those that
+have to be refused are named with a word of what is said. Parameters that do not exist stay Python's TypeError.
+"""
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+import warren.aio
+
+from support.real_node import RealNode
+
+pytestmark = pytest.mark.integration
+
+#: values that are wrong nearly everywhere. None of them makes a call wait: no None and no infinity
+ODD: tuple[Any, ...] = (
+    *(True, False, -1, 0, 1.5, float("nan"), 10**400, "x", "", "\ud800", "a\0b", b"x", [], [1], {}, {"a": 1}, object()),
+)
+#: what may be a flag: any value is one
+FLAGS = {"durable", "create", "wait", "mandatory", "transient", "ahead", "block", "requeue", "multiple"}
+DIRECTORIES = (5, None, 1.5, b"data", "a\0b", "\ud800", ["data"], object())
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with RealNode(tmp_path_factory.mktemp("arguments") / "node", workers=1) as made:
+        yield made.directory
+
+
+@pytest.fixture
+def node(directory: Path) -> Iterator[warren.Node]:
+    with warren.attach(directory) as attached:
+        yield attached
+
+
+def calls(node: warren.Node) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
+    """Functions of the blocking face, with what makes a call of each a good one that does not wait."""
+    node.queue("odd").put_many([b"%d" % number for number in range(20)])
+    node.declare_exchange("odd-topic", "topic")
+    queue, tasks, store = node.queue("odd"), node.work_queue("odd-tasks"), node.store()
+    claims = queue.subscription("odd")
+    id = store.new_id()
+    store.write(id, b"body")
+    named: dict[Callable[..., Any], dict[str, Any]] = {
+        node.queue: {"name": "odd-1"},
+        node.work_queue: {"name": "odd-2"},
+        node.declare_queues: {"queues": ["odd-3"]},
+        node.delete_queues: {"names": []},
+        node.delete_queue: {"name": "odd-3"},
+        node.declare_exchange: {"name": "odd-exchange"},
+        node.bind: {"queue": "odd", "exchange": "odd-topic"},
+        node.unbind: {"queue": "odd", "exchange": "odd-topic"},
+        node.bind_many: {"bindings": []},
+        node.unbind_many: {"bindings": []},
+        node.publish: {"body": b"x", "routing_key": "odd", "timeout": 9},
+        node.publish_many: {"bodies": [b"x"], "routing_key": "odd", "timeout": 9},
+        node.store: {},
+        queue.put: {"body": b"x", "timeout": 9},
+        queue.put_many: {"bodies": [b"x"], "timeout": 9},
+        queue.get_many: {"max": 1, "timeout": 0},
+        queue.get: {"timeout": 0},
+        queue.browse: {},
+        queue.browse_arrow: {},
+        queue.subscription: {"name": "odd"},
+        queue.bind: {"exchange": "odd-topic"},
+        queue.unbind: {"exchange": "odd-topic"},
+        queue.ack: {"messages": []},
+        queue.nack: {"messages": []},
+        queue.consume: {"prefetch": 5, "timeout": 0},
+        claims.claim: {"max_messages": 1},
+        claims.read: {"start": 0, "end": 2},
+        claims.read_arrow: {"start": 0, "end": 2},
+        claims.ack: {"upto": 0},
+        tasks.put: {"item": b"x", "timeout": 9},
+        tasks.get: {"timeout": 0},
+        tasks.join: {"timeout": 0},
+        store.write: {"id": id, "body": b"x", "timeout": 9},
+        store.write_many: {"ids": [id], "bodies": [b"x"], "timeout": 9},
+        store.contains: {"id": id, "timeout": 9},
+        store.remove: {"ids": [], "timeout": 9},
+        store.barrier: {"timeout": 9},
+        node.delete_exchange: {"name": "odd-exchange"},
+        queue.purge: {},
+    }
+    for call, good in named.items():
+        yield call.__qualname__, call, good
+    confirm = queue.put(b"x", wait=False)
+    assert confirm is not None
+    positional: list[Callable[..., Any]] = [store.read, store.read_many, store.new_ids, confirm.wait, confirm.result]
+    for call in positional:
+        yield call.__qualname__, lambda value, call=call: call(value), {"value": None}
+
+
+def raised(call: Callable[..., Any], arguments: dict[str, Any]) -> BaseException | None:
+    try:
+        answer = call(**arguments)
+        if inspect.isgenerator(answer):
+            list(answer)
+    except Exception as error:  # noqa: BLE001 - which ones is the question
+        return error
+    return None
+
+
+def test_odd_arguments_raise_only_errors_of_warren(node: warren.Node) -> None:
+    wrong: list[str] = []
+    tried = 0
+    for name, call, good in calls(node):
+        for parameter in inspect.signature(call).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD or parameter.name in ("call", *FLAGS):
+                continue
+            for odd in ODD:
+                error = raised(call, good | {parameter.name: odd})
+                tried += 1
+                if error is not None and not isinstance(error, warren.Error):
+                    wrong.append(f"{name}({parameter.name}={odd!r}): {type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
+    assert tried > 1000
+
+
+@pytest.mark.parametrize("given", DIRECTORIES, ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("enter", [warren.attach, warren.open], ids=["attach", "open"])
+def test_a_directory_that_is_no_path(enter: Callable[..., warren.Node], given: Any) -> None:
+    with pytest.raises(warren.UsageError, match="data directory"):
+        enter(given)
+
+
+def test_a_current_directory_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(warren.UsageError, match="current directory was removed"):
+        warren.attach("data")
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"name": 5}, "name.*not int"),
+        ({"name": False}, "name.*not bool"),
+        ({"name": b"x"}, "name.*not bytes"),
+        ({"timeout": True}, "timeout must be"),
+        ({"timeout": None}, "timeout must be"),
+        ({"timeout": float("nan")}, "timeout must be"),
+        ({"call_timeout": True}, "call_timeout must be"),
+        ({"call_timeout": 0}, "call_timeout must be"),
+        ({"idle_exit": -1}, "idle_exit must be.*not -1"),
+        ({"idle_exit": float("nan")}, "idle_exit must be"),
+        ({"idle_exit": True}, "idle_exit must be"),
+        ({"idle_exit": "1"}, "idle_exit must be"),
+        ({"workers": "\ud800"}, "setting workers must be"),
+        ({"nothing": 1}, "no setting 'nothing'"),
+    ],
+    ids=repr,
+)
+def test_arguments_of_open_and_attach(directory: Path, tmp_path: Path, given: dict[str, Any], word: str) -> None:
+    """Those of open are refused before anything is started, or made."""
+    for place in (directory, tmp_path / "new"):
+        with pytest.raises(warren.UsageError, match=word):
+            warren.open(place, **given)
+
+        async def awaited(place: Path = place) -> None:
+            async with warren.aio.open(place, **given):
+                raise AssertionError("opened")
+
+        with pytest.raises(warren.UsageError, match=word):
+            asyncio.run(awaited())
+    assert not os.path.exists(tmp_path / "new")
+    if given.keys() <= {"name", "timeout", "call_timeout"}:
+        with pytest.raises(warren.UsageError, match=word):
+            warren.attach(directory, **given)
+
+
+REFUSED: dict[str, tuple[Callable[[warren.Node], object], str]] = {
+    "text for names": (lambda node: node.delete_queues("kept"), "names must be a list, not one str"),
+    "text for queues": (lambda node: node.declare_queues("kept"), "queues must be a list, not one str"),
+    "no queues": (lambda node: node.declare_queues(5), "queues must be a list"),  # type: ignore[arg-type]
+    "text for keys": (lambda node: node.publish_many([b"x"], routing_keys="x"), "routing_keys must be a list"),
+    "no bodies": (lambda node: node.publish_many(None), "bodies must be a list"),  # type: ignore[arg-type]
+    "an exchange": (lambda node: node.publish(b"x", exchange=[]), "exchange name must be a str"),  # type: ignore[arg-type]
+    "a key": (lambda node: node.publish(b"x", routing_key={}), "routing key must be a str"),  # type: ignore[arg-type]
+    "many keys": (lambda node: node.publish_many([b"x"], routing_keys=[[]]), "routing key must be a str"),  # type: ignore[list-item]
+    "bound exchange": (lambda node: node.bind("kept", 5), "exchange name must be a str, not int"),  # type: ignore[arg-type]
+    "arguments": (lambda node: node.queue("kept").bind("amq.topic", "a", "b"), "arguments must be a mapping"),  # type: ignore[arg-type]
+    "max": (lambda node: node.queue("kept").browse(None), "max must be a whole number"),  # type: ignore[arg-type]
+    "max, a truth": (lambda node: node.queue("kept").get_many(True, 0), "max must be a whole number"),
+    "prefetch": (lambda node: next(node.queue("kept").consume(True)), "prefetch must"),
+    "a time, a truth": (lambda node: node.queue("kept").get(True), "timeout must be"),
+    "maxsize": (lambda node: node.work_queue("kept", None), "maxsize must be a whole number"),  # type: ignore[call-overload]
+    "persistent": (lambda node: node.queue("kept").put_many([b"x"], persistent=5), "persistent is True or False"),  # type: ignore[arg-type]
+    "messages": (lambda node: node.queue("kept").ack(None), "messages must be a list"),  # type: ignore[arg-type]
+    "claims": (lambda node: node.queue("kept").subscription("s").claim("2"), "max_messages must be"),  # type: ignore[arg-type]
+    "ids": (lambda node: node.store().remove(5), "ids must be a list"),  # type: ignore[arg-type]
+    "new ids": (lambda node: node.store().new_ids("5"), "count must be"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_names_the_argument(node: warren.Node, case: str) -> None:
+    """Text where many are wanted would be taken letter by letter: it is refused, and nothing is declared or deleted."""
+    node.queue("kept", durable=True)
+    before = node.queues()
+    call, word = REFUSED[case]
+    with pytest.raises(warren.UsageError, match=word):
+        call(node)
+    assert node.queues() == before
+
+
+def test_asyncio_raises_only_errors_of_warren(directory: Path) -> None:
+    wrong: list[str] = []
+
+    async def tried() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue("odd-aio")
+            await queue.put_many([b"x"] * 10)
+            await node.declare_exchange("odd-aio-topic", "topic")
+            named: dict[Callable[..., Any], dict[str, Any]] = {
+                node.queue: {"name": "odd-aio-1"},
+                node.declare_queues: {"queues": ["odd-aio-3"]},
+                node.delete_queues: {"names": []},
+                node.bind: {"queue": "odd-aio", "exchange": "odd-aio-topic"},
+                node.bind_many: {"bindings": []},
+                node.unbind_many: {"bindings": []},
+                node.publish: {"body": b"x", "routing_key": "odd-aio", "timeout": 9},
+                queue.put: {"body": b"x", "timeout": 9},
+                queue.put_many: {"bodies": [b"x"], "timeout": 9},
+                queue.get: {"timeout": 0},
+                queue.get_many: {"max": 1, "timeout": 0},
+                queue.ack: {"messages": []},
+                queue.nack: {"messages": []},
+                queue.purge: {},
+                queue.bind: {"exchange": "odd-aio-topic"},
+            }
+            for call, good in named.items():
+                for parameter in inspect.signature(call).parameters.values():
+                    if parameter.kind is parameter.VAR_KEYWORD or parameter.name in FLAGS:
+                        continue
+                    for odd in ODD:
+                        try:
+                            await call(**good | {parameter.name: odd})
+                        except warren.Error:
+                            continue
+                        except Exception as error:  # noqa: BLE001 - which ones is the question
+                            wrong.append(f"{call.__qualname__}({parameter.name}={odd!r}): {error!r}")
+            for odd in ODD:
+                if isinstance(odd, bool) or not isinstance(odd, int) or odd < 1:
+                    with pytest.raises(warren.UsageError, match="prefetch must be"):
+                        queue.consume(prefetch=odd)
+
+    asyncio.run(tried())
+    assert not wrong, "\n".join(wrong)
+
+
+def test_task_done_too_often_is_a_value_error_as_in_the_standard_library(node: warren.Node) -> None:
+    with pytest.raises(ValueError, match="called too many times") as caught:
+        node.work_queue("odd-done").task_done()
+    assert type(caught.value) is ValueError
+
+
+def test_what_was_removed_is_gone_after_a_barrier(node: warren.Node) -> None:
+    store = node.store()
+    ids = store.new_ids(100)
+    store.write_many(ids, [b"body"] * len(ids))
+    store.remove(ids)
+    store.barrier()
+    assert store.read_many(ids) == [None] * len(ids)
