@@ -45,6 +45,8 @@ from warren.engine.queue_arguments import QueueArguments
 from warren.ipc.layout import CONSTANTS
 
 FILE_NAME = "catalog.json"
+#: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
+DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
@@ -344,18 +346,18 @@ class Catalog:
 
     # -- asking -------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str) -> QueueDeclaration:
-        """The queue of that name; raises QueueNotFound."""
+    def queue(self, name: str, advice: str = DECLARE) -> QueueDeclaration:
+        """The queue of that name; raises QueueNotFound with this advice."""
         found = self.queues.get(name)
         if found is None or found.hidden:
-            raise QueueNotFound(f"there is no queue {name!r}: declare it first")
+            raise QueueNotFound(f"there is no queue {name!r}: {advice}")
         return found
 
-    def exchange(self, name: str) -> ExchangeDeclaration:
-        """The exchange of that name; raises ExchangeNotFound."""
+    def exchange(self, name: str, advice: str = DECLARE) -> ExchangeDeclaration:
+        """The exchange of that name; raises ExchangeNotFound with this advice."""
         found = self.exchanges.get(name)
         if found is None:
-            raise ExchangeNotFound(f"there is no exchange {name!r}: declare it first")
+            raise ExchangeNotFound(f"there is no exchange {name!r}: {advice}")
         return found
 
     def subscription(self, queue: str, name: str) -> QueueDeclaration | None:
@@ -461,7 +463,7 @@ class Catalog:
 
     def delete_queue(self, name: str, *, client: int = 0) -> QueueDeclaration:
         """Delete a queue with its subscriptions, dead letters and bindings. Raises QueueNotFound, ResourceLocked."""
-        found = self.queue(name)
+        found = self.queue(name, f"{NOTHING_DELETED}, node.queues() names those that there are")
         self.check_owner(found, client)
         for item in self.subscriptions(found):
             self._remove_queue(item)
@@ -526,7 +528,7 @@ class Catalog:
 
     def delete_exchange(self, name: str) -> ExchangeDeclaration:
         """Delete an exchange and its bindings. Raises ExchangeNotFound, UsageError (a default one)."""
-        found = self.exchange(name)
+        found = self.exchange(name, f"{NOTHING_DELETED}, `warren exchange list` names those that there are")
         if not name or name.startswith(RESERVED_PREFIX):
             raise UsageError(f"exchange {name!r} is always there and cannot be deleted")
         for binding in sorted(self._of_exchange.get(name, ())):

@@ -45,6 +45,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.formats import FORMAT_VERSION
+from warren.engine.saying import command
 from warren.ipc import names
 from warren.ipc.identity import Namespaces
 
@@ -252,7 +253,7 @@ class NodeDirectory:
                     continue
                 raise DirectoryInUse(
                     f"{self.path} is in use by {self._said_holder()}: "
-                    "attach to its node, stop it with `warren stop`, or choose another directory"
+                    f"attach to its node, stop it with {command('stop', self.path)}, or choose another directory"
                 ) from error
             except BaseException:
                 os.close(descriptor)
@@ -353,7 +354,7 @@ class NodeDirectory:
         try:
             return self._place_now()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NodeNotRunning(f"no node runs for {self.path}: start one with `warren up {self.path}`") from error
+            raise NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}") from error
         except OSError as error:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
 
@@ -376,7 +377,7 @@ class NodeDirectory:
         try:
             content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NodeNotRunning(f"no node runs for {self.path}: start one with `warren up {self.path}`") from error
+            raise NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}") from error
         except OSError as error:
             raise atomic_file.explain(error, f"cannot read {path}") from error
         try:
@@ -460,6 +461,20 @@ class NodeDirectory:
         if self.path.joinpath(LAUNCH).exists() and self.read_launch() == launch:
             return
         atomic_file.replace(self.path / LAUNCH, msgspec.json.encode(launch) + b"\n")
+
+
+def check_running(directory: Path, running: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Does a node that runs with the settings `running` have those that are asked for by name? Raises UsageError."""
+    wanted = changed_settings(Settings(), changes)
+    for name in changes:
+        value = getattr(wanted, name)
+        if name == "workers" and not value:
+            continue
+        if running[name] != value:
+            raise UsageError(
+                f"the node of {directory} runs with {name}={running[name]}, not {value}: "
+                f"stop it to change that ({command('stop', directory)}), or leave the setting out"
+            )
 
 
 def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:

@@ -1,10 +1,14 @@
-"""Lines for people in the logs of a node's processes. What is tried again and again says so once, not four times a
-second: a log that is full of one line hides the others, and eats the space that is short.
+"""What people read: lines in the logs of a node's processes, and commands that they are told to type.
+
+What is tried again and again says so once, not four times a second: a log that is full of one line hides the others,
+and eats the space that is short.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import sys
 import threading
 import time
@@ -15,6 +19,13 @@ from dataclasses import dataclass
 EVERY_S = 60.0
 BURST = 3
 LINES_KEPT = 64
+#: how `warren` is called by who started this process, when it is not on the PATH (scripts/setup)
+COMMAND_VARIABLE = "WARREN_COMMAND"
+
+
+def command(*words: object) -> str:
+    """A command of `warren` as it can be typed into a shell, in backticks: `warren up '/a b'`."""
+    return f"`{shlex.join([os.environ.get(COMMAND_VARIABLE) or 'warren', *map(str, words)])}`"
 
 
 @dataclass

@@ -57,6 +57,7 @@ from warren.engine.errors import (
 from warren.engine.names import check_routing_key
 from warren.engine.node_directory import NodeDirectory, open_directory, place_of
 from warren.engine.routing import Router
+from warren.engine.saying import command
 from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import (
@@ -186,7 +187,9 @@ class Attachment:
         try:
             slot = superblock.claim(Identity.current(), name)
         except SlotsFull as error:
-            raise LimitError(f"{error} (CLIENT_SLOTS of this version)") from error
+            raise LimitError(
+                f"{error} ({command('status', directory.path, '--all')} shows whose they are; queue workers have some)"
+            ) from error
         region: Region | None = None
         try:
             region = sysv_create(superblock.get("client_region_bytes"))
@@ -738,7 +741,7 @@ class Client:
         if now - self._silent_since >= ABANDONED_S:
             raise NodeNotRunning(
                 f"every process of the node of {self.directory.path} has died: start it again with "
-                f"`warren up {self.directory.path}`; what was submitted is still here"
+                f"{command('up', self.directory.path)}; what was submitted is still here"
             )
 
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
@@ -911,7 +914,7 @@ class Client:
         if self.closed:
             raise ClosedError(f"this client of {self.directory.path} is closed: attach again")
         given = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
-        limit = FOREVER_S if given is None else given
+        limit = FOREVER_S if given is None else min(given, FOREVER_S)
         deadline = time.monotonic() + limit
         if not self._control_lock.acquire(timeout=limit):
             raise TimedOut(f"the supervisor of {self.directory.path} did not answer other threads within {limit:g} s")
@@ -1066,7 +1069,7 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
         locked = directory.locked()
         if not locked and not first:
             raise NodeNotRunning(
-                f"no node runs for {directory.path}: start one with `warren up {directory.path}` "
+                f"no node runs for {directory.path}: start one with {command('up', directory.path)} "
                 "(in a program: warren.open)"
             )
         if locked and not first:  # what the lock file says is of before for an instant

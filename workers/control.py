@@ -58,6 +58,7 @@ import psutil
 from warren.engine import atomic_file, errors
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
 from warren.engine.node_directory import CONTROL_SOCKET, NodeDirectory
+from warren.engine.saying import command
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
@@ -65,6 +66,7 @@ from warren.ipc.superblock import Superblock
 NEW_SOCKET = CONTROL_SOCKET + atomic_file.NEW_SUFFIX
 MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 512
+WAIT_MAX_S = 1e6  #: the system takes no longer times than a few weeks
 TELL_S = 0.8  #: after so long without an answer a client is told what it waits for
 _HEAD = struct.Struct(">I")
 _PEER = struct.Struct("3i")
@@ -421,7 +423,7 @@ class ControlClient:
                 self.close()
                 if fresh and not self._node_lives():
                     raise NodeNotRunning(
-                        f"no node runs for {self.directory.path}: start one with `warren up {self.directory.path}`"
+                        f"no node runs for {self.directory.path}: start one with {command('up', self.directory.path)}"
                     ) from error
             except NodeNotRunning as error:  # it says so itself: nothing was done
                 self.close()
@@ -492,7 +494,7 @@ class ControlClient:
         now = time.monotonic()
         if now >= deadline:
             raise TimeoutError
-        sock.settimeout(max(0.001, min(deadline, earlier) - now))
+        sock.settimeout(min(WAIT_MAX_S, max(0.001, min(deadline, earlier) - now)))
 
     def _tell(self) -> None:
         if self._waiting is not None and time.monotonic() >= self._tell_at:

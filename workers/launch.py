@@ -28,6 +28,8 @@ from warren.workers import interpreter
 
 #: set for a child that is to print an error as JSON {"error", "message"} in its last line
 ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
+#: the system takes no longer times than a few weeks
+WAIT_MAX_S = 1e6
 #: after a successor that did not come up
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, 30.0
 
@@ -46,7 +48,7 @@ def launch(
     with explained(f"cannot start a node for {directory}"):
         process = _start(directory, ["--adopt"], idle_exit, settings or {})
     try:
-        _out, printed = process.communicate(timeout=timeout)
+        _out, printed = process.communicate(timeout=min(timeout, WAIT_MAX_S))
     except subprocess.TimeoutExpired as error:
         process.kill()
         process.communicate()

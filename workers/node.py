@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any, Self, overload
 
 from warren.engine import metadata
 from warren.engine._core import Confirm, SessionLost
-from warren.engine.catalog import EXCHANGE_TYPES, QueueDeclaration
+from warren.engine.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
     ClosedError,
@@ -24,8 +25,9 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.names import check_name, check_routing_key
-from warren.engine.node_directory import NodeDirectory, changed_settings
+from warren.engine.node_directory import NodeDirectory, changed_settings, check_running
 from warren.engine.queue_arguments import QueueArguments
+from warren.engine.saying import command
 from warren.workers import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.arguments import (
     checked_client_name,
@@ -105,7 +107,7 @@ class Node:
         if not create:
             if declaration is None:
                 raise QueueNotFound(
-                    f"there is no queue {name!r}: declare it first (`warren queue declare`, or node.queue in a program)"
+                    f"there is no queue {name!r}: {DECLARE} (`warren queue declare`, or node.queue in a program)"
                 )
             catalog.check_owner(declaration, self._client.epoch)
         elif declaration is None or not _is_declared(declaration, durable, arguments, self._client.epoch):
@@ -460,6 +462,7 @@ def open(
     target = NodeDirectory(directory)
     checked_seconds(timeout, endless=False)
     checked_seconds(idle_exit, what="idle_exit")
+    idle_exit = None if idle_exit == math.inf else idle_exit
     checked_timeout(call_timeout)
     checked_client_name(name)
     if settings:
@@ -501,21 +504,11 @@ def open(
 def _not_opened(directory: NodeDirectory, timeout: float, why: str) -> str:
     return (
         f"no node of {directory.path} could be attached to within {timeout:g} s: {why}; a node that does not end by "
-        f"itself is stopped with `warren stop {directory.path}`, and {directory.log} says what it does"
+        f"itself is stopped with {command('stop', directory.path)}, and {directory.log} says what it does"
     )
 
 
 def _check_settings(node: Node, settings: dict[str, Any]) -> None:
     if not settings:
         return
-    running = node._client.control("settings")["settings"]
-    wanted = changed_settings(Settings(), settings)
-    for name in settings:
-        value = getattr(wanted, name)
-        if name == "workers" and not value:
-            continue
-        if running[name] != value:
-            raise UsageError(
-                f"the node of {node.directory} runs with {name}={running[name]}, not {value}: "
-                "stop it to change that, or leave the setting out"
-            )
+    check_running(node.directory, node._client.control("settings")["settings"], settings)

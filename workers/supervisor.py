@@ -49,9 +49,9 @@ from warren.engine.errors import (
     StoreError,
     UsageError,
 )
-from warren.engine.node_directory import Launch, NodeDirectory, NodeFile
+from warren.engine.node_directory import Launch, NodeDirectory, NodeFile, check_running
 from warren.engine.placement import workers_needed
-from warren.engine.saying import Repeats
+from warren.engine.saying import Repeats, command
 from warren.ipc import names
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
@@ -62,7 +62,7 @@ from warren.workers import children, lack, remains
 from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
-from warren.workers.control import ControlServer, WantedBinding, WantedQueue, checked_fields, readable
+from warren.workers.control import ControlClient, ControlServer, WantedBinding, WantedQueue, checked_fields, readable
 from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
@@ -142,9 +142,11 @@ def supervise(
         raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
     directory.check_new(options.changes)
     directory.make()
-    if not _lock(directory, options):
-        ready(f"a node runs for {directory.path} already")
-        return 0
+    while not _lock(directory, options):
+        if _serves(directory, options.changes):
+            other = options.idle_exit not in (None, directory.read_launch().idle_exit)
+            ready(f"a node runs for {directory.path} already{', with the --idle-exit of its start' if other else ''}")
+            return 0
     options.locked()
     try:
         while True:
@@ -196,6 +198,19 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
             finally:
                 superblock.close()
         time.sleep(0.005)
+
+
+def _serves(directory: NodeDirectory, changes: dict[str, Any]) -> bool:
+    """Whether the node that runs has the settings that are asked for; False: it has ended just now. Raises UsageError
+    when it has others.
+    """
+    if changes:
+        try:
+            with ControlClient(directory.path) as running:
+                check_running(directory.path, running.call("settings")["settings"], changes)
+        except (NodeNotRunning, ClosedError):
+            return False
+    return True
 
 
 class Supervisor:
@@ -413,7 +428,7 @@ class Supervisor:
         self._ready(
             f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
             f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, supervisor pid {os.getpid()}; "
-            f"stop it with `warren stop {self.directory.path}`{' or Ctrl-C' if self.options.terminal else ''}"
+            f"stop it with {command('stop', self.directory.path)}{' or Ctrl-C' if self.options.terminal else ''}"
         )
 
     # -- beginning ----------------------------------------------------------------------------------------------

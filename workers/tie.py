@@ -34,6 +34,7 @@ import msgspec
 from warren.engine import atomic_file
 from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.node_directory import NODE, NodeDirectory, NodeFile, open_directory, place_of
+from warren.engine.saying import command
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
@@ -303,7 +304,7 @@ def owning(directory: Path, folders: Iterable[str]) -> Iterator[None]:
                 pid = lock_owner(os.fstat(descriptor))
                 raise DirectoryInUse(
                     f"{directory / folder} is in use by {f'process {pid}' if pid else 'a process'} of a node whose "
-                    f"supervisor is dead: stop it with `warren stop {directory}`, or end that process"
+                    f"supervisor is dead: stop it with {command('stop', directory)}, or end that process"
                 ) from error
         yield
 

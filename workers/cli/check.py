@@ -37,6 +37,7 @@ from warren.engine.formats import (
 from warren.engine.node_directory import NodeDirectory
 from warren.engine.queue_files import Entry
 from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms, was_cut
+from warren.engine.saying import command
 from warren.engine.store_check import Damage, StoreCheck
 from warren.ipc.layout import PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
@@ -495,7 +496,7 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
             target.lock()
         except DirectoryInUse as error:
             raise DirectoryInUse(
-                f"{target.path} cannot be repaired while its node runs: stop it with `warren stop {target.path}`"
+                f"{target.path} cannot be repaired while its node runs: stop it with {command('stop', target.path)}"
             ) from error
     try:
         with owning(target.path, data_folders(target.path)) if repair else contextlib.nullcontext():

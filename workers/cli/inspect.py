@@ -9,13 +9,14 @@ import errno
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from warren.engine import file_summary
 from warren.engine.errors import NodeNotRunning, PermissionRefused
 from warren.engine.node_directory import NodeDirectory
+from warren.engine.saying import command
 from warren.ipc import _core as shared
 from warren.ipc import names, region
 from warren.ipc.declare import Struct
@@ -32,9 +33,6 @@ from warren.ipc.layout import (
 from warren.ipc.superblock import Superblock
 from warren.workers.cli import output
 from warren.workers.segments import semaphore_value
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 #: a slot's `reading`: server << READING_SHIFT | file number + 1
 READING_SHIFT, READING_FILE = 56, (1 << 56) - 1
@@ -286,7 +284,7 @@ def attach(directory: str) -> Superblock:
     except region.RegionError as error:
         if error.errno == errno.EACCES:
             raise PermissionRefused(str(error.strerror)) from error
-        raise NodeNotRunning(f"no node runs for {target.path}: start one with `warren up {target.path}`") from error
+        raise NodeNotRunning(f"no node runs for {target.path}: start one with {command('up', target.path)}") from error
 
 
 @click.command()
@@ -307,26 +305,16 @@ def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
         return
     console = output.console()
     for part, content in found.items():
+        console.print(f"[bold]{part}[/bold]{'' if content else ': none'}")
         if isinstance(content, dict):
-            console.print(f"[bold]{part}[/bold]")
             for name, value in content.items():
                 console.print(f"  {name:20} {'' if value is None else output.escaped(value)}".rstrip(), markup=False)
         elif content:
-            console.print(_table(part, content))
-        else:
-            console.print(f"{part}: none", markup=False)
+            names_of = _COLUMNS.get(part) or tuple(content[0])
+            columns = [output.Column(name, not isinstance(content[0][name], str)) for name in names_of]
+            # each row on one line, however long: a table fitted to a screen would cut headings, or break them up
+            output.print_rows(
+                columns,
+                [["" if row[name] is None else output.escaped(row[name]) for name in names_of] for row in content],
+            )
         console.print()
-
-
-def _table(part: str, rows: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = _COLUMNS.get(part) or tuple(rows[0])
-    table = Table(title=part, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
-    for row in rows:
-        cells = ("" if row[column] is None else output.escaped(row[column]) for column in columns)
-        table.add_row(*map(Text, cells))  # as text: what looks like markup of rich in a name is part of the name
-    return table

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from warren.engine.errors import QueueEmpty, TimedOut, UsageError
+from warren.engine.errors import QueueEmpty, UsageError
 from warren.workers.cli import output
 
 DIRECTORY = click.argument("directory", metavar="DIR")
@@ -84,7 +84,10 @@ def publish(
     }
     began = time.monotonic()
     count = 0
-    with warren.attach(directory, name="warren-publish") as node:
+    with (
+        output.found_in(directory, queue=queue, exchange=exchange),
+        warren.attach(directory, name="warren-publish") as node,
+    ):
         target = node.queue(queue, create=False) if queue is not None else None
         while batch := _take(bodies):
             if target is not None:
@@ -118,17 +121,20 @@ def _take(bodies: Iterator[bytes]) -> list[bytes]:
 def consume(directory: str, queue: str, count: int | None, timeout: float | None, no_ack: bool, style: str) -> int:
     """Print messages of QUEUE and ack them: each on a line (raw), or as JSON with its properties.
 
-    Exit code 4 when --count messages did not come within --timeout.
+    Exit code 4 when --count messages did not come, or the node did not answer, within --timeout.
     """
     import warren
 
     printed = 0
-    with warren.attach(directory, name="warren-consume") as node:
+    with output.found_in(directory), warren.attach(directory, name="warren-consume") as node:
         source = node.queue(queue, create=False)
         while count is None or printed < count:
             try:
                 message = source.get(timeout=timeout)
-            except (QueueEmpty, TimedOut):
+            except QueueEmpty:
+                if count is not None or not printed:
+                    came = f"{printed:,} of {count:,} messages came, then none" if printed else "no message came"
+                    print(f"warren: queue {output.escaped(queue)}: {came} within {timeout:g} s", file=sys.stderr)
                 break
             _print(message, style)
             printed += 1

@@ -17,9 +17,10 @@ import click
 from warren.engine import errors
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
 from warren.engine.node_directory import NodeDirectory
+from warren.engine.saying import command
 from warren.workers.children import last_lines, redirect
 from warren.workers.cli import output
-from warren.workers.control import TELL_S, ControlClient
+from warren.workers.control import TELL_S, WAIT_MAX_S, ControlClient
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -37,7 +38,9 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 )
 @click.option("--idle-exit", type=output.Seconds(min=0), metavar="SECONDS", help="End after so long without clients.")
 @click.option(
-    "--adopt", is_flag=True, help="Be content when a node runs already; take over what a dead supervisor left."
+    "--adopt",
+    is_flag=True,
+    help="Be content when a node runs already, with these settings; take over what a dead supervisor left.",
 )
 @click.option("--successor", is_flag=True, hidden=True)
 @click.option("--starting", type=int, default=-1, hidden=True)  # descriptor of the lock of launch.start_successor
@@ -218,11 +221,16 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
 @click.option("--force", is_flag=True, help="Kill the servers instead of letting them finish; what is confirmed stays.")
 @click.option("--json", "as_json", is_flag=True)
 def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
-    """Stop the node of DIR in good order, and wait until it has."""
+    """Stop the node of DIR in good order, and wait until it has. Exit code 3 when none runs."""
     began = time.monotonic()
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
-        pid = int(client.call("ping", timeout=timeout)["pid"])
+        try:
+            pid = int(client.call("ping", timeout=timeout)["pid"])
+        except NodeNotRunning as error:
+            if client.directory.locked():  # it starts, and has said so
+                raise
+            raise NodeNotRunning(f"no node runs for {client.directory.path}: there is nothing to stop") from error
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -237,7 +245,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             output.waiting(
                 f"the servers finish what was handed over to them, at most {left:.0f} s more; --force kills them"
             )
-            if not select.select([pidfd], [], [], left)[0]:
+            if not select.select([pidfd], [], [], min(left, WAIT_MAX_S))[0]:
                 why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
                 raise TimedOut(
                     f"the node of {target.path} is still stopping after {timeout:g} s: "
@@ -366,7 +374,9 @@ def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Par
     columns = [output.Column("name"), *([output.Column("kind")] if wide else [])]
     numbers = ("ready", "unacked", *states, "bytes", "consumers", "in", "out", "acks")
     columns += [output.Column(name, True) for name in numbers]
-    all_of_them = f"`warren status {report['dir']} --all`, or `warren queue list {report['dir']} 'PATTERN*'`"
+    all_of_them = (
+        f"{command('status', report['dir'], '--all')}, or {command('queue', 'list', report['dir'], 'PATTERN*')}"
+    )
     items = _busiest(report["queues"], most)
     subscriptions = _busiest(report["subscriptions"], most)
     lines = []
@@ -415,7 +425,7 @@ def _clients(report: dict[str, Any], most: int | None = None) -> _Part:
         line = [str(item["slot"]), str(item["pid"]), output.escaped(item["name"]), item["state"]]
         lines.append([*line, links or "–", item["blocked"] or "–"])
     hidden = len(report["clients"]) - len(lines)
-    more = f"and {hidden:,} more clients: `warren status {report['dir']} --all`" if hidden else ""
+    more = f"and {hidden:,} more clients: {command('status', report['dir'], '--all')}" if hidden else ""
     return "Clients", columns, lines, more
 
 

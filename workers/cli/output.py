@@ -6,29 +6,34 @@ Exit codes: 0 well; 1 an error; 2 wrong usage, or the directory is in use; 3 no 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
+from warren.engine.catalog import DECLARE, NOTHING_DELETED
 from warren.engine.errors import (
     CatalogCut,
     CorruptRecord,
     DirectoryInUse,
     Error,
+    ExchangeNotFound,
     FormatVersionError,
     NodeNotRunning,
     PermissionRefused,
     QueueEmpty,
+    QueueNotFound,
     TimedOut,
     UsageError,
 )
+from warren.engine.saying import command
 from warren.workers.launch import ERRORS_VARIABLE
 
 if TYPE_CHECKING:
@@ -98,11 +103,11 @@ def say(line: str) -> None:
         os.close(null)
 
 
-def run(command: Callable[[], Any]) -> int:
+def run(call: Callable[[], Any]) -> int:
     """Run a command; an error becomes one line on standard error and an exit code. WARREN_DEBUG=1: tracebacks."""
     debug = os.environ.get("WARREN_DEBUG") == "1"
     try:
-        result = command()
+        result = call()
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
@@ -129,6 +134,25 @@ def _fail(kind: str, message: str, code: int) -> int:
     else:
         print(f"warren: {message}", file=sys.stderr)
     return code
+
+
+@contextlib.contextmanager
+def found_in(directory: str, *, queue: str | None = None, exchange: str | None = None) -> Iterator[None]:
+    """What a command says when a queue or an exchange is not there: where the names are and, when it could be declared
+    first (`queue`, `exchange`: its name), how.
+    """
+    try:
+        yield
+    except (QueueNotFound, ExchangeNotFound) as error:
+        thing, make = ("queue", queue) if isinstance(error, QueueNotFound) else ("exchange", exchange)
+        advice = f"{command(thing, 'list', directory)} shows the names"
+        if make:
+            advice = f"{command(thing, 'declare', directory, make)} makes it, {advice}"
+        for theirs, ours in ((DECLARE, advice), (NOTHING_DELETED, f"{NOTHING_DELETED}; {advice}")):
+            said, colon, _rest = str(error).rpartition(f": {theirs}")
+            if colon:
+                raise type(error)(f"{said}: {ours}") from error
+        raise
 
 
 def print_json(value: Any) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from warren.engine.catalog import EXCHANGE_TYPES
 from warren.engine.errors import NotYet, QueueNotFound, UsageError
+from warren.engine.saying import command
 from warren.workers.cli import output
 from warren.workers.cli.node import kind
 from warren.workers.control import ControlClient
@@ -52,6 +53,12 @@ def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
         return client.call(op, **fields)
 
 
+def _call_named(directory: str, op: str, **fields: Any) -> dict[str, Any]:
+    """The same for what names a queue or an exchange, which may not be there."""
+    with output.found_in(directory):
+        return _call(directory, op, **fields)
+
+
 def _done(as_json: bool, answer: dict[str, Any], text: str) -> None:
     if as_json:
         output.print_json(answer)
@@ -75,7 +82,7 @@ def queue() -> None:
 def declare_queue(
     directory: str, names: tuple[str, ...], durable: bool, arguments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Declare queues; well too when they exist with the same properties. Several are declared in one change: all of
+    """Declare queues. Those that exist with the same properties are fine. Several are declared in one change: all of
     them, or none.
 
     Arguments: message_ttl, expires, deduplication_window (seconds), max_length, max_length_bytes, overflow (drop-head
@@ -105,9 +112,9 @@ def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
     none.
     """
     if len(names) > 1:
-        _done(as_json, _call(directory, "delete_queues", names=names), f"{len(names)} queues deleted")
+        _done(as_json, _call_named(directory, "delete_queues", names=names), f"{len(names)} queues deleted")
         return
-    _done(as_json, _call(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted")
+    _done(as_json, _call_named(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted")
 
 
 @queue.command("list")
@@ -178,7 +185,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
         bindings = client.call("queues", of=[name])["bindings"]
     found = next((item for item in report["queues"] if item["name"] == name), None)
     if found is None:
-        raise QueueNotFound(f"there is no queue {name!r}: see `warren queue list {directory}`")
+        raise QueueNotFound(f"there is no queue {name!r}: {command('queue', 'list', directory)} shows the names")
     found["bindings"] = bindings
     found["subscriptions"] = report["subscriptions"]
     found["dead_letters"] = next(iter(report["dead_letters"]), None)
@@ -213,7 +220,7 @@ def purge_queue(directory: str, name: str, as_json: bool) -> None:
     """Drop all ready messages of a queue; delivered and unacked ones stay."""
     import warren
 
-    with warren.attach(directory, name="warren-purge") as node:
+    with output.found_in(directory), warren.attach(directory, name="warren-purge") as node:
         count = node.queue(name, create=False).purge()
     _done(as_json, {"queue": name, "count": count}, f"queue {name}: {count:,} messages dropped")
 
@@ -230,7 +237,8 @@ def bind_queue(
 ) -> None:
     """Let messages of EXCHANGE with ROUTING_KEY go to the queue; --argument: headers wanted by a headers exchange."""
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
-    answer = _call(directory, "bind", queue=name, **fields)
+    with output.found_in(directory, queue=name, exchange=exchange):
+        answer = _call(directory, "bind", queue=name, **fields)
     _done(as_json, answer, f"queue {name} is bound to exchange {exchange} with {routing_key!r}")
 
 
@@ -246,7 +254,7 @@ def unbind_queue(
 ) -> None:
     """Remove a binding."""
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
-    answer = _call(directory, "unbind", queue=name, **fields)
+    answer = _call_named(directory, "unbind", queue=name, **fields)
     text = "is no longer bound" if answer["removed"] else "was not bound"
     _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {routing_key!r}")
 
@@ -256,15 +264,22 @@ def exchange() -> None:
     """Declare, list and delete exchanges."""
 
 
-@exchange.command("declare")
+@exchange.command("declare", context_settings={"allow_extra_args": True})
+@click.pass_context
 @DIRECTORY
 @NAME
 @click.option("--type", "kind", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True)
 @click.option("--durable/--transient", default=True)
 @click.option("--alternate", help="The exchange that gets what this one cannot route.")
 @JSON
-def declare_exchange(directory: str, name: str, kind: str, durable: bool, alternate: str | None, as_json: bool) -> None:
-    """Declare an exchange; well too when it exists with the same properties."""
+def declare_exchange(
+    context: click.Context, directory: str, name: str, kind: str, durable: bool, alternate: str | None, as_json: bool
+) -> None:
+    """Declare an exchange. One that exists with the same properties is fine."""
+    if context.args:
+        known = context.args[0] in EXCHANGE_TYPES
+        advice = f"give its type as --type {context.args[0]}" if known else "it takes DIR and NAME, and options"
+        raise UsageError(f"exchange declare: unexpected {context.args[0]!r}: {advice}")
     answer = _call(directory, "declare_exchange", name=name, type=kind, durable=durable, alternate=alternate)
     _done(as_json, answer, f"exchange {name} {'declared' if answer['created'] else 'exists already'} ({kind})")
 
@@ -275,7 +290,7 @@ def declare_exchange(directory: str, name: str, kind: str, durable: bool, altern
 @JSON
 def delete_exchange(directory: str, name: str, as_json: bool) -> None:
     """Delete an exchange and its bindings."""
-    _done(as_json, _call(directory, "delete_exchange", name=name), f"exchange {name} deleted")
+    _done(as_json, _call_named(directory, "delete_exchange", name=name), f"exchange {name} deleted")
 
 
 @exchange.command("list")

@@ -22,6 +22,7 @@ import numpy as np
 
 from warren.engine.errors import Error, TimedOut, UsageError
 from warren.engine.node_directory import NodeDirectory
+from warren.engine.saying import command
 from warren.workers.control import ControlClient
 from warren.workers.demo import check as checking
 from warren.workers.demo import consumer, producer, stream
@@ -96,7 +97,7 @@ def run(wishes: Wishes, watcher: Watcher) -> Outcome:
         work.mkdir(parents=True)
         ran_before = NodeDirectory(node_directory).locked()
         try:
-            watcher.stage(f"starting a node: look at it with `warren status {node_directory}`")
+            watcher.stage(f"starting a node: look at it with {command('status', node_directory)}")
             with uninterrupted():
                 launch(node_directory, idle_exit=IDLE_EXIT_S)
             with attach(node_directory, timeout=60, name="demo") as node:

@@ -1,0 +1,236 @@
+"""Goal: what a command says can be done and can be typed: hints fit the command, paths with blanks are quoted, `warren`
+is called as the reader can call it, and settings that a running node does not have are refused.
+
+Method: the command line as processes of their own, on a node whose path has a blank; suggested commands are taken out
+of the backticks and run.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import warren
+from warren.engine.config import Settings
+from warren.engine.saying import COMMAND_VARIABLE, command
+from warren.workers.control import ControlClient
+from warren.workers.node import attach
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
+    *("--set", "ring_records=256", "--set", "delivery_slots=256"),
+)
+
+
+def run(*words: object, code: int = 0, environment: dict[str, str] | None = None) -> str:
+    """Run a command; returns what it printed, standard error first."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "warren", *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | (environment or {}),
+    )
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert ended.returncode == code, f"{words}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stderr + ended.stdout
+
+
+def suggested(said: str) -> list[list[str]]:
+    """The commands of `warren` that a text suggests, as a shell reads them."""
+    return [words[1:] for found in re.findall("`([^`]+)`", said) if (words := shlex.split(found))[0] == "warren"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    chosen = tmp_path_factory.mktemp("hints") / "my node"
+    said = run("up", chosen, "--detach", "--workers", 1, *SMALL)
+    assert suggested(said) == [["stop", str(chosen)]]
+    yield chosen
+    run("stop", chosen)
+
+
+NAMES = {
+    "queue delete DIR nope": ("queue", "nothing was deleted"),
+    "queue delete DIR nope more": ("queue", "nothing was deleted"),
+    "exchange delete DIR nope": ("exchange", "nothing was deleted"),
+    "queue purge DIR nope": ("queue", ""),
+    "consume DIR nope": ("queue", ""),
+    "queue show DIR nope": ("queue", ""),
+    "queue unbind DIR nope amq.topic": ("queue", ""),
+    "queue unbind DIR kept nope": ("exchange", ""),
+    "publish DIR nope --body x": ("queue", "makes it"),
+    "publish DIR --exchange nope --body x": ("exchange", "makes it"),
+    "queue bind DIR nope amq.topic": ("queue", "makes it"),
+    "queue bind DIR kept nope": ("exchange", "makes it"),
+}
+
+
+@pytest.mark.parametrize("line", NAMES)
+def test_a_name_that_is_not_there(directory: Path, line: str) -> None:
+    """The hint lists the names; only who could declare it first is told so. What is suggested works."""
+    run("queue", "declare", directory, "kept")
+    thing, word = NAMES[line]
+    said = run(*(directory if part == "DIR" else part for part in line.split()), code=2)
+    assert f"there is no {thing} 'nope'" in said
+    assert word in said
+    assert "declare it first" not in said
+    hints = suggested(said)
+    assert hints[-1] == [thing, "list", str(directory)]
+    assert (hints[0][:2] == [thing, "declare"]) == (word == "makes it")
+    for hint in hints:
+        run(*hint)
+    if word == "makes it":
+        run(thing, "delete", directory, "nope")
+
+
+def test_python_is_not_told_to_declare_what_it_deletes(directory: Path) -> None:
+    with attach(directory) as node:
+        for delete in (lambda: node.delete_queue("nope"), lambda: node.delete_queues(["nope"])):
+            with pytest.raises(warren.QueueNotFound, match="nothing was deleted"):
+                delete()
+        with pytest.raises(warren.ExchangeNotFound, match="nothing was deleted"):
+            node.delete_exchange("nope")
+        with pytest.raises(warren.QueueNotFound, match="declare it first"):
+            node.bind("nope", "amq.topic")
+
+
+def test_the_type_of_an_exchange_is_an_option(directory: Path) -> None:
+    assert "--type topic" in run("exchange", "declare", directory, "events", "topic", code=2)
+    assert "'blue'" in run("exchange", "declare", directory, "events", "blue", code=2)
+    assert "unexpected" in run("exchange", "declare", directory, "events", "topic", "more", code=2)
+    run("exchange", "declare", directory, "events", "--type", "topic")
+    run("exchange", "delete", directory, "events")
+
+
+def test_consume_says_that_nothing_came(directory: Path) -> None:
+    run("queue", "declare", directory, "few")
+    assert "no message came within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1)
+    assert "no message came within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1, "--count", 2, code=4)
+    run("publish", directory, "few", "--body", "x")
+    said = run("consume", directory, "few", "--timeout", 0.1, "--count", 2, code=4)
+    assert "1 of 2 messages came" in said
+    run("publish", directory, "few", "--body", "x")
+    assert run("consume", directory, "few", "--timeout", 0.1) == "x\n"
+
+
+@pytest.mark.parametrize("words", ["status DIR --timeout", "stop DIR --timeout", "consume DIR few --timeout"])
+def test_times_that_are_none(directory: Path, words: str) -> None:
+    for wrong in ("nan", "-1"):
+        said = run(*(directory if part == "DIR" else part for part in words.split()), wrong, code=2)
+        assert "--timeout" in said
+
+
+def test_times_without_end(directory: Path, tmp_path: Path) -> None:
+    run("status", directory, "--timeout", "1e9")
+    with warren.open(directory, timeout=float("inf"), call_timeout=1e9) as node:
+        assert node.ping()["state"] == "running"
+    forever = float("inf")
+    with warren.open(tmp_path / "new", timeout=forever, idle_exit=forever, call_timeout=forever, workers=1) as node:
+        assert node.ping()["state"] == "running"
+    run("stop", tmp_path / "new")
+
+
+def test_inspect_into_a_pipe_cuts_no_heading(directory: Path) -> None:
+    said = run("inspect", directory, "servers", "links", "slots")
+    for heading in ("sleeping", "processed_n", "eliminated_n", "delivered_n", "delivery_head", "blocked_credit"):
+        assert re.search(rf"\b{heading}\b", said), heading
+    assert "…" not in said
+
+
+# -- settings of a node that runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("background", ["--detach", "--foreground"])
+def test_settings_that_a_running_node_does_not_have_are_refused(directory: Path, background: str) -> None:
+    said = run("up", directory, "--set", "workers=3", "--adopt", background, code=2)
+    assert "workers=1, not 3" in said
+    assert ["stop", str(directory)] in suggested(said)
+    assert "images_n=3, not 4" in run(
+        "up", directory, "--workers", 1, "--set", "images_n=4", "--adopt", background, code=2
+    )
+    assert "runs with workers=1, not 2" in run("up", directory, "--workers", 2, "--idle-exit", 60, background, code=2)
+    assert "no setting 'workerz'" in run("up", directory, "--set", "workerz=3", "--adopt", background, code=2)
+    for same in (("--workers", 1), ("--set", "workers=0"), ("--set", "file_bytes=1048576"), ()):
+        assert "runs for" in run("up", directory, *same, "--adopt", background)
+    assert "already, with the --idle-exit of its start" in run("up", directory, "--idle-exit", 60, background)
+    with ControlClient(directory) as control:
+        assert control.call("settings")["settings"]["workers"] == 1
+
+
+def test_a_node_that_is_down(tmp_path: Path) -> None:
+    """There is nothing to stop, and nothing to start for who wants that; new settings are taken."""
+    place = tmp_path / "a node"
+    run("up", place, "--detach", "--workers", 1, *SMALL)
+    run("stop", place)
+    said = run("stop", place, code=3)
+    assert "nothing to stop" in said
+    assert "warren up" not in said
+    assert suggested(run("status", place, code=3)) == [["up", str(place)]]
+    assert suggested(run("consume", place, "any", code=3)) == [["up", str(place)]]
+    run("up", place, "--adopt", "--set", "images_n=4", "--detach")
+    with ControlClient(place) as control:
+        assert control.call("settings")["settings"]["images_n"] == 4
+    run("stop", place)
+
+
+# -- how `warren` is called --------------------------------------------------------------------------------------------
+
+
+def test_a_suggested_command_is_quoted_and_called_as_its_reader_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
+    assert command("up", Path("/a b/c")) == "`warren up '/a b/c'`"
+    assert command("stop", "/a") == "`warren stop /a`"
+    monkeypatch.setenv(COMMAND_VARIABLE, "/my clone/.venv/bin/warren")
+    assert command("status", "/a", "--all") == "`'/my clone/.venv/bin/warren' status /a --all`"
+
+
+def test_the_setup_knows_how_its_caller_calls_warren(tmp_path: Path) -> None:
+    """The scripts change the PATH for themselves; what they tell is for the PATH of who called them."""
+    script = f'warren_extras="" . {shlex.quote(str(ROOT / "scripts" / "setup"))} && echo "$called_as"'
+    bare = os.pathsep.join(
+        part for part in os.environ["PATH"].split(os.pathsep) if not (Path(part) / "warren").exists()
+    )
+    within = os.pathsep.join([str(ROOT / ".venv" / "bin"), bare])
+    for place, path, expected in (
+        (ROOT, bare, ".venv/bin/warren"),
+        (tmp_path, bare, str(ROOT / ".venv" / "bin" / "warren")),
+        (tmp_path, within, "warren"),
+    ):
+        environment = os.environ | {"PATH": path}
+        told = subprocess.run(
+            ["bash", "-c", script], cwd=place, env=environment, capture_output=True, text=True, timeout=250
+        )
+        assert told.stdout.strip() == expected, told.stderr
+
+
+@pytest.mark.parametrize("script", ["demo", "warren-supervisor"])
+def test_the_scripts_tell_the_program_how_it_is_called(script: str) -> None:
+    assert f'export {COMMAND_VARIABLE}="$called_as"' in (ROOT / "scripts" / script).read_text()
+
+
+# -- docs --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_stands_in_the_table_with_its_default() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text().split("\n## Settings\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.MULTILINE))
+    assert rows.keys() == set(Settings.__struct_fields__)
+    for name, told in rows.items():
+        assert eval(told.replace("&nbsp;MiB", " * (1 << 20)"), {}) == getattr(Settings(), name), name
+
+
+def test_the_readme_lists_every_command() -> None:
+    from warren.workers.cli.main import COMMANDS
+
+    listed = re.search(r"A command line\*\*: `warren ([^`]+)`", (ROOT / "README.md").read_text())
+    assert listed is not None
+    assert listed[1].split(" · ") == list(COMMANDS)
