@@ -367,6 +367,9 @@ HOOK_FAILED: int
 HOOK_TIMED_OUT: int
 HOOK_CATALOG: int
 HOOK_HOT: int
+HOOK_SILENT: int
+THE_ANSWER: str
+ANSWER_MS: int
 WANT_PROCESSED: int
 WANT_HEAD: int
 WANT_DELIVERY: int
@@ -497,6 +500,14 @@ class Client:
     """Seconds that a call without a timeout waits for room, when it does not wait for what becomes of a thing."""
     @property
     def ended(self) -> bool: ...
+    @property
+    def over(self) -> bool:
+        """It has ended, or its node was stopped: what it knows is of the past."""
+
+    @property
+    def behind(self) -> bool:
+        """The catalog has another version than `catalog_seen`, or cannot be asked any more."""
+
     @property
     def busy(self) -> int:
         """Threads that wait or read inside; the memory is theirs until they are out."""

@@ -95,6 +95,13 @@ class Identity:
         found = _stat_fields(self.pid)
         return found is not None and found[0] not in ("Z", "X") and found[1] == self.start_time
 
+    def stands_still(self) -> bool:
+        """True when this very process was stopped (SIGSTOP, a debugger): it is alive, and does nothing."""
+        if self.namespace != pid_namespace():
+            return False  # cannot be judged from here
+        found = _stat_fields(self.pid)
+        return found is not None and found[0] in ("T", "t") and found[1] == self.start_time
+
     def open_pidfd(self) -> int | None:
         """A pidfd of this very process (the caller closes it), None when it is dead. Raises OSError when there is no
         descriptor for it, which says nothing about the process.

@@ -118,7 +118,7 @@ def _consumer(options: argparse.Namespace) -> int:
         while not stopping:
             try:
                 messages = queue.get_many(options.batch, timeout=0.2)
-            except PeerLost:
+            except (PeerLost, TimedOut):
                 continue
             if not messages:
                 continue

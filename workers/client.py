@@ -9,7 +9,9 @@ Life of an attachment
   A sudden death needs nothing of this: the supervisor sees the pidfd, the kernel undoes the semaphore and detaches.
 When an attachment is over (node stopped and started anew, link closed by a server, fork) the core raises SessionLost
 before anything is submitted; whoever called asks for another attachment and calls again. What was submitted and not
-confirmed is reported as PeerLost, never repeated by itself.
+confirmed is reported as PeerLost, never repeated by itself. Whoever asks for the attachment in use gets none that is
+over: a node that was stopped says so in the superblock, which stays mapped (`over`, one load), so nobody is told what
+the catalog or the statistics of a node of the past say.
 
 Invariants
   A child of fork never touches its parent's region: the core refuses by itself, and the child unmaps it.
@@ -38,7 +40,7 @@ import sysv_ipc
 from warren.engine import _core, catalog_log, errors, metadata
 from warren.engine._core import SessionLost
 from warren.engine.atomic_file import explain, explained
-from warren.engine.catalog import QueueDeclaration
+from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import (
     ClosedError,
     DiskFull,
@@ -86,6 +88,10 @@ FOREVER_S = 1e6
 CLOSE_WAIT_S = 10.0
 #: how long close() waits for the worker's last word on what was delivered ahead
 GIVE_BACK_S = 1.0
+#: how long statistics are believed after a look whether their worker lives
+ALIVE_S = 0.1
+#: how often close() looks whether anybody lives who could give back what was held
+LOOK_S = 0.25
 #: how often close() looks whether what was held is back: first and at most
 RETURN_FIRST_S, RETURN_MOST_S = 0.0001, 0.005
 #: how long close() waits for threads that were waiting inside; they are woken before
@@ -182,6 +188,7 @@ class Attachment:
         self.workers: dict[int, _WorkerRegions] = {}
         self.stores: dict[int, list[Region]] = {}
         self.statistics: dict[int, _Statistics] = {}
+        self._look_at: dict[int, float] = {}  # when statistics of a server are believed no longer
         self.control_locks = [threading.Lock() for _server in range(superblock.servers_n)]
         self._semaphore: sysv_ipc.Semaphore | None = None
         try:
@@ -237,6 +244,8 @@ class Attachment:
         settled = True
         deadline = time.monotonic() + wait_s
         if self.pid == os.getpid():
+            if wait_s and self.deserted():
+                wait_s, deadline, settled = 0.0, 0.0, False
             if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
                 try:
                     settled = self.core.settle(wait_s)
@@ -261,16 +270,39 @@ class Attachment:
         """Wait until the workers that this client consumed from have back what it held; False: not by the deadline."""
         slot, generation = self.slot.slot, self.slot.generation
         pause = RETURN_FIRST_S
+        look_at = time.monotonic() + LOOK_S
         for server in self.workers:
             while self.superblock.server_done(slot, server) != generation & 0xFF:
                 now = self.superblock.slot(slot)
                 if now.generation != generation or now.state == FREE or self.superblock.state >= NODE_STOPPED:
                     break
-                if time.monotonic() >= deadline:
+                moment = time.monotonic()
+                if moment >= deadline:
                     return False
+                if moment >= look_at:
+                    look_at = moment + LOOK_S
+                    if self.deserted():
+                        return False
                 time.sleep(pause)
                 pause = min(2 * pause, RETURN_MOST_S)
         return True
+
+    # -- who lives ----------------------------------------------------------------------------------------------
+
+    def supervised(self) -> bool:
+        """Whether there is a supervisor, or one that begins or ends: it starts servers that are missing."""
+        return self.superblock.supervisor.alive() or self.directory.locked()
+
+    def served(self) -> bool:
+        """Whether any server lives: those that do start a supervisor that is missing."""
+        return any(self.superblock.server_identity(server).alive() for server in range(self.superblock.servers_n))
+
+    def deserted(self) -> bool:
+        """Whether every process of the node is dead, so that nobody answers before it is started again."""
+        try:
+            return not self.supervised() and not self.served()
+        except (Error, OSError):
+            return False  # not known
 
     def unmap(self) -> None:
         """Detach from all memory, when the threads that were woken by its end are out of it."""
@@ -399,7 +431,13 @@ class Attachment:
         return opened
 
     def statistics_of(self, server: int, queue: int) -> memoryview | None:
-        """The statistics row (wr_queue_stats) of a queue, None when the worker shows none now."""
+        """The statistics row (wr_queue_stats) of a queue, None when the worker shows none now, or has been
+        dead for longer than ALIVE_S.
+        """
+        if (now := time.monotonic()) >= self._look_at.get(server, 0.0):  # a look costs more than all the rest
+            if not self.superblock.server_identity(server).alive():
+                return None
+            self._look_at[server] = now + ALIVE_S
         generation = self.superblock.server_get(server, "queue_stats_generation")
         found = self.statistics.get(server)
         if found is None or found.generation != generation:
@@ -513,7 +551,7 @@ class Client:
         self._older: weakref.WeakSet[_core.QueueHandle] = weakref.WeakSet()
         self._hot: dict[int, _core.QueueHandle] = {}
         self._tidier: threading.Thread | None = None
-        self._silent_since: float | None = None
+        self._silence: tuple[float, int] | None = None  #: since when all are dead, and pid of the supervisor that died
         self._owner_epoch = 0  #: the attachment that declared an exclusive queue
         self._attachment = self._attach(timeout)
         _clients.add(self)
@@ -523,13 +561,13 @@ class Client:
     def attachment(self, timeout: float = 5.0) -> Attachment:
         """The attachment in use; a new one when there is none any more. Raises ClosedError, LimitError."""
         attachment = self._attachment
-        if attachment is not None and not attachment.core.ended:
+        if attachment is not None and not attachment.core.over:
             return attachment
         with self._lock:
             if self.closed:
                 raise ClosedError(f"this client of {self.directory.path} is closed: attach again")
             attachment = self._attachment
-            if attachment is not None and not attachment.core.ended:
+            if attachment is not None and not attachment.core.over:
                 return attachment
             forget_control = self.pid != os.getpid()
             if attachment is not None:
@@ -581,7 +619,7 @@ class Client:
             self._router = None
             self._catalog = catalog_log.Reader(f"/proc/self/fd/{attachment.descriptor}")  # of no other directory
             self._routes, self._routes_n = {}, 0
-            self._silent_since = None
+            self._silence = None
             try:
                 if superblock.state < NODE_STOPPED:
                     return attachment
@@ -624,12 +662,17 @@ class Client:
             if mine:
                 with contextlib.suppress(Error, SessionLost):  # the servers return it all the same
                     self._give_back(attachment, min(wait_s, GIVE_BACK_S))
-                if self._owner_epoch == attachment.slot.client_epoch:
+                if self._owner_epoch == attachment.slot.client_epoch and not attachment.deserted():
                     with contextlib.suppress(Error):  # the supervisor finds them without an owner
                         self._release_queues(attachment, min(wait_s, GIVE_BACK_S))
             attachment.leave(error, max(0.0, deadline - time.monotonic()) if mine else 0.0)
         self._control.close()
         _clients.discard(self)
+
+    def deserted(self) -> bool:
+        """Whether nobody lives at the node of the attachment in use, if there is one."""
+        attachment = self._attachment
+        return attachment is not None and not attachment.core.over and attachment.deserted()
 
     def _release_queues(self, attachment: Attachment, wait_s: float) -> None:
         """Delete the exclusive queues of this client, so that their names are free when it has left."""
@@ -645,7 +688,7 @@ class Client:
         """What was delivered ahead and handed to nobody returns as such: its delivery does not count."""
         handles = [handle for handle in list(self._handles.values()) if handle.usable]
         asked = [handle for handle in handles if handle.stop() is not None or handle.pending]
-        if asked and attachment.superblock.state < NODE_DRAINING:
+        if asked and attachment.superblock.state < NODE_DRAINING and not attachment.deserted():
             attachment.core.settle(wait_s)  # behind the CANCEL nothing comes any more
             for handle in asked:
                 handle.give_back()
@@ -709,6 +752,12 @@ class Client:
             raise lost
         elif code == _core.HOOK_TIMED_OUT:
             self._timed_out(attachment, server, what)
+        elif code == _core.HOOK_SILENT:
+            superblock = attachment.superblock
+            worker = superblock.server_identity(server)
+            ready = superblock.server_get(server, "state") == SERVER_READY
+            if not (ready and worker.alive()) or worker.stands_still():
+                self._timed_out(attachment, server, what)
 
     def _stopping(self, attachment: Attachment) -> None:
         if attachment.superblock.state == NODE_DRAINING and not _forsaken(attachment.superblock):
@@ -725,31 +774,32 @@ class Client:
             self._lose(attachment, None)
             raise SessionLost("this client's slot was taken away")
         if superblock.server_identity(server).alive() or superblock.supervisor.alive():
-            self._silent_since = None
+            self._silence = None
             return
         if _forsaken(superblock):
             self._lose(attachment, None)
             raise SessionLost("the shared memory of the node was removed, and its processes are dead")
-        if self.directory.locked():
-            self._silent_since = None
+        if attachment.supervised() or attachment.served():
+            self._silence = None
             return
-        now = time.monotonic()
-        if self._silent_since is None:
-            self._silent_since = now
-        if any(superblock.server_identity(other).alive() for other in range(superblock.servers_n)):
-            return  # they start another supervisor
-        if now - self._silent_since >= ABANDONED_S:
-            raise NodeNotRunning(
-                f"every process of the node of {self.directory.path} has died: start it again with "
-                f"{command('up', self.directory.path)}; what was submitted is still here"
-            )
+        now, silence, died = time.monotonic(), self._silence, superblock.supervisor.pid
+        if silence is None or silence[1] != died:  # nobody has looked since it was started anew, and died again
+            self._silence = (now, died)
+        elif now - silence[0] >= ABANDONED_S:
+            raise self._abandoned()
+
+    def _abandoned(self, what: str = "") -> NodeNotRunning:
+        return NodeNotRunning(
+            f"{what}{what and ': '}every process of the node of {self.directory.path} has died: start it again with "
+            f"{command('up', self.directory.path)}; what was submitted is still here"
+        )
 
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
         superblock = attachment.superblock
         on = superblock.get("alarms")
         publishing = what == "publish"
         kept = "publishing is blocked" if publishing else f"{what}: not done within the timeout"
-        if on & alarms.DISK:
+        if on & alarms.DISK and what != _core.THE_ANSWER:
             raise DiskFull(f"{kept}: {alarms.cause(superblock, alarms.DISK)}; {alarms.advice(superblock, alarms.DISK)}")
         if on & alarms.MEMORY and (publishing or what == "room for the message"):
             raise TimedOut(
@@ -757,10 +807,7 @@ class Client:
             )
         state = superblock.server_get(server, "state")
         if state != SERVER_READY or not superblock.server_identity(server).alive():
-            raise PeerLost(
-                f"{what}: the {names.role_of(server)} is down (it is being restarted); what was submitted is kept. "
-                "Try again, or give more time"
-            )
+            raise self._down(attachment, server, what)
         limits = (
             " (the ring or the arena of this client is full: settings ring_records, arena_bytes)"
             if "room" in what
@@ -768,23 +815,48 @@ class Client:
         )
         raise TimedOut(f"{what}: not done within the timeout{limits}")
 
+    def _down(self, attachment: Attachment, server: int, what: str) -> PeerLost:
+        """A server is not there: who starts it again?"""
+        if attachment.deserted():
+            return self._abandoned(what)
+        doing = "it is being restarted"
+        if not attachment.supervised():
+            doing = "and so is the supervisor: the servers that live start another one, which restarts it"
+        return PeerLost(
+            f"{what}: the {names.role_of(server)} is down ({doing}); what was submitted is kept. Try again, or give "
+            "more time"
+        )
+
     # -- catalog ------------------------------------------------------------------------------------------------
 
     def router(self) -> Router:
         """Routes by the catalog of now."""
         attachment = self.attachment()
         router = self._router
-        if router is None or attachment.superblock.get("catalog_version") != attachment.core.catalog_seen:
-            self._reload(attachment)
+        if router is None or attachment.core.behind:
+            while not self._reload(attachment):
+                attachment = self.attachment()
             router = self._router
             assert router is not None
         return router
 
-    def _reload(self, attachment: Attachment) -> None:
+    def catalog(self) -> Catalog:
+        """The catalog of now, for whoever asks what there is. That is asked less often than routes are, so it is looked
+        as well whether this is the memory of a node that died, and whose name is another's by now.
+        """
+        attachment = self.attachment()
+        if _forsaken(attachment.superblock):
+            self._lose(attachment, None)
+        return self.router().catalog
+
+    def _reload(self, attachment: Attachment) -> bool:
+        """Read what is new in the catalog; False when another attachment was made meanwhile."""
         with self._lock:
+            if attachment is not self._attachment:
+                return False
             version = attachment.superblock.get("catalog_version")
             if self._router is not None and version == attachment.core.catalog_seen:
-                return
+                return True
             if not self._follow(version):
                 catalog = self._catalog.load(version)
                 self._routes, self._routes_n = {}, 0
@@ -793,6 +865,7 @@ class Client:
                     if handle.queue not in catalog.by_id:
                         self._kill(handle)
             attachment.core.catalog_seen = version
+            return True
 
     def _follow(self, version: int) -> bool:
         """Do what changed in the catalog since it was read; False when all of it has to be read."""
@@ -935,7 +1008,7 @@ class Client:
         """The queue as the catalog has it now: a node that was started with other workers has it elsewhere, under
         another id. Raises QueueNotFound when it was deleted: its worker may not have heard of that yet.
         """
-        found = self.router().catalog.queues.get(queue.name)
+        found = self.catalog().queues.get(queue.name)
         if found is None or found.lasting_id != queue.lasting_id:
             what = "subscription" if queue.subscription_of else "queue"
             raise QueueNotFound(f"{what} {queue.name!r} was deleted: declare it again")

@@ -102,7 +102,7 @@ class Node:
         and QueueNotFound is raised when it is not there.
         """
         check_name(name)
-        catalog = self._client.router().catalog
+        catalog = self._client.catalog()
         declaration = catalog.queues.get(name)
         if not create:
             if declaration is None:
@@ -112,7 +112,7 @@ class Node:
             catalog.check_owner(declaration, self._client.epoch)
         elif declaration is None or not _is_declared(declaration, durable, arguments, self._client.epoch):
             self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=arguments)
-            declaration = self._client.router().catalog.queue(name)
+            declaration = self._client.catalog().queue(name)
         with self._lock:
             found = self._queues.get(name)
             if found is None:
@@ -158,7 +158,7 @@ class Node:
         request and one sync; `queue(name)` then opens any of them without asking. Raises what `queue` raises.
         """
         wanted = [_specification(item, bool(durable), arguments) for item in listed(queues, "queues")]
-        known = self._client.router().catalog.queues
+        known = self._client.catalog().queues
         epoch = self._client.epoch
         missing = [
             item
@@ -183,7 +183,7 @@ class Node:
 
     def queues(self) -> list[str]:
         """Names of the queues that are declared."""
-        queues = list(self._client.router().catalog.queues.values())  # at once: another thread may follow the catalog
+        queues = list(self._client.catalog().queues.values())  # at once: another thread may follow the catalog
         return sorted(item.name for item in queues if not item.hidden)
 
     # -- exchanges ----------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Node:
             raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
         if alternate is not None:
             checked_exchange(alternate)
-        found = self._client.router().catalog.exchanges.get(checked_exchange(name))
+        found = self._client.catalog().exchanges.get(checked_exchange(name))
         if found is None or (found.type, found.durable, found.alternate) != (type, durable, alternate):
             if found is None:
                 check_name(name, "exchange")

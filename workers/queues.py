@@ -11,6 +11,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ import msgspec
 from warren.engine import _core, metadata
 from warren.engine._core import Confirm, SessionLost
 from warren.engine.catalog import QueueDeclaration
-from warren.engine.errors import QueueEmpty, QueueFull, QueueNotFound
+from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
 from warren.engine.names import check_name, check_routing_key
 from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
 from warren.workers.arguments import checked_count, checked_exchange, checked_mapping, listed
@@ -140,7 +141,8 @@ class Queue:
 
         Raises QueueNotFound when the queue was deleted, ResourceLocked when it is another client's now, ClosedError.
         """
-        declaration = self._client.router().catalog.queues.get(self.name)
+        catalog = self._client.catalog()
+        declaration = catalog.queues.get(self.name)
         if declaration is None:
             raise QueueNotFound(f"queue {self.name!r} was deleted: declare it again")
         client = self._client.epoch
@@ -148,7 +150,7 @@ class Queue:
             raise QueueNotFound(
                 f"queue {self.name!r} was exclusive to an attachment of this client that has ended: declare it again"
             )
-        self._client.router().catalog.check_owner(declaration, client)
+        catalog.check_owner(declaration, client)
         self._declaration = declaration
         self.durable = declaration.durable
         self._handle = self._client.handle(declaration, self, self._messages)
@@ -279,11 +281,13 @@ class Queue:
 
     def get(self, timeout: float | None = None, ahead: bool = True) -> Message:
         """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end);
-        QueueNotFound (also when deleted meanwhile), ClosedError, PeerLost, LimitError (too many unacked),
-        CorruptRecord (its body is damaged: it is counted as lost, and the next call goes on behind it).
+        QueueNotFound (also when deleted meanwhile), ClosedError, PeerLost, NodeNotRunning (every process of the node is
+        dead, also without a timeout), LimitError (too many unacked), CorruptRecord (its body is damaged: it is counted
+        as lost, and the next call goes on behind it).
 
-        A timeout of 0 waits for no message to come, only for the worker's answer: QueueEmpty means that there was none.
-        Without an answer within the node's call_timeout it raises TimedOut.
+        QueueEmpty is the worker's word: it has looked, and lives. When it has not, because it stands still or is being
+        restarted, TimedOut or PeerLost is raised at the end of the timeout, but not before the worker had a quarter of
+        a second. A timeout of 0 waits for no message to come, only for the worker's answer, at most call_timeout.
 
         A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
         costs a round trip, and what an earlier get has ahead returns first.
@@ -308,7 +312,7 @@ class Queue:
 
     def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
         """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`
-        (0: as for get).
+        (0: as for get). Raises what get raises.
 
         `ahead`: as for get; with ahead=False nothing but what is in the list has left the queue.
         """
@@ -321,6 +325,7 @@ class Queue:
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
         """Iterate over messages, at most `prefetch` unacked at a time; ends when none came for `timeout` seconds.
+        Raises what get raises.
 
         While `prefetch` messages are unacked none comes, however many are ready: then it ends at its timeout as with an
         empty queue (without one it waits for ever). Ack as you go, or give a larger prefetch.
@@ -331,6 +336,7 @@ class Queue:
     def _consume(self, prefetch: int, timeout: float | None) -> Iterator[Message]:
         with self._lock:
             self._consuming += 1
+        silent = False
         try:
             handle = self._handle
             begun = False
@@ -349,12 +355,15 @@ class Queue:
                     return
                 yield message  # type: ignore[misc]
                 left = timeout
+        except (TimedOut, PeerLost):
+            silent = True  # the worker: it is not waited for once more
+            raise
         finally:
             with self._lock:
                 self._consuming -= 1
                 last = None if self._consuming else self._begun
             if last is not None:  # another thread may begin now: then it goes on, with what lies here
-                self._release(last)
+                self._give_back_later(last) if silent else self._release(last)
 
     def __enter__(self) -> Self:
         return self
@@ -367,7 +376,8 @@ class Queue:
 
     def release(self) -> None:
         """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew. It is
-        there when this returns. Raises TimedOut, PeerLost when the worker does not answer for 10 s.
+        there when this returns. Raises TimedOut, PeerLost when the worker does not answer for 10 s. When every process
+        of the node is dead it returns at once: the next node puts it there.
 
         Threads that get or consume at that moment go on, and so does the order: what lies ready for them stays here.
         """
@@ -376,9 +386,31 @@ class Queue:
     def _release(self, begun: int | None) -> None:
         if self._handle.usable:
             try:
-                self._handle.release(begun)
+                if self._client.deserted():
+                    self._leave_to_next(begun)
+                else:
+                    self._handle.release(begun)
             except SessionLost:
                 return  # the servers return it
+            except NodeNotRunning:  # all of them died meanwhile
+                self._leave_to_next(begun)
+
+    def _give_back_later(self, begun: int) -> None:
+        """Nothing more is asked for; what lies here returns when the worker answers again."""
+        if self._handle.usable and begun == self._begun:
+            with contextlib.suppress(SessionLost):
+                if self._client.deserted():
+                    self._leave_to_next(begun)
+                else:
+                    self._handle.stop()
+                    self._client._look_after(self._handle.queue)
+
+    def _leave_to_next(self, begun: int | None) -> None:
+        """Submit what gives back what lies here, and wait for nobody: the next node does it before all else."""
+        if begun is None or begun == self._begun:
+            with contextlib.suppress(SessionLost):
+                self._handle.stop()
+                self._handle.give_back()
 
     def ack(self, messages: Sequence[Message]) -> None:
         """Ack many messages of this queue in as few commands as possible."""
@@ -466,7 +498,7 @@ class Queue:
         check_name(name, "subscription")
         if not self._handle.usable:
             self._renew()
-        declared = self._client.router().catalog.subscription(self.name, name)
+        declared = self._client.catalog().subscription(self.name, name)
         if declared is None:
             answer = self._client.declare("subscription", queue=self.name, name=name)
             declared = msgspec.convert(answer["queue"], QueueDeclaration)

@@ -1148,10 +1148,24 @@ static int client_set_call_timeout(PyObject *op, PyObject *value, void *unused) 
     return 0;
 }
 
+static PyObject *client_get_over(PyObject *op, void *closure) {
+    (void)closure;
+    const ClientObject *c = (ClientObject *)op;
+    return PyBool_FromLong(c->ended || c->forks != wr_forks || !c->open || wr_node_stopped(c));
+}
+
+static PyObject *client_get_behind(PyObject *op, void *closure) {
+    (void)closure;
+    const ClientObject *c = (ClientObject *)op;
+    return PyBool_FromLong(c->forks != wr_forks || !c->open || wr_catalog_is_old(c));
+}
+
 static PyGetSetDef client_attributes[] = {
     {"call_timeout", client_get_call_timeout, client_set_call_timeout,
      "seconds that calls without a timeout wait for room, when they do not wait for what becomes of it; None: without end", NULL},
     {"ended", client_get_ended, NULL, "end() was called, or this is a forked child", NULL},
+    {"over", client_get_over, NULL, "it has ended, or its node was stopped: what it knows is of the past", NULL},
+    {"behind", client_get_behind, NULL, "the catalog has another version than catalog_seen, or cannot be asked any more", NULL},
     {"busy", client_get_busy, NULL, "threads that wait or read inside; the memory is theirs until they are out", NULL},
     {"catalog_seen", client_get_catalog, client_set_catalog, "catalog version that the routes were made from", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
@@ -1189,7 +1203,8 @@ int wr_bind_client(PyObject *module) {
         int value;
     } numbers[] = {{"HOOK_CHECK", WR_HOOK_CHECK},       {"HOOK_EPOCH", WR_HOOK_EPOCH},         {"HOOK_EVICTED", WR_HOOK_EVICTED},
                    {"HOOK_FROZEN", WR_HOOK_FROZEN},     {"HOOK_STOPPING", WR_HOOK_STOPPING},   {"HOOK_FAILED", WR_HOOK_FAILED},
-                   {"HOOK_TIMED_OUT", WR_HOOK_TIMED_OUT}, {"HOOK_CATALOG", WR_HOOK_CATALOG}, {"HOOK_HOT", WR_HOOK_HOT}, {"LEVEL_NONE", WR_LEVEL_NONE},
+                   {"HOOK_TIMED_OUT", WR_HOOK_TIMED_OUT}, {"HOOK_CATALOG", WR_HOOK_CATALOG}, {"HOOK_HOT", WR_HOOK_HOT},
+                   {"HOOK_SILENT", WR_HOOK_SILENT}, {"LEVEL_NONE", WR_LEVEL_NONE},
                    {"LEVEL_WRITTEN", WR_LEVEL_WRITTEN}, {"LEVEL_SYNCED", WR_LEVEL_SYNCED}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;

@@ -14,6 +14,7 @@ enum {
     WR_HOOK_FAILED = 6,    /* the supervisor gave the server up; always raises */
     WR_HOOK_TIMED_OUT = 7, /* `what` was not done in time; always raises */
     WR_HOOK_CATALOG = 8,   /* the catalog has another version */
+    WR_HOOK_SILENT = 10,   /* a worker did not say its last word to a get whose time is up; raises when it cannot: dead, stopped, starting */
     WR_HOOK_HOT = 9,       /* a hot loop of gets has messages lying ready here: look after them when it stops (server: queue id) */
 };
 
@@ -102,6 +103,12 @@ static inline int wr_deadline_of_call(PyObject *timeout, bool wait, uint64_t *de
     if (wait || (timeout && timeout != Py_None)) return wr_deadline(timeout ? timeout : Py_None, deadline);
     *deadline = WR_CALL_DEADLINE;
     return 0;
+}
+
+/* Is the node of this attachment stopped? Then nobody serves, or looks at, what is mapped here any more, and what it says is of the past:
+ * another node of the directory has memory of its own. The word is written a few times in the life of a node. */
+static inline bool wr_node_stopped(const ClientObject *c) {
+    return __builtin_expect(atomic_load_explicit(&c->a.port.super->state, memory_order_acquire) == WR_NODE_STOPPED, 0);
 }
 
 static inline bool wr_catalog_is_old(const ClientObject *c) {

@@ -320,9 +320,16 @@ static int register_consumer(HandleObject *h) {
     return 0;
 }
 
+/* What lies here of a node that was stopped is in its queue again, and comes from the next node. */
+static int not_stopped(HandleObject *h) {
+    if (!wr_node_stopped(h->client)) return 0;
+    return wr_hook(h->client, WR_HOOK_STOPPING, h->server, "");
+}
+
 /* The worker may have been restarted: then its regions are opened anew before anything is read. */
 static int up_to_date(HandleObject *h) {
     ClientObject *c = h->client;
+    if (not_stopped(h)) return -1;
     uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
     if (__builtin_expect(epoch == c->a.workers[h->server].epoch, 1)) return 0;
     return wr_hook(c, WR_HOOK_EPOCH, h->server, "");
@@ -354,6 +361,7 @@ static int announce(HandleObject *h, uint64_t credit, uint32_t prefetch, uint64_
         if ((error = wait_for_room(h, error, &blocked, deadline))) return error;
     }
     wr_port_submit(&c->a.port, h->server);
+    h->asks_n++;
     return 0;
 }
 
@@ -425,7 +433,9 @@ static int tell_hot(HandleObject *h) {
     return 0;
 }
 
-#define POLL_NS 20000000ull
+#define CHECK_NS 1000000000ull
+#define ANSWER_NS 250000000ull /* a get gives the worker at least so long to answer, whatever its timeout is */
+#define LAST_WORD_NS 40000000ull /* a get that knows that the worker looked waits so long for its last word */
 
 /* Wait until the worker has taken our link up; a moment longer than the deadline, so that a first look finds something.
  * 0, 1 (it has not), -1. */
@@ -437,17 +447,21 @@ static int wait_for_worker(HandleObject *h, uint64_t deadline) {
     return wr_wait_while(c, &condition, up && deadline && deadline < patience ? patience : deadline, WR_FOR_REPLY, still_there, h);
 }
 
+static const char the_answer[] = "the worker's answer whether there is a message (it may be there all the same: call again)";
+
 static void no_answer(HandleObject *h) {
-    static const char what[] = "the worker's answer whether there is a message (it may be there all the same: call again)";
-    if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, what)) wr_raise("TimedOut", "%s: not there within call_timeout", what);
+    if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, the_answer)) wr_raise("TimedOut", "%s: not there in time", the_answer);
 }
 
-/* Wait until the worker has done what it was told up to now. 0, 1 (not known until the deadline), -1. */
-static int wait_for_processed(HandleObject *h, uint64_t deadline) {
+static uint64_t told(const HandleObject *h) {
+    return atomic_load_explicit(&wr_attachment_link(&h->client->a, h->server)->tail, memory_order_relaxed);
+}
+
+/* Wait until the worker has done the first `n` things that it was told. 0, 1 (not known until the deadline), -1. */
+static int wait_for_processed(HandleObject *h, uint64_t n, uint64_t deadline) {
     ClientObject *c = h->client;
-    uint64_t tail = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
-    if (!tail) return 0;
-    wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, tail - 1, h->server};
+    if (!n) return 0;
+    wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, n - 1, h->server};
     int answer = wr_wait_while(c, &condition, deadline, WR_FOR_REPLY, still_there, h);
     return answer < 0 || enter(h) ? -1 : answer;
 }
@@ -457,7 +471,7 @@ static int wait_for_processed(HandleObject *h, uint64_t deadline) {
 static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_t deadline) {
     ClientObject *c = h->client;
     for (int round = 0;; round++) {
-        int answer = wait_for_processed(h, deadline);
+        int answer = wait_for_processed(h, told(h), deadline);
         if (answer) return answer < 0 ? -1 : 2;
         if (atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire) != epoch) return 1;
         if (!h->registered) return 1;
@@ -474,12 +488,49 @@ static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_
     }
 }
 
+/* What a get has asked the worker for. */
+typedef struct {
+    uint64_t told;   /* with so many things told to it in all */
+    uint64_t epoch;  /* of the worker that it was asked of; 0: nothing was asked */
+    uint64_t asks_n; /* of the handle, by then */
+} question;
+
+/* A get's time is up. "None" has to be the worker's word: it has done all that it was told when this get asked, and lives. Its last
+ * word, to a CANCEL or to the same credit once more, is not waited for long: a worker that merely has much to do was asked before.
+ * 0: there is none, or what there is was taken in; 1: the worker was restarted, ask again; -1. */
+static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) {
+    ClientObject *c = h->client;
+    wr_link *link = wr_attachment_link(&c->a, h->server);
+    int answer = asked->epoch ? wait_for_processed(h, asked->told, answer_by) : 1;
+    if (answer < 0) return -1;
+    if (!answer && atomic_load_explicit(&link->server_epoch, memory_order_acquire) != asked->epoch) {
+        if (wr_now_ns() < answer_by) return 1;
+        answer = 1;
+    }
+    if (answer) {
+        no_answer(h);
+        return -1;
+    }
+    if (!h->registered) return 0;
+    uint64_t patience = wr_now_ns() + LAST_WORD_NS;
+    if (h->prefetch || (h->inside > 1 && h->consumer.announced)) { /* the credit serves another thread, or the next call */
+        answer = announce(h, h->prefetch ? 0 : h->consumer.granted, h->prefetch, patience);
+        if (!answer) answer = wait_for_processed(h, told(h), patience);
+    } else {
+        answer = cancel(h, patience); /* an idle consumer keeps no credit */
+    }
+    if (answer <= 0) return answer;
+    if (tell_hot(h)) return -1; /* somebody looks after the credit later */
+    return wr_hook(c, WR_HOOK_SILENT, h->server, the_answer) || enter(h) ? -1 : 0;
+}
+
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
- * the caller can use at once. `answer_by`: of a poll, when the worker's answer has to be there; 0: without end. */
+ * the caller can use at once. `answer_by`: when the worker's answer has to be there; 0: without end. */
 static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll, uint64_t answer_by) {
     ClientObject *c = h->client;
     bool last_look = false;
-    uint64_t full_since = 0;
+    uint64_t full_since = 0, check_at = wr_now_ns() + CHECK_NS;
+    question asked = {0, 0, 0};
     for (;;) {
         if (enter(h) || up_to_date(h) || register_consumer(h)) return NULL;
         if (!wr_taker_pending(&h->consumer) && intake(h)) return NULL;
@@ -491,17 +542,22 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
         if (last_look) return NULL;
         h->delays_n++;
         if (!c->a.workers[h->server].epoch) { /* the worker has not seen us yet: credit is counted under its epoch */
-            int taken_up = wait_for_worker(h, poll ? answer_by : deadline);
-            if (taken_up > 0 && poll) no_answer(h);
+            int taken_up = wait_for_worker(h, answer_by);
+            if (taken_up > 0) no_answer(h);
             if (taken_up) return NULL;
             continue;
         }
-        int answer = ensure_credit(h, wanted, poll ? answer_by : deadline);
-        uint64_t popped = h->consumer.popped, now = wr_now_ns();
+        int answer = ensure_credit(h, wanted, answer_by);
+        uint64_t popped = h->consumer.popped, now = wr_now_ns(), epoch = c->a.workers[h->server].epoch;
+        if (!answer && (asked.epoch != epoch || asked.asks_n != h->asks_n)) asked = (question){told(h), epoch, h->asks_n};
         if (!answer && !poll) {
             wr_condition condition = wr_attachment_delivery(&c->a, h->server);
             answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
             now = wr_now_ns();
+            if (answer >= 0 && now >= check_at) { /* a wait for messages is one of slices: who looks whether anybody lives is here */
+                if (wr_hook(c, WR_HOOK_CHECK, h->server, "")) return NULL;
+                check_at = now + CHECK_NS;
+            }
         }
         if (answer < 0 || still_there(h)) return NULL;
         bool late = poll || (deadline && now >= deadline);
@@ -519,7 +575,7 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
         }
         if (!late) continue;
         if (poll) {
-            if (!answer) answer = hear_worker(h, c->a.workers[h->server].epoch, popped, answer_by);
+            if (!answer) answer = hear_worker(h, epoch, popped, answer_by);
             else answer = 2;
             if (answer < 0) return NULL;
             if (answer == 2 || (answer == 1 && answer_by && wr_now_ns() >= answer_by)) {
@@ -529,14 +585,9 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
             last_look = !answer;
             continue;
         }
-        /* Time is up. An idle consumer keeps no credit. A short timeout has to know that the worker looked: it has
-         * when the cancel, sent after the credit was processed, is processed, too. */
-        last_look = true;
-        if (h->prefetch || h->inside > 1) continue; /* the credit serves another thread */
-        uint64_t patience = now + POLL_NS;
-        if (wait_for_processed(h, patience) < 0) return NULL;
-        answer = cancel(h, patience + POLL_NS);
-        if (answer < 0 || (answer && tell_hot(h))) return NULL; /* not sure: somebody looks after it later */
+        answer = conclude(h, &asked, answer_by);
+        if (answer < 0) return NULL;
+        last_look = !answer;
     }
 }
 
@@ -553,8 +604,11 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
     PyObject *message = NULL;
     h->inside++;
     if (wr_taker_pending(&h->consumer) && h->registered && !enter(h) && !up_to_date(h)) message = hand_out(h, deadline, true);
-    if (!message && !PyErr_Occurred())
-        message = wait_for_message(h, wanted, deadline, poll, poll ? wr_by_when(h->client, WR_CALL_DEADLINE) : 0);
+    if (!message && !PyErr_Occurred()) {
+        uint64_t least = deadline && !poll ? wr_now_ns() + ANSWER_NS : 0;
+        uint64_t answer_by = poll ? wr_by_when(h->client, WR_CALL_DEADLINE) : deadline && deadline < least ? least : deadline;
+        message = wait_for_message(h, wanted, deadline, poll, answer_by);
+    }
     h->inside--;
     if (!message) {
         leave_empty(h);
@@ -690,6 +744,8 @@ failed:
 /* ---- the same without waiting, for binding_wait.c ----------------------------------------------------------------- */
 
 int wr_handle_enter(HandleObject *h) { return enter(h); }
+
+int wr_handle_not_stopped(HandleObject *h) { return not_stopped(h); }
 
 int wr_handle_intake(HandleObject *h) { return register_consumer(h) || intake(h) ? -1 : 0; }
 
@@ -839,9 +895,20 @@ static PyObject *handle_put_many(PyObject *op, PyObject *const *args, Py_ssize_t
 
 /* ---- settling ---------------------------------------------------------------------------------------------------- */
 
-/* Is the message still in the hands of this attachment? */
+/* The node stops, or has stopped: is anybody left who will read what is submitted now? */
+static __attribute__((noinline)) int settle_late(HandleObject *h, uint32_t state) {
+    wr_server *worker = wr_superblock_server(h->client->a.port.super, h->server);
+    if (state == WR_NODE_DRAINING && atomic_load_explicit(&worker->state, memory_order_acquire) != WR_SERVER_DOWN) return 0;
+    return wr_raise("PeerLost", "the node was stopped since this message was delivered: it is in its queue again, and comes redelivered from the "
+                                "next node");
+}
+
+/* Is the message still in the hands of this attachment, and its worker there? */
 static int settle_enter(HandleObject *h) {
-    if (!wr_enter(h->client) && h->registered) return 0;
+    if (!wr_enter(h->client) && h->registered) {
+        uint32_t state = atomic_load_explicit(&h->client->a.port.super->state, memory_order_acquire);
+        return __builtin_expect(state > WR_NODE_RUNNING, 0) ? settle_late(h, state) : 0;
+    }
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(wr_session_lost)) {
         PyErr_Clear();
         wr_raise("PeerLost", "this message was delivered to an attachment that has ended: it returns to its queue, redelivered");
@@ -1299,6 +1366,9 @@ static PyType_Spec delivery_spec = {"warren.engine._core.Delivery", sizeof(Deliv
 int wr_bind_consumer(PyObject *module) {
     handle_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &handle_spec, NULL);
     delivery_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &delivery_spec, NULL);
+    if (PyModule_AddStringConstant(module, "THE_ANSWER", the_answer) ||
+        PyModule_AddIntConstant(module, "ANSWER_MS", (long)(ANSWER_NS / 1000000)))
+        return -1;
     if (!handle_type || !delivery_type || PyModule_AddObjectRef(module, "QueueHandle", (PyObject *)handle_type) ||
         PyModule_AddObjectRef(module, "Delivery", (PyObject *)delivery_type))
         return -1;

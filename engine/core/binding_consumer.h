@@ -16,6 +16,7 @@ typedef struct {
     uint32_t window;
     uint32_t prefetch;      /* wanted by consume(); 0: credit */
     uint64_t cancelled;     /* sequence + 1 of the last CANCEL, 0: none */
+    uint64_t asks_n;        /* how often a CREDIT was sent */
     uint64_t begun;         /* how often begin() was called */
     uint32_t inside;        /* threads that are in a get */
     bool hot;               /* Python was told */
@@ -30,6 +31,7 @@ typedef struct {
 int wr_handle_enter(HandleObject *h);           /* can it be used? */
 int wr_handle_intake(HandleObject *h);          /* what was pushed, into `pending` */
 PyObject *wr_handle_hand_out(HandleObject *h, bool alone); /* the next pending message; NULL without an exception: none */
+int wr_handle_not_stopped(HandleObject *h);     /* is the node of its attachment still there? SessionLost when it was stopped */
 bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
 bool wr_handle_quiet(const HandleObject *h);    /* nothing is asked for, and nothing more can come of what was */
 int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked);

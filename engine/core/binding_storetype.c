@@ -91,7 +91,7 @@ static inline int deadline_from(PyObject *timeout, bool wait, uint64_t *deadline
 /* A new reference; NULL with an exception. */
 static ClientObject *core_of(FaceObject *self) {
     ClientObject *core = self->core;
-    if (core && core->open && !core->ended && core->forks == wr_forks) return (ClientObject *)Py_NewRef(core);
+    if (core && core->open && !core->ended && core->forks == wr_forks && !wr_node_stopped(core)) return (ClientObject *)Py_NewRef(core);
     PyObject *found = self->owner ? PyObject_GetAttrString(self->owner, "core") : NULL;
     if (!found) {
         if (!PyErr_Occurred()) wr_raise("ClosedError", "this store was never opened");

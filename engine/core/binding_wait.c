@@ -359,7 +359,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     long most = PyLong_AsLong(args[0]), wanted = PyLong_AsLong(args[1]);
     if (PyErr_Occurred()) return NULL;
     if (most < 1 || wanted < 0) return PyErr_Format(PyExc_ValueError, "max must be at least 1, wanted at least 0");
-    if (wr_handle_enter(h)) return NULL;
+    if (wr_handle_enter(h) || wr_handle_not_stopped(h)) return NULL;
     ClientObject *c = h->client;
     wr_taker *taker = &h->consumer;
     uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);

@@ -167,7 +167,10 @@ def consumer(directory: str, log: Log, rng: random.Random) -> None:
         queues = [opened(node, name) for name in TAKEN]
         while not _stopping:
             queue = rng.choice(queues)
-            messages = queue.get_many(rng.choice((1, 10, 64)), timeout=0.05)
+            try:
+                messages = queue.get_many(rng.choice((1, 10, 64)), timeout=0.05)
+            except (warren.TimedOut, warren.PeerLost):  # the worker was killed, or has much to do
+                continue
             if not messages:
                 continue
             log_received(log, messages)

@@ -155,8 +155,14 @@ class Hands:
 
     def do_consume(self, name: str, prefetch: int, timeout: float) -> Received | None:
         """Begin to consume, and take the first message. None: there was none, and the consumer is over."""
-        self._consumers[name] = self._queue(name).consume(prefetch, timeout)
-        return self.do_next(name)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            self._consumers[name] = self._queue(name).consume(prefetch, timeout)
+            try:
+                return self.do_next(name)
+            except (warren.TimedOut, warren.PeerLost):  # its worker was killed, or stands still: asked once more
+                if time.monotonic() >= deadline:
+                    raise
 
     def do_next(self, name: str) -> Received | None:
         """The next message of the open consumer. None: there was none, and it is over."""

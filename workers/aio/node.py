@@ -291,15 +291,14 @@ class Node:
     async def _ready(self, *handles: _core.QueueHandle) -> _core.Client:
         """The core of an attachment that is good, with the catalog of now, or with what it says of these queues."""
         core = self._core
-        if core is None or core.ended:
+        if core is None or core.over:
             await self._come_back()
             core = self._core
             assert core is not None
-        attachment = self._client._attachment
         if handles:
             old = any(handle.perhaps_gone for handle in handles)
         else:
-            old = attachment is not None and attachment.superblock.get("catalog_version") != core.catalog_seen
+            old = core.behind
         if old:
             await run_blocking(self._client.router)
         return core
@@ -514,8 +513,8 @@ class Node:
             queue._pump()
         self._look_soon()
 
-    async def _hook(self, code: int, server: int) -> None:
-        await run_blocking(self._client._hook, code, server, "")
+    async def _hook(self, code: int, server: int, what: str = "") -> None:
+        await run_blocking(self._client._hook, code, server, what)
 
     def _tick_later(self) -> None:
         if self._ticker is None and not self._closed:

@@ -19,14 +19,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from warren.engine import _core
 from warren.engine._core import SessionLost
-from warren.engine.errors import Error, QueueEmpty, UsageError
+from warren.engine.errors import Error, QueueEmpty, TimedOut, UsageError
 from warren.workers import queues
 from warren.workers.aio.base import META, RETRY_S, Body, deadline_of, is_late, run_blocking, size_of, time_left
 from warren.workers.arguments import listed
+from warren.workers.client import SERVER_READY
 
 if TYPE_CHECKING:
     from warren.workers.aio.node import Confirm, Node
@@ -36,8 +37,12 @@ PREFETCH = queues.PREFETCH
 IDLE_S = 0.1
 #: how long the worker's last word is waited for when nobody wants messages any more
 LAST_LOOK_S = 0.5
+#: the same of a get that knows that the worker has looked
+LAST_WORD_S = 0.1
 #: how long a first look (timeout 0) waits for a worker that has not seen this client yet
 BEGIN_S = 1.0
+#: what is left, at least, of a timeout that was not 0: that means to wait for the worker's answer
+LEAST_S = 1e-6
 #: how often who waits for room looks whether the queue is still there
 LOOK_S = 0.5
 #: messages read from files at once
@@ -54,7 +59,7 @@ class Underneath(queues.Queue):
 
     @classmethod
     def of(cls, client: Any, name: str) -> Underneath:
-        return cls(client, client.router().catalog.queue(name))
+        return cls(client, client.catalog().queue(name))
 
 
 class Message(queues.Message):
@@ -77,6 +82,14 @@ class Message(queues.Message):
 
 
 Underneath._messages = Message
+
+
+class _Question(NamedTuple):
+    """What a get has asked a worker for."""
+
+    handle: _core.QueueHandle
+    epoch: int  #: of the worker
+    told: int  #: so many things were told to it by then
 
 
 class _Getter:
@@ -107,6 +120,7 @@ class Queue:
         self._consumers: list[_Share] = []
         self._held: dict[int, _Share] = {}
         self._filling = False
+        self._polled = _core.POLL_UNBORN  # what the last look said
         self._tidier: asyncio.TimerHandle | None = None
         self._node._by_id[self._sync._declaration.id] = self
 
@@ -201,7 +215,8 @@ class Queue:
     # -- consuming ----------------------------------------------------------------------------------------------
 
     async def get(self, timeout: float | None = None) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: look).
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: the worker's
+        answer is all that is waited for), and what else warren.Queue.get raises.
 
         A get that is cancelled takes no message with it.
         """
@@ -230,6 +245,10 @@ class Queue:
         node = self._node
         node._enter()
         deadline = deadline_of(timeout)
+        if timeout == 0:
+            answer_by = deadline_of(node._client.call_timeout)
+        else:
+            answer_by = None if deadline is None else max(deadline, time.monotonic() + _core.ANSWER_MS / 1000)
         if not self._getters and (found := self._take(most, most)):
             self._tidy_later()
             return found
@@ -237,13 +256,14 @@ class Queue:
         self._getters[getter] = None
         node._waiting.setdefault(self._sync._server, set()).add(self)
         self._pump()
+        asked = None if getter.future.done() else self._asked()
         node._look_soon()
         node._tick_later()
         try:
             if await node._in_time(getter.future, deadline):
                 self._tidy_later()
                 return getter.future.result()
-            return await self._last_look(getter)
+            return await self._last_look(getter, asked, answer_by)
         except asyncio.CancelledError:
             if getter.future.done() and not getter.future.cancelled() and getter.future.exception() is None:
                 self._put_back(getter.future.result())
@@ -271,27 +291,81 @@ class Queue:
         self._ahead.extend(messages)
         self._ahead = deque(sorted(self._ahead, key=lambda message: message.delivery_tag))
 
-    async def _last_look(self, getter: _Getter) -> list[Message]:
-        """Time is up. The worker may have sent something that is on its way, or not have seen us yet."""
+    async def _last_look(self, getter: _Getter, asked: _Question | None, answer_by: float | None) -> list[Message]:
+        """Time is up. The worker may have sent something that is on its way, or not have seen us yet. "None" has to be
+        its word, as in core/binding_consumer.c. `answer_by`: when its answer has to be there.
+        """
         node, future = self._node, getter.future
-        if not self._sync._handle.usable:
-            return []
-        begun = time.monotonic() + BEGIN_S
-        while not future.done() and self._unborn() and time.monotonic() < begun:
-            node._look_soon()
-            await node._in_time(future, min(begun, time.monotonic() + RETRY_S))
-        self._pump()  # if it was not asked for anything before, it is now
-        if future.done():
-            return future.result()
-        if len(self._getters) == 1 and not self._consumers and not self._filling:
-            await self._stop(future)
-        if self._filling and not future.done():
-            await node._in_time(future, time.monotonic() + LAST_LOOK_S)
-        if not future.done() and next(iter(self._getters), None) is getter:
+        while not future.done():
+            if not self._sync._handle.usable:  # another attachment, or another queue of that name
+                await node._ready()
+                await self._renew_for_getters()
+                if not self._sync._handle.usable:
+                    await run_blocking(self._renew)
+                continue
+            begun = time.monotonic() + BEGIN_S
+            by = answer_by if answer_by is None or not self._served() else max(answer_by, begun)
+            while not future.done() and self._unborn() and not is_late(by):
+                node._look_soon()
+                await node._in_time(future, time.monotonic() + RETRY_S)
+            self._pump()  # if it was not asked for anything before, it is now
+            while self._filling and not future.done():  # it is there, and is read
+                await node._in_time(future, time.monotonic() + RETRY_S)
+            if future.done():
+                break
+            end = None if answer_by is None else max(answer_by, time.monotonic() + LAST_WORD_S)
+            now, handle = self._asked(), self._sync._handle
+            if now is None or not await self._last_word(future, end) or not self._same(now):
+                if future.done() or not handle.usable:
+                    continue
+                if not is_late(answer_by):  # it has changed meanwhile: asked anew
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                known = asked is not None and self._same(asked) and self._horizon("processed") >= asked.told
+                code = _core.HOOK_SILENT if known else _core.HOOK_TIMED_OUT
+                await node._hook(code, handle.server, _core.THE_ANSWER)
+                if not known:
+                    raise TimedOut(f"{_core.THE_ANSWER}: not there in time")
+            if future.done() or next(iter(self._getters), None) is not getter:
+                break
             found = self._take(getter.most, 0)
-            if found:
+            if found or (handle.usable and not self._filling):
                 return found
         return future.result() if future.done() else []
+
+    def _asked(self) -> _Question | None:
+        """What the worker was asked for by the last look; None when it could not be asked."""
+        handle = self._sync._handle
+        if self._polled != _core.POLL_EMPTY or not handle.usable:
+            return None
+        try:
+            return _Question(handle, self._epoch(), self._horizon("tail"))
+        except (SessionLost, Error):
+            return None
+
+    def _horizon(self, name: str) -> int:
+        core = self._node._core
+        return 0 if core is None else core.horizons(self._sync._handle.server)[name]
+
+    def _epoch(self) -> int:
+        core = self._node._core
+        return 0 if core is None else core.link_epoch(self._sync._handle.server)
+
+    def _same(self, asked: _Question) -> bool:
+        """Does the worker serve that was asked?"""
+        handle = self._sync._handle
+        return handle is asked.handle and handle.usable and self._epoch() == asked.epoch and not self._unborn()
+
+    def _served(self) -> bool:
+        """Is there a worker? Then it takes a new client up at once."""
+        attachment, server = self._node._client._attachment, self._sync._handle.server
+        return attachment is not None and attachment.superblock.server_get(server, "state") == SERVER_READY
+
+    async def _last_word(self, future: asyncio.Future[list[Message]], end: float | None) -> bool:
+        """Has the worker done all that it was told, before `end`? Who is the last one here asks for no more."""
+        if len(self._getters) == 1 and not self._consumers:
+            return await self._stop(future, end)
+        return await self._heard(end)
 
     def _unborn(self) -> bool:
         """Does the worker not know us yet, or is its present incarnation not open?"""
@@ -307,33 +381,31 @@ class Queue:
         except (SessionLost, Error):
             return False
 
-    async def _stop(self, future: asyncio.Future[list[Message]] | None = None) -> None:
-        """Ask for no more, and wait until nothing more can come."""
+    async def _stop(self, future: asyncio.Future[list[Message]] | None, end: float | None) -> bool:
+        """Ask for no more, and wait until nothing more can come; whether that is known by `end`."""
         node, handle = self._node, self._sync._handle
-        end = time.monotonic() + LAST_LOOK_S
         try:
             if future is not None:  # the worker must have seen what was asked for before that is taken back
-                await self._heard(end)
-                if future.done():
-                    return
+                heard = await self._heard(end)
+                if future.done() or not heard:
+                    return heard
             stopped: int | bool | None = False
-            while stopped is False and time.monotonic() < end:
+            while stopped is False and not is_late(end):
                 if self._consumers or len(self._getters) > (future is not None):
-                    return  # somebody wants messages again
+                    return future is not None  # somebody wants messages again
                 stopped = handle.stop()
                 if stopped is False:
                     await asyncio.sleep(RETRY_S)
             if stopped is not None and stopped is not False:
-                await node._passed(handle.server, _core.WANT_PROCESSED, stopped, end, _core.FOR_REPLY)
+                return await node._passed(handle.server, _core.WANT_PROCESSED, stopped, end, _core.FOR_REPLY)
         except SessionLost:
-            return  # the servers return it
+            return False  # the servers return it
+        return stopped is None
 
-    async def _heard(self, end: float) -> None:
-        """Wait until the worker has done what was submitted."""
-        server = self._sync._handle.server
-        tail = self._node._client.core.horizons(server)["tail"]
-        if tail:
-            await self._node._passed(server, _core.WANT_PROCESSED, tail - 1, end, _core.FOR_REPLY)
+    async def _heard(self, end: float | None) -> bool:
+        """Wait until the worker has done what was submitted; whether it has by `end`."""
+        server, tail = self._sync._handle.server, self._horizon("tail")
+        return not tail or await self._node._passed(server, _core.WANT_PROCESSED, tail - 1, end, _core.FOR_REPLY)
 
     def _rest(self) -> asyncio.Task[None] | None:
         """Nobody wants anything any more: what is here returns to the queue."""
@@ -343,7 +415,10 @@ class Queue:
 
     async def _give_back(self) -> None:
         try:
-            await self._stop()
+            if self._node._client.deserted():
+                self._leave_to_next()
+                return
+            await self._stop(None, time.monotonic() + LAST_LOOK_S)
             while not self._getters and not self._consumers and not self._filling and self._sync._handle.usable:
                 if not self._sync._handle.quiet:  # somebody came and went meanwhile, or the worker does not answer
                     self._tidy_later()
@@ -360,6 +435,14 @@ class Queue:
         if self._getters:
             self._pump()
             self._node._look_soon()
+
+    def _leave_to_next(self) -> None:
+        """Nobody lives at the node: the next one is told what returns, and nobody waits for it."""
+        if not self._getters and not self._consumers and not self._filling and self._sync._handle.usable:
+            self._sync._leave_to_next(None)
+            messages, self._ahead = list(self._ahead), deque()
+            if messages:
+                self._sync._handle.settle_many(messages, False, True, True)
 
     def _tidy_later(self) -> None:
         """After a loop of gets has stopped, what was delivered ahead returns."""
@@ -394,6 +477,7 @@ class Queue:
             found.append(self._ahead.popleft())
         if found or self._filling:
             return found
+        self._polled = _core.POLL_STALE
         try:
             answer = self._sync._handle.poll(most, wanted, True)
         except SessionLost:
@@ -402,6 +486,7 @@ class Queue:
             return []
         if isinstance(answer, list):
             return answer  # type: ignore[return-value]  # the class given to the handle
+        self._polled = answer
         if answer == _core.POLL_SLOW:
             self._filling = True
             self._node._spawn(self._fill())
@@ -496,9 +581,9 @@ class Queue:
 
     def _prefetch(self) -> None:
         """Tell the worker how much all consumers together take ahead, besides what others here hold unacked."""
-        handle = self._sync._handle
-        if self._consumers and handle.usable:
-            slots = self._node._client.attachment().superblock.get("delivery_slots")
+        handle, attachment = self._sync._handle, self._node._client._attachment
+        if self._consumers and handle.usable and attachment is not None:
+            slots = attachment.superblock.get("delivery_slots")
             others = handle.unacked - len(self._ahead) - sum(share.holding for share in self._consumers)
             handle.begin(max(1, min(sum(share.prefetch for share in self._consumers) + max(0, others), slots)))
 
@@ -514,6 +599,8 @@ class Queue:
             if is_late(deadline):
                 return False
             await node._ready(self._sync._handle)
+            with contextlib.suppress(SessionLost):
+                await node._hook(_core.HOOK_CHECK, self._sync._server)
             if not self._sync._handle.usable:
                 await self._renew_for_getters()
                 if not self._sync._handle.usable:
@@ -648,7 +735,8 @@ class Consumer:
             if not await queue._has_room(share.room, deadline):
                 await self.aclose()
                 raise StopAsyncIteration
-        found = await queue._get(1, time_left(deadline))
+        left = time_left(deadline)
+        found = await queue._get(1, max(left, LEAST_S) if left is not None and self._timeout else left)
         if not found:
             await self.aclose()
             raise StopAsyncIteration
