@@ -52,7 +52,6 @@ from warren.ipc.region import Region, RegionError, posix_create, posix_names, po
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
 FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
-WORKER_NAME = "queue-worker-"
 STOP_TIMEOUT_S = 20.0
 RUN_NS = 1_000_000_000
 
@@ -868,15 +867,13 @@ class StoreHost:
                 for store in self.stores:
                     self.superblock.set_server_done(view.slot, store.number, view.generation)
             return False
-        worker = view.name[len(WORKER_NAME) :] if view.name.startswith(WORKER_NAME) else ""
-        holder = int(worker) if worker.isdigit() and int(worker) < CONSTANTS["WORKERS_MAX"] else -1
         try:
             self.core.attach(
                 view.slot,
                 view.generation,
                 view.client_epoch,
                 region.buffer,
-                holder,
+                self.superblock.worker_of(view.slot),
                 self._epochs[0],
                 self._epochs[1],
                 starting,

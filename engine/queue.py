@@ -38,7 +38,6 @@ from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
-WORKER_NAME = "queue-worker-"  #: and its number: the name of a worker's slot
 EVENT_NEED_FILE = 1
 EVENT_NEED_TRANSIENT_FILE = 2
 EVENT_SLOTS_CHANGED = 4
@@ -768,8 +767,8 @@ class QueueService:
         version = o.superblock.get("slots_version")
         unserved: set[int] = set()
         for view in o.superblock.slots():
-            if view.slot == o.own_slot or view.state not in (ACTIVE, LEAVING, DEAD):
-                continue
+            if view.state not in (ACTIVE, LEAVING, DEAD) or o.superblock.worker_of(view.slot) >= 0:
+                continue  # a worker asks the stores alone for something
             known = self._regions.get(view.slot)
             try:
                 if known is None and not self._attach(view):
@@ -825,22 +824,20 @@ class QueueService:
         A publisher's arena holds the bodies that a dead incarnation of this worker wrote to the stores, until these are
         done with it: a store that is killed meanwhile executes those writes again. Until then no publisher may go.
         """
-        predecessors, workers = self._workers_there()
+        if self._predecessor_there():
+            self.engine.pending(EVENT_FINISHED, True)  # until the slots change, or the next timer
+            return
         for slot, generation, _closing, finished, _evicted in self.engine.attached():
-            if predecessors and slot not in workers:
-                self.engine.pending(EVENT_FINISHED, True)  # until the slots change, or the next timer
-                continue
             if finished and self.engine.detach(slot):
                 self._regions.pop(slot)[1].close()
                 self.options.superblock.set_server_done(slot, self.server, generation)
                 self.options.superblock.ring_all()
 
-    def _workers_there(self) -> tuple[bool, set[int]]:
-        """Whether a slot of a dead incarnation of this worker is still there; the slots of all queue workers."""
-        o = self.options
-        workers = {view.slot: view for view in o.superblock.slots() if view.name.startswith(WORKER_NAME)}
-        own = f"{WORKER_NAME}{o.worker}"
-        return any(view.name == own and slot != o.own_slot for slot, view in workers.items()), set(workers)
+    def _predecessor_there(self) -> bool:
+        """Whether a dead incarnation of this worker that may have submitted something still has its slot."""
+        superblock = self.options.superblock
+        own = (superblock.slot(slot) for slot in superblock.slots_of_worker(self.options.worker))
+        return any(view.slot != self.options.own_slot and view.state in (ACTIVE, LEAVING, DEAD) for view in own)
 
     def _open_stores(self) -> None:
         self.engine.pending(EVENT_STORE_EPOCH, True)  # until the next timer, if this does not work

@@ -17,6 +17,8 @@ PAGE_BYTES = 4096
 CLIENT_SLOTS = 256
 SERVERS_MAX = 32
 WORKERS_MAX = 30
+#: the first slots are the queue workers', so many each: one in use, and one of a dead incarnation that the stores sweep
+WORKER_SLOTS = 2
 #: queues of one worker, hidden ones too: rows of its statistics region, which is memory only as far as it is used
 QUEUES_PER_WORKER_MAX = 65536
 
@@ -63,6 +65,9 @@ CRASH_POINTS = (
     "worker_flush_data",  # queue worker: the .dat of a flushed journal file is synced
     "worker_flush_index",  # queue worker: the .idx entries are synced, the journal file is there
     "worker_resync",  # queue worker: some of its ids are answered, the end is not sent
+    "worker_claimed",  # queue worker: it has its slot, its segment is not recorded
+    "worker_recovered",  # queue worker: everything is recovered, no server knows of its slot
+    "worker_attached",  # queue worker: the servers know of its slot, it does not serve
 )
 
 CONSTANTS: dict[str, int] = {
@@ -71,6 +76,7 @@ CONSTANTS: dict[str, int] = {
     "CLIENT_SLOTS": CLIENT_SLOTS,
     "SERVERS_MAX": SERVERS_MAX,
     "WORKERS_MAX": WORKERS_MAX,
+    "WORKER_SLOTS": WORKER_SLOTS,
     "QUEUES_PER_WORKER_MAX": QUEUES_PER_WORKER_MAX,
     "SERVER_STORE_PERSISTENT": SERVER_STORE_PERSISTENT,
     "SERVER_STORE_TRANSIENT": SERVER_STORE_TRANSIENT,

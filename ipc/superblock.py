@@ -4,6 +4,8 @@ Invariants
   `magic` is written last: a half-made superblock is never attached.
   A slot's ownership lives inside its claim word (pid, generation, state); each change is one compare-and-swap.
   A slot's identity fields are written only by the process named in its claim word, between CLAIMED and ACTIVE.
+  The first slots belong to queue workers (WORKER_SLOTS each), and clients never take them: who waits for a worker
+  keeps a slot, so without some of its own a worker could wait for them, and they for it.
 Crash points
   after CLAIMED, before ACTIVE: the supervisor frees the slot and removes the segment recorded in it
   after ACTIVE, before the mailbox message: the supervisor's periodic scan finds it
@@ -66,7 +68,7 @@ class SlotView:
 
 
 class SlotsFull(Exception):
-    """All client slots are taken."""
+    """All client slots are taken, or those of a queue worker."""
 
 
 class Superblock:
@@ -343,14 +345,29 @@ class Superblock:
         self.add("slots_version")
         self.ring_all()
 
-    def claim(self, identity: Identity, name: str) -> SlotView:
-        """Claim a free slot for this process (state CLAIMED, identity written, client_epoch drawn).
+    def slots_of_worker(self, worker: int) -> range:
+        """The slots that only this queue worker claims."""
+        return range(layout.WORKER_SLOTS * worker, layout.WORKER_SLOTS * (worker + 1))
+
+    @property
+    def client_slots(self) -> range:
+        """The slots that clients claim: those behind the workers'."""
+        return range(layout.WORKER_SLOTS * (self.servers_n - layout.SERVER_WORKER_FIRST), layout.CLIENT_SLOTS)
+
+    def worker_of(self, slot: int) -> int:
+        """The queue worker that a slot belongs to; -1: a client's."""
+        return -1 if slot in self.client_slots else slot // layout.WORKER_SLOTS
+
+    def claim(self, identity: Identity, name: str, worker: int = -1) -> SlotView:
+        """Claim a free slot for this process (state CLAIMED, identity written, client_epoch drawn); `worker`: one of
+        this queue worker's.
 
         Raises SlotsFull. The caller makes its segment, calls `activate`, and posts `register`.
         """
-        start = identity.pid * 31 % layout.CLIENT_SLOTS
-        for step in range(layout.CLIENT_SLOTS):
-            slot = (start + step) % layout.CLIENT_SLOTS
+        slots = self.client_slots if worker < 0 else self.slots_of_worker(worker)
+        start = identity.pid * 31 % len(slots)
+        for step in range(len(slots)):
+            slot = slots[(start + step) % len(slots)]
             offset = self.slot_at(slot, "claim")
             seen = _core.load64(self.buffer, offset)
             if seen & 0xFF != FREE:
@@ -372,11 +389,27 @@ class Superblock:
             )
             SLOT.set_bytes(self.buffer, "server_done", b"", offset)
             return self.slot(slot)
-        raise SlotsFull(f"all {layout.CLIENT_SLOTS} client slots are taken: close clients that are not needed")
+        if worker >= 0:
+            raise SlotsFull(f"the store server is not done yet with what died in the slots of queue worker {worker}")
+        raise SlotsFull(f"all {len(slots)} client slots are taken: close clients that are not needed")
 
     def set_segment(self, view: SlotView, shmid: int) -> None:
         """Record the segment of a claimed slot, so that it can be removed if its owner dies now."""
         SLOT.pack_into(self.buffer, "shmid", shmid, self.slot_at(view.slot, "claim"))
+
+    def give_back(self, view: SlotView) -> bool:
+        """Free a slot that nobody uses (any more); False when it changed. Its segment is the caller's business.
+
+        Who was there is forgotten first: what stands in a CLAIMED slot was written by its claimer.
+        """
+        if self.slot(view.slot).claim != view.claim:
+            return False
+        base = self.slot_at(view.slot, "claim")
+        for name in ("start_time", "client_epoch", "pid_namespace"):
+            SLOT.pack_into(self.buffer, name, 0, base)
+        SLOT.pack_into(self.buffer, "shmid", -1, base)
+        SLOT.set_bytes(self.buffer, "name", b"", base)
+        return self.slot_move(view, FREE)
 
     def activate(self, view: SlotView) -> SlotView:
         """CLAIMED → ACTIVE, and tell the servers. The region must be formatted by now."""

@@ -261,11 +261,6 @@ def _lacking(superblock: Superblock, bit: int) -> dict[int, list[str]]:
     return found
 
 
-def _cannot_start(kind: int, who: list[str]) -> str:
-    figures = lack.figures(kind)
-    return f"there is no {lack.WORDS[kind]} to start the {', '.join(who)}{f' ({figures})' if figures else ''}"
-
-
 def _file_errors(superblock: Superblock) -> dict[int, list[str]]:
     """errno → servers that run and cannot make their next file for it, or cannot write to the one they have."""
     found: dict[int, list[str]] = {}
@@ -307,7 +302,7 @@ def cause(superblock: Superblock, bit: int) -> str:
     """Why an alarm is on, with figures and the setting that matters."""
     short, get = superblock.get("shortages"), superblock.get
     servers = ", ".join(_raised_by(superblock, bit))
-    reasons = [_cannot_start(kind, who) for kind, who in _lacking(superblock, bit).items()]
+    reasons = [lack.missing(kind, who) for kind, who in _lacking(superblock, bit).items()]
     if bit == MEMORY:
         if short & SHORT_MEMORY:
             reasons.append(

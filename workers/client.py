@@ -233,7 +233,7 @@ class Attachment:
             sysv_remove(region.id)  # it goes with its last mapping
             close_region(region)
         if not self.superblock.leave(slot.slot, slot.generation):  # it was not active yet
-            self.superblock.slot_move(slot, FREE)
+            self.superblock.give_back(slot)
 
     # -- end ----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@
 Invariants
   Death is read from a pidfd (opened first, identity verified after), or for a client of another pid namespace from the
   attach count of its segment; never from a timeout, and never from a pid alone.
-  A slot is freed only after every server that can still run has written that it is done with this generation.
+  A slot is freed only after every server that can still run has written that it is done with this generation: of a
+  queue worker's slot the stores alone, because no worker serves another one. So who waits for a worker that cannot
+  start waits, and dead incarnations of that worker do not.
   Its segment is removed before it is freed, and only if it is that client's (its client epoch, or its creator's pid).
   A free slot carries no identity: what stands in a CLAIMED slot was written by its claimer.
 Crash points (of the supervisor): after each step its successor finds the slot in a state from which it goes on.
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 
 from warren.ipc import region
 from warren.ipc.identity import Identity, pid_namespace
-from warren.ipc.layout import CLIENT_SLOTS, SLOT
+from warren.ipc.layout import CLIENT_SLOTS, SERVER_WORKER_FIRST
 from warren.ipc.superblock import ACTIVE, CLAIMED, DEAD, FREE, LEAVING, SlotView, Superblock
 from warren.workers.segments import belongs, mappings_of_segment, remove_unrecorded
 
@@ -121,7 +123,9 @@ class ClientsWatch:
         elif view.state in (LEAVING, DEAD):
             self._forget(view.slot)
             done = view.generation & 0xFF
-            if all(self._superblock.server_done(view.slot, server) == done for server in self._servers()):
+            worker = self._superblock.worker_of(view.slot) >= 0
+            servers = (server for server in self._servers() if not worker or server < SERVER_WORKER_FIRST)
+            if all(self._superblock.server_done(view.slot, server) == done for server in servers):
                 self._free(view)
 
     def _look_claimed(self, view: SlotView) -> None:
@@ -184,12 +188,7 @@ class ClientsWatch:
         """Remove the segment of a client that is gone, and free its slot."""
         if view.shmid >= 0 and belongs(view, self._superblock.get("client_region_bytes")):
             region.sysv_remove(view.shmid)
-        buffer, base = self._superblock.buffer, self._superblock.slot_at(view.slot, "claim")
-        for name in ("start_time", "client_epoch", "pid_namespace"):
-            SLOT.pack_into(buffer, name, 0, base)
-        SLOT.pack_into(buffer, "shmid", -1, base)
-        SLOT.set_bytes(buffer, "name", b"", base)
-        if self._superblock.slot_move(view, FREE):
+        if self._superblock.give_back(view):
             self.swept_n += 1
             self._superblock.add("slots_version")
 

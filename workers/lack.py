@@ -30,7 +30,7 @@ WORDS = {
     SEGMENTS: "System V segment (kernel.shmmni, kernel.shmall)",
     MEMORY: "memory",
     FILES: "free descriptor, mailbox, process or thread",
-    SLOTS: "free client slot",
+    SLOTS: "free slot of a queue worker",
 }
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -79,6 +79,12 @@ def _kind(error: BaseException) -> int:
     return FILES if isinstance(error, posix_ipc.Error | sysv_ipc.Error) and "limit" in str(error) else 0
 
 
+def missing(kind: int, who: list[str]) -> str:
+    """What is missing to start these servers, with figures."""
+    said = figures(kind)
+    return f"there is no {WORDS[kind]} to start the {', '.join(who)}{f' ({said})' if said else ''}"
+
+
 def figures(kind: int) -> str:
     """How much of it there is and is used, for people; "" where that is not known."""
     if kind == SHM:
@@ -119,5 +125,6 @@ def advice(kind: int) -> str:
         SEGMENTS: "remove segments that nobody needs (ipcs -m), or raise the limits with sysctl",
         MEMORY: "free memory, or raise the limit of the control group",
         FILES: "raise `ulimit -n`, `ulimit -u`, `ulimit -q` or fs.mqueue.queues_max; log/ says which",
-        SLOTS: "end some clients",
+        SLOTS: "the store server has to be done with what died in them, and is when it serves; DIR/log/store.log says "
+        "what keeps it",
     }[kind]

@@ -1,7 +1,8 @@
 """The process of one queue worker: regions, its own client slot towards the stores, start, serving, stop.
 
 What it serves is engine/queue.py. Order of a start: salvage of the dead worker's images, new regions under a higher
-generation, client slot, recovery, take-up of all clients, state READY, epoch + 1 (published last). Order of a stop:
+generation, client slot, recovery, take-up of all clients, slot active (before anything is submitted, after everything
+that may fail), state READY, epoch + 1 (published last). Order of a stop:
 rings finished, journal synced, clean mark, slot left, regions unlinked. Crash points: until the epoch is published
 clients wait; regions of unfinished starts are found by their names and unlinked by the next one, after it has salvaged
 them. Exit codes: 0 clean, 1 try again, 3 do not restart, 5 the catalog was cut.
@@ -38,7 +39,7 @@ from warren.ipc import mailbox, names
 from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
-from warren.ipc.superblock import SlotView, Superblock
+from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
 from warren.workers import lack, remains
 from warren.workers.launch import Succession
 from warren.workers.tie import Tie, described, end, queues_of
@@ -48,12 +49,17 @@ if TYPE_CHECKING:
 
 STATS_ROWS = CONSTANTS["QUEUES_PER_WORKER_MAX"]
 CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
+SLOT_WAIT_S = 1.0
+SLOT_POLL_S = 0.01
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
 WHATS = ("images", "timages", "qstats")
 #: places of the service that are named crash points of the node
 CRASH_POINTS = {
     "flush.dat-synced": CONSTANTS["CRASH_WORKER_FLUSH_DATA"],
     "flush.idx-synced": CONSTANTS["CRASH_WORKER_FLUSH_INDEX"],
+    "slot.claimed": CONSTANTS["CRASH_WORKER_CLAIMED"],
+    "slot.recovered": CONSTANTS["CRASH_WORKER_RECOVERED"],
+    "slot.active": CONSTANTS["CRASH_WORKER_ATTACHED"],
 }
 
 
@@ -147,12 +153,49 @@ class Worker:
         return self._region(what, generation, size)
 
     def _claim_slot(self) -> tuple[SlotView, regions.Region]:
-        view = self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}")
+        """A slot that only the supervisor knows of until `_activate`: a start that fails gives it back, and from one
+        that is killed the supervisor takes it without asking a server.
+        """
+        view = self._free_slot()
+        self._stack.callback(self._give_back, view)
+        self._reached("slot.claimed")
         # a worker sends no bodies: most of its region is never used
         region = regions.sysv_create(self.superblock.get("client_region_bytes"), touch=False)
         self.superblock.set_segment(view, region.id)
         self._stack.callback(region.close)
+        self._stack.callback(self._remove_segment, region)
         return view, region
+
+    def _free_slot(self) -> SlotView:
+        """One of this worker's slots. When it was killed twice in short time the stores are not done with both yet.
+
+        Raises SlotsFull after a second: the store server does not serve, and the start is repeated as without room.
+        """
+        deadline = time.monotonic() + SLOT_WAIT_S
+        while True:
+            try:
+                return self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}", self.worker)
+            except SlotsFull:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(SLOT_POLL_S)
+
+    def _activate(self) -> None:
+        """Everything is recovered, and nothing was submitted yet: the servers may know of the slot."""
+        assert self._slot is not None
+        self._reached("slot.recovered")
+        self._slot = self.superblock.activate(self._slot)
+        self._reached("slot.active")
+        self._register()
+
+    def _remove_segment(self, region: regions.Region) -> None:
+        """Of a slot that no server ever saw; it goes with its last mapping."""
+        if self._slot is not None and self._slot.state == CLAIMED:
+            regions.sysv_remove(region.id)
+
+    def _give_back(self, view: SlotView) -> None:
+        if self._slot is None or self._slot.state == CLAIMED:
+            self.superblock.give_back(view)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -217,12 +260,11 @@ class Worker:
                 say=say,
             ),
         )
-        self._slot = superblock.activate(self._slot)
-        self._register()
         with self._signals(engine):
             try:
                 recovered = service.start(held)
                 held.clear()
+                self._activate()
                 epoch = superblock.server_get(self.server, "epoch") + 1
                 service.begin(epoch)
                 superblock.server_set(self.server, "generation", generation)

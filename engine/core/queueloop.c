@@ -836,7 +836,7 @@ static uint32_t events_now(wr_queue_engine *e) {
     for (uint32_t i = 0; i < e->links_n; i++) {
         const wr_qlink *l = e->links[e->order[i]];
         if (l->pause == WR_PAUSE_CONTROL && !(e->offered & WR_EVENT_CONTROL)) events |= WR_EVENT_CONTROL;
-        if (l->finished) events |= WR_EVENT_FINISHED;
+        if (l->finished && !(e->offered & WR_EVENT_FINISHED)) events |= WR_EVENT_FINISHED;
     }
     for (uint32_t s = 0; s < 2 && e->has_port && !(e->offered & WR_EVENT_STORE_EPOCH); s++) {
         wr_server *server = wr_superblock_server(super, s);

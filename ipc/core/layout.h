@@ -38,10 +38,14 @@
 #define WR_CRASH_WORKER_FLUSH_DATA 31
 #define WR_CRASH_WORKER_FLUSH_INDEX 32
 #define WR_CRASH_WORKER_RESYNC 33
+#define WR_CRASH_WORKER_CLAIMED 34
+#define WR_CRASH_WORKER_RECOVERED 35
+#define WR_CRASH_WORKER_ATTACHED 36
 #define WR_PAGE_BYTES 4096
 #define WR_CLIENT_SLOTS 256
 #define WR_SERVERS_MAX 32
 #define WR_WORKERS_MAX 30
+#define WR_WORKER_SLOTS 2
 #define WR_QUEUES_PER_WORKER_MAX 0x10000
 #define WR_SERVER_STORE_PERSISTENT 0
 #define WR_SERVER_STORE_TRANSIENT 1
@@ -158,7 +162,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0xc5e74aa53a289caaull
+#define WR_LAYOUT_HASH 0x628a07f6b6214ac7ull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {

@@ -537,7 +537,7 @@ def test_transient_store_serves_and_begins_empty(node: StoreNode) -> None:
 def test_worker_holds_one_reference_and_its_blob_stays_with_the_publisher(tmp_path: Path) -> None:
     with StoreNode(tmp_path / "node", workers=1) as node:
         node.start()
-        publisher, worker = node.client(), node.client(name="queue-worker-0")
+        publisher, worker = node.client(), node.client(worker=0)
         worker.set_other(publisher)
         arena = publisher.region.size - node.settings.arena_bytes
         publisher.region.buffer[arena + 64 : arena + 64 + len(BODY)] = BODY
@@ -560,7 +560,7 @@ def test_worker_holds_one_reference_and_its_blob_stays_with_the_publisher(tmp_pa
 def test_resync_tells_the_store_what_a_worker_holds(tmp_path: Path) -> None:
     with StoreNode(tmp_path / "node", workers=1) as node:
         node.start()
-        worker = node.client(name="queue-worker-0")
+        worker = node.client(worker=0)
         fill(worker, 0, 200)
         node.kill()
         node.start()
@@ -584,12 +584,12 @@ def test_what_moves_to_another_worker_is_held_all_the_time(tmp_path: Path) -> No
     ids = [message_id(i) for i in range(30)]
     with StoreNode(tmp_path / "node", workers=2) as node:
         node.start()
-        old = node.client(name="queue-worker-1")
+        old = node.client(worker=1)
         fill(old, 0, 30)
         node.kill()
         node.start()
         old.open()
-        new = node.client(name="queue-worker-0")
+        new = node.client(worker=0)
         old.call("OP_STORE_RESYNC_BEGIN")
         old.call("OP_STORE_RESYNC_IDS", ids=ids[:10])
         assert old.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
@@ -608,7 +608,7 @@ def test_a_worker_that_begins_again_is_not_judged_by_the_end_of_another(tmp_path
     ids = [message_id(i) for i in range(30)]
     with StoreNode(tmp_path / "node", workers=2) as node:
         node.start()
-        one, other = node.client(name="queue-worker-1"), node.client(name="queue-worker-0")
+        one, other = node.client(worker=1), node.client(worker=0)
         fill(one, 0, 30)
         one.call("OP_STORE_RESYNC_BEGIN")
         one.call("OP_STORE_RESYNC_IDS", ids=ids)
@@ -625,7 +625,7 @@ def test_a_worker_that_begins_again_is_not_judged_by_the_end_of_another(tmp_path
 def test_end_of_a_resync_that_began_before_a_restart_counts_for_nothing(tmp_path: Path) -> None:
     with StoreNode(tmp_path / "node", workers=1) as node:
         node.start()
-        worker = node.client(name="queue-worker-0")
+        worker = node.client(worker=0)
         worker.write([(message_id(1), BODY)])
         worker.call("OP_STORE_RESYNC_BEGIN")
         worker.barrier()  # so that `head` passes the BEGIN, which is not executed again then
@@ -640,7 +640,7 @@ def test_a_worker_that_sleeps_is_woken_by_its_confirms(tmp_path: Path) -> None:
     """It does not sleep in its region as other clients do, but on its server's word; publishers wait for its gates."""
     with StoreNode(tmp_path / "node", workers=2) as node:
         node.start()
-        worker = node.client(name="queue-worker-1")
+        worker = node.client(worker=1)
         for turn in range(20):
             node.superblock.server_set(3, "sleeping", 1)
             worker.write([(message_id(turn), BODY)], SYNCED if turn % 2 else NONE)

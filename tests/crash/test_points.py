@@ -44,7 +44,8 @@ SETTINGS = {
 LARGE = {"file_bytes": 4 << 20, "arena_bytes": 8 << 20}
 IN_STEPS = ("collect_copying", "swing_begun")
 WAIT_S = 30.0
-OF_WORKER = ("worker_flush_data", "worker_flush_index", "worker_resync")
+WORKER_STARTS = ("worker_claimed", "worker_recovered", "worker_attached")
+OF_WORKER = ("worker_flush_data", "worker_flush_index", "worker_resync", *WORKER_STARTS)
 OF_COLLECTOR = ("collect_copying", "collect_copied", "collect_synced")
 #: what somebody has to die at before, so that the next start comes to the point
 BEFORE = {"start_superseded": ["swung"]}
@@ -206,6 +207,8 @@ def trigger(node: Node, load: Load, point: str) -> Callable[[], object]:
         return lambda: signalled("store", signal.SIGKILL)
     if point == "worker_resync":
         return lambda: load.large() or signalled("store", signal.SIGKILL)
+    if point in WORKER_STARTS:
+        return lambda: signalled("worker-0", signal.SIGKILL)
     if point.startswith("worker_"):
         return load.queues
     if point in IN_STEPS:

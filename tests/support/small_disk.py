@@ -1,9 +1,10 @@
 """A small disk that is filled and emptied below a node, and what its alarms say: for tests of alarms."""
 
+import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,35 @@ class Disk:
     def leave(self, size: int) -> None:
         """The node makes files and lets go of files meanwhile: look again until it is so."""
 
-        def full() -> bool:
-            if (more := self.free() - size) > 0:
-                with open(self.ballast, "ab") as file:
-                    try:
-                        os.posix_fallocate(file.fileno(), 0, file.tell() + more)
-                    except OSError as error:
-                        if error.errno != errno.ENOSPC:
-                            raise
-            return self.free() <= size
+        wait_until(lambda: self._fill(size), 20, what=f"a disk with only {size} bytes free")
 
-        wait_until(full, 20, what=f"a disk with only {size} bytes free")
+    def _fill(self, size: int) -> bool:
+        if (more := self.free() - size) > 0:
+            with open(self.ballast, "ab") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, file.tell() + more)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+        return self.free() <= size
+
+    @contextlib.contextmanager
+    def kept_full(self, size: int) -> Iterator[None]:
+        """Whatever the node lets go of is filled at once, as by a program that writes on."""
+        ended = threading.Event()
+
+        def fill() -> None:
+            while not ended.wait(0.001):
+                self._fill(size)
+
+        self.leave(size)
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def empty(self) -> None:
         self.ballast.unlink(missing_ok=True)

@@ -228,8 +228,9 @@ class StoreNode:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    def client(self, server: int = 0, name: str = "test") -> "Client":
-        client = Client(self, server, name)
+    def client(self, server: int = 0, name: str = "test", worker: int = -1) -> "Client":
+        """`worker`: it is the queue worker of this number."""
+        client = Client(self, server, name, worker)
         self.clients.append(client)
         return client
 
@@ -237,12 +238,12 @@ class StoreNode:
 class Client:
     """A registered client of one store."""
 
-    def __init__(self, node: StoreNode, server: int, name: str) -> None:
+    def __init__(self, node: StoreNode, server: int, name: str, worker: int = -1) -> None:
         self.node = node
         self.server = server
         superblock = node.superblock
         self.region: Region = sysv_create(superblock.get("client_region_bytes"))
-        view = superblock.claim(Identity.current(), name)
+        view = superblock.claim(Identity.current(), name, worker)
         superblock.set_segment(view, self.region.id)
         self.core = _core.StoreClient(
             superblock.buffer, self.region.buffer, view.slot, view.generation, view.client_epoch, server

@@ -10,7 +10,7 @@ import pytest
 
 from warren.ipc import region
 from warren.ipc.identity import Identity
-from warren.ipc.superblock import FREE, GEOMETRY, Superblock
+from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
 from warren.workers.clients_watch import ClientsWatch
 from warren.workers.segments import remove_unrecorded, segments
 
@@ -63,3 +63,29 @@ def test_a_segment_of_the_pids_next_owner_stays(superblock: Superblock) -> None:
     assert made_by(pid) == [made]
     assert remove_unrecorded(pid, size, before=time.time() + 5) == 1
     assert made_by(pid) == []
+
+
+def dead(superblock: Superblock, worker: int = -1) -> SlotView:
+    """The slot of somebody who has died after the servers had heard of it."""
+    view = superblock.activate(superblock.claim(Identity.current(), "dead", worker))
+    assert superblock.slot_move(view, DEAD)
+    return superblock.slot(view.slot)
+
+
+def test_a_workers_slot_waits_for_the_stores_and_a_clients_for_everybody(superblock: Superblock) -> None:
+    """A worker that cannot start never is done with anything: slots of its dead incarnations would stay for ever."""
+    mine, clients = dead(superblock, 0), dead(superblock)
+    with selectors.DefaultSelector() as selector:
+        watch = ClientsWatch(superblock, selector, lambda: [0, 1, 2], list)
+        for server in (0, 1):
+            watch.scan()
+            assert superblock.slot(mine.slot).state == superblock.slot(clients.slot).state == DEAD
+            for view in (mine, clients):
+                superblock.set_server_done(view.slot, server, view.generation)
+        watch.scan()
+        assert superblock.slot(mine.slot).state == FREE
+        assert superblock.slot(clients.slot).state == DEAD, "the worker still has what it submitted"
+        superblock.set_server_done(clients.slot, 2, clients.generation)
+        watch.scan()
+        assert superblock.slot(clients.slot).state == FREE
+        watch.close()

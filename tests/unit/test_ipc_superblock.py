@@ -20,7 +20,7 @@ import pytest
 from warren.ipc import _core as atomics
 from warren.ipc import layout, names, region
 from warren.ipc.identity import Identity, pid_namespace
-from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SUPERBLOCK
+from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST, SUPERBLOCK, WORKER_SLOTS
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, DEAD, FREE, GEOMETRY, LEAVING, SlotsFull, Superblock
 
@@ -143,10 +143,46 @@ def test_a_slot_taken_away_is_noticed(superblock: Superblock) -> None:
 
 def test_all_slots_taken(superblock: Superblock) -> None:
     me = Identity.current()
-    taken = {superblock.claim(me, str(number)).slot for number in range(CLIENT_SLOTS)}
-    assert len(taken) == CLIENT_SLOTS
-    with pytest.raises(SlotsFull, match=str(CLIENT_SLOTS)):
+    slots = superblock.client_slots
+    taken = {superblock.claim(me, str(number)).slot for number in slots}
+    assert taken == set(slots)
+    with pytest.raises(SlotsFull, match=f"all {len(slots)} client slots"):
         superblock.claim(me, "one more")
+
+
+def test_a_queue_worker_finds_a_slot_where_clients_have_all_of_theirs(superblock: Superblock) -> None:
+    me = Identity.current()
+    for number in superblock.client_slots:
+        superblock.claim(me, str(number))
+    workers = superblock.servers_n - SERVER_WORKER_FIRST
+    assert workers
+    assert len(superblock.client_slots) + workers * WORKER_SLOTS == CLIENT_SLOTS
+    for worker in range(workers):
+        taken = [superblock.claim(me, "queue-worker", worker) for _ in range(WORKER_SLOTS)]
+        assert {superblock.worker_of(view.slot) for view in taken} == {worker}
+        with pytest.raises(SlotsFull, match=f"queue worker {worker}"):
+            superblock.claim(me, "queue-worker", worker)
+        assert superblock.give_back(taken[0])
+        assert superblock.claim(me, "queue-worker", worker).slot == taken[0].slot
+
+
+def test_a_slot_given_back_says_nothing_of_who_had_it(superblock: Superblock) -> None:
+    """Its next owner is looked at before it has written who it is."""
+    view = superblock.claim(Identity.current(), "short")
+    superblock.set_segment(view, 77)
+    view = superblock.slot(view.slot)
+    assert superblock.give_back(view)
+    free = superblock.slot(view.slot)
+    assert free.state == FREE
+    assert (free.start_time, free.client_epoch, free.namespace) == (0, 0, 0)
+    assert (free.shmid, free.name) == (-1, "")
+    again = next(
+        found
+        for number in superblock.client_slots
+        if (found := superblock.claim(Identity.current(), str(number))).slot == view.slot
+    )
+    assert not superblock.give_back(view), "it is another one's now"
+    assert superblock.slot(view.slot) == again
 
 
 def test_racing_claims_each_get_their_own(superblock: Superblock) -> None:

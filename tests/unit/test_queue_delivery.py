@@ -14,6 +14,7 @@ import pytest
 from warren.engine import queue
 from warren.engine.queue_arguments import QueueArguments
 from warren.ipc import _core as atomics
+from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
@@ -521,3 +522,16 @@ def test_the_servers_row_counts(node: Node, worker: Incarnation) -> None:
         for name in ("published_n", "delivered_n", "acked_n", "messages")
     }
     assert counts == {"published_n": 7, "delivered_n": 7, "acked_n": 3, "messages": 4}
+
+
+def test_who_waits_for_a_dead_incarnation_costs_no_processor(node: Node, worker: Incarnation) -> None:
+    """A client that has ended is kept until the stores are done with a worker's dead predecessor, without asking."""
+    client = node.peer(worker)
+    predecessor = node.superblock.activate(node.superblock.claim(Identity.current(), "dead", 0))
+    worker.turns()
+    worker.engine.closing(client.slot)
+    assert any(worker.service.turn(0, False) & queue.EVENT_TIMER for _ in range(1000)), "it never comes to rest"
+    assert not worker.finished(client)
+    assert node.superblock.give_back(predecessor)
+    node.superblock.slots_changed()
+    worker.until(lambda: worker.finished(client))

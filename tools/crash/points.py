@@ -28,6 +28,9 @@ TRIGGERS: dict[str, tuple[str, signal.Signals]] = {
     "stop_lists": ("store", signal.SIGTERM),
     "stop_marked": ("store", signal.SIGTERM),
     "worker_resync": ("store", signal.SIGKILL),
+    "worker_claimed": ("worker-0", signal.SIGKILL),
+    "worker_recovered": ("worker-0", signal.SIGKILL),
+    "worker_attached": ("worker-0", signal.SIGKILL),
 }
 #: a file that is damaged is needed for it: tests/crash/test_points.py
 LEFT_OUT = ("start_quarantined",)
@@ -84,7 +87,7 @@ class Points:
     def _arm(self, node: Node, name: str) -> None:
         again = self._rng.choice((0, 0, 1, 2)) if name.startswith("start_") else 0
         victim, number = TRIGGERS.get(name, (None, signal.SIGKILL))
-        owner = "collector" if name in OF_COLLECTOR else "store"
+        owner = "collector" if name in OF_COLLECTOR else victim or "store"
         if not node.may_die(owner, 2 if victim is None else 2 + again):
             return
         identity = node.find(victim) if victim else None
@@ -96,7 +99,7 @@ class Points:
         self._note(f"armed {name}")
         if identity is not None and send(identity, number):
             if number == signal.SIGKILL:
-                self._report.kills["store"] += 1
+                self._report.kills[victim or "store"] += 1
             else:
                 self._report.stops["store ended"] += 1
             self._note(f"sent {number.name} to {victim} {identity.pid}", death=True)
