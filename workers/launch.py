@@ -10,8 +10,12 @@ kernel's, and needs no space on the disk.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import logging
 import os
+import select
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from warren.engine import errors
+from warren.engine import errors, saying
 from warren.engine.atomic_file import explained
 from warren.engine.errors import Error, TimedOut
 from warren.engine.node_directory import NODE, NodeDirectory
@@ -30,6 +34,9 @@ from warren.workers import interpreter
 ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
 #: the system takes no longer times than a few weeks
 WAIT_MAX_S = 1e6
+#: how long a start that is let go on in the background may take to say so
+LET_GO_S = 1.0
+log = logging.getLogger("warren")
 #: after a successor that did not come up
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, 30.0
 
@@ -45,19 +52,69 @@ def launch(
 
     Raises what refused the start (UsageError, FormatVersionError, PermissionRefused, DiskFull, …), TimedOut.
     """
+    timeout = min(timeout, WAIT_MAX_S)
+    deadline = time.monotonic() + timeout
     with explained(f"cannot start a node for {directory}"):
-        process = _start(directory, ["--adopt"], idle_exit, settings or {})
+        process = _start(directory, ["--adopt", f"--start-timeout={timeout}"], idle_exit, settings or {})
+    heard = _Heard(process)
     try:
-        _out, printed = process.communicate(timeout=min(timeout, WAIT_MAX_S))
-    except subprocess.TimeoutExpired as error:
+        in_time = heard.until(deadline)
+    except BaseException:  # Ctrl-C, say: what was begun ends with it
         process.kill()
-        process.communicate()
+        heard.end()
+        raise
+    if not in_time:
+        process.send_signal(signal.SIGUSR1)  # what recovers goes on recovering
+        heard.until(time.monotonic() + LET_GO_S)
+        process.kill()
+        heard.end()
         raise TimedOut(
-            f"the node of {directory} did not serve within {timeout:g} s; "
-            f"it may still be recovering: see {Path(directory) / 'log'}"
-        ) from error
+            f"the node of {directory} did not serve within {timeout:.3g} s{f': {heard.waits}' if heard.waits else ''}; "
+            f"it may go on starting in the background: see {Path(directory) / 'log'}, or end it with "
+            f"{saying.command('stop', directory)}"
+        )
+    heard.end()
     if process.returncode:
-        raise _error_in(printed.decode("utf-8", "replace"), directory)
+        raise _error_in(heard.printed.decode("utf-8", "replace"), directory)
+
+
+class _Waiting(msgspec.Struct):
+    """A line of a start that takes long."""
+
+    waiting: str
+    outside: bool
+
+
+class _Heard:
+    """What a start prints, told to the log `warren` as it comes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.printed = b""
+        self.waits = ""  #: what it waits for
+
+    def until(self, deadline: float) -> bool:
+        """Listen until it ends; False: it does not by the deadline."""
+        pipe = self._process.stderr
+        assert pipe is not None
+        while True:
+            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return False
+            part = os.read(pipe.fileno(), 1 << 16)
+            if not part:
+                return True
+            before, self.printed = self.printed.count(b"\n"), self.printed + part
+            for line in self.printed.split(b"\n")[before:-1]:
+                with contextlib.suppress(msgspec.MsgspecError):  # the error that it ends with
+                    said = msgspec.json.decode(line, type=_Waiting)
+                    self.waits = said.waiting
+                    log.log(logging.WARNING if said.outside else logging.INFO, "waiting: %s", said.waiting)
+
+    def end(self) -> None:
+        """Let go of the process, which ends."""
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process.wait()
 
 
 def start_successor(directory: NodeDirectory) -> subprocess.Popen[bytes] | None:

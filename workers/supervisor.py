@@ -58,11 +58,19 @@ from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_W
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
-from warren.workers import children, lack, remains
+from warren.workers import children, lack, remains, starting
 from warren.workers.alarms import Alarms
 from warren.workers.children import Role
 from warren.workers.clients_watch import ClientsWatch
-from warren.workers.control import ControlClient, ControlServer, WantedBinding, WantedQueue, checked_fields, readable
+from warren.workers.control import (
+    TELL_S,
+    ControlClient,
+    ControlServer,
+    WantedBinding,
+    WantedQueue,
+    checked_fields,
+    readable,
+)
 from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
@@ -78,7 +86,9 @@ STOP_TIMEOUT_S = 30.0
 DESCRIPTORS_MIN, DESCRIPTORS_MAX = 512, 65_536
 LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
 START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
-STARTING_POLL_S = 0.002
+STARTING_POLL_S, STARTING_LATE_POLL_S = 0.002, 0.02
+START_LOOK_S = 0.25  #: how often it is looked what a start waits for that takes long
+EXIT_NOT_UP = 4  #: a first start that waited too long; as of every command whose time was not enough
 LOAD_LATER_S = 0.5
 LIFE_S = 0.25  #: how often it is looked which queues have to go
 MESSAGES_KEPT = 50
@@ -122,6 +132,11 @@ class Options:
     close_in_child: Callable[[], None] = lambda: None  #: closes in a child what the starter of the supervisor opened
     locked: Callable[[], None] = lambda: None  #: called once it has the directory's lock
     terminal: bool = False  #: a Ctrl-C reaches it
+    start_timeout: float = starting.START_TIMEOUT_S  #: how long a start waits for what comes from outside
+    #: called with what is waited for, and whether that comes from outside, when the node is not up at once
+    waiting: Callable[[str, bool], None] = lambda text, outside: None
+    gave_up: Callable[[str], None] = lambda text: None  #: the start timeout is over, and it goes on trying
+    left: Callable[[], bool] = lambda: False  #: whether whoever started it has ended before it was up
 
 
 def supervise(
@@ -175,6 +190,7 @@ def raise_descriptors() -> None:
 def _lock(directory: NodeDirectory, options: Options) -> bool:
     """Take the directory's lock. False: somebody else has it, serves, and that is fine. Raises DirectoryInUse."""
     deadline = time.monotonic() + START_WAIT_S
+    tell_at = time.monotonic() + TELL_S
     seen = False
     while True:
         try:
@@ -188,6 +204,9 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
             if unlike and seen:  # what the lock file says is of before for an instant
                 raise elsewhere(directory, unlike) from error
             seen = True
+            if time.monotonic() > tell_at:
+                tell_at = deadline
+                options.waiting(f"{error}, which is not up yet", True)
         else:
             return True
         with contextlib.suppress(Error, RegionError):
@@ -235,6 +254,10 @@ class Supervisor:
         self._load_at = 0.0
         self._ready = ready
         self._announced = False
+        self._look_at_start = time.monotonic() + TELL_S
+        self._waits: starting.Wait | None = None
+        self._outside_since: float | None = None  #: since when the start waits for what comes from outside
+        self._gave_up = False
         self._node: NodeFile
         self._shared_id: int
         self._tie: Tie | None = None
@@ -385,7 +408,7 @@ class Supervisor:
         if self._looks_after_queues():
             due.append(self._life_at)
         if not self._announced and self._superblock.state in (STARTING, RUNNING):
-            due.append(now + STARTING_POLL_S)
+            due.append(now + (STARTING_POLL_S if self._waits is None else STARTING_LATE_POLL_S))
         return max(0.0, min(due) - now)
 
     def _tick(self, now: float) -> None:
@@ -393,6 +416,8 @@ class Supervisor:
             self._stop_for_signal()
         if not self._announced and self._superblock.state in (STARTING, RUNNING):
             self._announce_when_ready()
+        if not self._announced:
+            self._look_after_start(now)
         for role in self._roles:
             if role.restart_at is not None and now >= role.restart_at:
                 self._start(role)
@@ -429,6 +454,46 @@ class Supervisor:
             f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
             f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, supervisor pid {os.getpid()}; "
             f"stop it with {command('stop', self.directory.path)}{' or Ctrl-C' if self.options.terminal else ''}"
+        )
+
+    def _look_after_start(self, now: float) -> None:
+        """Until the node is up whoever started it is told what it waits for; and if he has left, nobody knows of it.
+
+        A first start does not wait for ever for what comes from outside: nothing lives yet that needs it. What was
+        taken over has clients, and goes on trying for them.
+        """
+        options, state = self.options, self._superblock.state
+        if state == DRAINING and not self.begin_anew:
+            return
+        if options.left():
+            self.begin_anew = False
+            self.stop("whoever started it has ended before it was up", 1)
+            return
+        if now < self._look_at_start:
+            return
+        self._look_at_start = now + START_LOOK_S
+        wait = starting.wait_of(self._superblock, self.directory.path, self._roles)
+        if wait is not None and (self._waits is None or wait.key != self._waits.key):
+            options.waiting(wait.text, wait.outside)
+        self._waits = wait
+        if wait is None or not wait.outside:
+            self._outside_since = None
+            return
+        if self._outside_since is None:
+            self._outside_since = now
+        if now - self._outside_since < options.start_timeout or self._gave_up or options.successor:
+            return
+        self._gave_up = True
+        said = f"it is not up after {options.start_timeout:g} s: {wait.text}"
+        if self._created:
+            self.stop(said, EXIT_NOT_UP)
+            return
+        self._say(f"{said}; what lives of it waits, so it goes on trying")
+        path = self.directory.path
+        options.gave_up(
+            f"the node of {path} is not up after {options.start_timeout:g} s: {wait.text}; what lived of it was taken "
+            f"over and waits, so its supervisor (process {os.getpid()}) goes on trying: {command('status', path)} says "
+            f"how far it is, {command('stop', path)} ends it"
         )
 
     # -- beginning ----------------------------------------------------------------------------------------------
@@ -775,7 +840,7 @@ class Supervisor:
         limit = self.options.idle_exit
         if (
             limit is not None
-            and self._announced
+            and (self._announced or self._outside_since is not None)
             and self._superblock.state == RUNNING
             and now - self._seen_client > limit
         ):

@@ -7,12 +7,15 @@ import dataclasses
 import heapq
 import os
 import select
+import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+import msgspec
 
 from warren.engine import errors
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
@@ -21,6 +24,7 @@ from warren.engine.saying import command
 from warren.workers.children import last_lines, redirect
 from warren.workers.cli import output
 from warren.workers.control import TELL_S, WAIT_MAX_S, ControlClient
+from warren.workers.starting import START_TIMEOUT_S
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -47,6 +51,13 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 @click.option(
     "--stop-timeout", type=output.Seconds(min=0), default=30.0, show_default=True, help="Longest drain, seconds."
 )
+@click.option(
+    "--start-timeout",
+    type=output.Seconds(min=0),
+    default=START_TIMEOUT_S,
+    show_default=True,
+    help="Longest wait for room, or for a folder that another process has, seconds; exit code 4.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing when the node is up.")
 @click.option(
     "--foreground/--detach", default=True, help="Stay in the foreground (default), or go to the background when up."
@@ -60,6 +71,7 @@ def up(
     successor: bool,
     starting: int,
     stop_timeout: float,
+    start_timeout: float,
     quiet: bool,
     foreground: bool,
 ) -> int:
@@ -77,7 +89,16 @@ def up(
         settings["workers"] = workers
     from warren.workers.supervisor import Options, supervise
 
-    options = Options(idle_exit, adopt or idle_exit is not None, successor, settings, stop_timeout, terminal=foreground)
+    options = Options(
+        idle_exit,
+        adopt or idle_exit is not None,
+        successor,
+        settings,
+        stop_timeout,
+        terminal=foreground,
+        start_timeout=start_timeout,
+        waiting=output.starting,
+    )
 
     def announce(line: str) -> None:
         if not quiet:
@@ -90,25 +111,54 @@ def up(
     return _detached(directory, options, announce, starting)
 
 
-class _Teller:
-    """The way in which a supervisor in the background tells who started it how the start went: one message on a pipe.
+#: what a supervisor in the background says of a start that is not done; all else ends it
+_WORKS, _WAITS = "works", "waits"
+#: after so long without a word from it a line says where to look
+_SILENT_S = 1.5
 
-    Its servers must not hold the pipe, or a supervisor killed during its start would be waited for for ever.
+
+class _LetGo(Exception):
+    """Who started this command cannot wait any longer, and lets the node go on in the background (SIGUSR1)."""
+
+
+class _Teller:
+    """The way in which a supervisor in the background tells who started it how the start goes: lines of JSON, [kind,
+    text], on a socket. The last one says that it is up, or what it failed with. When the other end is closed before
+    that, he has ended; what he sent before lets the supervisor go on all the same.
+
+    Its servers must not hold the socket, or a supervisor killed during its start would be waited for for ever.
     """
 
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock: socket.socket | None = sock
 
-    def tell(self, text: str) -> None:
-        if self._pipe >= 0:
-            with contextlib.suppress(BrokenPipeError):  # whoever started us did not wait
-                os.write(self._pipe, os.fsencode(text))
-            self.close()
+    def say(self, kind: str, text: str) -> None:
+        if self._sock is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `left` says so
+                self._sock.sendall(msgspec.json.encode([kind, os.fsencode(text).decode("utf-8", "replace")]) + b"\n")
+
+    def tell(self, kind: str, text: str) -> None:
+        """The last line."""
+        self.say(kind, text)
+        self.close()
+
+    def left(self) -> bool:
+        """Whether he has ended, who waits."""
+        if self._sock is None:
+            return False
+        try:
+            found = self._sock.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            found = b""
+        self.close()
+        return not found
 
     def close(self) -> None:
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
 
 
 def _detached(directory: str, options: Options, announce: Callable[[str], None], starting: int = -1) -> int:
@@ -118,20 +168,35 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
     target = NodeDirectory(directory)
     target.check_new(options.changes)
     target.make()
-    read_end, write_end = os.pipe()
+    ours, theirs = socket.socketpair()
+    signal.signal(signal.SIGUSR1, _let_go)
     pid = os.fork()
     if pid == 0:
-        os.close(read_end)
-        _background(target, options, _Teller(write_end))
-    os.close(write_end)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        ours.close()
+        _background(target, options, _Teller(theirs))
+    theirs.close()
     if starting >= 0:
         os.close(starting)
-    with os.fdopen(read_end, "rb") as pipe:
-        told = pipe.read().decode("utf-8", "replace")
-    kind, _, text = told.partition("\n")
+    with ours:
+        try:
+            kind, text = _hear(ours, pid, target)
+        except _LetGo:
+            ours.sendall(b"g")
+            raise TimedOut(
+                f"the node of {target.path} is not up in time, and goes on starting in the background (process {pid}): "
+                f"{command('status', target.path)} says how far it is, {command('stop', target.path)} ends it"
+            ) from None
+        except KeyboardInterrupt:
+            ours.close()
+            output.waiting(f"interrupted: process {pid} ends what it began")
+            os.waitpid(pid, 0)
+            raise
     if kind == "up":
         announce(text)
         return 0
+    if kind == "TimedOut":  # it goes on
+        raise TimedOut(text)
     _pid, status = os.waitpid(pid, 0)
     if text:
         raise errors.by_name(kind, text)
@@ -139,7 +204,37 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
     if code == 0:
         raise ClosedError(f"the node of {target.path} was stopped before it served: start it again")
     last = last_lines(target.log_file("supervisor"), 3)
-    raise _Failed(f"the node of {target.path} ended before it served:\n{last}", code)
+    said = f"the node of {target.path} ended before it served:\n{last}"
+    raise TimedOut(said) if code == output.EXIT_TIMEOUT else _Failed(said, code)
+
+
+def _let_go(_number: int, _frame: object) -> None:
+    raise _LetGo
+
+
+def _hear(sock: socket.socket, pid: int, target: NodeDirectory) -> tuple[str, str]:
+    """The last word of the supervisor about its start, as (kind, text): empty when it ended without one."""
+    received = b""
+    sock.settimeout(_SILENT_S)
+    while True:
+        try:
+            part = sock.recv(1 << 16)
+        except TimeoutError:
+            output.starting(
+                f"the supervisor (process {pid}) prepares the start; {target.log_file('supervisor')} may say what",
+                False,
+            )
+            sock.settimeout(None)
+            continue
+        if not part:
+            return "", ""
+        *lines, received = (received + part).split(b"\n")
+        for line in lines:
+            kind, text = msgspec.json.decode(line, type=tuple[str, str])
+            if kind not in (_WORKS, _WAITS):
+                return kind, text
+            output.starting(text, kind == _WAITS)
+            sock.settimeout(None)
 
 
 class _Failed(Error):
@@ -153,7 +248,14 @@ class _Failed(Error):
 def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoReturn:
     from warren.workers.supervisor import supervise
 
-    options = dataclasses.replace(options, close_in_child=teller.close)
+    options = dataclasses.replace(
+        options,
+        close_in_child=teller.close,
+        waiting=lambda text, outside: teller.say(_WAITS if outside else _WORKS, text),
+        gave_up=lambda text: teller.tell("TimedOut", text),
+        # one that takes over for the servers is theirs, not that of the command which began it
+        left=(lambda: False) if options.successor else teller.left,
+    )
     code = 1
     try:
         os.setsid()
@@ -161,9 +263,7 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
         os.makedirs(target.log, mode=0o700, exist_ok=True)
         redirect(target.log_file("supervisor"))
         code = output.run(
-            lambda: _told(
-                lambda: supervise(target.path, options, ready=lambda line: teller.tell(f"up\n{line}")), teller
-            )
+            lambda: _told(lambda: supervise(target.path, options, ready=lambda line: teller.tell("up", line)), teller)
         )
     finally:
         sys.stdout.flush()
@@ -176,7 +276,8 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
         return run()
     except Exception as error:
         name = type(error).__name__
-        teller.tell(f"{name}\n{error}" if isinstance(error, Error) else f"Error\n{name}: {error}")
+        known = isinstance(error, Error)
+        teller.tell(name if known else "Error", str(error) if known else f"{name}: {error}")
         raise
 
 

@@ -181,6 +181,14 @@ def waiting(what: str) -> None:
     print(f"warren: waiting: {what}", file=sys.stderr, flush=True)
 
 
+def starting(what: str, outside: bool) -> None:
+    """Tell people, or the program that asked for it, what a start waits for; `outside`: it does not end by itself."""
+    if os.environ.get(ERRORS_VARIABLE):
+        print(msgspec.json.encode({"waiting": what, "outside": outside}).decode(), file=sys.stderr, flush=True)
+    else:
+        waiting(what)
+
+
 def console() -> Console:
     """Standard output for tables; as wide as it has to be when it is not a terminal."""
     from rich.console import Console
