@@ -84,19 +84,18 @@ def sync_directory(path: Path, sync: Callable[[int], None] | None = None) -> Non
 
 def make_directories(path: Path) -> None:
     """Make a directory and what is missing above it, mode 0700, each durable in its parent before anything is put into
-    it. What exists is synced in its parent, too: it may be of a start that was cut short. Raises OSError.
+    it. The lowest that exists is synced in its parent, too: it may be of a start that was cut short. Raises OSError.
     """
     missing = []
     while not path.is_dir():
         missing.append(path)
         path = path.parent
+    with contextlib.suppress(PermissionError):  # not ours to read; whoever made it there could
+        sync_directory(path.parent)
     for made in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(made, 0o700)
         sync_directory(made.parent)
-    if not missing:
-        with contextlib.suppress(PermissionError):  # not ours to read; whoever made it there could
-            sync_directory(path.parent)
 
 
 #: what the system has no more of, by errno: what to do about it

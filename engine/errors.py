@@ -19,6 +19,7 @@ Error
 │   └── SystemLimit (StoreError)   the system has no more descriptors, memory or threads; names the limit to raise
 ├── StoreError                     durable state
 │   ├── CatalogCut                 queues have records that the catalog knows nothing of
+│   ├── DataMissing                a folder of the data directory is gone
 │   ├── CorruptRecord              path, position, expected, found
 │   ├── FormatVersionError         written by a newer Warren
 │   ├── DirectoryInUse             another supervisor owns it
@@ -146,6 +147,12 @@ class CorruptRecord(StoreError):
 
 class CatalogCut(StoreError):
     """A queue worker has records of queues that the catalog never named: the catalog was cut, or is an older copy."""
+
+
+class DataMissing(StoreError):
+    """A folder that held messages is missing: the start is refused, so that it can be put back."""
+
+    exit_code = 3
 
 
 class FormatVersionError(StoreError):

@@ -283,6 +283,8 @@ class MessageStore:
             )
             report = starting.run()
             self.listed = starting.files
+            unknown = self.superblock.server_get(self.number, "lost_unknown_n") + report.unknown
+            self.superblock.server_set(self.number, "lost_unknown_n", unknown)
         self.next_file = report.next_file
         return report
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from warren.engine.catalog import QueueDeclaration
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.formats import FILE_HEADER_BYTES, FILE_JOURNAL, FORMAT_VERSION, LISTED_DATA, LISTED_TERMS, SEEN_KEY
 from warren.engine.queue_files import Entry, FileList
-from warren.engine.queue_flush import LOCATION_JOURNAL, LOCATION_SEGMENT, ROW, write_entries
+from warren.engine.queue_flush import LOCATION_JOURNAL, LOCATION_SEGMENT, LOCATION_STORE, ROW, write_entries
 from warren.engine.queue_index import Folder, QueueTerms, Reached, nowhere
 from warren.ipc.layout import PAGE_BYTES, QUEUE_STATS, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
 
@@ -119,18 +119,35 @@ class Source:
 
     def read(self) -> None:
         """Read everything. Raises CorruptRecord when some of it cannot be read, FormatVersionError, StoreError."""
+        if damaged := self._load():
+            raise CorruptRecord(self.folder.path, 0, "what worker wrote", "; ".join(damaged[:3]))
+
+    def stored(self) -> Iterator[tuple[QueueDeclaration, NDArray[np.bytes_]]]:
+        """Instead of `read`: of each queue that outlives the node the ids of messages whose bodies are in the message
+        store, piece by piece. What is damaged is left out: who checks names it elsewhere. Raises FormatVersionError,
+        StoreError."""
+        self._load()
+        for item in self.declared:
+            at, next = 0, self._engine.stats(item.id)[8]
+            while item.outlives_node and at < next:
+                rows, at = self._engine.export_queue(item.id, at, BATCH_ROWS)
+                table = np.frombuffer(rows, dtype=ROW)
+                ids = table["id"][table["where"] == LOCATION_STORE]
+                if len(ids):
+                    yield item, np.ascontiguousarray(ids).view("S16")
+
+    def _load(self) -> list[str]:
+        """Fill the engine; returns what is damaged, for people."""
         engine = self._engine
         companions = {item.dead_letters_of: item.id for item in self.declared if item.dead_letters_of}
         for item in self.declared:
             engine.declare(item.id, item.durable)
             queue_index.give_policy(engine, item.id, item.policy, companions.get(item.id, 0))
         if not self.folder.journal.exists() or not self.folder.segments.exists():
-            return
+            return []
         # there are no transient rows that would have to be written anywhere
         engine.open_pages(self.folder.segments, os.devnull, self.node_id, self.memory_bytes)
-        damaged = queue_index.look(engine, self.folder, self.node_id, self._server).damaged
-        if damaged:
-            raise CorruptRecord(self.folder.path, 0, "what worker wrote", "; ".join(damaged[:3]))
+        return queue_index.look(engine, self.folder, self.node_id, self._server).damaged
 
     def unknown(self, ids_end: int) -> tuple[set[int], set[int]]:
         """Instead of `read`: as `queue_index.unknown_queues`."""
@@ -195,10 +212,11 @@ class _Target:
         self.list = FileList(self.folder.files, self.node_id, self.server)
 
     def open(self) -> None:
-        """Make the folder and its list, if there is none."""
+        """Make the folder and its list, if there is none, durably: the catalog will rely on both."""
         self.folder.make()
         if not self.list.load().there:
             self.list.begin({}, [])
+        segment.sync_directory(self.folder.path)  # it may have been made by an attempt that was killed
 
     def entries(self, table: NDArray[np.void], queue: int) -> None:
         """Some neighbouring entries of one queue, with their bodies."""

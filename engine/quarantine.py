@@ -29,6 +29,7 @@ from warren.engine.segment import QUARANTINE
 REPORT = "report.jsonl"
 ENTRIES_MAX = 10000  #: parts of one file that are reported
 REPORT_BYTES_MAX = 64 << 20  #: above this no line is added
+TAIL_BYTES = 1 << 16
 
 
 class Entry(msgspec.Struct, rename={"start": "from", "end": "to"}):
@@ -50,15 +51,32 @@ class Entry(msgspec.Struct, rename={"start": "from", "end": "to"}):
 
 def entries(folder: Path) -> list[Entry]:
     """All that was reported for a store's folder; lines that are no entries (a torn one) are passed over."""
+    return _decoded(_tail(folder, REPORT_BYTES_MAX * 2))
+
+
+def _tail(folder: Path, size: int) -> list[bytes]:
+    """The last lines of a report, so many bytes at most."""
     try:
-        lines = (folder / QUARANTINE / REPORT).read_bytes().splitlines()
+        with open(folder / QUARANTINE / REPORT, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).splitlines()
     except OSError:
         return []
+
+
+def _decoded(lines: list[bytes]) -> list[Entry]:
     found = []
     for line in lines:
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             found.append(msgspec.json.decode(line, type=Entry))
     return found
+
+
+def of_unknown_cost(folder: Path) -> list[str]:
+    """Names of files of which nobody can say what they cost, each once, the last reported ones at the end. Only the end
+    of the report is read: it is asked for whenever somebody asks for the status."""
+    last = [entry.file for entry in _decoded(_tail(folder, TAIL_BYTES)) if entry.messages is None]
+    return list(reversed(dict.fromkeys(reversed(last))))
 
 
 def note(folder: Path, *new: Entry) -> bool:

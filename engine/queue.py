@@ -35,7 +35,13 @@ from warren.engine.queue_arguments import QueueArguments
 from warren.engine.queue_files import Entry, FileList, Key
 from warren.engine.queue_index import Folder, Recovered
 from warren.ipc import region as regions
-from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST
+from warren.ipc.layout import (
+    CONSTANTS,
+    DELIVERY,
+    SERVER_STORE_PERSISTENT,
+    SERVER_STORE_TRANSIENT,
+    SERVER_WORKER_FIRST,
+)
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
 EVENT_NEED_FILE = 1
@@ -251,6 +257,9 @@ class QueueService:
         self._listed = True
         for line in [*self.recovered.damaged, *self.recovered.strangers]:
             o.say(f"damaged: {line}")
+        if self.recovered.unknown:
+            unknown = o.superblock.server_get(self.server, "lost_unknown_n") + self.recovered.unknown
+            o.superblock.server_set(self.server, "lost_unknown_n", unknown)
         self._next = {False: self.recovered.next_file, True: o.next_transient}
         for transient in (False, True):
             self.engine.offer(transient, *self._make_next(transient))
@@ -326,6 +335,9 @@ class QueueService:
         engine.pending(EVENT_STOP, True)
         engine.freeze(True)
         deadline = time.monotonic() + timeout_s
+        # Rows whose bodies a killed node never wrote go when the store has answered: a clean stop leaves none of them.
+        while not self._agrees_with_stores() and time.monotonic() < deadline:
+            self.turn(1_000_000)
         while not self.turn(1_000_000, False) & EVENT_TIMER and time.monotonic() < deadline:
             pass
         clean = engine.sync(int(timeout_s * 1e9))
@@ -341,6 +353,13 @@ class QueueService:
             queue_index.write_terms(engine, o.folder, o.node_id, self.server, file, end)
         self.release()
         return clean
+
+    def _agrees_with_stores(self) -> bool:
+        """Whether the stores have said which bodies they have; nobody waits for one that does not serve."""
+        o = self.options
+        stores = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
+        ready = all(o.superblock.server_get(store, "state") == CONSTANTS["SERVER_READY"] for store in stores)
+        return o.own_slot < 0 or not ready or bool(self.engine.counters()["resynced"])
 
     def release(self) -> None:
         """Stop the threads and close the engine and the clients' regions, without any promise about the disk."""

@@ -174,6 +174,7 @@ class Recovered:
     named: set[tuple[int, int]] = field(default_factory=set)  #: segments whose names are known to be durable
     lost: int = 0  #: messages that are lost to damage, as far as it can be known; of journals: at most
     parts: list[quarantine.Entry] = field(default_factory=list)  #: what is damaged or missing
+    unknown: int = 0  #: of these, how many of which nobody can say what they cost
     aside: list[tuple[Path, str]] = field(default_factory=list)  #: files to be set aside
     listed: Listed = field(default_factory=Listed)  #: what should have been there
     there: dict[Key, Entry] = field(default_factory=dict)  #: what is
@@ -190,6 +191,7 @@ class Recovered:
             quarantine.Entry(str(path.relative_to(folder.path)), start, end, reason, messages, end - start)
         )
         self.lost += messages or 0
+        self.unknown += messages is None
 
 
 # ---- what a killed worker had in memory -----------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class Report:
     dropped: int = 0  #: entries whose file is not there
     torn_bytes: int = 0
     lost: int = 0  #: messages that are known to be lost
+    unknown: int = 0  #: parts that are damaged or missing, of which nobody can say what they cost
     damaged: list[str] = field(default_factory=list)  #: what was found damaged, for people
     foreign: list[Path] = field(default_factory=list)
     lists: list[_core.FileList] = field(default_factory=list)  #: of the files that were read: the caller writes them
@@ -469,7 +470,11 @@ class Recovery:
             place = self.folder / segment.QUARANTINE / quarantine.REPORT
             self.report.damaged.append(f"{path} has {len(entries) - SAID_MAX} more damaged parts: see {place}")
         if entries:
-            quarantine.note(self.folder, *entries)
+            self._note(*entries)
+
+    def _note(self, *entries: quarantine.Entry) -> None:
+        self.report.unknown += sum(entry.messages is None for entry in entries)
+        quarantine.note(self.folder, *entries)
 
     def _next_file(self, listing: segment.Listing) -> int:
         """Numbers are never used twice, not even those of files that were set aside or half made."""
@@ -523,7 +528,7 @@ class Recovery:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 
-    def _set_aside(self, number: int, path: Path, reason: str) -> None:
+    def _set_aside(self, number: int, path: Path, reason: str, costs: bool = True) -> None:
         """A file that is not what its name says goes to the quarantine, and its list with it."""
         self._absent.append(number)
         beside = list_path(self.folder, number)
@@ -537,6 +542,7 @@ class Recovery:
         cost = "" if messages is None else f"; it held {messages} messages"
         self.report.damaged.append(f"{path} is not served: {reason}{cost}; {where}")
         self.report.lost += messages or 0
+        self.report.unknown += costs and messages is None
         if target is not None and beside.exists():
             with contextlib.suppress(OSError):
                 beside.rename(target.with_name(target.name + LIST_SUFFIX))
@@ -557,17 +563,18 @@ class Recovery:
         for number in wanted(self._mark, self._listed):
             if number not in there and number not in listing.lists:
                 self._missing(number, None)
-        if self._listed.problem:
-            what = f"{self._listed.problem}; what is missing cannot be told"
-            self.report.damaged.append(f"{self.files.path}: {what}")
-            quarantine.note(self.folder, quarantine.Entry(FILES, 0, 0, what))
+        if self._listed.problem or (not self._listed.there and listing.files):
+            # of a directory that was made before there were lists, or it was removed
+            what = f"{self._listed.problem or 'there is no list of files'}; what is missing cannot be told"
+            self.report.damaged.append(f"{self.files.path}: {what}; it is made anew")
+            self._note(quarantine.Entry(FILES, 0, 0, what))
 
     def _missing(self, number: int, messages: int | None) -> None:
         self._absent.append(number)
         name = f"{number}{SUFFIX}"
         cost = "" if messages is None else f"; it held up to {messages} messages"
         self.report.damaged.append(f"{self.folder / name} is missing{cost}")
-        quarantine.note(self.folder, quarantine.Entry(name, 0, 0, "the file is missing", messages))
+        self._note(quarantine.Entry(name, 0, 0, "the file is missing", messages))
 
     # -- collected files ----------------------------------------------------------------------------------------
 
@@ -594,7 +601,8 @@ class Recovery:
                 self._remove(sources)
                 gone = sources
             elif self._sources_suffice(output, sources):
-                self._set_aside(output.number, output.path, "a collected file that is damaged; its sources are served")
+                why = "a collected file that is damaged; its sources are served"
+                self._set_aside(output.number, output.path, why, costs=False)
                 self._scanned.pop(output.number, None)
                 gone = [output]
             else:  # it had taken their place; they may still hold what it lost
@@ -734,7 +742,7 @@ class Recovery:
     def _list_anew(self, files: list[StoreFile]) -> None:
         """The list of files as they are now; as a rule nothing has changed."""
         entries = {key_of(file.number): Entry(file.salt, file.path.stat().st_size) for file in files}
-        if self._listed.problem or entries != self._listed.entries:
+        if not self._listed.there or self._listed.problem or entries != self._listed.entries:
             try:
                 self.files.begin(entries, [self.folder])
             except StoreError as error:  # it is tried again with the next file

@@ -23,7 +23,7 @@ import mmap
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +99,7 @@ class StoreCheck:
         self.found.clear()
         listing = segment.list_files(self.folder, segment.STORE)
         mark = recovery.read_clean(self.folder, self.node_id, self.owner)
-        self._read_listed()
+        self._read_listed(bool(listing.files))
         self._check_headers(listing, mark)
         self._youngest = self._last_begun()
         self._strangers(listing)
@@ -204,7 +204,7 @@ class StoreCheck:
             if number not in there and number not in listing.lists:
                 self.found.append(Found(self.folder / f"{number}{segment.STORE}", problem="is missing"))
 
-    def _read_listed(self) -> None:
+    def _read_listed(self, files: bool) -> None:
         path = self.folder / recovery.FILES
         try:
             self._listed = queue_files.read(path, self.node_id, self.owner)
@@ -212,6 +212,11 @@ class StoreCheck:
             self._listed = Listed(problem=str(error))
         if self._listed.problem and not self.running:
             problem = f"{self._listed.problem}; what is missing cannot be told, and nothing is lost by that"
+            self.found.append(Found(path, recovery.FILES, problem=problem))
+        elif not self._listed.there and files and not self.running:
+            problem = (
+                "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
+            )
             self.found.append(Found(path, recovery.FILES, problem=problem))
 
     def _last_begun(self) -> int:
@@ -262,6 +267,14 @@ class StoreCheck:
             if not same:
                 return False
         return True
+
+    def lists(self) -> Iterator[_core.FileList]:
+        """After `examine`: what each file holds, by its bytes, and by its list where that says more. A record that is
+        damaged counts as there when a list names it: it is named as damage."""
+        for look in self._looks.values():
+            yield look.scanned.found
+            if isinstance(look.listed, _core.FileList) and (look.scanned.found.damage or look.scanned.unreadable):
+                yield look.listed
 
     # -- judge --------------------------------------------------------------------------------------------------
 

@@ -318,6 +318,7 @@ SERVER = Struct(
         Field("dense_extents", 288, "a64", "extents of the dense part of the index"),
         Field("begun", 296, "a64", "epoch of the incarnation that began last, before it touched a file of its folder (store)"),
         Field("queue_stats_rows", 304, "a64", "rows of that region that ever had a queue: the rest is not memory yet"),
+        Field("lost_unknown_n", 312, "a64", "damaged or missing parts found by starts of which nobody can say what they cost, since the node was started"),
         Field("queues_version", 320, "a64", "version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor)"),
     ),
 )

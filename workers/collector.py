@@ -30,7 +30,7 @@ from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.message_store import FOLDERS, store_folder
 from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
-from warren.ipc.layout import CONSTANTS, PAGE_BYTES
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
 from warren.ipc.region import Region, RegionError, posix_open
 from warren.ipc.superblock import Superblock
@@ -415,6 +415,7 @@ def run_collector(directory: Path, shared_id: int, settings: Settings, _supervis
     superblock = Superblock.attach(shared_id)
     tie = Tie(directory, superblock)
     tie.enter()
-    if not tie.take(COLLECTOR, say):
+    needed = COLLECTOR if superblock.server_get(SERVER_STORE_PERSISTENT, "epoch") else ""
+    if not tie.take(COLLECTOR, say, needed):
         return 0
     return Collector(Path(), shared_id, settings, superblock, tie).run()

@@ -204,7 +204,8 @@ class Worker:
         began = time.monotonic()
         settings, superblock = self.settings, self.superblock
         self.tie.enter()
-        if not self.tie.take(queues_of(self.worker), say):
+        needed = str(self.folder.files) if superblock.server_get(self.server, "epoch") else ""
+        if not self.tie.take(queues_of(self.worker), say, needed):
             superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])  # nothing was begun
             return 0
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_RECOVERING"])

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from warren.engine import quarantine
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.ipc import names, region
@@ -37,6 +38,7 @@ from warren.workers.control import readable
 from warren.workers.segments import semaphore_value
 
 SAMPLE_S = 1.0
+FILES_SAID = 3  #: damaged files that a line of status names
 NODE_STATES = {
     CONSTANTS[f"NODE_{name}"]: name.lower() for name in ("CREATING", "STARTING", "RUNNING", "DRAINING", "STOPPED")
 }
@@ -212,15 +214,26 @@ class Statistics:
         return found
 
     def _losses(self, directory: NodeDirectory) -> list[str]:
-        """A line for each worker that has lost messages to damage."""
+        """A line for each server that has lost messages to damage, or of which nobody can say whether it has."""
         lines = []
+        owners = [(SERVER_STORE_PERSISTENT, "the message store", directory.path / "store" / "persistent", "store")]
         for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
-            lost, worker = self._superblock.server_get(server, "lost_n"), server - SERVER_WORKER_FIRST
-            if lost:
-                report = directory.path / "queues" / f"worker-{worker}" / "quarantine" / "report.jsonl"
+            name = f"worker-{server - SERVER_WORKER_FIRST}"
+            owners.append((server, name, directory.path / "queues" / name, name))
+        for server, name, folder, log in owners:
+            lost, unknown = (self._superblock.server_get(server, field) for field in ("lost_n", "lost_unknown_n"))
+            report = folder / quarantine.QUARANTINE / quarantine.REPORT
+            if unknown:
+                files = quarantine.of_unknown_cost(folder)[-unknown:]
+                more = f" and {len(files) - FILES_SAID} more" if len(files) > FILES_SAID else ""
+                which = f" ({', '.join(files[:FILES_SAID])}{more})" if files else ""
+                counted = f"; {lost} are counted" if lost else ""
                 lines.append(
-                    f"worker-{worker} has lost up to {lost} messages to damaged or missing files: see {report}"
+                    f"{name} has found files damaged or missing{which}, and nobody can say how many messages that cost"
+                    f"{counted}: see {report} and {directory.log_file(log)}"
                 )
+            elif lost:
+                lines.append(f"{name} has lost up to {lost} messages to damaged or missing files: see {report}")
         return lines
 
     def _supervisor(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_T
 from warren.ipc.superblock import Superblock
 from warren.workers import remains
 from warren.workers.launch import Succession
-from warren.workers.tie import STORE, Tie, described, end
+from warren.workers.tie import COLLECTOR, STORE, Tie, described, end
 
 STORES = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
 LOCK_WAIT_S = 10.0
@@ -51,7 +51,8 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
     superblock = Superblock.attach(shared_id)
     tie = Tie(directory, superblock)
     tie.enter()
-    if not tie.take(STORE, say):
+    needed = COLLECTOR if superblock.server_get(SERVER_STORE_PERSISTENT, "epoch") else ""
+    if not tie.take(STORE, say, needed):
         return 0  # the node ends, and nothing was begun
     lock = _take_lock(superblock.get("store_lock_key"))
     if lock is None:

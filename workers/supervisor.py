@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import msgspec
 import posix_ipc
 
-from warren.engine import atomic_file, catalog_log
+from warren.engine import absence, atomic_file, catalog_log
 from warren.engine.catalog import FILE_NAME, Catalog, QueueDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import (
@@ -75,7 +75,7 @@ from warren.workers.moves import Mover
 from warren.workers.queue_life import QueueLife, Sight
 from warren.workers.segments import create_semaphore, region_users, segments
 from warren.workers.status import NODE_STATES, SAMPLE_S, Statistics
-from warren.workers.tie import MOVED, REMOVED, STORE, TAKEN_OVER, Tie, described, elsewhere, end, queues_of
+from warren.workers.tie import COLLECTOR, MOVED, REMOVED, STORE, TAKEN_OVER, Tie, described, elsewhere, end, queues_of
 
 CREATING, STARTING, RUNNING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_RUNNING"]
 DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
@@ -310,12 +310,16 @@ class Supervisor:
     def _open(self) -> None:
         self._node = self.directory.open_or_make(self.options.changes)
         self._shared_id = names.shared_id(self._node.node_id, self.directory.place)
+        loaded, unreadable = self._read_catalog()
+        # Before anything is removed, also of what a killed node left in memory.
+        absence.refuse(self.directory.path, self._node.node_epoch, loaded.catalog if loaded is not None else None)
         found = self._find()
         if found is None and self.options.successor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
             self._load_servers()
-        loaded = catalog_log.load(self.directory.path)
+        if loaded is None:
+            raise unreadable
         self._catalog = loaded.catalog
         if found is not None and loaded.catalog.version < (told := found.get("catalog_version")):
             raise CatalogCut(  # ids that its workers know would be given again; they go on with what they have
@@ -340,7 +344,7 @@ class Supervisor:
         # a predecessor may have told the version and not got further
         superblock.queues_gone(range(QUEUE_GONE_ROWS), self._catalog.version)
         superblock.queues_changed(range(workers_n), self._catalog.version)
-        self._tie.watch(STORE, *map(queues_of, range(workers_n)))
+        self._tie.watch(STORE, COLLECTOR, *map(queues_of, range(workers_n)))
         self._roles = children.make_roles(
             lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, self._node.settings, pidfd),
             lambda index: (
@@ -550,9 +554,17 @@ class Supervisor:
                 "start it without them, stop it, then start it with them"
             )
 
+    def _read_catalog(self) -> tuple[catalog_log.Loaded | None, StoreError]:
+        """The catalog on disk, or why it cannot be read: that counts when nothing else ends the start before."""
+        try:
+            return catalog_log.load(self.directory.path), StoreError()
+        except StoreError as error:
+            return None, error
+
     def _create(self) -> None:
         """A cold start: a new epoch, new semaphores, a new superblock."""
         node_id, place = self._node.node_id, self.directory.place
+        absence.prepare_store(self.directory.path, node_id)
         keys = (_new_key(), _new_key())
         self._node = msgspec.structs.replace(
             self._node, node_epoch=self._node.node_epoch + 1, semaphore_keys=keys, place=place
@@ -569,6 +581,8 @@ class Supervisor:
             lambda: self._signals > 0,
             lambda: notify_systemd("EXTEND_TIMEOUT_USEC=30000000"),
         ).run()
+        workers_n = self._workers_needed()
+        absence.prepare_workers(self.directory.path, node_id, range(workers_n))
         try:
             for key, value in zip(keys, (0, 1), strict=True):
                 if not create_semaphore(key, value):
@@ -578,7 +592,7 @@ class Supervisor:
                 self._node.node_epoch,
                 keys[0],
                 keys[1],
-                geometry(self._node.settings, self._workers_needed()),
+                geometry(self._node.settings, workers_n),
                 node_id=node_id,
                 place=place,
             )
@@ -938,7 +952,7 @@ class Supervisor:
 
     def _finish(self) -> None:
         """Every server is gone: remove everything."""
-        if self._killed and not self._code:
+        if (self._killed or self._superblock.get("ending")) and not self._code:
             self._code = 1
         self._superblock.set_state(STOPPED)
         if self._control is not None:

@@ -44,6 +44,7 @@ LOOK_S = 1.0
 #: a dead predecessor's lock is free at once; who waits longer says so
 TELL_S = 0.25
 POLL_S = 0.005
+GONE_S = 3.0  #: a supervisor sees earlier that a folder is gone
 REMOVED, MOVED = CONSTANTS["ENDING_REMOVED"], CONSTANTS["ENDING_MOVED"]
 TAKEN_OVER, SHARED_MEMORY = CONSTANTS["ENDING_TAKEN_OVER"], CONSTANTS["ENDING_SHARED_MEMORY"]
 DRAINING = CONSTANTS["NODE_DRAINING"]
@@ -144,11 +145,23 @@ class Tie:
 
     # -- owning -------------------------------------------------------------------------------------------------
 
-    def take(self, folder: str, say: Callable[[str], None]) -> bool:
-        """Own a folder (after `enter`), waiting for whoever has it. False: the node ends before it is free.
+    def take(self, folder: str, say: Callable[[str], None], needed: str = "") -> bool:
+        """Own a folder (after `enter`), waiting for whoever has it. False: the node ends before it is free. `needed`: a
+        path that was there when a server of this node served the folder; without it nothing is made anew, and the node
+        ends.
 
         Raises UsageError (a file system without locks), StoreError.
         """
+        began, told = time.monotonic(), False
+        while needed and not os.path.exists(needed):
+            if self._superblock.state >= DRAINING or self.look():
+                return False
+            if not told:
+                told = True
+                say(f"{self._path / needed} was removed while nobody served it: the node ends, nothing is made anew")
+            if time.monotonic() - began > GONE_S and not self._superblock.supervisor.alive():
+                end(self._superblock, REMOVED)
+            time.sleep(POLL_S)
         began, told = time.monotonic(), False
         while True:
             descriptor = self._lock(folder)

@@ -162,7 +162,7 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x628a07f6b6214ac7ull
+#define WR_LAYOUT_HASH 0x7994af932f3254eaull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -317,9 +317,9 @@ typedef struct {
     _Atomic uint64_t dense_extents; /* extents of the dense part of the index */
     _Atomic uint64_t begun; /* epoch of the incarnation that began last, before it touched a file of its folder (store) */
     _Atomic uint64_t queue_stats_rows; /* rows of that region that ever had a queue: the rest is not memory yet */
-    uint8_t pad2_[8];
+    _Atomic uint64_t lost_unknown_n; /* damaged or missing parts found by starts of which nobody can say what they cost, since the node was started */
     _Atomic uint64_t queues_version; /* version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor) */
-    uint8_t pad3_[184];
+    uint8_t pad2_[184];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -357,6 +357,7 @@ _Static_assert(offsetof(wr_server, copied_bytes) == 280, "wr_server.copied_bytes
 _Static_assert(offsetof(wr_server, dense_extents) == 288, "wr_server.dense_extents");
 _Static_assert(offsetof(wr_server, begun) == 296, "wr_server.begun");
 _Static_assert(offsetof(wr_server, queue_stats_rows) == 304, "wr_server.queue_stats_rows");
+_Static_assert(offsetof(wr_server, lost_unknown_n) == 312, "wr_server.lost_unknown_n");
 _Static_assert(offsetof(wr_server, queues_version) == 320, "wr_server.queues_version");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */

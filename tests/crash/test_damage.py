@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import _core, quarantine, queue_files, segment
+from warren.engine import _core, absence, quarantine, queue_files, segment
 from warren.engine.catalog import Catalog
 from warren.engine.config import Settings
 from warren.engine.formats import FILE_HEADER_BYTES, FORMAT_VERSION, LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL
@@ -104,6 +104,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     place = tmp_path_factory.mktemp("made")
     made = Made(place / "node", place / "older")
     made.path.mkdir()
+    absence.prepare_store(made.path, NODE_ID)
     NodeDirectory(made.path).write(NodeFile(FORMAT_VERSION, NODE_ID, 1, Settings(), 0.0))
     catalog = Catalog()
     catalog.next_queue_id = 1 << 20  # it gave the ids that are used here

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from warren.engine import _core, frame, quarantine, recovery, segment
 from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_ADD_REFERENCE, KIND_MESSAGE, KIND_REMOVE
+from warren.engine.queue_files import FileList
 from warren.ipc.layout import CRASH_POINTS
 
 NODE, OWNER, SIZE = 77, 0, 64 * 1024
@@ -81,6 +82,11 @@ class Folder:
     path: Path
     places: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
     salts: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """As a node makes it: with its list of files. What is there and not listed does not matter."""
+        if self.path.is_dir() and not (self.path / recovery.FILES).exists():
+            FileList(self.path / recovery.FILES, NODE, OWNER).begin({}, [])
 
     def file(self, number: int) -> Path:
         return self.path / f"{number}.rdq"

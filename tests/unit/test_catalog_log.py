@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from warren.engine import atomic_file, catalog_log
+from warren.engine import absence, atomic_file, catalog_log
 from warren.engine.catalog import FILE_NAME, Catalog
 from warren.engine.errors import CorruptRecord, FormatVersionError, QueueNotFound, StoreError, UsageError
 from warren.engine.node_directory import NodeDirectory
@@ -446,7 +446,7 @@ def _no_syncs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 def test_check_tells_the_log_and_names_what_is_damaged(tmp_path: Path) -> None:
     directory = NodeDirectory(tmp_path / "node")
     directory.make()
-    directory.open_or_make({})
+    absence.prepare_workers(directory.path, directory.open_or_make({}).node_id, range(2))
     writer = catalog_log.Writer(directory.path, catalog_log.load(directory.path))
     for number in range(3):
         writer.change(lambda catalog, n=number: catalog.declare_queue(f"q{n}", workers_n=2))

@@ -23,7 +23,19 @@ from typing import Any
 
 import click
 
-from warren.engine import _core, catalog, catalog_cut, catalog_log, quarantine, queue_files, segment
+from warren.engine import (
+    _core,
+    absence,
+    body_check,
+    catalog,
+    catalog_cut,
+    catalog_log,
+    quarantine,
+    queue_files,
+    recovery,
+    segment,
+)
+from warren.engine.catalog import Catalog
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
 from warren.engine.formats import (
     FILE_HEADER_BYTES,
@@ -34,7 +46,7 @@ from warren.engine.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
-from warren.engine.node_directory import NodeDirectory
+from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.engine.queue_files import Entry
 from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms, was_cut
 from warren.engine.saying import command
@@ -119,10 +131,15 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     tell = progress if progress is not None else lambda _done, _all: None
     report = Report(str(directory.path), not repair and (directory.locked() or served(directory.path)))
     report.files.append(Checked(str(directory.path / "node.json"), "node"))
-    report.files += _catalog(report, directory.path, node.node_id, repair)
+    loaded = _catalog(report, directory.path, node.node_id, repair)
+    if not report.running:  # else its processes notice it
+        _absent(report, directory.path, node, loaded, repair)
+    persistent: StoreCheck | None = None
     for store, folder in stores(directory.path):
         if folder.is_dir():
-            _store(report, StoreCheck(folder, node.node_id, store, report.running), tell, repair)
+            checking = StoreCheck(folder, node.node_id, store, report.running)
+            _store(report, checking, tell, repair)
+            persistent = checking if store == SERVER_STORE_PERSISTENT else persistent
     entries: dict[Path, Entry] = {}
     for worker, owner in workers(directory.path):
         report.files += _subscriptions(Folder(worker))
@@ -148,7 +165,101 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     if not report.running:
         for worker, owner in workers(directory.path):
             report.files += _mark_fits(Folder(worker), node.node_id, owner, ends)
+        if loaded is not None:
+            report.files += _bodies(directory, node, loaded, persistent, tell)
     return report
+
+
+def _absent(report: Report, directory: Path, node: NodeFile, loaded: Catalog | None, repair: bool) -> None:
+    """Folders that a start would miss."""
+    try:
+        missing = absence.find(directory, node.node_epoch, loaded)
+        if missing and repair:
+            report.repaired += absence.repair(directory, node.node_id, missing)
+            return
+    except StoreError as error:
+        report.files.append(Checked(str(directory), "missing", problem=str(error)))
+        return
+    for item in missing:
+        what = item.text(directory).removeprefix(f"{item.path} ")
+        report.files.append(Checked(str(item.path), "missing", problem=what))
+
+
+def _bodies(
+    directory: NodeDirectory,
+    node: NodeFile,
+    loaded: Catalog,
+    store: StoreCheck | None,
+    progress: Callable[[int, int], None],
+) -> Iterator[Checked]:
+    """Rows of queues whose bodies the message store does not have."""
+    owners = dict(workers(directory.path))
+    numbers = {owner - SERVER_WORKER_FIRST: path for path, owner in owners.items()}
+    try:
+        found = body_check.compare(
+            directory.path,
+            node.node_id,
+            loaded,
+            sorted(numbers),
+            store.lists if store is not None else tuple,
+            node.settings.queue_memory_bytes // 2,
+            progress,
+        )
+    except StoreError as error:
+        what = f"cannot be compared with the message store: {error}"
+        yield Checked(str(directory.path / "queues"), "bodies", problem=what)
+        return
+    if not found:
+        return
+    torn = _copied_while_it_ran(directory, node)
+    for number, path in sorted(numbers.items()):
+        of_worker = [item for item in found if item.queue.worker == number]
+        if not of_worker:
+            continue
+        messages = sum(item.messages for item in of_worker)
+        shown = [f"{item.queue.name!r} ({item.messages})" for item in of_worker[:PARTS_MAX]]
+        more = f" and {len(of_worker) - PARTS_MAX} more queues" if len(of_worker) > PARTS_MAX else ""
+        what = f"{messages} messages have no body in the message store, of queues {', '.join(shown)}{more}"
+        ended = "the next start drops them and counts them as lost"
+        checked = Checked(str(path), "bodies")
+        if torn:
+            checked.problem = f"{what}: this directory was copied while its node ran; {ended}"
+        elif not _stopped_whole(Folder(path), node.node_id, owners[path], store):
+            checked.note = (
+                f"{what}: the node did not stop in good order, and nothing says that they were not being published "
+                f"or acknowledged just then; {ended}"
+            )
+        elif store is not None and _told_since(Folder(path), store.folder) >= messages:
+            checked.note = f"{what}: a repair of the store has given them up; {ended}"
+        else:
+            checked.problem = f"{what}; {ended}"
+        yield checked
+
+
+def _stopped_whole(folder: Folder, node_id: int, owner: int, store: StoreCheck | None) -> bool:
+    """Whether a worker and the message store ended in good order: then nothing was on its way between them."""
+    if store is None:
+        return True  # it is missing, which a stop does not do
+    marked = recovery.read_clean(store.folder, store.node_id, store.owner) is not None
+    return marked and read_terms(folder, node_id, owner) is not None
+
+
+def _told_since(folder: Folder, store: Path) -> float:
+    """How many messages were reported as lost by the store since a worker stopped, that is by a repair; infinite, when
+    nobody can say how many."""
+    stopped = folder.terms.stat().st_mtime
+    told = [entry.messages for entry in quarantine.entries(store) if entry.time >= stopped]
+    return float("inf") if None in told else float(sum(messages or 0 for messages in told))
+
+
+def _copied_while_it_ran(directory: NodeDirectory, node: NodeFile) -> bool:
+    """Whether this is a copy, and something in it was written after another part of it had been copied. As far as the
+    files tell: a copy keeps the times of what it copies. A snapshot has the inode numbers of its original."""
+    if not node.place[1] or node.place[1] == directory.place[1]:
+        return False
+    patterns = ("queues/worker-*/journal/*.jnl", "queues/worker-*/segments/**/*.*", "store/persistent/*.rdq")
+    times = [path.lstat() for pattern in patterns for path in directory.path.glob(pattern)]
+    return bool(times) and max(item.st_mtime_ns for item in times) > min(item.st_ctime_ns for item in times)
 
 
 def workers(directory: Path) -> Iterator[tuple[Path, int]]:
@@ -190,13 +301,26 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
             cost = "; nothing was in it"
         gone.problem = f"is missing{of}{cost}: removed, or not copied at the same moment as the other files"
         report.files.append(gone)
-    reported = quarantine.entries(folder.path)
-    if reported:
-        lost = sum(entry.messages or 0 for entry in reported)
-        note = f"{len(reported)} damaged parts were found by starts, {lost} messages lost as far as it is known"
-        place = folder.path / segment.QUARANTINE
-        report.files.append(Checked(str(place), "quarantine", note=f"{note}: see {quarantine.REPORT}"))
+    _told_before(report, folder.path, "by starts")
     return {queue_files.path_of(folder, key): entry for key, entry in listed.entries.items()}
+
+
+def _told_before(report: Report, folder: Path, when: str) -> None:
+    """What was found damaged before, and what that cost."""
+    reported = quarantine.entries(folder)
+    if not reported:
+        return
+    lost = sum(entry.messages or 0 for entry in reported)
+    unknown = sum(entry.messages is None for entry in reported)
+    parts = "1 damaged part was" if len(reported) == 1 else f"{len(reported)} damaged parts were"
+    cost = f"{lost} messages lost as far as it is known"
+    if unknown:
+        which = "that" if unknown == len(reported) else f"{unknown} of them"
+        rest = f"how many messages {which} cost is not known"
+        cost = f"{lost} messages lost at least; {rest}" if lost else rest
+    place = folder / segment.QUARANTINE
+    note = f"{parts} found {when}; {cost}: see {quarantine.REPORT}"
+    report.files.append(Checked(str(place), "quarantine", note=note))
 
 
 def _subscriptions(folder: Folder) -> Iterator[Checked]:
@@ -245,25 +369,19 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
         Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note, item.damage)
         for item in found
     ]
-    reported = quarantine.entries(check.folder)
-    if reported:
-        lost = sum(entry.messages or 0 for entry in reported)
-        place = check.folder / segment.QUARANTINE
-        note = (
-            f"{len(reported)} damaged parts were found earlier, {lost} messages lost at least: see {quarantine.REPORT}"
-        )
-        report.files.append(Checked(str(place), "quarantine", note=note))
+    _told_before(report, check.folder, "earlier")
 
 
-def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Iterable[Checked]:
-    """The catalog and its log; one of the two has the problem, if there is one, and its path is in the words."""
+def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Catalog | None:
+    """The catalog and its log; one of the two has the problem, if there is one, and its path is in the words. Returns
+    the catalog; None: it cannot be read."""
     checked = Checked(str(directory / catalog.FILE_NAME), "catalog")
-    yield checked
+    report.files.append(checked)
     try:
         loaded = catalog_log.load(directory)
     except StoreError as error:
         checked.problem = str(error)
-        return
+        return None
     if not report.running:  # else it was looked at when the node started
         try:
             cuts = catalog_cut.find(directory, node_id, loaded.catalog)
@@ -282,7 +400,8 @@ def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Ite
             log.note = (
                 f"its last {loaded.torn} bytes are of a change that was never confirmed; the next start cuts them off"
             )
-        yield log
+        report.files.append(log)
+    return loaded.catalog
 
 
 def _strangers(listing: segment.Listing, place: _Place, running: bool) -> Iterable[Checked]:

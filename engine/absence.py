@@ -1,0 +1,162 @@
+"""What a start misses above the level of files: a queue worker's whole folder, or the message store's.
+
+A folder that is missing looks like one that was never made. A worker that makes it anew serves empty queues, and the
+store gives up every body that no worker names; a store that is made anew costs the queues their rows. Then putting the
+folder back does not help any more. So a start refuses (DataMissing) before anything is made, removed or given again.
+
+Invariants, each by the order in which things become durable
+  A catalog has a durable queue of a worker ⇒ the worker's folder has its list, `files`: the folder is there before the
+  node serves, and nothing is declared before that; a move writes its target before the catalog names it.
+  node.json has an epoch ⇒ the store's folder has its list, `files`: it is made before the first epoch is written.
+A directory from before there were lists has journal files, or the store's own, in their place. Queues that go with the
+node (transient ones, exclusive ones) prove nothing, and lose nothing.
+
+Crash points: between any two steps of `prepare_…` and `repair`: the next start, or repair, goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from warren.engine import atomic_file, quarantine, segment
+from warren.engine.catalog import Catalog, QueueDeclaration
+from warren.engine.errors import DataMissing, StoreError
+from warren.engine.queue_files import FileList
+from warren.engine.queue_index import Folder
+from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
+
+STORE = Path("store", "persistent")
+FILES = "files"
+NAMES_MAX = 10  #: queues that are named one by one
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A folder that was there. `worker`: whose, None: the store's."""
+
+    path: Path
+    worker: int | None
+    reason: str  #: what is wrong with it, for people
+    cost: str  #: what goes without it
+
+    def text(self, directory: Path) -> str:
+        """What is missing, what that costs, and what to do."""
+        return (
+            f"{self.path} {self.reason}, and with it {self.cost}; nothing was changed: put it back from a backup of "
+            f"{directory}, or accept the loss with `warren check {directory} --repair`"
+        )
+
+
+def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Missing]:
+    """What is missing; nothing is changed. `catalog`: as it is on disk, None: it cannot be read. Raises StoreError."""
+    found = []
+    try:
+        if node_epoch and (reason := _store_lacks(directory / STORE)):
+            cost = "the messages of at least `embed_bytes_max` bytes, and what programs keep in the store"
+            found.append(Missing(directory / STORE, None, reason, cost))
+        lasting: dict[int, list[QueueDeclaration]] = {}
+        for item in catalog.by_id.values() if catalog is not None else ():
+            if item.outlives_node:
+                lasting.setdefault(item.worker, []).append(item)
+        for worker, queues in sorted(lasting.items()):
+            folder = Folder.of(directory, worker)
+            if reason := _worker_lacks(folder):
+                found.append(Missing(folder.path, worker, reason, f"the messages of {_names(queues)}"))
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise atomic_file.explain(error, f"cannot look at {directory}") from error
+    return found
+
+
+def refuse(directory: Path, node_epoch: int, catalog: Catalog | None) -> None:
+    """Raises DataMissing when something is missing, StoreError."""
+    if found := find(directory, node_epoch, catalog):
+        raise DataMissing("; ".join(item.text(directory) for item in found))
+
+
+def _store_lacks(path: Path) -> str:
+    """Why the store's folder is not the one that was made; empty: it is, as far as a folder can tell."""
+    if not path.is_dir():
+        return "is missing"
+    return "" if any(name != segment.QUARANTINE for name in os.listdir(path)) else "is empty"
+
+
+def _worker_lacks(folder: Folder) -> str:
+    if not folder.path.is_dir():
+        return "is missing"
+    journals = folder.journal.is_dir() and segment.list_files(folder.journal, ".jnl").files
+    segments = folder.segments.is_dir() and os.listdir(folder.segments)
+    return "" if folder.files.exists() or journals or segments else "has neither its list of files nor a journal"
+
+
+def _names(queues: list[QueueDeclaration]) -> str:
+    shown = sorted(item.name for item in queues if not item.hidden)
+    hidden = len(queues) > len(shown)
+    more = f" and {len(shown) - NAMES_MAX} more" if len(shown) > NAMES_MAX else ""
+    said = f"queue{'s' if len(shown) != 1 else ''} {', '.join(map(repr, shown[:NAMES_MAX]))}{more}"
+    return f"{said}, with their subscriptions and dead letters" if hidden else said
+
+
+# ---- what a start makes ---------------------------------------------------------------------------------------------
+
+
+def prepare_store(directory: Path, node_id: int) -> None:
+    """Before a first epoch is written: the store's folder and its list are there, durably. Raises StoreError."""
+    path = directory / STORE
+    with _making(path):
+        atomic_file.make_directories(path)
+        if not (path / FILES).exists() and not segment.list_files(path, segment.STORE).files:
+            FileList(path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
+
+
+def prepare_workers(directory: Path, node_id: int, workers: Iterable[int]) -> None:
+    """Before the node serves: folders and lists of its workers are there, durably. What has no list and yet a journal
+    is of before there were lists, and its worker says so. Raises StoreError."""
+    for worker in workers:
+        folder = Folder.of(directory, worker)
+        with _making(folder.path):
+            if _worker_lacks(folder):
+                _make_worker(folder, node_id, worker)
+
+
+def _make_worker(folder: Folder, node_id: int, worker: int) -> None:
+    atomic_file.make_directories(folder.path)
+    FileList(folder.files, node_id, SERVER_WORKER_FIRST + worker).begin({}, [])
+
+
+@contextlib.contextmanager
+def _making(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise atomic_file.explain(error, f"cannot make {path}") from error
+
+
+# ---- repair ---------------------------------------------------------------------------------------------------------
+
+
+def repair(directory: Path, node_id: int, missing: Iterable[Missing]) -> list[str]:
+    """Accept the loss: make what the next start needs, and write down what it cost; returns what was done.
+
+    Raises DiskFull, SyncFailed, StoreError; then it can be repeated.
+    """
+    said = []
+    for item in missing:
+        with _making(item.path):
+            # The report first: with the list the folder is not missed any more, and nobody would say what it cost.
+            atomic_file.make_directories(item.path)
+            lost = f"the folder {item.reason}, and was made anew by `warren check --repair`: {item.cost} are lost"
+            quarantine.note(item.path, quarantine.Entry(".", 0, 0, lost))
+            if item.worker is None:
+                FileList(item.path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
+            else:
+                _make_worker(Folder(item.path), node_id, item.worker)
+        said.append(f"{item.path}: was missing or empty, and is made anew: {item.cost} are lost")
+    return said
