@@ -79,7 +79,7 @@ def _without(wanted: NDArray[np.bytes_], lists: Iterable[_core.FileList]) -> NDA
         packed = b"".join(item[0] for item in held.items() if item[5] == KIND_MESSAGE)
         if not packed:
             continue
-        ids = np.frombuffer(packed, dtype="S16")
+        ids = np.frombuffer(packed, dtype=np.dtype((np.bytes_, 16)))
         places = np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)
         there[places[wanted[places] == ids]] = True
     missing: NDArray[np.bytes_] = wanted[~there]

@@ -134,7 +134,7 @@ class Source:
                 table = np.frombuffer(rows, dtype=ROW)
                 ids = table["id"][table["where"] == LOCATION_STORE]
                 if len(ids):
-                    yield item, np.ascontiguousarray(ids).view("S16")
+                    yield item, np.ascontiguousarray(ids).view(np.dtype((np.bytes_, 16)))
 
     def _load(self) -> list[str]:
         """Fill the engine; returns what is damaged, for people."""

@@ -51,8 +51,9 @@ SUFFIX = segment.STORE
 LIST_SUFFIX = segment.LIST
 CLEAN = "clean"
 FILES = "files"
+STAMP = "epoch"  #: the last start that used the folder (engine/absence.py)
 #: files of a store's folder beside its segments
-OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES) for suffix in ("", atomic_file.NEW_SUFFIX))
+OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES, STAMP) for suffix in ("", atomic_file.NEW_SUFFIX))
 END_BYTES_MAX = 2 * PAGE_BYTES  #: by so much the end of a file may be cut when it is ended (segment.end_file)
 MARK_VERSION = 2
 PROGRESS_S = 1.0

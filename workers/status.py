@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from warren.engine import quarantine
+from warren.engine import quarantine, segment
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.ipc import names, region
@@ -222,7 +222,7 @@ class Statistics:
             owners.append((server, name, directory.path / "queues" / name, name))
         for server, name, folder, log in owners:
             lost, unknown = (self._superblock.server_get(server, field) for field in ("lost_n", "lost_unknown_n"))
-            report = folder / quarantine.QUARANTINE / quarantine.REPORT
+            report = folder / segment.QUARANTINE / quarantine.REPORT
             if unknown:
                 files = quarantine.of_unknown_cost(folder)[-unknown:]
                 more = f" and {len(files) - FILES_SAID} more" if len(files) > FILES_SAID else ""

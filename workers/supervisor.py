@@ -566,9 +566,9 @@ class Supervisor:
         node_id, place = self._node.node_id, self.directory.place
         absence.prepare_store(self.directory.path, node_id)
         keys = (_new_key(), _new_key())
-        self._node = msgspec.structs.replace(
-            self._node, node_epoch=self._node.node_epoch + 1, semaphore_keys=keys, place=place
-        )
+        epoch = absence.next_epoch(self.directory.path, self._node.node_epoch, self._catalog)
+        absence.stamp(self.directory.path, epoch, self._catalog)
+        self._node = msgspec.structs.replace(self._node, node_epoch=epoch, semaphore_keys=keys, place=place)
         self.directory.write(self._node)
         if self._catalog.drop_transient():
             self._catalog.save(self.directory.path)
@@ -582,7 +582,7 @@ class Supervisor:
             lambda: notify_systemd("EXTEND_TIMEOUT_USEC=30000000"),
         ).run()
         workers_n = self._workers_needed()
-        absence.prepare_workers(self.directory.path, node_id, range(workers_n))
+        absence.prepare_workers(self.directory.path, node_id, epoch, range(workers_n))
         try:
             for key, value in zip(keys, (0, 1), strict=True):
                 if not create_semaphore(key, value):

@@ -24,6 +24,7 @@ from warren.engine.errors import Error
 from warren.engine.node_directory import NodeDirectory
 from warren.engine.queue_index import Folder
 from warren.workers.cli.check import Report, verify
+from warren.workers.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -295,9 +296,96 @@ def test_what_a_catalog_relies_on_is_durable_before_it(tmp_path: Path, monkeypat
     synced: list[Path] = []
     real = atomic_file.sync_directory
     monkeypatch.setattr(atomic_file, "sync_directory", lambda path, *rest: (synced.append(path), real(path, *rest)))
-    absence.prepare_workers(tmp_path, 7, [0])
-    assert synced == [tmp_path, tmp_path / "queues", worker(tmp_path, 0)]
+    absence.prepare_workers(tmp_path, 7, 1, [0])
+    assert synced == [tmp_path, tmp_path / "queues", worker(tmp_path, 0), worker(tmp_path, 0)]  # list, stamp
     assert Folder(worker(tmp_path, 0)).files.exists()
+
+
+# ---- older copies ----------------------------------------------------------------------------------------------------
+
+OLDER = {
+    "queues": (["worker-0", "worker-1"], True),
+    "queues/worker-0": (["worker-0"], True),
+    "store": (["persistent"], False),
+    "store and queues": (["persistent", "worker-0", "worker-1"], True),
+}
+ACKED, NEWER = 7, 5
+
+
+@pytest.fixture(scope="module", params=["stopped", "killed"])
+def moments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A backup of a stopped node, and the node some time and one start later."""
+    path, backup = tmp_path_factory.mktemp("moments") / "node", tmp_path_factory.mktemp("backup") / "node"
+    node = RealNode(path, **SETTINGS)
+    with node, warren.attach(path) as client:
+        for name in NAMES:
+            client.queue(name).put_many(bodies())
+    shutil.copytree(path, backup)
+    node.start()
+    with warren.attach(path) as client:
+        for name in NAMES:
+            queue = client.queue(name)
+            queue.ack(queue.get_many(ACKED, timeout=30))
+            queue.put_many([b"newer %d" % number + bytes(SIZE) for number in range(NEWER)])
+        wait_until(lambda: all(client.queue(name).stats()["acked"] == ACKED for name in NAMES), what="the acks")
+    node.stop() if request.param == "stopped" else node.kill_all()
+    yield backup, path
+    node.start()
+    node.stop()
+
+
+def combined(moments: tuple[Path, Path], path: Path, *parts: str) -> Path:
+    """A copy of the later moment in which some parts are of the backup."""
+    backup, later = moments
+    shutil.copytree(later, path, ignore=shutil.ignore_patterns("*.sock"))
+    for part in parts:
+        if (backup / part).is_dir():
+            shutil.rmtree(path / part)
+            shutil.copytree(backup / part, path / part)
+        else:
+            shutil.copy(backup / part, path / part)
+    return path
+
+
+@pytest.mark.parametrize("what", OLDER)
+def test_an_older_copy_of_a_folder_is_refused_and_accepted_by_a_repair(
+    moments: tuple[Path, Path], tmp_path: Path, what: str
+) -> None:
+    names, of_queues = OLDER[what]
+    path = combined(moments, tmp_path / "node", *what.split(" and "))
+    found = [line for line in problems(path) if "is an older copy" in line]
+    assert [Path(line.partition(": ")[0]).name for line in found] == names, found
+    assert "is an older copy: it is of start 1 of the node, and the last one was start 2" in refused(path)
+    refused(path, workers=1)
+    report = check(path, repair=True)
+    said = [line for line in report.repaired if "accepted as it is" in line]
+    assert [Path(line.partition(": ")[0]).name for line in said] == names
+    assert not [line for line in problems(path) if "older copy" in line]
+    with RealNode(path, **SETTINGS), warren.attach(path) as client:
+        if not of_queues:
+            lost = lambda: sum(row["lost"] for row in client.status()["queues"])  # noqa: E731
+            wait_until(lambda: lost() == NEWER * len(NAMES), 30, what="the count of what the store lacks")
+        for name in NAMES if of_queues else []:
+            messages = list(client.queue(name, create=False).consume(timeout=2.0))
+            if what != "queues/worker-0" or name in queues_of(path, 0):
+                assert all(message.redelivered for message in messages), "some of them were acked"
+                assert len(messages) >= SMALL, "what is sound is served"
+            else:
+                assert len(messages) == EACH - ACKED + NEWER
+
+
+def test_parts_of_one_moment_are_no_older_copy(moments: tuple[Path, Path], tmp_path: Path) -> None:
+    path = combined(moments, tmp_path / "node")
+    assert problems(path) == []
+    rest = bodies()[ACKED:] + [b"newer %d" % number + bytes(SIZE) for number in range(NEWER)]
+    holds(path, dict.fromkeys(NAMES, rest))
+
+
+def test_an_older_node_json_gives_no_epoch_again(moments: tuple[Path, Path], tmp_path: Path) -> None:
+    path = combined(moments, tmp_path / "node", "node.json")
+    with RealNode(path, **SETTINGS), ControlClient(path) as control:
+        assert control.call("status")["epoch"] == 3
+    assert problems(path) == []
 
 
 @pytest.mark.parametrize("part", ["worker", "store"])
@@ -354,12 +442,17 @@ def test_a_repair_makes_the_list_of_the_store(copied: Path) -> None:
 
 
 def copy(source: Path, target: Path, *parts: str) -> None:
-    """As `cp -a`, one part after the other."""
+    """As `cp -a`, one part after the other; files that go meanwhile are not in the copy."""
+
+    def one(from_: str, to: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(from_, to)
+
     target.mkdir(exist_ok=True)
     for part in parts:
         for path in source.glob(part):
             if path.is_dir():
-                shutil.copytree(path, target / path.name, dirs_exist_ok=True)
+                shutil.copytree(path, target / path.name, dirs_exist_ok=True, copy_function=one)
             elif not path.is_socket():
                 shutil.copy2(path, target / path.name)
 
@@ -402,6 +495,7 @@ def test_an_older_store_of_a_stopped_node_is_a_problem(tmp_path: Path) -> None:
         client.queue("q0").put_many(bodies()[:-1])
     shutil.rmtree(path / "store")
     copy(tmp_path / "older", path, "store")
+    (path / "store" / "persistent" / absence.STAMP).unlink()  # as of a node from before there were stamps
     (said,) = problems(path)
     assert f"{LARGE - 1} messages have no body in the message store, of queues 'q0' ({LARGE - 1});" in said
     done = subprocess.run(

@@ -175,7 +175,7 @@ def _absent(report: Report, directory: Path, node: NodeFile, loaded: Catalog | N
     try:
         missing = absence.find(directory, node.node_epoch, loaded)
         if missing and repair:
-            report.repaired += absence.repair(directory, node.node_id, missing)
+            report.repaired += absence.repair(directory, node.node_id, node.node_epoch, missing)
             return
     except StoreError as error:
         report.files.append(Checked(str(directory), "missing", problem=str(error)))
