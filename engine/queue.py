@@ -224,6 +224,8 @@ class QueueService:
     _write_refused: int = 0  #: errno of a write to a journal that found no space
     _acks_waiting: bytes = b""
     _unlink_later: list[tuple[Path, Key | None]] = field(default_factory=list)
+    _doomed: deque[int] = field(default_factory=deque)  # journal files that nothing needs, oldest first
+    _doomed_wait: bool = False  # the oldest of them could not be removed
     _listed: bool = False  #: the list of files is loaded
 
     def __post_init__(self) -> None:
@@ -388,11 +390,14 @@ class QueueService:
         if self._flush_failed_at and now - self._flush_failed_at > 1.0:
             self._flush_failed_at = 0.0
             self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
-        if self._unlink_later and now >= self._unlink_at:
+        if (self._unlink_later or self._doomed_wait) and now >= self._unlink_at:
             self._unlink_at = now + 1.0
             later, self._unlink_later = self._unlink_later, []
             for path, key in later:
                 self._unlink(path, key)
+            if self._doomed_wait:
+                self._doomed_wait = False
+                self._remove_doomed()
         if self._acks_waiting:
             acks, self._acks_waiting = self._acks_waiting, b""
             self._apply(acks)
@@ -593,7 +598,9 @@ class QueueService:
                 return
             engine.drop_first(False)
             if file not in self.recovered.foreign:
-                self._unlink(o.folder.journal_file(file), (LISTED_JOURNAL, 0, file))
+                self._doomed.append(file)
+                if not self._doomed_wait:
+                    self._remove_doomed()
         if acks := engine.early_acks():
             engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
             self._apply(acks)
@@ -616,22 +623,41 @@ class QueueService:
 
         self._index.ask(job, then)
 
-    def _unlink(self, path: Path, key: Key | None = None) -> None:
-        """Remove a file; one of the list leaves that first."""
+    def _remove_doomed(self) -> None:
+        """Remove journal files, each when all older ones are gone for good: a younger one has the acks of what an older
+        one publishes (rule Q33). One that cannot be removed keeps those behind it."""
+        doomed = self._doomed
 
         def job() -> None:
-            if key is not None:
-                self._list.note(gone=[key])
-            path.unlink(missing_ok=True)
-            if key is not None:
-                segment.sync_directory(path.parent)
+            while doomed:
+                self._remove(self.options.folder.journal_file(doomed[0]), (LISTED_JOURNAL, 0, doomed[0]))
+                doomed.popleft()
+
+        def then(result: StoreError | None) -> None:
+            if result is not None and doomed:  # the next job may have removed it meanwhile
+                path = self.options.folder.journal_file(doomed[0])
+                self.options.say(f"cannot remove {path}, this is tried again: {result}")
+                self._doomed_wait = True
+
+        self._index.ask(job, then)
+
+    def _unlink(self, path: Path, key: Key | None = None) -> None:
+        """Remove a file that may stay longer than others."""
 
         def then(result: StoreError | None) -> None:
             if result is not None:
                 self.options.say(f"cannot remove {path}, this is tried again: {result}")
                 self._unlink_later.append((path, key))
 
-        self._index.ask(job, then)
+        self._index.ask(partial(self._remove, path, key), then)
+
+    def _remove(self, path: Path, key: Key | None) -> None:
+        """Remove a file; one of the list leaves that first, and is gone for good. Raises StoreError, OSError."""
+        if key is not None:
+            self._list.note(gone=[key])
+        path.unlink(missing_ok=True)
+        if key is not None:
+            segment.sync_directory(path.parent)
 
     def _remove_data_files(self) -> None:
         """Segment data files without live entries go, once the acks that emptied them are durable."""

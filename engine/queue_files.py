@@ -16,8 +16,8 @@ Invariants
   Every start writes the list anew, after it has told what is missing. Between, records are appended and synced.
   Writers: the worker, from the thread at hand; without a worker, a move. Never on the path of messages.
 Crash points: after each append (a file that is there and not listed is of no matter: what it replaces is still there,
-or nothing was appended to it); within one: any part of it may be there, which `before` tells from damage; within a
-rewriting: the old list or the new one.
+or what undoes it, or nothing was appended to it); within one: any part of it may be there, which `before` tells from
+damage; within a rewriting: the old list or the new one.
 """
 
 from __future__ import annotations

@@ -340,12 +340,16 @@ def apply_acks(
     changed: dict[Key, Entry] = {}
     work: list[tuple[int, int, NDArray[np.int64], int | None]] = []
     emptied: list[tuple[int, int]] = []
+    parents: set[Path] = set()  #: of files that are gone
     try:
         for (queue, number), gone in _masks(np.frombuffer(acks, dtype=ACK)).items():
+            path = folder.index_file(queue, number)
             try:
-                left, salt = _left(folder.index_file(queue, number), gone)
+                left, salt = _left(path, gone)
             except FileNotFoundError:
                 live.pop((queue, number), None)
+                if path.parent.is_dir():  # the last attempt may have removed it, and not got to make that durable
+                    parents.add(path.parent)
                 continue
             live[queue, number] = left
             if not left:
@@ -369,9 +373,11 @@ def apply_acks(
                 os.close(fd)
         files.note(changed)
         for queue, number in emptied:
-            folder.index_file(queue, number).unlink(missing_ok=True)
+            path = folder.index_file(queue, number)
+            path.unlink(missing_ok=True)
+            parents.add(path.parent)
             live.pop((queue, number), None)
-        for parent in {folder.index_file(queue, number).parent for queue, number in emptied}:
+        for parent in parents:
             segment.sync_directory(parent)
         reached("acks.synced")
     except OSError as error:

@@ -11,7 +11,7 @@
 
 Invariants
   An .idx entry that validates names a frame in a .dat that was synced before it.
-  A journal file goes only after the entries that it alone knows are in segments, synced.
+  A journal file goes only after the entries that it alone knows are in segments, synced, and after all older ones.
   An .idx entry is zeroed only for a message that is gone; the journal file with its ACK goes only after that is synced.
   `terms` counts only if it names the very end of the journal.
 Crash points (tests kill at each): flush.linked, flush.dat, flush.dat-synced, flush.idx-new (a segment under its

@@ -8,15 +8,19 @@ loss of the images.
 """
 
 import contextlib
+import errno
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from warren.engine import atomic_file, queue_index, segment
-from warren.engine.formats import FILE_HEADER_BYTES
+from warren.engine.errors import StoreError, SyncFailed
+from warren.engine.formats import FILE_HEADER_BYTES, LISTED_JOURNAL
 from warren.engine.queue_files import FileList
 from warren.engine.queue_index import Folder
 from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
@@ -554,6 +558,123 @@ def test_a_kill_while_acks_are_applied(small: Node, point: str) -> None:
     small.peers.clear()
     worker = small.worker()
     assert worker.engine.stats(1)[:2] == (640, 0)
+    worker.kill()
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("step", ["list", "unlink", "sync"])
+def test_a_journal_file_that_stays_keeps_those_behind_it(
+    small: Node, monkeypatch: pytest.MonkeyPatch, step: str, end: str
+) -> None:
+    """The oldest file cannot be removed: it publishes what a younger one acks, so a start has both of them."""
+    oldest = small.folder.journal_file(0)
+    refused = threading.Event()
+    allowed = threading.Event()
+
+    def refuse() -> None:
+        if not allowed.is_set():
+            refused.set()
+            raise StoreError("the disk does not want to")
+
+    def note(files: FileList, there: Any = None, gone: Any = ()) -> None:
+        gone = list(gone)
+        if step == "list" and (LISTED_JOURNAL, 0, 0) in gone:
+            refuse()
+        noted(files, there, gone)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if step == "unlink" and path == oldest:
+            refuse()
+        unlinked(path, missing_ok)
+
+    def sync(path: Path) -> None:
+        if step == "sync" and path == oldest.parent and threading.current_thread().name == "warren-index":
+            refuse()
+        synced(path)
+
+    noted, unlinked, synced = FileList.note, Path.unlink, segment.sync_directory
+    monkeypatch.setattr(FileList, "note", note)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(segment, "sync_directory", sync)
+    worker = small.worker()
+    producer, consumer = small.peer(worker), small.peer(worker)
+    publish(worker, producer, 1, 700, size=1500)  # more than the first file
+    publish(worker, producer, 2, 100, size=1500)
+    seen = drain(worker, consumer, 1)
+    acked_in = worker.engine.position()[0]
+    assert [number for number, _marked in seen] == list(range(700))
+    assert acked_in > 0
+    worker.engine.closing(consumer.slot)
+    publish(worker, producer, 2, 1400, size=1500)
+    worker.until(lambda: worker.engine.files(False)[0][0] > acked_in and refused.is_set())
+    if end == "stop":
+        assert worker.stop()
+    else:
+        worker.kill()
+    there = {int(path.stem) for path in small.folder.journal.glob("*.jnl")}
+    assert {*range(1, acked_in + 1)} <= there, "nothing is gone for good before the oldest is"
+    allowed.set()
+    small.peers.clear()
+    small.old_images = None
+    worker = small.worker()
+    assert worker.service.recovered.clean == (end == "stop")
+    assert worker.service.recovered.damaged == []
+    assert worker.engine.stats(1)[:2] == (0, 0)
+    assert worker.engine.stats(2)[:2] == (1500, 0)
+    worker.kill()
+
+
+def test_a_journal_file_that_stayed_goes_when_it_can(small: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those behind it, in the same life; it was said."""
+    oldest = small.folder.journal_file(0)
+    left = 3
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        if path == oldest and left:
+            left -= 1
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path))
+        unlinked(path, missing_ok)
+
+    unlinked = Path.unlink
+    monkeypatch.setattr(Path, "unlink", unlink)
+    worker = small.worker()
+    producer = small.peer(worker)
+    publish(worker, producer, 1, 2100, size=1500)
+    worker.until(lambda: {int(path.stem) for path in small.folder.journal.glob("*.jnl")}.isdisjoint(range(3)))
+    assert not left
+    assert any(f"cannot remove {oldest}, this is tried again" in line for line in small.said)
+    worker.kill()
+
+
+def test_a_segment_is_gone_for_good_before_the_acks_that_emptied_it(
+    small: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first sync of its directory fails: the next attempt, which finds no file any more, makes up for it."""
+    own = small.folder.segments / "1"
+    refused = made_up = False
+
+    def sync(path: Path) -> None:
+        nonlocal refused, made_up
+        if path == own and not list(own.glob("*.idx")):
+            if not refused:
+                refused = True
+                raise SyncFailed("the disk does not want to")
+            made_up = True
+        synced(path)
+
+    synced = segment.sync_directory
+    worker = small.worker()
+    producer, consumer = small.peer(worker), small.peer(worker)
+    fill_and_flush(small, worker, producer)
+    monkeypatch.setattr(segment, "sync_directory", sync)
+    drain(worker, consumer, 1)
+    acked_in = worker.engine.position()[0]
+    worker.engine.closing(consumer.slot)
+    publish(worker, producer, 2, 1400, size=1500)
+    worker.until(lambda: not small.folder.journal_file(acked_in).exists())
+    assert refused
+    assert made_up
     worker.kill()
 
 
