@@ -18,7 +18,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,6 +43,7 @@ ALONE_S = 10.0  #: without supervisor and store server for so long, nobody will 
 STEP_BYTES = 1 << 20
 STALE_S = 10.0
 ANSWER_S = 30.0
+STORE_ENDS_S = 10.0  #: how long the end of the node's store server is waited for, when an output lies there
 #: share of the time that a paced job, and the verification in the background, take
 JOB_SHARE, VERIFY_SHARE = 0.5, 0.2
 
@@ -98,6 +99,7 @@ class Collector:
         finally:
             signal.set_wakeup_fd(wakeup)
             signal.signal(signal.SIGTERM, before)
+            self._leave_nothing()
             self.superblock.set("collector_state", CONSTANTS["SERVER_DOWN"])
             remains.remove_lost(self.superblock, self._tie)
             self._verifying.clear()
@@ -106,6 +108,23 @@ class Collector:
             os.close(self._wake_write)
             self.superblock.close()
         return 0
+
+    def _leave_nothing(self) -> None:
+        """The node stops: an answer that its store server does not read any more leaves an output that nobody takes. It
+        may just be taking it, so it is waited for; a server that was killed is started again, and its start tidies up.
+        """
+        if self.superblock.state != CONSTANTS["NODE_DRAINING"]:
+            return
+        deadline = time.monotonic() + STORE_ENDS_S
+        for server, (key, _answer) in self._answered.items():
+            paths = collection.output_paths(store_folder(self.directory, server), key[2])
+            while any(path.exists() for path in paths):
+                if self.superblock.server_get(server, "state") == CONSTANTS["SERVER_DOWN"]:
+                    _discard(paths)
+                    break
+                if time.monotonic() > deadline or not self.superblock.server_identity(server).alive():
+                    break
+                time.sleep(0.005)
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping = True
@@ -389,11 +408,7 @@ class _Collecting:
 
     def discard(self) -> None:
         """Remove what there is of the output."""
-        for path in collection.output_paths(self.folder, self.job.output):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                say(f"cannot remove {path}: {error}; it goes at the next start")
+        _discard(collection.output_paths(self.folder, self.job.output))
 
     def close(self) -> None:
         """Let go of the files."""
@@ -404,6 +419,14 @@ class _Collecting:
             os.close(self._fd)
             self._fd = -1
         self._summary.close()
+
+
+def _discard(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            say(f"cannot remove {path}: {error}; it goes at the next start")
 
 
 def _pages(n: int) -> int:
