@@ -241,6 +241,28 @@ def test_the_ledger_complains(tmp_path: Path, lines: list[str], found: str) -> N
     assert complaints[0].startswith(found)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (["a small 1 2", "z"], ["c small 9", "z"], ["back: small 2 was acked before"]),
+        (["a small 1", "z"], ["c small 9", "z"], []),  # the other one was not acked
+        (["a small 2", "z"], ["z"], []),  # that it is durable nobody was told
+        (["a small 2", "z"], ["c soft 9", "z"], []),  # another journal
+        (["a small 2"], ["c small 9", "z"], []),  # it may be under way, as its client did not end well
+        (["a small 2", "e close TimedOut: it: 1 s", "z"], ["c small 9", "z"], []),
+        (["a soft 2", "z"], ["c small 9", "z"], []),
+    ],
+)
+def test_the_ledger_knows_what_was_acked(tmp_path: Path, first: list[str], second: list[str], found: list[str]) -> None:
+    ledger = Ledger()
+    put = [f"i {queue} 1 2 9" for queue in ("small", "soft")]
+    for number, lines in enumerate([[*put, *first], second, ["r small 2 1", "r soft 2 1", "z"]]):
+        path = tmp_path / f"client-{number}.log"
+        path.write_text("\n".join(lines) + "\n")
+        ledger.read(path)
+    assert ledger.complaints == found
+
+
 def test_the_ledger_knows_what_is_missing(tmp_path: Path) -> None:
     ledger = _judge(
         tmp_path,

@@ -3,6 +3,7 @@
 Invariants (what breaks them is a complaint)
   a confirmed message of a durable queue is received once it is asked for, with its bytes
   of all receipts of a message at most one is without the redelivered mark; those come in their publisher's order
+  what was acked never comes back once that is durable: when a later client had a confirm of the same journal
   nothing is received that was never put
   what was confirmed in the store is there with its bytes, what was removed is gone
   a call ends within its time, and with an error of Warren, or well
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from warren.tools.fault.work import PUBLISHED_AT_MOST
+from warren.tools.fault.work import DURABLE, PUBLISHED_AT_MOST
 
 WRITTEN, CONFIRMED, REMOVING, REMOVED, UNSURE = "w", "k", "x", "d", "?"
 REMOVED_KEPT = 60
@@ -27,6 +28,8 @@ class Ledger:
         self.confirmed: dict[str, set[int]] = defaultdict(set)
         self.received: dict[str, set[int]] = defaultdict(set)
         self._unmarked: Counter[tuple[str, int]] = Counter()
+        self._acked: set[tuple[str, int]] = set()  #: before the client whose log is read, durable with the next confirm
+        self._gone: set[tuple[str, int]] = set()
         self._stored: dict[bytes, tuple[int, str]] = {}
         self.errors: Counter[str] = Counter()
         self.alarms: list[str] = []
@@ -36,14 +39,21 @@ class Ledger:
     def read(self, path: Path) -> bool:
         """Add one client's log; True when the client did everything that it was to do."""
         highest: dict[tuple[str, int], int] = {}
-        done = False
+        acked: set[tuple[str, int]] = set()
+        done = erred = False
         for line in path.read_text(errors="replace").split("\n")[:-1] if path.exists() else []:
             letter, _, rest = line.partition(" ")
             words = rest.split(" ")
+            erred |= letter in "eE"
             if letter == "z":
                 done = True
             elif letter in "ic":
                 (self.announced if letter == "i" else self.confirmed)[words[0]].update(map(int, words[1:]))
+                if letter == "c" and words[0] in DURABLE:
+                    self._gone |= self._acked
+                    self._acked.clear()
+            elif letter == "a" and words[0] in DURABLE:
+                acked.update((words[0], int(word)) for word in words[1:])
             elif letter == "r":
                 self._receive(words[0], int(words[1]), words[2] == "1", highest)
             elif letter in "wkxd":
@@ -58,6 +68,8 @@ class Ledger:
                 self.complaints.append(f"foreign error: {rest}")
             elif letter == "t":
                 self.complaints.append(f"hang: {' '.join(words[1:])} took {words[0]} s")
+        if done and not erred:  # its close() returned well: the worker has executed them
+            self._acked |= acked
         return done
 
     def _receive(self, queue: str, number: int, marked: bool, highest: dict[tuple[str, int], int]) -> None:
@@ -65,6 +77,8 @@ class Ledger:
         self.received[queue].add(number)
         if number not in self.announced[queue]:
             self.complaints.append(f"invented: {queue} {number}")
+        if (queue, number) in self._gone:
+            self.complaints.append(f"back: {queue} {number} was acked before")
         if marked:
             return
         self._unmarked[queue, number] += 1

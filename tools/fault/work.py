@@ -4,7 +4,8 @@ Each runs in a process of its own with a log, one `write` for each entry, before
 reports:
 
     i QUEUE NUMBER…   are about to be put              c QUEUE NUMBER…   were confirmed
-    r QUEUE NUMBER F  was received (F 1: marked)       b TEXT            a body that is not what it says
+    r QUEUE NUMBER F  was received (F 1: marked)       a QUEUE NUMBER…   were acked
+    b TEXT            a body that is not what it says
     w ID SIZE         is about to be written           k ID…             were confirmed
     x ID…             are about to be removed          d ID…             are removed, and that is synced
     e CALL TEXT       an error of Warren               E CALL TEXT       another error: a violation
@@ -166,23 +167,26 @@ class Client:
         messages = self.attempt(f"get {name}", lambda: self.queue(name).get_many(count, timeout=0))
         if not messages:
             return 0
-        for message in messages:
-            self._received(name, message)
+        numbers = {id(message): self._received(name, message) for message in messages}
         given, kept = (messages[1::3], [*messages[0::3], *messages[2::3]]) if back else ([], messages)
         if given:
             self.done("nack", lambda: self.queue(name).nack(given))
-        self.done("ack", lambda: self.queue(name).ack(kept))
+        acked = [number for message in kept if (number := numbers[id(message)]) is not None]
+        if self.done("ack", lambda: self.queue(name).ack(kept)) and acked:
+            self.log.write(f"a {name} {' '.join(map(str, acked))}")
         return len(messages)
 
-    def _received(self, name: str, message: warren.Message) -> None:
+    def _received(self, name: str, message: warren.Message) -> int | None:
+        """Note a message; its number, if it can be told."""
         body = self.attempt("body", lambda: bytes(message.body))
         if body is None:
-            return
+            return None
         number, size = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
         if len(body) < 8 or size != len(body) or body != message_of(FAN if name in FANNED else name, number, size):
             self.log.write(f"b {name}: {len(body)} bytes {body[:24].hex()}")
-        else:
-            self.log.write(f"r {name} {number} {int(message.redelivered)}")
+            return None
+        self.log.write(f"r {name} {number} {int(message.redelivered)}")
+        return number
 
     def store(self, count: int) -> None:
         """Write, read and remove messages of the store."""
