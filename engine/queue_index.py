@@ -607,7 +607,7 @@ class _Journal:
                 continue
             if reason in ("end", "last") or not _any_bit(data[end:]):
                 break
-            if self.newest and not _vouched(data, end, salt):
+            if self.newest and not vouched(data, end, salt):
                 unended[self.number] = reason
                 break
             at = _core.frame_behind(data, end, salt) if parts < DAMAGED_PARTS_MAX else 0
@@ -687,7 +687,7 @@ def _judge(paths: dict[int, Path], ends: dict[int, int], unended: dict[int, str]
         segment.sync_file(paths[last])
 
 
-def _vouched(data: memoryview, end: int, salt: int) -> bool:
+def vouched(data: memoryview, end: int, salt: int) -> bool:
     """Whether a frame behind `end` says that what lies there was synced: then it is damage, and no torn tail."""
     listed, _reason = _core.scan_list(0, salt, data)
     return listed.vouched > end

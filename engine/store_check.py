@@ -90,6 +90,7 @@ class StoreCheck:
         self._looks: dict[int, _Look] = {}
         self._youngest = -1
         self._listed = Listed()  #: the list of files
+        self._mark: recovery.CleanMark | None = None
         self._unused: int | None = None  #: the file that never had its header
 
     # -- look ---------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class StoreCheck:
         """Look at everything; changes nothing. Raises StoreError when the folder cannot be read."""
         self.found.clear()
         listing = segment.list_files(self.folder, segment.STORE)
-        mark = recovery.read_clean(self.folder, self.node_id, self.owner)
+        mark = self._mark = recovery.read_clean(self.folder, self.node_id, self.owner)
         self._read_listed(bool(listing.files))
         self._check_headers(listing, mark)
         self._youngest = self._last_begun()
@@ -228,15 +229,18 @@ class StoreCheck:
                     head = os.pread(fd, 1 << 16, FILE_HEADER.size)
                 finally:
                     os.close(fd)
-                found, reason = _core.scan_list(file.number, file.salt, bytes(FILE_HEADER.size) + head)
-                begun = found.messages or found.controls or reason not in ("end", "zeros")
-                if begun and not file.collected:
+                found, _reason = _core.scan_list(file.number, file.salt, bytes(FILE_HEADER.size) + head)
+                # what a spare held before is no record
+                if (found.messages or found.controls) and not file.collected:
                     return file.number
         return -1
 
     def _look(self, file: StoreFile, buffer: memoryview) -> _Look:
         length, unreadable = recovery.read_file(file.path, buffer)
         found, reason = _core.scan_list(file.number, file.salt, buffer[:length])
+        if (hole := self._torn_batch(file, found)) is not None and not unreadable:
+            found, _reason = _core.scan_list(file.number, file.salt, buffer[: hole[0]])
+            reason = hole[2]
         scanned = recovery.Scanned(found, reason, unreadable, b"")
         listed: _core.FileList | str | None
         try:
@@ -247,6 +251,15 @@ class StoreCheck:
             listed = _core.decode_list(data, self.node_id, self.owner, file.number, file.salt, 1 << 32)
         bad = listed.verify(buffer[:length])[0] if isinstance(listed, _core.FileList) else []
         return _Look(file, scanned, listed, bad)
+
+    def _torn_batch(self, file: StoreFile, found: _core.FileList) -> tuple[int, int, str] | None:
+        """Where the youngest file ends, as a start sees it (recovery): at a hole of which no frame says that it was
+        synced. The power failed while a batch was written, and nothing behind it was confirmed."""
+        if self.running or file.collected or file.number != self._youngest or self._mark is not None:
+            return None
+        if any(number > file.number and number not in self._headers for number in recovery.wanted(None, self._listed)):
+            return None
+        return next((part for part in found.damage if part[0] >= found.vouched), None)
 
     def _again(self, file: StoreFile) -> _Look:
         with mmap.mmap(-1, max(file.size, mmap.PAGESIZE)) as memory, memoryview(memory) as view:

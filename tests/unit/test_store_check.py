@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warren.engine import _core, quarantine, recovery, segment
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE
+from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
 from warren.engine.store_check import Found, StoreCheck
 
 from support.store_folder import ALL, NODE, OWNER, SIZE, WITHOUT_1, Folder, body, harm_bytes, message_id, three
@@ -67,6 +67,17 @@ def test_a_good_folder(folder: Folder) -> None:
     made.repair()
     assert made.actions == []
     assert content(folder) == before
+
+
+def test_a_torn_tail_before_a_prepared_spare_is_no_problem(tmp_path: Path) -> None:
+    torn = Folder(tmp_path)
+    torn.put(0, [(KIND_MESSAGE, 0), (KIND_MESSAGE, 1)], last=False, listed=False)
+    torn.put(1, [], last=False, listed=False, behind=99)  # nothing of its own, but records of what it was
+    end = len(torn.file(0).read_bytes().rstrip(b"\0"))
+    harm_bytes(torn.file(0), end + -end % 4096, b"torn" * 50)
+    found = check(torn, False).found
+    assert problems(found) == {}
+    assert any("torn tail" in item.note for item in found if item.path == torn.file(0))
 
 
 @pytest.mark.parametrize("listed", [True, False])

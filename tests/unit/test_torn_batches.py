@@ -13,6 +13,7 @@ import pytest
 
 from warren.engine import _core, frame
 from warren.engine.formats import FILE_HEADER
+from warren.engine.store_check import StoreCheck
 
 from support.store_node import SYNCED, Client, StoreNode, message_id
 
@@ -55,6 +56,8 @@ def harmed(node: StoreNode, vouched_for: bool) -> tuple[bytearray, int]:
     at = offsets[message_id(0 if vouched_for else OLD + 1)] + 60
     data[at] ^= 1
     path.write_bytes(data)
+    found = StoreCheck(node.folder(), node.node_id, 0, False).examine()
+    assert [bool(item.problem) for item in found if item.path == path] == [vouched_for], "check says what a start says"
     node.restart_cold()
     node.start()
     return data, at

@@ -48,10 +48,10 @@ from warren.engine.formats import (
 )
 from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.engine.queue_files import Entry
-from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms, was_cut
+from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms, vouched, was_cut
 from warren.engine.saying import command
 from warren.engine.store_check import Damage, StoreCheck
-from warren.ipc.layout import PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.tie import data_folders, owning, served
 
@@ -259,7 +259,9 @@ def _copied_while_it_ran(directory: NodeDirectory, node: NodeFile) -> bool:
         return False
     patterns = ("queues/worker-*/journal/*.jnl", "queues/worker-*/segments/**/*.*", "store/persistent/*.rdq")
     times = [path.lstat() for pattern in patterns for path in directory.path.glob(pattern)]
-    return bool(times) and max(item.st_mtime_ns for item in times) > min(item.st_ctime_ns for item in times)
+    # where both are the same the copy kept no times
+    written = [item.st_mtime_ns for item in times if item.st_mtime_ns != item.st_ctime_ns]
+    return bool(written) and max(written) > min(item.st_ctime_ns for item in times)
 
 
 def workers(directory: Path) -> Iterator[tuple[Path, int]]:
@@ -459,7 +461,7 @@ def _segment_file(
         return checked
     checked.bytes, checked.records = len(found.data), len(found.frames)
     if not found.frames.clean:
-        is_last = is_last and not _goes_on(found)
+        is_last = is_last and not vouched(memoryview(found.data), found.frames.end, found.header.salt)
         what = f"no valid record at byte {found.frames.end} ({found.frames.reason})"
         rest = len(found.data) - found.frames.end
         behind = _core.frame_behind(found.data, found.frames.end, found.header.salt)
@@ -531,16 +533,6 @@ def _as_listed(place: _Place, found: segment.FileScan, entry: Entry, is_last: bo
 def _stopped_clean(place: _Place) -> bool:
     """Whether the server that owns the folder marked that it ended in good order, and none has begun since."""
     return place.suffix == ".jnl" and (place.folder.parent / "terms").exists()
-
-
-def _goes_on(found: segment.FileScan) -> bool:
-    """Whether a valid record starts a later page, as each group commit does: then before it is no torn tail."""
-    start = (found.frames.end // PAGE_BYTES + 1) * PAGE_BYTES
-    salt = found.header.salt
-    return any(
-        not isinstance(_core.frame_check(found.data, at, salt), str)
-        for at in range(start, len(found.data) - 64, PAGE_BYTES)
-    )
 
 
 def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, number: int, listed: Entry | None) -> None:
