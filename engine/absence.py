@@ -177,25 +177,24 @@ def _making(path: Path) -> Iterator[None]:
         raise atomic_file.explain(error, f"cannot make {path}") from error
 
 
-def next_epoch(directory: Path, node_epoch: int, catalog: Catalog) -> int:
+def next_epoch(directory: Path, node_epoch: int) -> int:
     """The number of a start that begins: above node.json's and every stamp (an older node.json gives no epoch again).
     Raises StoreError.
     """
     with _making(directory):
-        stamps = [stamped(folder) or 0 for folder in _stamped_folders(directory, catalog)]
+        stamps = [stamped(folder) or 0 for folder in _stamped_folders(directory)]
         return max([node_epoch, *stamps]) + 1
 
 
-def stamp(directory: Path, epoch: int, catalog: Catalog) -> None:
+def stamp(directory: Path, epoch: int) -> None:
     """Before node.json has this epoch: the folders that are there have it. Raises StoreError."""
-    for folder in _stamped_folders(directory, catalog):
+    for folder in _stamped_folders(directory):
         _stamp(folder, epoch)
 
 
-def _stamped_folders(directory: Path, catalog: Catalog) -> Iterator[Path]:
-    """The folders that are there of the store, and of the workers that have queues: also those whose queues move."""
-    workers = {item.worker for item in catalog.by_id.values()}
-    for path in [directory / STORE, *(Folder.of(directory, worker).path for worker in sorted(workers))]:
+def _stamped_folders(directory: Path) -> Iterator[Path]:
+    """The folders that are there of the store and of every worker, whatever the catalog says: it may have been cut."""
+    for path in [directory / STORE, *sorted(directory.glob("queues/worker-*"))]:
         if path.is_dir():
             yield path
 

@@ -566,8 +566,8 @@ class Supervisor:
         node_id, place = self._node.node_id, self.directory.place
         absence.prepare_store(self.directory.path, node_id)
         keys = (_new_key(), _new_key())
-        epoch = absence.next_epoch(self.directory.path, self._node.node_epoch, self._catalog)
-        absence.stamp(self.directory.path, epoch, self._catalog)
+        epoch = absence.next_epoch(self.directory.path, self._node.node_epoch)
+        absence.stamp(self.directory.path, epoch)
         self._node = msgspec.structs.replace(self._node, node_epoch=epoch, semaphore_keys=keys, place=place)
         self.directory.write(self._node)
         if self._catalog.drop_transient():

@@ -18,6 +18,7 @@ from warren.engine import quarantine
 from warren.engine.catalog import Catalog
 from warren.engine.formats import FILE_HEADER_BYTES
 from warren.engine.node_directory import NodeDirectory
+from warren.engine.recovery import STAMP
 from warren.workers.cli.check import verify
 from warren.workers.control import ControlClient
 
@@ -194,9 +195,10 @@ def cut_catalog(path: Path, changes: int) -> None:
 
 
 def held(path: Path) -> dict[str, bytes]:
-    """Every file of the catalog and of the workers, but for those of transient messages."""
+    """Every file of the catalog and of the workers, but for those of transient messages and the numbers of starts."""
     files = [*path.glob("catalog*"), *(item for item in path.glob("queues/**/*") if item.is_file())]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files if "transient" not in file.parts}
+    kept = [file for file in files if "transient" not in file.parts and file.name != STAMP]
+    return {str(file.relative_to(path)): file.read_bytes() for file in kept}
 
 
 def refused(path: Path, **settings: Any) -> str:
