@@ -11,6 +11,7 @@ session. A lane is another run to the other; what none of them can be blamed for
 
 import os
 import random
+import signal
 import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
@@ -31,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     own = tempfile.TemporaryDirectory(prefix="wtest-", ignore_cleanup_errors=True)
     os.environ["TMPDIR"] = tempfile.tempdir = own.name
     config.add_cleanup(own.cleanup)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; commands would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     lane = getattr(config, "workerinput", {}).get("workerid")
     if lane is not None:
         os.environ[MARK] += f".{lane}"
