@@ -446,7 +446,7 @@ def _no_syncs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 def test_check_tells_the_log_and_names_what_is_damaged(tmp_path: Path) -> None:
     directory = NodeDirectory(tmp_path / "node")
     directory.make()
-    absence.prepare_workers(directory.path, directory.open_or_make({}).node_id, range(2))
+    absence.prepare_workers(directory.path, directory.open_or_make({}).node_id, 1, range(2))
     writer = catalog_log.Writer(directory.path, catalog_log.load(directory.path))
     for number in range(3):
         writer.change(lambda catalog, n=number: catalog.declare_queue(f"q{n}", workers_n=2))
