@@ -22,7 +22,6 @@ Crash points: between any two steps of `prepare_…` and `repair`: the next star
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,14 +29,14 @@ from pathlib import Path
 
 from warren.engine import atomic_file, quarantine, segment
 from warren.engine.catalog import Catalog, QueueDeclaration
-from warren.engine.errors import DataMissing, StoreError
+from warren.engine.errors import DataMissing
 from warren.engine.queue_files import FileList
 from warren.engine.queue_index import Folder
-from warren.engine.recovery import STAMP
+from warren.engine.recovery import FILES, STAMP
+from warren.engine.saying import command
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 
 STORE = Path("store", "persistent")
-FILES = "files"
 NAMES_MAX = 10  #: queues that are named one by one
 
 
@@ -53,22 +52,22 @@ class Missing:
 
     def text(self, directory: Path) -> str:
         """What is missing, what that costs, and what to do."""
+        accept = command("check", directory, "--repair")
         if self.older:
             return (
                 f"{self.path} {self.reason}; it lacks {self.cost}; nothing was changed: put back the newer one, "
-                f"restore the whole of {directory} from one backup, or accept the loss with "
-                f"`warren check {directory} --repair`"
+                f"restore the whole of {directory} from one backup, or accept the loss with {accept}"
             )
         return (
             f"{self.path} {self.reason}, and with it {self.cost}; nothing was changed: put it back from a backup of "
-            f"{directory}, or accept the loss with `warren check {directory} --repair`"
+            f"{directory}, or accept the loss with {accept}"
         )
 
 
 def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Missing]:
     """What is missing; nothing is changed. `catalog`: as it is on disk, None: it cannot be read. Raises StoreError."""
     found = []
-    try:
+    with atomic_file.explained(f"cannot look at {directory}"):
         what = "the messages of at least `embed_bytes_max` bytes, and what programs keep in the store"
         if node_epoch and (reason := _store_lacks(directory / STORE)):
             found.append(Missing(directory / STORE, None, reason, what))
@@ -85,10 +84,6 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
             elif reason := _older(folder.path, node_epoch):
                 cost = f"what came since into {_names(queues)} (what was acked since comes again)"
                 found.append(Missing(folder.path, worker, reason, cost, older=True))
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot look at {directory}") from error
     return found
 
 
@@ -144,7 +139,7 @@ def _names(queues: list[QueueDeclaration]) -> str:
 def prepare_store(directory: Path, node_id: int) -> None:
     """Before a first epoch is written: the store's folder and its list are there, durably. Raises StoreError."""
     path = directory / STORE
-    with _making(path):
+    with atomic_file.explained(f"cannot make {path}"):
         atomic_file.make_directories(path)
         if not (path / FILES).exists() and not segment.list_files(path, segment.STORE).files:
             FileList(path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
@@ -155,7 +150,7 @@ def prepare_workers(directory: Path, node_id: int, epoch: int, workers: Iterable
     journal is of before there were lists, and its worker says so. Raises StoreError."""
     for worker in workers:
         folder = Folder.of(directory, worker)
-        with _making(folder.path):
+        with atomic_file.explained(f"cannot make {folder.path}"):
             if _worker_lacks(folder):
                 _make_worker(folder, node_id, worker)
             if stamped(folder.path) != epoch:
@@ -167,21 +162,11 @@ def _make_worker(folder: Folder, node_id: int, worker: int) -> None:
     FileList(folder.files, node_id, SERVER_WORKER_FIRST + worker).begin({}, [])
 
 
-@contextlib.contextmanager
-def _making(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot make {path}") from error
-
-
 def next_epoch(directory: Path, node_epoch: int) -> int:
     """The number of a start that begins: above node.json's and every stamp (an older node.json gives no epoch again).
     Raises StoreError.
     """
-    with _making(directory):
+    with atomic_file.explained(f"cannot look at {directory}"):
         stamps = [stamped(folder) or 0 for folder in _stamped_folders(directory)]
         return max([node_epoch, *stamps]) + 1
 
@@ -213,7 +198,7 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
     """
     said = []
     for item in missing:
-        with _making(item.path):
+        with atomic_file.explained(f"cannot make {item.path}"):
             if item.older:
                 said.append(_accept(item, node_epoch))
                 continue

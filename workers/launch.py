@@ -29,11 +29,10 @@ from warren.engine.atomic_file import explained
 from warren.engine.errors import Error, TimedOut
 from warren.engine.node_directory import NODE, NodeDirectory
 from warren.workers import interpreter
+from warren.workers.control import WAIT_MAX_S
 
 #: set for a child that is to print an error as JSON {"error", "message"} in its last line
 ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
-#: the system takes no longer times than a few weeks
-WAIT_MAX_S = 1e6
 #: how long a start that is let go on in the background may take to say so
 LET_GO_S = 1.0
 log = logging.getLogger("warren")

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from warren.engine import quarantine, segment
+from warren.engine import absence, quarantine, segment
 from warren.engine.catalog import Catalog, QueueDeclaration
 from warren.engine.node_directory import NodeDirectory, NodeFile
 from warren.ipc import names, region
@@ -216,7 +216,7 @@ class Statistics:
     def _losses(self, directory: NodeDirectory) -> list[str]:
         """A line for each server that has lost messages to damage, or of which nobody can say whether it has."""
         lines = []
-        owners = [(SERVER_STORE_PERSISTENT, "the message store", directory.path / "store" / "persistent", "store")]
+        owners = [(SERVER_STORE_PERSISTENT, "the message store", directory.path / absence.STORE, "store")]
         for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
             name = f"worker-{server - SERVER_WORKER_FIRST}"
             owners.append((server, name, directory.path / "queues" / name, name))

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +20,7 @@ import warren.aio
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers import waiter
 
-from support.real_node import RealNode
+from support.real_node import RealNode, frozen
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -41,18 +41,6 @@ def node(running: RealNode) -> Iterator[warren.Node]:
 @pytest.fixture
 def queue(node: warren.Node) -> warren.Queue:
     return node.queue(f"q-{uuid4().hex[:8]}")
-
-
-@contextmanager
-def frozen(running: RealNode, role: str = "worker-0") -> Iterator[None]:
-    """The worker stands still: nothing is confirmed."""
-    pid = running.pids()[role]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):  # it was killed
-            os.kill(pid, signal.SIGCONT)
 
 
 def put(queue: warren.Queue, body: bytes = b"x") -> warren.Confirm:

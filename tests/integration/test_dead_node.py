@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
 from warren.workers import client as clients
 
-from support.real_node import RealNode
+from support.real_node import RealNode, frozen
 from support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
@@ -40,17 +39,6 @@ def running(tmp_path: Path) -> Iterator[RealNode]:
         yield node
         if node.process is None:  # the next one removes what a killed one left
             node.start()
-
-
-@contextmanager
-def frozen(running: RealNode, role: str = "worker-0") -> Iterator[None]:
-    """A process of the node stands still."""
-    pid = running.pids()[role]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def kill_all(running: RealNode) -> None:

@@ -1,9 +1,11 @@
 """A real node as a process of its own, for tests of what its clients see: start, pids of its parts, kill, stop."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -126,3 +128,15 @@ class RealNode:
             raise
         finally:
             process.stdout.close()
+
+
+@contextlib.contextmanager
+def frozen(running: RealNode, role: str = "worker-0") -> Iterator[None]:
+    """A process of the node stands still: it is alive, and does nothing."""
+    pid = running.pids()[role]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it was killed
+            os.kill(pid, signal.SIGCONT)

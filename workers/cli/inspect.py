@@ -315,6 +315,6 @@ def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
             # each row on one line, however long: a table fitted to a screen would cut headings, or break them up
             output.print_rows(
                 columns,
-                [["" if row[name] is None else output.escaped(row[name]) for name in names_of] for row in content],
+                [["" if row[name] is None else str(row[name]) for name in names_of] for row in content],
             )
         console.print()
