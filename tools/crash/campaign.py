@@ -359,7 +359,7 @@ class Campaign:
         """Take everything, or wait until it has expired."""
         deadline = time.monotonic() + DRAIN_S
         while True:
-            messages = [] if queue.name == EXPIRED_QUEUE else queue.get_many(500, timeout=0.2)
+            messages = [] if queue.name == EXPIRED_QUEUE else self._taken(queue)
             if messages:
                 if log is not None:
                     log_received(log, messages)
@@ -376,6 +376,14 @@ class Campaign:
                 return
             time.sleep(0.02)  # what dead consumers held is on its way back
 
+    @staticmethod
+    def _taken(queue: warren.Queue) -> list[warren.Message]:
+        """A batch; an empty one also while the worker is being restarted or has too much to do."""
+        try:
+            return queue.get_many(500, timeout=0.2)
+        except (warren.PeerLost, warren.TimedOut):
+            return []
+
     def _drain_letters(self, queue: warren.Queue, log: Log) -> None:
         """Until every confirmed message that has to die came as a letter; what is still missing is said by _compare."""
         confirmed = {entry[1] for entry in self._entries("producer") if entry[0] == "c"}
@@ -384,7 +392,7 @@ class Campaign:
             missing -= {entry[1] for entry in self._entries(role) if entry[0] == "l"}
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
-            messages = queue.get_many(500, timeout=0.2)
+            messages = self._taken(queue)
             log_received(log, messages)
             queue.ack(messages)
             missing -= {key for message in messages if (key := key_of(message.body)) is not None}

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from warren.engine.errors import Error
+from warren.engine.errors import Error, PeerLost, TimedOut
 from warren.workers.demo.talk import SAY_EVERY_S, Talk, child
 from warren.workers.node import attach
 
 if TYPE_CHECKING:
     from warren.workers.node import Node
-    from warren.workers.queues import Message
+    from warren.workers.queues import Message, Queue
 
 TIMEOUT_S = 120.0
 WAIT_S = 0.2
@@ -98,7 +98,7 @@ class _Reader(threading.Thread):
         decoder = msgspec.json.Decoder(Head)
         while True:
             ending = self.may_end.is_set()
-            messages = self._queue.get_many(self._batch, timeout=WAIT_S)
+            messages = take(self._queue, self._batch, WAIT_S)
             if messages:
                 now = time.time_ns()
                 rows = [_row(self._index, message, decoder, now) for message in messages]
@@ -107,6 +107,18 @@ class _Reader(threading.Thread):
                 self.received += len(messages)
             elif ending:
                 return
+
+
+def take(queue: Queue, most: int, wait_s: float) -> list[Message]:
+    """What is there, at most so many; none when the queue's worker says that there is none. A worker that is being
+    restarted, or gets no processor, is asked again for two minutes, then its PeerLost or TimedOut is raised."""
+    until = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return queue.get_many(most, timeout=wait_s)
+        except (PeerLost, TimedOut):
+            if time.monotonic() > until:
+                raise
 
 
 def _row(index: int, message: Message, decoder: msgspec.json.Decoder[Head], now: int) -> tuple[int, int, int, int]:

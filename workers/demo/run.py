@@ -341,7 +341,7 @@ class _Job:
         rows: list[stream.Row] = []
         decoder = msgspec.json.Decoder(stream.Row)
         while True:
-            messages = queue.get_many(1000, timeout=5.0 if len(rows) < groups else 0.0)
+            messages = consumer.take(queue, 1000, 5.0 if len(rows) < groups else 0.0)
             if not messages:
                 return rows
             rows += [decoder.decode(message.body) for message in messages]
