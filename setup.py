@@ -2,7 +2,8 @@
 
 Each extension is one binding and the C files free of CPython below it:
     warren.ipc._core      ipc/core/*.c
-    warren.engine._core   engine/core/*.c and ipc/core/*.c, without ipc's binding
+    warren.engine._core   engine/*/*.c, of which binding/ knows CPython, and ipc/core/*.c without ipc's binding
+An include names the room ("store/index.h"), or the folder of the carrier ("ipc/core/port.h").
 A new .c file needs no entry anywhere. A folder without a binding yields no extension.
 """
 
@@ -26,9 +27,7 @@ FLAGS += ["-fvisibility=hidden"]  # calls inside an extension are direct, and ma
 FLAGS += ["-Werror"] if os.environ.get("WARREN_WERROR", "1") != "0" else []
 FLAGS += ["-msse4.2"] if platform.machine() in ("x86_64", "AMD64", "i686") else []
 
-HEADERS = sorted(
-    str(path.relative_to(ROOT)) for folder in ("ipc", "engine") for path in ROOT.glob(f"{folder}/core/*.h")
-)
+HEADERS = sorted(str(path.relative_to(ROOT)) for folder in ("ipc", "engine") for path in ROOT.glob(f"{folder}/*/*.h"))
 
 
 def packages() -> list[str]:
@@ -43,9 +42,9 @@ def packages() -> list[str]:
 
 
 def sources(folder: str, *, binding: bool) -> list[str]:
-    """Return the C files of a folder's core, its bindings among them or not."""
-    found = sorted(path.relative_to(ROOT) for path in ROOT.glob(f"{folder}/core/*.c"))
-    return [str(path) for path in found if binding or not path.name.startswith("binding")]
+    """Return the C files of a folder, its bindings among them or not."""
+    found = sorted(path.relative_to(ROOT) for path in ROOT.glob(f"{folder}/*/*.c"))
+    return [str(path) for path in found if binding or path.name != "binding.c"]
 
 
 def extensions() -> list[Extension]:
@@ -58,13 +57,13 @@ def extensions() -> list[Extension]:
         Extension(
             f"warren.{folder}._core",
             files,
-            include_dirs=["ipc/core", "engine/core"],
+            include_dirs=[".", "engine"],
             depends=[*HEADERS, "setup.py"],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread"],
         )
         for folder, files in wanted.items()
-        if list(ROOT.glob(f"{folder}/core/binding*.c"))
+        if files
     ]
 
 

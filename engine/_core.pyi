@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, final
 
 from typing_extensions import Buffer
 
-# ==== kernel: binding_kernel.c =======================================================================================
+# ==== kernel: binding/kernel.c =======================================================================================
 
 def crc32c(data: Buffer, seed: int = 0, /) -> int:
     """CRC32C; `seed` is the CRC of what went before."""
@@ -38,7 +38,7 @@ def frame_behind(buffer: Buffer, at: int, salt: int, /) -> int:
     """Where valid frames go on behind byte `at`, which holds none; 0: nowhere."""
 
 def frame_scan(buffer: Buffer, salt: int, start: int, /) -> tuple[bytes, int, str]:
-    """(packed wr_frame_row array, end, reason): see engine/frame.py."""
+    """(packed wr_frame_row array, end, reason): see engine/kernel/frame.py."""
 
 def file_header_pack(
     kind: int, node_id: int, owner: int, file: int, salt: int, created_ns: int, low: int = ..., high: int = ..., /
@@ -51,11 +51,11 @@ def file_header_check(page: Buffer, kind: int, node_id: int, owner: int, file: i
 def image_read(region: Buffer, images_n: int, file_bytes: int, file: int, offset: int, size: int, /) -> bytes | None:
     """Bytes of a file that some image holds, or None."""
 
-# ==== lists of the store's files: binding_list.c ======================================================================
+# ==== lists of the store's files: binding/file_list.c ================================================================
 
 @final
 class FileList:
-    """What a file of the store holds, without the bodies (filelist.h). It does not change once Python has it."""
+    """What a file of the store holds, without the bodies (store/file_list.h). It does not change once Python has it."""
 
     @property
     def file(self) -> int: ...
@@ -104,7 +104,7 @@ def scan_list(file: int, salt: int, buffer: Buffer, /) -> tuple[FileList, str]:
 
 @final
 class Log:
-    """The append side of a segment file (log.h), for tools and tests. One thread, and one for run_committer."""
+    """The append side of a segment file (kernel/log.h), for tools and tests. One thread, and one for run_committer."""
 
     def __new__(cls, buffer: Buffer, images_n: int, file_bytes: int, may_sync: bool = True) -> Self: ...
     def offer(self, fd: int, file: int, salt: int, header: Buffer, /) -> None:
@@ -153,7 +153,7 @@ class Log:
 
 # ==== end of kernel ==================================================================================================
 
-# ==== message store: binding_store.c =================================================================================
+# ==== message store: binding/store_server.c ==========================================================================
 
 EVENT_FILE: int
 EVENT_SLOTS: int
@@ -172,7 +172,7 @@ def populate(buffer: Any, /) -> None:
 
 @final
 class Collection:
-    """Copies what is needed of neighbouring files into a new one (engine/core/collect.h)."""
+    """Copies what is needed of neighbouring files into a new one (engine/store/copy.h)."""
 
     def __new__(
         cls,
@@ -209,7 +209,7 @@ class Collection:
 
 @final
 class StoreServer:
-    """The store server's loop over both stores (engine/core/store.h). `number`: 0 persistent, 1 transient."""
+    """The store server's loop over both stores (engine/store/store.h). `number`: 0 persistent, 1 transient."""
 
     def __new__(cls, superblock: Buffer, commit_bytes: int, tick_ns: int, spin_ns: int) -> Self: ...
     def open(
@@ -324,7 +324,7 @@ class StoreServer:
 
 @final
 class StoreClient:
-    """One client's side of one store, bare (engine/core/storeclient.h): for tests and tools."""
+    """One client's side of one store, bare (engine/store/client.h): for tests and tools."""
 
     def __new__(
         cls, superblock: Buffer, region: Buffer, slot: int, generation: int, client_epoch: int, server: int
@@ -353,7 +353,7 @@ class StoreClient:
     def load(self, first: int, body: Buffer, flags: int, batch: int, seconds_ns: int, /) -> int:
         """Write counted ids as fast as it goes; returns how many."""
 
-# ==== client: binding_client.c, binding_confirm.c, binding_consumer.c, binding_storetype.c ============================
+# ==== client: binding/client_type.c, binding/confirm.c, binding/queue_handle.c, binding/store_type.c =================
 
 LEVEL_NONE: int
 LEVEL_WRITTEN: int
@@ -594,7 +594,7 @@ class Client:
     def store_terminate(self, store: int, since: int, timeout: float | None, /) -> int: ...
 
 class StoreFace:
-    """The base of `warren.Store`: what is called for each message. See binding_storetype.c."""
+    """The base of `warren.Store`: what is called for each message. See binding/store_type.c."""
 
     @property
     def transient(self) -> bool: ...
@@ -654,7 +654,7 @@ class StoreFace:
 
 @final
 class QueueHandle:
-    """One queue as one attachment uses it. See binding_consumer.c."""
+    """One queue as one attachment uses it. See binding/queue_handle.c."""
 
     def __new__(cls, client: Client, server: int, queue: int, owner: object, messages: type[Delivery], /) -> Self: ...
     @property
@@ -726,11 +726,11 @@ class QueueHandle:
 
 # ==== end of client ==================================================================================================
 
-# ==== queue worker: binding_queue.c ==================================================================================
+# ==== queue worker: binding/queue_engine.c ===========================================================================
 
 @final
 class QueueEngine:
-    """Queues, consumers and the journals of one queue worker (core/queue.h). Its policy: engine/queue.py.
+    """Queues, consumers and the journals of one queue worker (core/queue.h). Its policy: engine/queues/service.py.
 
     One thread calls everything but commit_run, request_stop and kick.
     """

@@ -189,7 +189,7 @@ EXIT_DO_NOT_RESTART = 3
 EXIT_NO_SPACE = 4
 #: exit code of a queue worker that found that the catalog was cut: the node ends, or ids would be given again
 EXIT_CATALOG_CUT = 5
-#: what is added to other things that a server lacked (workers/lack.py); codes that nothing else uses
+#: what is added to other things that a server lacked (workers/process/lack.py); codes that nothing else uses
 EXIT_LACKS = 80
 
 

@@ -196,7 +196,7 @@ CONSTANTS: dict[str, int] = {
     "DENSE_TABLE_FREE": 0,
     "DENSE_TABLE_LIVE": 1,
     "DENSE_TABLE_TOMBSTONE": 2,
-    # why a node ends by itself (workers/tie.py)
+    # why a node ends by itself (workers/process/tie.py)
     "ENDING_NONE": 0,
     "ENDING_REMOVED": 1,
     "ENDING_MOVED": 2,

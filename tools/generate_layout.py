@@ -1,4 +1,4 @@
-"""Write the C headers and the format tables from their only declaration (`ipc/layout.py`, `engine/formats.py`).
+"""Write the C headers and the format tables from their only declaration (`ipc/layout.py`, `engine/kernel/formats.py`).
 
 python -m warren.tools.generate_layout           # write
 python -m warren.tools.generate_layout --check   # exit 1 and name the files that are out of date
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from warren.engine import formats
+from warren.engine.kernel import formats
 from warren.ipc import layout
 from warren.ipc.declare import SCALARS, Struct
 
@@ -112,7 +112,7 @@ def targets() -> dict[Path, str]:
     """Every generated file and its text."""
     return {
         ROOT / "ipc/core/layout.h": layout_header(),
-        ROOT / "engine/core/formats.h": formats_header(),
+        ROOT / "engine/kernel/formats.h": formats_header(),
         ROOT / "docs/formats.md": formats_page(),
     }
 

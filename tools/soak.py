@@ -41,12 +41,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.tools.bench.harness import real_folder
 from warren.tools.crash.logs import shared_id_of
-from warren.workers import interpreter
+from warren.workers.process import interpreter
 
 HEAD = struct.Struct("<QQ")  #: incarnation of the producer, number
 TICK_S = 0.01

@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, PeerLost, TimedOut, UsageError
-from warren.workers import interpreter
+from warren.workers.process import interpreter
 
 QUEUE = "stress"
 TARGETS = ("producer", "consumer", "store", "worker", "supervisor")
@@ -240,7 +240,7 @@ class Campaign:
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask the supervisor."""
-        from warren.workers.control import ControlClient
+        from warren.workers.process.control import ControlClient
 
         with ControlClient(self.directory) as client:
             return client.call(op, timeout=CALL_TIMEOUT_S, **fields)
@@ -432,7 +432,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _stop(directory: Path) -> None:
     """Stop the node of a directory and wait for its end; nothing when none runs."""
-    from warren.workers.control import ControlClient
+    from warren.workers.process.control import ControlClient
 
     with contextlib.suppress(NodeNotRunning, ClosedError), ControlClient(directory) as client:
         pidfd = os.pidfd_open(client.call("stop")["pid"])

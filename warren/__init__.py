@@ -46,24 +46,24 @@ from warren.engine.errors import (
 )
 
 if TYPE_CHECKING:
-    from warren.workers.node import Node, attach, open
-    from warren.workers.queue_face import WorkQueue
-    from warren.workers.queues import Confirm, Message, Queue, Subscription
-    from warren.workers.store import Store
+    from warren.workers.faces.node import Node, attach, open
+    from warren.workers.faces.queues import Confirm, Message, Queue, Subscription
+    from warren.workers.faces.store import Store
+    from warren.workers.faces.work_queue import WorkQueue
 
 __version__ = "0.1.0"
 
 #: what is loaded when it is asked for: the servers of a node need none of it, and start the sooner
 _LATER = {
-    "open": "warren.workers.node",
-    "attach": "warren.workers.node",
-    "Node": "warren.workers.node",
-    "WorkQueue": "warren.workers.queue_face",
-    "Queue": "warren.workers.queues",
-    "Message": "warren.workers.queues",
-    "Confirm": "warren.workers.queues",
-    "Subscription": "warren.workers.queues",
-    "Store": "warren.workers.store",
+    "open": "warren.workers.faces.node",
+    "attach": "warren.workers.faces.node",
+    "Node": "warren.workers.faces.node",
+    "WorkQueue": "warren.workers.faces.work_queue",
+    "Queue": "warren.workers.faces.queues",
+    "Message": "warren.workers.faces.queues",
+    "Confirm": "warren.workers.faces.queues",
+    "Subscription": "warren.workers.faces.queues",
+    "Store": "warren.workers.faces.store",
 }
 #: modules of the face; `warren.spark` needs PySpark, which is an extra
 _MODULES = ("aio", "spark")

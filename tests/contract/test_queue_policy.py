@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warren.engine import queue_index
-from warren.engine.formats import QUEUE_SEGMENT_ENTRY
-from warren.engine.queue import EVENT_NEED_FILE, POLICY_COUNTS
-from warren.engine.queue_arguments import QueueArguments
-from warren.engine.queue_flush import ROW
+from warren.engine.kernel.formats import QUEUE_SEGMENT_ENTRY
+from warren.engine.queues import queue_index
+from warren.engine.queues.arguments import QueueArguments
+from warren.engine.queues.flush import ROW
+from warren.engine.queues.service import EVENT_NEED_FILE, POLICY_COUNTS
 from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue

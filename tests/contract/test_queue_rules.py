@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import segment
 from warren.engine.errors import DiskFull
-from warren.engine.queue import EVENT_TIMER, TURN_NS
+from warren.engine.kernel import segment
+from warren.engine.queues.service import EVENT_TIMER, TURN_NS
 from warren.ipc.layout import CONSTANTS, QUEUE_STATS
 from warren.ipc.region import RegionError
 

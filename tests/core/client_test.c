@@ -1,7 +1,7 @@
 /* An attachment of a client (client.c): routes, consumers' books against a naive model, and a run with a server thread
  * that executes commands, delivers and wakes, under the sanitizers. Bodies in files: a journal file read back, torn and
  * replaced. The last argument may be a seed. */
-#include "client.h"
+#include "client/attachment.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * it runs; damage and errors are reported and change nothing.
  * Method: a small model of a store (files in memory, entries, the server's rules for locked files, ghosts and pins) does random
  * operations, also between the steps of collections; then everything is replayed from the files. Errors are injected. */
-#include "collect.h"
+#include "store/copy.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>

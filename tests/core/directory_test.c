@@ -1,6 +1,6 @@
 /* Goal: the directory holds what was put into it until it is removed, wherever hints point; neighbours share the row of their group, and
  * do not crowd one bucket. Method: words and ids, some of them random. Prints its seed. The index: index_test.c. */
-#include "directory.h"
+#include "store/directory.h"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
  * the model: list built by adding == list of a scan == decode(encode). Damage of every kind in the middle of a file: everything else
  * is found and the damage named. Every bit of a list file flipped, every field set to absurd values under a right checksum, every
  * prefix, random bytes: decode says no, or gives a list that lies inside the file. Prints its seed. */
-#include "filelist.h"
+#include "store/file_list.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Goal: the CRC is CRC32C whatever way it is computed, and the frame check accepts exactly what was written.
  * Method: vectors of RFC 3720; every length and alignment up to two long blocks against the table code; frames of all small
  * lengths, all their bits flipped, all their prefixes; frames behind damaged ones, with bodies that look like frames; random bytes (the sanitizers watch what is read). Prints its seed. */
-#include "frame.h"
+#include "kernel/frame.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 static void (*in_the_pause)(void);
 #define WR_INDEX_READ_PAUSE() (in_the_pause ? in_the_pause() : (void)0)
-#include "index_read.c"
+#include "store/index_reader.c"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

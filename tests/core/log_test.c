@@ -3,7 +3,7 @@
  * time; afterwards the files are scanned and compared. System calls are replaced to give short writes, EINTR and errors, and
  * real ones fail by a read-only descriptor and RLIMIT_FSIZE. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
 #define _GNU_SOURCE /* O_DIRECT */
-#include "log.h"
+#include "kernel/log.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>

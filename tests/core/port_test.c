@@ -2,7 +2,7 @@
  * one blob for several servers, nonsense in the link's words. One thread plays client and servers; see ring_test.c for two.
  *
  * A shadow map of the arena knows which bytes are still needed; every allocation is checked against it. */
-#include "port.h"
+#include "ipc/core/port.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

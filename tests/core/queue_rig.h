@@ -2,7 +2,7 @@
  * Before it is included: FILE_BYTES, IMAGES_N, RING_RECORDS, DELIVERY_SLOTS, ARENA_BYTES. */
 #ifndef WR_QUEUE_RIG_H
 #define WR_QUEUE_RIG_H
-#include "queuepolicy.h"
+#include "queues/policy.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
  *   queue_test bench SIZE MESSAGES SYNC prints messages a second for publish + deliver + ack
  */
 #define _GNU_SOURCE
-#include "queue.h"
-#include "segment_entry.h"
+#include "queues/queue.h"
+#include "queues/segments.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * the bytes must not change. Horizons rise one after the other, as a committer would raise them. Server 2 pushes one delivery
  * for each command; the client frees the slot by a later command. Both sides sleep when they have nothing to do.
  */
-#include "port.h"
+#include "ipc/core/port.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef STORE_HARNESS_H
 #define STORE_HARNESS_H
 #define _GNU_SOURCE
-#include "../../engine/core/store.h"
-#include "../../engine/core/storeclient.h"
+#include "store/store.h"
+#include "store/client.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>

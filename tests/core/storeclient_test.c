@@ -3,8 +3,8 @@
  * Method: two clients without a server: the test plays it. Rings, arenas and buckets are filled to the brim; then records, blobs and rows of one
  * client are random bytes, and the other reads. Regions are malloc'd, so AddressSanitizer sees a byte too far. Prints its seed. */
 #define _GNU_SOURCE
-#include "storeclient.h"
-#include "index.h"
+#include "store/client.h"
+#include "store/index.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import warren
-from warren.engine import catalog_log
-from warren.engine.catalog import Catalog
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import Catalog
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
 from warren.tools.crash.recording import Record, Recorder

@@ -14,15 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import _core, absence, quarantine, queue_files, segment
-from warren.engine.catalog import Catalog
+from warren.engine import _core
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
-from warren.engine.formats import FILE_HEADER_BYTES, FORMAT_VERSION, LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL
-from warren.engine.node_directory import NodeDirectory, NodeFile
-from warren.engine.queue_index import Folder
+from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FORMAT_VERSION, LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL
+from warren.engine.queues import files as queue_files
+from warren.engine.queues.queue_index import Folder
 from warren.ipc import _core as atomics
 from warren.ipc.layout import DELIVERY
 from warren.workers.cli.check import verify
+from warren.workers.node import absence
 
 from support.queue_probe import Incarnation, Node, Peer, Queue
 

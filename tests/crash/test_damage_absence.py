@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 
 import warren
-from warren.engine import absence, atomic_file, quarantine
-from warren.engine.catalog import Catalog
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
-from warren.engine.node_directory import NodeDirectory
-from warren.engine.queue_index import Folder
+from warren.engine.kernel import atomic_file, quarantine
+from warren.engine.queues.queue_index import Folder
 from warren.workers.cli.check import Report, verify
-from warren.workers.control import ControlClient
+from warren.workers.node import absence
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -262,7 +263,7 @@ def test_a_first_start_that_was_killed_anywhere_is_no_loss(tmp_path: Path) -> No
         code = (
             "import os, signal, sys\n"
             "from pathlib import Path\n"
-            "from warren.engine import atomic_file\n"
+            "from warren.engine.kernel import atomic_file\n"
             "left = [int(sys.argv[2])]\n"
             "def dying(real):\n"
             "    def call(*args, **named):\n"
@@ -271,7 +272,7 @@ def test_a_first_start_that_was_killed_anywhere_is_no_loss(tmp_path: Path) -> No
             "        return real(*args, **named)\n"
             "    return call\n"
             "for name in ('mkdir', 'rename', 'fsync'): setattr(os, name, dying(getattr(os, name)))\n"
-            "from warren.workers.supervisor import Options, Supervisor, supervise\n"
+            "from warren.workers.node.supervisor import Options, Supervisor, supervise\n"
             "def stop(self): raise SystemExit(0)\n"
             "Supervisor._open_mailbox = stop\n"
             f"supervise(Path(sys.argv[1]), Options(changes={SETTINGS!r}))\n"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import warren
-from warren.engine import quarantine
-from warren.engine.catalog import Catalog
-from warren.engine.formats import FILE_HEADER_BYTES
-from warren.engine.node_directory import NodeDirectory
-from warren.engine.recovery import STAMP
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel import quarantine
+from warren.engine.kernel.formats import FILE_HEADER_BYTES
+from warren.engine.store.recovery import STAMP
 from warren.workers.cli.check import verify
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import warren
-from warren.engine.catalog import Catalog
-from warren.engine.moving import Source
-from warren.engine.node_directory import NodeDirectory
-from warren.engine.queue_flush import LOCATION_JOURNAL, LOCATION_SEGMENT, ROW
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.queues.flush import LOCATION_JOURNAL, LOCATION_SEGMENT, ROW
+from warren.engine.queues.moving import Source
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
 from warren.tools.crash.recording import Record, Recorder

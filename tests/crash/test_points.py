@@ -19,8 +19,8 @@ from typing import Self
 import pytest
 
 import warren
-from warren.engine import frame, segment
-from warren.engine.formats import KIND_MESSAGE
+from warren.engine.kernel import frame, segment
+from warren.engine.kernel.formats import KIND_MESSAGE
 from warren.ipc.layout import CRASH_POINTS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.victims import Node, send

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from warren.engine import _core, catalog_log, frame, queue_files, segment
-from warren.engine.catalog import Catalog
-from warren.engine.formats import (
+from warren.engine import _core
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.kernel import frame, segment
+from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
     FILE_SEGMENT,
@@ -42,7 +44,8 @@ from warren.engine.formats import (
     SEGMENT_ENTRY_COUNT,
     TIMES,
 )
-from warren.engine.queue_flush import ROW
+from warren.engine.queues import files as queue_files
+from warren.engine.queues.flush import ROW
 
 FOLDER = Path(__file__).parent / "golden"
 V1 = FOLDER / "v1.jnl"

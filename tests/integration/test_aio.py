@@ -738,7 +738,7 @@ def test_an_alarm_blocks_a_put_until_it_ends(running: RealNode, name: str) -> No
 
 
 def test_without_futex_waitv_it_works_too(directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warren.workers import waiter
+    from warren.workers.client import waiter
 
     monkeypatch.setattr(waiter._waiter, "waitv", False)
 

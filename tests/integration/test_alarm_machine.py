@@ -25,16 +25,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DirectoryInUse
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.victims import Node as Victims
 from warren.tools.crash.victims import names_in, processes_of, send, system_v_left
-from warren.workers import remains
-from warren.workers.control import ControlClient
+from warren.workers.process import remains
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.small_disk import LIMIT, Disk, Later, filled, status

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import warren
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.small_disk import LIMIT, MIB, Disk, Later, alarm_off, alarm_on, filled, status

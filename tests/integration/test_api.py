@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warren
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 from support.waiting import wait_until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from warren.engine.node_directory import NodeDirectory
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.ipc.superblock import Superblock
 from warren.tools.bench.queue import run_backlog, run_restart
 

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 import warren as api
-from warren.engine import quarantine, recovery, segment
-from warren.engine.formats import FILE_STORE, KIND_MESSAGE
-from warren.engine.node_directory import NodeDirectory
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.store import recovery
 
 from support.waiting import wait_until
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import CorruptRecord
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names, region
 from warren.workers.cli.main import COMMANDS, SUMMARIES
-from warren.workers.control import ControlClient
-from warren.workers.node import attach
-from warren.workers.node import open as open_node
+from warren.workers.faces.node import attach
+from warren.workers.faces.node import open as open_node
+from warren.workers.process.control import ControlClient
 
 from support.waiting import wait_until
 

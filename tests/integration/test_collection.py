@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 
 import warren
-from warren.engine.node_directory import NodeDirectory
-from warren.engine.quarantine import entries
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel.quarantine import entries
 from warren.ipc.superblock import Superblock
 
 from support.real_node import RealNode

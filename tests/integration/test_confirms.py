@@ -18,7 +18,7 @@ import pytest
 import warren
 import warren.aio
 from warren.ipc.layout import SERVER_WORKER_FIRST
-from warren.workers import waiter
+from warren.workers.client import waiter
 
 from support.real_node import RealNode, frozen
 from support.waiting import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 import warren
 import warren.aio
-from warren.engine import quarantine
+from warren.engine.kernel import quarantine
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -21,7 +21,7 @@ import warren
 import warren.aio
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
-from warren.workers import client as clients
+from warren.workers.client import client as clients
 
 from support.real_node import RealNode, frozen
 from support.waiting import patience, wait_until
@@ -460,7 +460,7 @@ def test_the_end_of_a_process_waits_for_no_dead_node(running: RealNode) -> None:
     """It holds a message, and has submitted one that nobody confirms."""
     program = (
         "import os, signal, sys, warren\n"
-        "from warren.workers import client\n"
+        "from warren.workers.client import client\n"
         f"client.CLOSE_WAIT_S = client.GIVE_BACK_S = client.ABANDONED_S = {100.0 * END_S}\n"
         "client.Client.close.__defaults__ = (client.CLOSE_WAIT_S,)\n"
         "node = warren.attach(sys.argv[1])\n"

@@ -21,7 +21,7 @@ import warren.aio
 from warren.engine import _core
 from warren.engine.errors import ResourceLocked
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
-from warren.workers.queues import Message
+from warren.workers.faces.queues import Message
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -19,7 +19,7 @@ from warren.engine.saying import BURST
 from warren.ipc import region
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import SlotsFull
-from warren.workers import interpreter, lack
+from warren.workers.process import interpreter, lack
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ PROGRAM = (
     + """
 import json, signal, time
 import warren
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 directory, role, index = sys.argv[1], sys.argv[2], int(sys.argv[3])
 settings = {"workers": 2, "file_bytes": 1 << 20, "arena_bytes": 1 << 20, "message_bytes_max": 1 << 18}
@@ -105,7 +105,7 @@ def in_namespace(program: str, *words: str, kind: str = "--mount") -> "subproces
 SEGMENTS = """
 import os, signal, sys, time
 import warren
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 def until(condition, what):
     end = time.monotonic() + 60

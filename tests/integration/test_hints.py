@@ -18,8 +18,8 @@ import pytest
 import warren
 from warren.engine.config import Settings
 from warren.engine.saying import COMMAND_VARIABLE, command
-from warren.workers.control import ControlClient
-from warren.workers.node import attach
+from warren.workers.faces.node import attach
+from warren.workers.process.control import ControlClient
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]

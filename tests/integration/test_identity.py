@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DirectoryInUse, NodeNotRunning
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import mailbox, names, region
 from warren.ipc.identity import Namespaces
 from warren.ipc.superblock import Superblock
-from warren.workers import node as node_module
-from warren.workers import remains
-from warren.workers.control import ControlClient
-from warren.workers.segments import remove_semaphore
+from warren.workers.faces import node as node_module
+from warren.workers.process import remains
+from warren.workers.process.control import ControlClient
+from warren.workers.process.shared_objects import remove_semaphore
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from warren.workers import interpreter
-from warren.workers.control import ControlClient
+from warren.workers.process import interpreter
+from warren.workers.process.control import ControlClient
 
 from support.waiting import wait_until
 
@@ -26,7 +26,7 @@ PROGRAM = """
 import click, logging, msgspec, os, queue, signal, sys  # this process has its own already
 from pathlib import Path
 import warren
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 place, directory = Path(sys.argv[1]), sys.argv[2]
 for name in ("click.py", "queue.py", "logging.py", "msgspec.py", "warren/__init__.py"):
@@ -88,7 +88,7 @@ def test_packages_from_a_folder_of_ones_own_are_found(tmp_path: Path) -> None:
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     program = (
         f"import site; site.addsitedir({packages!r})\n"
-        "import subprocess\nfrom warren.workers import interpreter\n"
+        "import subprocess\nfrom warren.workers.process import interpreter\n"
         "command = interpreter.command('warren', '--version')\n"
         "assert '-m' not in command[:4], command\n"
         "print(subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True))"
@@ -106,7 +106,7 @@ def test_what_is_needed_is_what_the_project_says() -> None:
 
 def test_every_python_is_started_with_a_safe_path() -> None:
     """Only interpreter.py knows the path of this Python (but for a message, and for PySpark, which starts its own)."""
-    allowed = {"workers/interpreter.py": 1, "workers/client.py": 1, "workers/spark/session.py": 1}
+    allowed = {"workers/process/interpreter.py": 1, "workers/client/client.py": 1, "workers/spark/session.py": 1}
     found = {
         str(path.relative_to(ROOT)): count
         for folder in ("warren", "workers", "engine", "ipc", "tools")

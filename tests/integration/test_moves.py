@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import warren
-from warren.engine.catalog import Catalog
-from warren.engine.node_directory import NodeDirectory
-from warren.workers.control import ControlClient
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -21,7 +21,7 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.workers.node import Node
+from warren.workers.faces.node import Node
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import warren
-from warren.engine.node_directory import NodeDirectory
-from warren.workers import interpreter
-from warren.workers.control import ControlClient
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.workers.process import interpreter
+from warren.workers.process.control import ControlClient
 
 from support.real_node import SMALL, RealNode
 from support.small_disk import Disk, alarm_off, status

@@ -27,7 +27,8 @@ from typing import Any
 import pytest
 
 import warren
-from warren.engine.catalog import Catalog
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import (
     DeclarationMismatch,
     Error,
@@ -38,18 +39,17 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK
 from warren.ipc.mailbox import post
 from warren.ipc.region import Region, RegionError
 from warren.ipc.superblock import ACTIVE, FREE, SlotView, Superblock
-from warren.workers import interpreter
-from warren.workers.control import ControlClient
-from warren.workers.launch import Succession, start_successor
-from warren.workers.segments import region_users, segments
-from warren.workers.supervisor import DESCRIPTORS_MIN
+from warren.workers.node.supervisor import DESCRIPTORS_MIN
+from warren.workers.process import interpreter
+from warren.workers.process.control import ControlClient
+from warren.workers.process.launch import Succession, start_successor
+from warren.workers.process.shared_objects import region_users, segments
 
 from support.raw_control import connected
 from support.real_node import RealNode
@@ -153,7 +153,7 @@ def kill(pid: int) -> None:
 
 
 def register(superblock: Superblock, name: str = "test") -> tuple[SlotView, Region]:
-    """Become a client, as warren.workers.client does: claim, make and record the segment, activate."""
+    """Become a client, as warren.workers.client.client does: claim, make and record the segment, activate."""
     view = superblock.claim(Identity.current(), name)
     memory = region.sysv_create(superblock.get("client_region_bytes"))
     superblock.set_segment(view, memory.id)

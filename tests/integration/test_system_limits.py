@@ -22,8 +22,8 @@ from warren.engine import _core
 from warren.ipc import mailbox, region
 from warren.ipc.identity import Identity
 from warren.ipc.superblock import Superblock
-from warren.workers import client as clients
-from warren.workers import segments
+from warren.workers.client import client as clients
+from warren.workers.process import shared_objects as segments
 
 from support import leaks
 from support.real_node import RealNode

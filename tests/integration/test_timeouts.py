@@ -18,7 +18,7 @@ import pytest
 
 import warren
 import warren.aio
-from warren.workers import alarms
+from warren.workers.node import alarms
 
 from support.real_node import RealNode
 

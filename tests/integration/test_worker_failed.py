@@ -14,8 +14,8 @@ import pytest
 
 import warren
 from warren.engine import _core
-from warren.engine.formats import FILE_HEADER, FILE_HEADER_BYTES
-from warren.workers.control import ControlClient
+from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
 from support.waiting import wait_until

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST, WORKER_SLOTS
 from warren.ipc.superblock import Superblock
-from warren.workers.queue_worker import Worker
-from warren.workers.segments import segments
+from warren.workers.process.shared_objects import segments
+from warren.workers.servers.queue_worker import Worker
 
 from support.real_node import RealNode
 from support.small_disk import Disk, alarm_off, status

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.engine.errors import UsageError
-from warren.workers.demo import check, inputs
-from warren.workers.demo.chaos import Chaos, Progress
-from warren.workers.demo.consumer import BAD, REDELIVERED, ROW
-from warren.workers.demo.direct import Direct, Group, compute, percentile
-from warren.workers.demo.stream import Row
+from warren.tools.demo import check, inputs
+from warren.tools.demo.chaos import Chaos, Progress
+from warren.tools.demo.consumer import BAD, REDELIVERED, ROW
+from warren.tools.demo.direct import Direct, Group, compute, percentile
+from warren.tools.demo.stream import Row
 
 from support.waiting import wait_until
 

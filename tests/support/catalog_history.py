@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from warren.engine import catalog_log
-from warren.engine.catalog import Catalog
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import Catalog
 from warren.engine.errors import UsageError
 
 #: long enough for some changes, so that a history has several logs

@@ -18,8 +18,8 @@ from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.ipc import _core
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import DEAD, LEAVING, Superblock
-from warren.workers import children
-from warren.workers.supervisor import Options, supervise
+from warren.workers.node import children
+from warren.workers.node.supervisor import Options, supervise
 
 
 class DummyServers:

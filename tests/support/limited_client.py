@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import warren
-from warren.workers.segments import segments
+from warren.workers.process.shared_objects import segments
 
 from support.waiting import wait_until
 

@@ -1,8 +1,8 @@
 """`python -m support.moving_node DIR POINT PASS WHOM`: start a real node that dies at a crash point of its moves.
 
-At the PASSth time that the supervisor (or its child) comes to POINT (workers/moves.py), the process there is killed:
-WHOM `all`: with the supervisor, `child`: the child alone. Settings stand in the directory. It ends with 0 when the node
-came up: then the point was not reached.
+At the PASSth time that the supervisor (or its child) comes to POINT (workers/node/moves.py), the process there is
+killed: WHOM `all`: with the supervisor, `child`: the child alone. Settings stand in the directory. It ends with 0 when
+the node came up: then the point was not reached.
 """
 
 import os
@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from warren.workers import moves
-from warren.workers.supervisor import Options, RealServers, supervise
+from warren.workers.faces.node import moves
+from warren.workers.node.supervisor import Options, RealServers, supervise
 
 
 def main() -> int:

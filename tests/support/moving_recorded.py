@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from warren.engine.catalog import Catalog
-from warren.engine.node_directory import NodeDirectory, changed_settings
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.tools.crash.recording import note
-from warren.workers.moves import Mover
+from warren.workers.node.moves import Mover
 
 
 def copy(base: Path, to: Path) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
-from warren.engine import _core, queue_index
-from warren.engine.queue import EVENT_TIMER, Options, QueueService
-from warren.engine.queue_arguments import QueueArguments
-from warren.engine.queue_index import Folder
+from warren.engine import _core
+from warren.engine.queues import queue_index
+from warren.engine.queues.arguments import QueueArguments
+from warren.engine.queues.queue_index import Folder
+from warren.engine.queues.service import EVENT_TIMER, Options, QueueService
 from warren.ipc import _core as atomics
 from warren.ipc import layout
 from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, LINK, QUEUE_STATS, SERVER, SUPERBLOCK

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from warren.engine.node_directory import CONTROL_SOCKET
+from warren.engine.catalog.node_directory import CONTROL_SOCKET
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from warren.engine.errors import Error
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 from support.waiting import wait_until
 

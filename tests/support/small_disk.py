@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 from support.waiting import wait_until
 

@@ -7,9 +7,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warren.engine import _core, frame, quarantine, recovery, segment
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_ADD_REFERENCE, KIND_MESSAGE, KIND_REMOVE
-from warren.engine.queue_files import FileList
+from warren.engine import _core
+from warren.engine.kernel import frame, quarantine, segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_ADD_REFERENCE, KIND_MESSAGE, KIND_REMOVE
+from warren.engine.queues.files import FileList
+from warren.engine.store import recovery
 from warren.ipc.layout import CRASH_POINTS
 
 NODE, OWNER, SIZE = 77, 0, 64 * 1024

@@ -16,9 +16,10 @@ from typing import Self
 
 import sysv_ipc
 
-from warren.engine import _core, file_summary
+from warren.engine import _core
 from warren.engine.config import Settings
-from warren.engine.message_store import store_folder
+from warren.engine.store import file_summary
+from warren.engine.store.message_store import store_folder
 from warren.ipc import _core as shared
 from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity
@@ -33,7 +34,7 @@ from warren.ipc.region import (
     sysv_remove,
 )
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
-from warren.workers.store_server import run_store_server
+from warren.workers.servers.store_server import run_store_server
 
 from support.waiting import wait_until
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from warren.engine.config import MIB, Settings
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import GEOMETRY, Superblock
-from warren.workers import alarms
-from warren.workers.alarms import DISK, MEMORY, Alarms, Memory
+from warren.workers.node import alarms
+from warren.workers.node.alarms import DISK, MEMORY, Alarms, Memory
 
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 GIB = 1024 * MIB

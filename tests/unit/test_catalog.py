@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.engine.catalog import FILE_NAME, QUEUES_PER_WORKER_MAX, Binding, Catalog
+from warren.engine.catalog.catalog import FILE_NAME, QUEUES_PER_WORKER_MAX, Binding, Catalog
 from warren.engine.errors import (
     CorruptRecord,
     DeclarationMismatch,

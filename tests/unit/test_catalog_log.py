@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
-from warren.engine import absence, atomic_file, catalog_log
-from warren.engine.catalog import FILE_NAME, Catalog
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import FILE_NAME, Catalog
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.catalog.routing import Router
 from warren.engine.errors import CorruptRecord, FormatVersionError, QueueNotFound, StoreError, UsageError
-from warren.engine.node_directory import NodeDirectory
-from warren.engine.routing import Router
+from warren.engine.kernel import atomic_file
 from warren.workers.cli.check import verify
+from warren.workers.node import absence
 
 from support.catalog_history import LOG_BYTES, alone, changes, states
 

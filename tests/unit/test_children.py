@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import StoreError, SystemLimit
-from warren.engine.node_directory import NodeDirectory
 from warren.ipc import names
 from warren.ipc.region import RegionError
-from warren.workers import children, lack, supervisor
+from warren.workers.node import children, supervisor
+from warren.workers.process import lack
 
 
 def role(vital: bool = True) -> children.Role:

@@ -11,8 +11,8 @@ import pytest
 from warren.ipc import region
 from warren.ipc.identity import Identity
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
-from warren.workers.clients_watch import ClientsWatch
-from warren.workers.segments import remove_unrecorded, segments
+from warren.workers.node.clients_watch import ClientsWatch
+from warren.workers.process.shared_objects import remove_unrecorded, segments
 
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from warren.engine.collection import Job, choose, pinned, pressed, triggered
-from warren.engine.file_summary import FileRow
+from warren.engine.store.collection import Job, choose, pinned, pressed, triggered
+from warren.engine.store.file_summary import FileRow
 
 FILE = 1 << 20
 HEAD = 4096

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from warren.engine import atomic_file, segment
+from warren.engine.kernel import atomic_file, segment
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
-from warren.workers.collector import Collector
-from warren.workers.tie import Tie
+from warren.workers.process.tie import Tie
+from warren.workers.servers.collector import Collector
 
 from support.store_node import StoreNode, message_id
 

@@ -6,9 +6,9 @@ Method: values that are wrong for every setting, also for one that is new; the e
 import msgspec
 import pytest
 
+from warren.engine.catalog.node_directory import changed_settings
 from warren.engine.config import Settings
 from warren.engine.errors import UsageError
-from warren.engine.node_directory import changed_settings
 
 NAMES = [field.name for field in msgspec.structs.fields(Settings)]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warren.workers.deadletter import deaths_of, is_cycle, with_death
+from warren.workers.servers.dead_letters import deaths_of, is_cycle, with_death
 
 
 def died(headers: dict[str, Any] | None, queue: str, reason: str, now: int = 100) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warren.engine import _core, frame
-from warren.engine.formats import (
+from warren.engine import _core
+from warren.engine.kernel import frame
+from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     KIND_ADD_REFERENCE,
     KIND_MESSAGE,

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.engine import _core, frame
-from warren.engine.formats import (
+from warren.engine import _core
+from warren.engine.kernel import frame
+from warren.engine.kernel.formats import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
     FILE_STORE,
@@ -72,7 +73,7 @@ def test_copy_needs_room() -> None:
 
 
 def test_bytes_of_a_frame() -> None:
-    """The bytes are what engine/formats.py says, and the CRC what its docstring says."""
+    """The bytes are what engine/kernel/formats.py says, and the CRC what its docstring says."""
     body = b"metadata and payload"
     made = frame.encode(
         KIND_PUBLISH, body, salt=SALT, id=bytes(range(16)), flags=3, client_epoch=5, sequence=7, extra=9, meta_length=8
@@ -292,7 +293,7 @@ def test_file_header() -> None:
 
 def test_numpy_is_not_imported_by_itself() -> None:
     code = (
-        "import sys; from warren.engine import frame, segment; "
+        "import sys; from warren.engine.kernel import frame, segment; "
         "assert len(frame.scan(frame.encode(1, b'x', salt=1), 1, 0)) == 1; sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

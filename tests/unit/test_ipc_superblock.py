@@ -291,6 +291,6 @@ def test_reasons_of_evictions_have_words_and_one_table() -> None:
     guide = (root / "docs/operations.md").read_text()
     for number, (name, words) in enumerate(layout.EVICTIONS.items(), 1):
         assert f"| {number} | `{name}` | {words} |" in guide
-    sources = "".join(path.read_text() for path in (root / "engine/core").glob("*.c"))
+    sources = "".join(path.read_text() for path in (root / "engine").glob("*/*.c"))
     assert {name for name in numbers if f"WR_{name}" in sources} == set(numbers)
     assert not re.search(r"evict\(\w+, \w+, \d", sources), "a number of its own"

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import _core, frame, segment
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE, FRAME_BYTES_MIN, KIND_MESSAGE
+from warren.engine import _core
+from warren.engine.kernel import frame, segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, FRAME_BYTES_MIN, KIND_MESSAGE
 
 SIZE = 64 * 1024
 IMAGES = 2

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.engine.catalog.names import check_name, check_routing_key, subscription_name
 from warren.engine.errors import InvalidName, UsageError
-from warren.engine.names import check_name, check_routing_key, subscription_name
 
 
 @pytest.mark.parametrize(

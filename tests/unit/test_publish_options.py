@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from warren.engine import _core, metadata
+from warren.engine import _core
+from warren.engine.catalog import metadata
 from warren.engine.errors import QueueFull, QueueNotFound, StoreError, UsageError
 from warren.ipc.layout import CONSTANTS
 
@@ -221,7 +222,7 @@ def test_headers_nested_without_end_are_refused_in_words() -> None:
 
 
 def test_a_request_that_is_not_utf8_is_refused_in_words() -> None:
-    from warren.workers import control
+    from warren.workers.process import control
 
     for request in ({"op": LONE}, {"op": "bind", "arguments": {"a": LONE}}, {LONE: 1}):
         with pytest.raises(UsageError, match="lone surrogates"):

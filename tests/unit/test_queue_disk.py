@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warren.engine import _core, queue_flush, segment
+from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
+from warren.engine.kernel import segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
+from warren.engine.queues import flush as queue_flush
 from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import SERVER_INDEX, Incarnation, Node, Queue

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import queue_files
-from warren.engine.formats import FILES_HEADER, FILES_RECORD, LISTED_DATA, LISTED_JOURNAL
-from warren.engine.queue_files import Entry, FileList, Key
+from warren.engine.kernel.formats import FILES_HEADER, FILES_RECORD, LISTED_DATA, LISTED_JOURNAL
+from warren.engine.queues import files as queue_files
+from warren.engine.queues.files import Entry, FileList, Key
 
 NODE, OWNER = 7, 3
 BEGUN: dict[Key, Entry] = {(LISTED_JOURNAL, 0, n): Entry(n, 4096) for n in (1, 2)}

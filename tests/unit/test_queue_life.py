@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from warren.engine.catalog import Catalog
+from warren.engine.catalog.catalog import Catalog
 from warren.ipc.layout import CONSTANTS
-from warren.workers.queue_life import DECLARED_S, QueueLife, Sight
-from warren.workers.supervisor import Supervisor
+from warren.workers.node.queue_life import DECLARED_S, QueueLife, Sight
+from warren.workers.node.supervisor import Supervisor
 
 
 class World:

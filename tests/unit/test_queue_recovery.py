@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from warren.engine import atomic_file, queue_index, segment
 from warren.engine.errors import StoreError, SyncFailed
-from warren.engine.formats import FILE_HEADER_BYTES, LISTED_JOURNAL
-from warren.engine.queue_files import FileList
-from warren.engine.queue_index import Folder
+from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, LISTED_JOURNAL
+from warren.engine.queues import queue_index
+from warren.engine.queues.files import FileList
+from warren.engine.queues.queue_index import Folder
 from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Peer, Queue

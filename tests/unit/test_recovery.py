@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warren.engine import _core, recovery
+from warren.engine import _core
 from warren.engine.errors import FormatVersionError, StoreError
-from warren.engine.formats import (
+from warren.engine.kernel.formats import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
     FILE_STORE,
 )
+from warren.engine.store import recovery
 
 from support.store_folder import (
     ALL,

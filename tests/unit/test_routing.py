@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.engine.catalog import Catalog
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.routing import CACHE_MAX, Router, TopicTree
 from warren.engine.errors import ExchangeNotFound
-from warren.engine.routing import CACHE_MAX, Router, TopicTree
 
 
 def catalog_with(*queues: str) -> Catalog:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from warren.engine import _core, frame, segment
+from warren.engine import _core
 from warren.engine.errors import CorruptRecord, DiskFull, FormatVersionError, PermissionRefused, StoreError, SyncFailed
-from warren.engine.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel import frame, segment
+from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, FILE_STORE, KIND_MESSAGE
 from warren.ipc.layout import CONSTANTS
 
 SIZE = 64 * 1024

@@ -20,8 +20,9 @@ import sysv_ipc
 
 from warren.engine.errors import EXIT_DO_NOT_RESTART
 from warren.ipc import region
-from warren.workers import children, lack
-from warren.workers.store_server import run_store_server
+from warren.workers.node import children
+from warren.workers.process import lack
+from warren.workers.servers.store_server import run_store_server
 
 from support.store_node import StoreNode, message_id
 from support.waiting import wait_until

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warren.engine import _core, quarantine, recovery, segment
-from warren.engine.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
-from warren.engine.store_check import Found, StoreCheck
+from warren.engine import _core
+from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
+from warren.engine.store import recovery
+from warren.engine.store.check import Found, StoreCheck
 
 from support.store_folder import ALL, NODE, OWNER, SIZE, WITHOUT_1, Folder, body, harm_bytes, message_id, three
 

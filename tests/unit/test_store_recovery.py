@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from warren.engine import _core, frame, quarantine, recovery, segment
+from warren.engine import _core
 from warren.engine.errors import DiskFull
-from warren.engine.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
-from warren.engine.message_store import StoreHost
+from warren.engine.kernel import frame, quarantine, segment
+from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
+from warren.engine.store import recovery
+from warren.engine.store.message_store import StoreHost
 from warren.ipc.layout import CONSTANTS
 
 from support.store_node import NONE, SYNCED, WRITTEN, StoreNode, message_id

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from warren.engine import _core, frame
-from warren.engine.formats import FILE_HEADER
-from warren.engine.store_check import StoreCheck
+from warren.engine import _core
+from warren.engine.kernel import frame
+from warren.engine.kernel.formats import FILE_HEADER
+from warren.engine.store.check import StoreCheck
 
 from support.store_node import SYNCED, Client, StoreNode, message_id
 

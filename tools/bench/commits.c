@@ -1,4 +1,4 @@
-/* How near the log (engine/core/log.h) comes to the disk: records appended by a loop that does nothing else, committed and synced.
+/* How near the log (engine/kernel/log.h) comes to the disk: records appended by a loop that does nothing else, committed and synced.
  *
  *     commits DIRECTORY SIZE_BYTES SECONDS FILE_BYTES IMAGES COMMIT_BYTES RECYCLED      one JSON object
  *
@@ -7,7 +7,7 @@
  * done, rewrites their header page and gives them a new name. Only records whose batch is done count.
  * Compare with `limits` run before and after it: the disk of a virtual machine varies. */
 #define _GNU_SOURCE
-#include "log.h"
+#include "kernel/log.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import warren
-from warren.engine.formats import FRAME
+from warren.engine.kernel.formats import FRAME
 from warren.tools.bench import limits
 from warren.tools.bench.harness import (
     BenchError,

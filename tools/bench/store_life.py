@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
-from warren.engine.file_summary import files
+from warren.engine.store.file_summary import files
 from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT
 from warren.ipc.region import posix_open

@@ -26,14 +26,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from warren.engine import _core, index, queue_index
-from warren.engine.catalog import Catalog
+from warren.engine import _core
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
 from warren.engine.errors import Error
-from warren.engine.formats import FILE_HEADER, FRAME
-from warren.engine.message_store import MessageStore
-from warren.engine.node_directory import NodeDirectory, NodeFile
-from warren.engine.queue_index import Folder
+from warren.engine.kernel.formats import FILE_HEADER, FRAME
+from warren.engine.queues import queue_index
+from warren.engine.queues.queue_index import Folder
+from warren.engine.store import index
+from warren.engine.store.message_store import MessageStore
 from warren.ipc import layout
 from warren.ipc.declare import Struct
 from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST, SUPERBLOCK

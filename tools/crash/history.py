@@ -31,9 +31,9 @@ from typing import Any
 import msgspec
 
 import warren
-from warren.engine.node_directory import NodeDirectory
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.tools.crash import recording
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 #: small files and few of them, so that a short history has rolls, removals, collections, flushes and reuse
 SETTINGS: dict[str, Any] = {

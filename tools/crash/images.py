@@ -18,24 +18,24 @@ from warren.ipc.layout import SUPERBLOCK_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = 77
-CORE = ("ipc/core", "engine/core")
+INCLUDED = (".", "engine")
 #: what a client consists of
 SOURCES = (
     "ipc/core/port.c",
     *(
-        f"engine/core/{name}.c"
+        f"engine/{name}.c"
         for name in (
-            "client",
-            "results",
-            "bodies",
-            "storeclient",
-            "storereader",
-            "directory",
-            "index",
-            "index_read",
-            "frame",
-            "crc32c",
-            "log",
+            "client/attachment",
+            "client/results",
+            "client/bodies",
+            "store/client",
+            "store/reader",
+            "store/directory",
+            "store/index",
+            "store/index_reader",
+            "kernel/frame",
+            "kernel/crc32c",
+            "kernel/log",
         )
     ),
 )
@@ -99,7 +99,7 @@ class Stepper:
         self._folder = folder
         sources = [str(ROOT / source) for source in SOURCES]
         command = [os.environ.get("CC", "gcc"), *FLAGS, "-msse4.2"]
-        command += [f"-I{ROOT / place}" for place in CORE]
+        command += [f"-I{ROOT / place}" for place in INCLUDED]
         command += [str(Path(__file__).with_name("stepper.c")), *sources, "-o", str(self._program), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -31,7 +31,7 @@ from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk, State
 from warren.tools.crash.history import wait_unlocked
 from warren.tools.crash.recording import Record, Recorder, RecordingError, parse
-from warren.workers import interpreter
+from warren.workers.process import interpreter
 
 STATES_PER_HISTORY = 400
 OPERATIONS = 300

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
-from warren.workers import interpreter
+from warren.workers.process import interpreter
 
 TIMEOUT_S = 30.0
 

@@ -17,7 +17,7 @@
  *   publish       put a into queue 1 of the worker     settle        ack of sequences 0, 1, 2 of queue 1
  * What comes before the stepped part is found in the first image. Exit: 0; 77 when ptrace is forbidden; else 1 and a reason.
  */
-#include "client.h"
+#include "client/attachment.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

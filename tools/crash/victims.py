@@ -20,7 +20,7 @@ from warren.ipc.identity import Identity
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.logs import shared_id_of
-from warren.workers import interpreter
+from warren.workers.process import interpreter
 
 SERVER_DEATHS = 4
 DEATHS_WINDOW_S = 60.0

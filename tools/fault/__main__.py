@@ -28,7 +28,7 @@ from typing import Any
 from warren.tools.bench.harness import real_folder
 from warren.tools.fault import shim
 from warren.tools.fault.cases import Case, plan
-from warren.workers import interpreter
+from warren.workers.process import interpreter
 
 #: how much of a session a case takes: one that kills or starts costs more
 SESSION = 8

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warren.engine.atomic_file import NEW_SUFFIX
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
-from warren.engine.node_directory import NodeDirectory
+from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.ipc.identity import Identity
 from warren.ipc.region import RegionError
 from warren.tools.crash.logs import Log, shared_id_of
@@ -34,12 +34,12 @@ from warren.tools.fault import shim, work
 from warren.tools.fault.cases import HOWS, Case
 from warren.tools.fault.ledger import Ledger
 from warren.tools.fault.work import DURABLE, SOFT, SURE_TIMEOUT_S, TAKEN, Client, play_client, shorten_declarations
-from warren.workers.children import redirect
 from warren.workers.cli import output
 from warren.workers.cli.check import verify
-from warren.workers.control import ControlClient
-from warren.workers.segments import Segment, segments
-from warren.workers.supervisor import Options, supervise
+from warren.workers.node.children import redirect
+from warren.workers.node.supervisor import Options, supervise
+from warren.workers.process.control import ControlClient
+from warren.workers.process.shared_objects import Segment, segments
 
 SETTINGS: dict[str, Any] = {
     "workers": 1,

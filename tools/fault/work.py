@@ -32,8 +32,8 @@ import warren
 from warren.engine._core import Confirm
 from warren.tools.crash.history import body_of, message_of
 from warren.tools.crash.logs import Log
-from warren.workers.client import Client as NodeClient
-from warren.workers.control import ControlClient
+from warren.workers.client.client import Client as NodeClient
+from warren.workers.process.control import ControlClient
 
 FAN = "fan"
 FANNED = ("fan-a", "fan-b")

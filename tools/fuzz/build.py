@@ -16,7 +16,7 @@ HERE = ROOT / "tools" / "fuzz"
 WORK = ROOT / "build" / "fuzz"
 
 FLAGS = ["-std=gnu11", "-O1", "-g", "-UNDEBUG", "-pthread", "-fno-strict-aliasing", "-fno-omit-frame-pointer"]
-FLAGS += ["-Iipc/core", "-Iengine/core", "-Itools/fuzz", "-fno-sanitize-recover=all"]
+FLAGS += ["-I.", "-Iengine", "-Itools/fuzz", "-fno-sanitize-recover=all"]
 FLAGS += ["-msse4.2"] if platform.machine() in ("x86_64", "AMD64", "i686") else []
 #: compiler → flags of compiling, flags of linking, sources beside the target
 WAYS = {
@@ -47,8 +47,8 @@ def _all_of(path: Path) -> str:
 
 def core() -> list[Path]:
     """Sources of the C core that need no Python."""
-    found = sorted([*ROOT.glob("ipc/core/*.c"), *ROOT.glob("engine/core/*.c")])
-    return [path for path in found if not path.name.startswith("binding")]
+    found = sorted([*ROOT.glob("ipc/core/*.c"), *ROOT.glob("engine/*/*.c")])
+    return [path for path in found if path.name != "binding.c" and path.parent.name != "binding"]
 
 
 def _run(command: list[str]) -> None:
@@ -62,7 +62,7 @@ def build(compiler: str, names: list[str]) -> dict[str, Path]:
     compiling, linking, more = WAYS[compiler]
     folder = WORK / compiler
     folder.mkdir(parents=True, exist_ok=True)
-    headers = sorted([*ROOT.glob("ipc/core/*.h"), *ROOT.glob("engine/core/*.h"), *HERE.glob("*.h")])
+    headers = sorted([*ROOT.glob("ipc/core/*.h"), *ROOT.glob("engine/*/*.h"), *HERE.glob("*.h")])
     common = hashlib.sha256("\0".join([*FLAGS, *compiling]).encode())
     for header in headers:
         common.update(header.read_bytes())

@@ -1,7 +1,7 @@
 /* Bytes of a file whose frames are made right, so that what reads them gets behind the checksum. */
 #ifndef WR_FUZZ_FRAMED_H
 #define WR_FUZZ_FRAMED_H
-#include "frame.h"
+#include "kernel/frame.h"
 #include "fuzz.h"
 
 /* Size, marker, version and checksum for every place that a scan would come to. With `kinds` and `kinds_n` the kinds, too. */

@@ -4,7 +4,7 @@
 #ifndef WR_FUZZ_HOSTILE_H
 #define WR_FUZZ_HOSTILE_H
 #include "fuzz.h"
-#include "view.h"
+#include "ipc/core/view.h"
 #include <pthread.h>
 
 typedef struct {

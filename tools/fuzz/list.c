@@ -3,7 +3,7 @@
  * Input: mode; then the bytes of a list file (its checksum, counts and names are made right when the mode says so), or frames of a
  * store's file, made right, and then damaged at some places. Checked: every item lies inside the file, in order; counts are true; encode
  * gives the same list back; what a scan lists is valid by itself and its damaged parts hold none of it. */
-#include "filelist.h"
+#include "store/file_list.h"
 #include "framed.h"
 
 enum { NODE = 4711, FILE_NUMBER = 5, FILE_BYTES = 1 << 16 };

@@ -6,7 +6,7 @@
  * closed with a reason; a client that ends is swept and all that it held goes back. */
 #define _GNU_SOURCE
 #include "hostile.h"
-#include "queue.h"
+#include "queues/queue.h"
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -3,8 +3,8 @@
  * Checked: no bad access; a read gives bytes of a length that fits, or an error that a caller knows; it ends. */
 #define _GNU_SOURCE
 #include "hostile.h"
-#include "index.h"
-#include "storeclient.h"
+#include "store/index.h"
+#include "store/client.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 

@@ -6,8 +6,8 @@
  * gives the same. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "queuepolicy.h"
-#include "segment_entry.h"
+#include "queues/policy.h"
+#include "queues/segments.h"
 
 enum { SERVER = 2, FILE_BYTES = 32 * 4096, IMAGES = 2, QUEUES = 4, SEQUENCES = 3000, FILES = 2, JOURNAL_BYTES = 8192, SEGMENT_ROWS = 2048,
        SALT = 4711, DEAD = 4, FRAMES_MAX = 200 };

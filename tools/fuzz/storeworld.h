@@ -8,7 +8,7 @@
 #ifndef WR_FUZZ_STOREWORLD_H
 #define WR_FUZZ_STOREWORLD_H
 #include "fuzz.h"
-#include "store.h"
+#include "store/store.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 """`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
-or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store_check.py`), and checked again;
+or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store/check.py`), and checked again;
 queues that the workers have records of and the catalog lost are declared anew.
 
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
@@ -23,21 +23,14 @@ from typing import Any
 
 import click
 
-from warren.engine import (
-    _core,
-    absence,
-    body_check,
-    catalog,
-    catalog_cut,
-    catalog_log,
-    quarantine,
-    queue_files,
-    recovery,
-    segment,
-)
-from warren.engine.catalog import Catalog
+from warren.engine import _core
+from warren.engine.catalog import catalog
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
-from warren.engine.formats import (
+from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
     FILE_SEGMENT,
@@ -46,14 +39,17 @@ from warren.engine.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
-from warren.engine.node_directory import NodeDirectory, NodeFile
-from warren.engine.queue_files import Entry
-from warren.engine.queue_index import Folder, last_begun, read_subscriptions, read_terms, vouched, was_cut
+from warren.engine.queues import body_check
+from warren.engine.queues import files as queue_files
+from warren.engine.queues.files import Entry
+from warren.engine.queues.queue_index import Folder, last_begun, read_subscriptions, read_terms, vouched, was_cut
 from warren.engine.saying import command
-from warren.engine.store_check import Damage, StoreCheck
+from warren.engine.store import recovery
+from warren.engine.store.check import Damage, StoreCheck
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
-from warren.workers.tie import data_folders, owning, served
+from warren.workers.node import absence, catalog_cut
+from warren.workers.process.tie import data_folders, owning, served
 
 TERMS_MAGIC = b"WRNTERM1"
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen, the list of files being the same

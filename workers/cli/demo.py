@@ -49,9 +49,9 @@ def demo(
     """
     from rich.console import Console
 
-    from warren.workers.demo import report
-    from warren.workers.demo.inputs import find_input
-    from warren.workers.demo.run import Wishes, run
+    from warren.tools.demo import report
+    from warren.tools.demo.inputs import find_input
+    from warren.tools.demo.run import Wishes, run
 
     given = find_input(path, key, value, rows)
     console = Console(stderr=as_json)

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from warren.engine import file_summary
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import NodeNotRunning, PermissionRefused
-from warren.engine.node_directory import NodeDirectory
 from warren.engine.saying import command
+from warren.engine.store import file_summary
 from warren.ipc import _core as shared
 from warren.ipc import names, region
 from warren.ipc.declare import Struct
@@ -32,7 +32,7 @@ from warren.ipc.layout import (
 )
 from warren.ipc.superblock import Superblock
 from warren.workers.cli import output
-from warren.workers.segments import semaphore_value
+from warren.workers.process.shared_objects import semaphore_value
 
 #: a slot's `reading`: server << READING_SHIFT | file number + 1
 READING_SHIFT, READING_FILE = 56, (1 << 56) - 1

@@ -18,18 +18,18 @@ import click
 import msgspec
 
 from warren.engine import errors
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
-from warren.engine.node_directory import NodeDirectory
 from warren.engine.saying import command
-from warren.workers.children import last_lines, redirect
 from warren.workers.cli import output
-from warren.workers.control import TELL_S, WAIT_MAX_S, ControlClient
-from warren.workers.starting import START_TIMEOUT_S
+from warren.workers.node.children import last_lines, redirect
+from warren.workers.node.starting import START_TIMEOUT_S
+from warren.workers.process.control import TELL_S, WAIT_MAX_S, ControlClient
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from warren.workers.supervisor import Options
+    from warren.workers.node.supervisor import Options
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 
@@ -87,7 +87,7 @@ def up(
         settings[name.strip()] = value.strip()
     if workers is not None:
         settings["workers"] = workers
-    from warren.workers.supervisor import Options, supervise
+    from warren.workers.node.supervisor import Options, supervise
 
     options = Options(
         idle_exit,
@@ -246,7 +246,7 @@ class _Failed(Error):
 
 
 def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoReturn:
-    from warren.workers.supervisor import supervise
+    from warren.workers.node.supervisor import supervise
 
     options = dataclasses.replace(
         options,

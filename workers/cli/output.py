@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from warren.engine.catalog import DECLARE, NOTHING_DELETED
+from warren.engine.catalog.catalog import DECLARE, NOTHING_DELETED
 from warren.engine.errors import (
     CatalogCut,
     CorruptRecord,
@@ -34,7 +34,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.saying import command
-from warren.workers.launch import ERRORS_VARIABLE
+from warren.workers.process.launch import ERRORS_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console

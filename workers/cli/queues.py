@@ -8,12 +8,12 @@ from typing import Any
 import click
 import msgspec
 
-from warren.engine.catalog import EXCHANGE_TYPES
+from warren.engine.catalog.catalog import EXCHANGE_TYPES
 from warren.engine.errors import NotYet, QueueNotFound, UsageError
 from warren.engine.saying import command
 from warren.workers.cli import output
 from warren.workers.cli.node import kind
-from warren.workers.control import ControlClient
+from warren.workers.process.control import ControlClient
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 NAME = click.argument("name")

@@ -13,10 +13,10 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from warren.workers.node import attach
+from warren.workers.faces.node import attach
 
 if TYPE_CHECKING:
-    from warren.workers.node import Node
+    from warren.workers.faces.node import Node
 
 #: set by `warren.spark.register` for all Python workers of the application
 APPLICATION_VARIABLE = "WARREN_SPARK_APPLICATION"

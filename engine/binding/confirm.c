@@ -1,0 +1,347 @@
+/* The client's binding: Confirm, the promise of one or several writes. It holds sequences of commands; the horizons of their links say whether
+ * it is kept. It outlives its attachment: then the horizons of its end count (`final`). */
+#include "binding/session.h"
+
+#define SPARE_CONFIRMS 256
+static ConfirmObject *spare_confirms[SPARE_CONFIRMS]; /* memory of dead ones: a hot loop makes and drops one for each message */
+static int spare_confirms_n;
+
+static ConfirmObject *confirm_of(ClientObject *c, int level, uint32_t pairs_n) {
+    ConfirmObject *confirm;
+    if (spare_confirms_n) {
+        confirm = spare_confirms[--spare_confirms_n];
+        PyObject_Init((PyObject *)confirm, wr_confirm_type);
+    } else if (!(confirm = PyObject_New(ConfirmObject, wr_confirm_type))) {
+        return NULL;
+    }
+    confirm->client = (ClientObject *)Py_NewRef(c);
+    confirm->level = level;
+    confirm->pairs_n = pairs_n;
+    confirm->pairs = NULL;
+    confirm->runs = NULL;
+    confirm->runs_n = 0;
+    confirm->from = UINT64_MAX;
+    return confirm;
+}
+
+PyObject *wr_confirm_none(ClientObject *c, int level) { return (PyObject *)confirm_of(c, level, 0); }
+
+PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs) {
+    ConfirmObject *confirm = confirm_of(c, level, route->targets_n);
+    if (!confirm) return NULL;
+    if (route->targets_n) confirm->first = (wr_confirm_pair){route->targets[0].server, sequences[0]};
+    if (route->targets_n > 1) {
+        confirm->pairs = PyMem_Malloc(route->targets_n * sizeof *confirm->pairs);
+        if (!confirm->pairs) {
+            Py_DECREF(confirm);
+            return PyErr_NoMemory();
+        }
+        for (uint32_t t = 0; t < route->targets_n; t++)
+            confirm->pairs[t] = (wr_confirm_pair){route->targets[t].server, sequences[t]};
+    }
+    if (runs) { /* its own from now on */
+        confirm->runs = runs->runs;
+        confirm->runs_n = runs->n;
+        runs->runs = NULL;
+    }
+    return (PyObject *)confirm;
+}
+
+static void confirm_dealloc(ConfirmObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->client);
+    PyMem_Free(self->pairs);
+    PyMem_Free(self->runs);
+    if (spare_confirms_n < SPARE_CONFIRMS) spare_confirms[spare_confirms_n++] = self;
+    else PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static const wr_confirm_pair *pairs_of(const ConfirmObject *self) { return self->pairs ? self->pairs : &self->first; }
+
+static bool pair_done(const ConfirmObject *self, const wr_confirm_pair *pair) {
+    ClientObject *c = self->client;
+    if (c->ended || !c->open || c->forks != wr_forks) return c->final[pair->server][self->level] > pair->sequence;
+    return atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, pair->server), self->level), memory_order_acquire) >
+           pair->sequence;
+}
+
+/* The indices of a list of (index) rows as a tuple, in order and once each. NULL with an exception. */
+static PyObject *indices_of(uint64_t *indices, Py_ssize_t n) {
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!kept || indices[i] != indices[kept - 1]) indices[kept++] = indices[i];
+    PyObject *tuple = PyTuple_New(kept);
+    for (Py_ssize_t i = 0; tuple && i < kept; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(indices[i]);
+        if (!number) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, i, number);
+    }
+    return tuple;
+}
+
+static int by_index(const void *a, const void *b) {
+    uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    return one < other ? -1 : one > other;
+}
+
+static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool batch) {
+    qsort(indices, (size_t)n, sizeof *indices, by_index);
+    PyObject *refused = indices_of(indices, n);
+    if (!refused) return -1;
+#define FULL "full (its max_length or max_length_bytes, with overflow reject-publish): take messages from it, " \
+             "publish again later, or declare it anew with a higher maximum"
+    if (batch)
+        wr_raise("QueueFull", "%zd of %llu messages were refused (see .refused), because a queue is " FULL, PyTuple_GET_SIZE(refused),
+                 (unsigned long long)messages_n);
+    else
+        wr_raise("QueueFull", "the message was refused, because a queue is " FULL);
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value && PyObject_SetAttrString(value, "refused", refused)) PyErr_Clear();
+    Py_DECREF(refused);
+    PyErr_Restore(type, value, trace);
+    return -1;
+}
+
+/* A worker could not take a message. Its disk, or that of a store, is why when one has failed: then the hook says so. */
+static int raise_not_taken(ClientObject *c, uint32_t worker) {
+    if (c->open && !c->ended && c->forks == wr_forks) {
+        const uint32_t servers[] = {worker, WR_SERVER_STORE_PERSISTENT, WR_SERVER_STORE_TRANSIENT};
+        for (size_t i = 0; i < sizeof servers / sizeof *servers; i++) {
+            wr_server *server = wr_superblock_server(c->a.port.super, servers[i]);
+            if (atomic_load_explicit(&server->error, memory_order_acquire) && wr_hook(c, WR_HOOK_FROZEN, servers[i], "")) return -1;
+        }
+    }
+    return wr_raise("StoreError", "the worker could not take the message: see warren status");
+}
+
+int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates) {
+    bool error = false, none = false, unknown = false;
+    uint32_t by = 0;
+    Py_ssize_t refused_n = 0;
+    uint64_t *refused = NULL, messages_n = 0, doubles_n = 0;
+    for (uint32_t i = 0; i < runs_n; i++) {
+        const wr_run *run = &runs[i];
+        if (run->index + run->count > messages_n) messages_n = run->index + run->count;
+        if (c->open && !c->ended && c->forks == wr_forks && wr_results_unusual(&c->a, run->server)) wr_results_look(&c->a, run->server);
+        uint32_t n;
+        const wr_result *found = wr_results_find(&c->a, run->server, run->first, run->first + run->count, &n);
+        unknown |= run->first < c->a.results[run->server].forgotten;
+        uint64_t *more = n ? PyMem_Realloc(refused, ((size_t)refused_n + n) * sizeof *refused) : refused;
+        if (n && !more) {
+            PyMem_Free(refused);
+            PyErr_NoMemory();
+            return -1;
+        }
+        refused = more;
+        for (uint32_t k = 0; k < n; k++) {
+            if (found[k].result == WR_RESULT_REFUSED) refused[refused_n++] = run->index + (found[k].sequence - run->first);
+            if (found[k].result == WR_RESULT_ERROR) error = true, by = run->server;
+            none |= found[k].result == WR_RESULT_NO;
+            doubles_n += found[k].result == WR_RESULT_DUPLICATE;
+        }
+    }
+    int answer = 0;
+    if (duplicates) *duplicates = doubles_n;
+    if (error) answer = raise_not_taken(c, by);
+    else if (none) answer = wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
+    else if (refused_n) answer = raise_full(refused, refused_n, messages_n, batch);
+    else if (unknown)
+        answer = wr_raise("StoreError", "too many messages were refused since for this confirm to know whether its own were: ask earlier");
+    PyMem_Free(refused);
+    return answer;
+}
+
+/* What the servers said to the messages of a confirm that is done. */
+static int results_of(ConfirmObject *self, uint64_t *duplicates) {
+    if (duplicates) *duplicates = 0;
+    if (self->from != UINT64_MAX) return 0; /* of a store */
+    if (self->runs) return wr_results_check(self->client, self->runs, self->runs_n, true, duplicates);
+    wr_run one[WR_WORKERS_MAX];
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++) one[i] = (wr_run){pairs[i].server, pairs[i].sequence, 1, 0};
+    return wr_results_check(self->client, one, self->pairs_n, false, duplicates);
+}
+
+static int masked(void) {
+    return wr_raise("ClosedError", "this client's delete_and_terminate came before: what was written (or a part of it) was not stored");
+}
+
+/* The attachment is over, and with it the wait: say so in the user's words. */
+static int lost(void) {
+    if (!PyErr_ExceptionMatches(wr_session_lost)) return -1;
+    PyErr_Clear();
+    return wr_raise("PeerLost", "the attachment ended before this was confirmed: it may or may not have been stored; "
+                                "publish it again if that does no harm");
+}
+
+static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
+    ClientObject *c = self->client;
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++) {
+        if (pair_done(self, &pairs[i])) continue;
+        if (wr_enter(c)) return lost();
+        wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, pairs[i].server), self->level),
+                                  pairs[i].sequence, pairs[i].server};
+        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm")) {
+            if (!pair_done(self, &pairs[i])) return lost();
+            PyErr_Clear(); /* it ended, and this was confirmed before */
+        }
+    }
+    if (self->pairs_n == 1 && self->from <= self->first.sequence &&
+        wr_face_is_masked(c, self->first.server, self->from, self->first.sequence))
+        return masked();
+    return results_of(self, NULL);
+}
+
+static int optional_timeout(PyObject *const *args, Py_ssize_t given, PyObject *names, uint64_t *deadline) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    PyObject *timeout = Py_None;
+    if (given + named > 1) {
+        PyErr_SetString(PyExc_TypeError, "at most one argument: timeout");
+        return -1;
+    }
+    if (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout")) {
+        PyErr_Format(PyExc_TypeError, "unexpected argument %R", PyTuple_GET_ITEM(names, 0));
+        return -1;
+    }
+    if (given + named) timeout = args[0];
+    return wr_deadline(timeout, deadline);
+}
+
+static PyObject *confirm_result(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    uint64_t deadline;
+    if (optional_timeout(args, given, names, &deadline) || confirm_wait_until((ConfirmObject *)op, deadline)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *confirm_exception(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    uint64_t deadline;
+    if (optional_timeout(args, given, names, &deadline)) return NULL;
+    if (confirm_wait_until((ConfirmObject *)op, deadline) == 0) Py_RETURN_NONE;
+    if (PyErr_ExceptionMatches(PyExc_TimeoutError) || !PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t to, int level, uint64_t deadline, bool wait) {
+    uint32_t server = (uint32_t)store;
+    if (!wait) {
+        ConfirmObject *confirm = confirm_of(c, level, 1);
+        if (!confirm) return NULL;
+        confirm->first = (wr_confirm_pair){server, to};
+        confirm->from = from;
+        return (PyObject *)confirm;
+    }
+    wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), to, server};
+    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm (the message was handed over and may still be stored)")) {
+        if (PyErr_ExceptionMatches(wr_session_lost)) {
+            PyErr_Clear();
+            wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");
+        }
+        return NULL;
+    }
+    if (wr_face_is_masked(c, server, from, to)) {
+        masked();
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* The first command that is not confirmed yet; NULL when there is none. */
+static const wr_confirm_pair *open_pair(const ConfirmObject *self) {
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++)
+        if (!pair_done(self, &pairs[i])) return &pairs[i];
+    return NULL;
+}
+
+/* Whether result() answers at once: it is confirmed, or never will be. */
+static PyObject *confirm_done(PyObject *op, PyObject *unused) {
+    ConfirmObject *self = (ConfirmObject *)op;
+    ClientObject *c = self->client;
+    (void)unused;
+    const wr_confirm_pair *pair = open_pair(self);
+    return PyBool_FromLong(!pair || c->ended || !c->open || c->forks != wr_forks || wr_trouble(c, pair->server, WR_FOR_CONFIRM));
+}
+
+/* waits_for(): (server, level, sequence): it is confirmed, or waits for another one, when the level's horizon has passed that; None:
+ * done. */
+static PyObject *confirm_waits_for(PyObject *op, PyObject *unused) {
+    ConfirmObject *self = (ConfirmObject *)op;
+    (void)unused;
+    const wr_confirm_pair *pair = open_pair(self);
+    if (!pair) Py_RETURN_NONE;
+    return Py_BuildValue("(IiK)", pair->server, self->level, (unsigned long long)pair->sequence);
+}
+
+static PyObject *confirm_false(PyObject *op, PyObject *unused) {
+    (void)op;
+    (void)unused;
+    Py_RETURN_FALSE;
+}
+
+static PyObject *confirm_add_done_callback(PyObject *op, PyObject *callback) {
+    if (!wr_confirm_callback) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
+    return PyObject_CallFunctionObjArgs(wr_confirm_callback, op, callback, NULL);
+}
+
+static PyObject *confirm_as_future(PyObject *op, PyObject *unused) {
+    (void)unused;
+    if (!wr_confirm_future) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
+    return PyObject_CallOneArg(wr_confirm_future, op);
+}
+
+static PyObject *confirm_get_core(PyObject *op, void *closure) {
+    (void)closure;
+    return Py_NewRef(((ConfirmObject *)op)->client);
+}
+
+static PyObject *confirm_duplicate(PyObject *op, void *closure) {
+    (void)closure;
+    ConfirmObject *self = (ConfirmObject *)op;
+    uint64_t duplicates = 0;
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++)
+        if (!pair_done(self, &pairs[i])) Py_RETURN_FALSE;
+    if (results_of(self, &duplicates)) PyErr_Clear(); /* wait() says it */
+    return PyBool_FromLong(duplicates != 0);
+}
+
+static PyGetSetDef confirm_attributes[] = {
+    {"core", confirm_get_core, NULL, "the Client that it is of", NULL},
+    {"duplicate", confirm_duplicate, NULL,
+     "it is confirmed, and a message of it was dropped because its message_id was seen within the deduplication window", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMethodDef confirm_methods[] = {
+    {"wait", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
+     "wait(timeout=None): return when it is confirmed at its durability; TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull."},
+    {"result", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
+     "result(timeout=None): the same as wait; the result is None."},
+    {"exception", (PyCFunction)(void (*)(void))confirm_exception, METH_FASTCALL | METH_KEYWORDS,
+     "exception(timeout=None): wait, and return the error, None when it was confirmed."},
+    {"done", confirm_done, METH_NOARGS, "Whether result() would answer at once: confirmed, or failed for good. Never waits."},
+    {"cancel", confirm_false, METH_NOARGS, "False: what was handed over cannot be called back."},
+    {"cancelled", confirm_false, METH_NOARGS, "False."},
+    {"add_done_callback", confirm_add_done_callback, METH_O,
+     "add_done_callback(fn): fn(confirm) is called when it is done, by a thread of Warren's; at once when it is done already."},
+    {"future", confirm_as_future, METH_NOARGS,
+     "future(): a concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."},
+    {"waits_for", confirm_waits_for, METH_NOARGS, "waits_for() -> (server, level, sequence) | None"},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot confirm_slots[] = {
+    {Py_tp_dealloc, confirm_dealloc},
+    {Py_tp_methods, confirm_methods},
+    {Py_tp_getset, confirm_attributes},
+    {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future whose result is None."},
+    {0, NULL}};
+PyType_Spec wr_confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, confirm_slots};

@@ -1,0 +1,54 @@
+/* What the bindings of the store's two sides share: arguments and errors. */
+#ifndef WR_BINDING_STOREARGS_H
+#define WR_BINDING_STOREARGS_H
+#include "binding/arguments.h"
+#include "kernel/log.h"
+#include <stdlib.h>
+
+static inline PyObject *raise_errno(int error, const char *what) {
+    PyObject *args = Py_BuildValue("(is)", error, what);
+    if (args) PyErr_SetObject(PyExc_OSError, args);
+    Py_XDECREF(args);
+    return NULL;
+}
+
+/* Unsigned numbers from arguments; -1 with an exception set. */
+static inline int numbers(PyObject *const *args, Py_ssize_t n, uint64_t *to) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long value = PyLong_AsUnsignedLongLong(args[i]);
+        if (value == (unsigned long long)-1 && PyErr_Occurred()) return -1;
+        to[i] = value;
+    }
+    return 0;
+}
+
+static inline void let_go(Py_buffer *buffer) {
+    if (buffer->obj) PyBuffer_Release(buffer);
+    buffer->obj = NULL;
+}
+
+/* The ids in a sequence; -1 with an exception. The caller frees them. */
+static inline int ids_of(PyObject *list, uint8_t (**ids)[16], Py_ssize_t *n) {
+    PyObject *fast = PySequence_Fast(list, "a list of ids is wanted");
+    if (!fast) return -1;
+    *n = PySequence_Fast_GET_SIZE(fast);
+    *ids = malloc((size_t)(*n ? *n : 1) * 16);
+    for (Py_ssize_t i = 0; i < *n; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(fast, i);
+        if (!*ids || !PyBytes_Check(item) || PyBytes_GET_SIZE(item) != 16) {
+            PyErr_SetString(PyExc_ValueError, "an id is 16 bytes");
+            free(*ids);
+            Py_DECREF(fast);
+            return -1;
+        }
+        memcpy((*ids)[i], PyBytes_AS_STRING(item), 16);
+    }
+    Py_DECREF(fast);
+    return 0;
+}
+
+#define FAST(name, function, doc) {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, doc}
+
+/* The type StoreClient into the module; -1 with an exception. */
+int wr_bind_store_client(PyObject *module);
+#endif

@@ -1,0 +1,1 @@
+"""What is declared in a node, where it lies, and where a message goes."""

@@ -1,0 +1,755 @@
+"""What is declared in a node: queues, exchanges, bindings. One writer, the supervisor.
+
+On disk it is `catalog.json` and, while a node runs and after it was killed, a log of the changes since
+(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 2 when
+it has a log, whose stamp it names, and 1 when it stands for itself. `version` rises with every change and goes to
+`superblock.catalog_version` when the change is on disk, so a reader that sees a version finds that catalog.
+
+Invariants
+  A queue id is never used again (`next_queue_id` only rises), because journals of the past name it.
+  A binding's exchange and queue exist. It is as durable as the less durable of them.
+  A queue stays with its worker while a node runs. A subscription lives with the worker of its queue.
+  A queue that moved to another worker has another id there: for the old worker it is one that was deleted.
+  A queue with a dead_letter_exchange has a companion, a hidden queue of the same worker and durability that holds its
+  dead letters until they are forwarded; both are declared and deleted in one change.
+  Transient and exclusive queues and transient exchanges vanish when a node starts cold (`drop_transient`), not when a
+  supervisor is replaced.
+  A file of an older version loads: what it does not name has its default.
+  A change costs what it changes: nothing but `copy`, `encode` and what asks for all queues goes through all of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from warren.engine.catalog.names import check_name, check_routing_key, dead_letters_name, subscription_name
+from warren.engine.catalog.placement import place
+from warren.engine.errors import (
+    CorruptRecord,
+    DeclarationMismatch,
+    ExchangeNotFound,
+    FormatVersionError,
+    LimitError,
+    QueueNotFound,
+    ResourceLocked,
+    UsageError,
+)
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
+from warren.engine.queues.arguments import QueueArguments
+from warren.ipc.layout import CONSTANTS
+
+FILE_NAME = "catalog.json"
+#: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
+DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
+EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+X_MATCH = ("all", "any", "all-with-x", "any-with-x")
+RESERVED_PREFIX = "amq."
+#: queues of one worker, the hidden ones too: rows of its statistics region
+QUEUES_PER_WORKER_MAX = CONSTANTS["QUEUES_PER_WORKER_MAX"]
+_NONE: Mapping[Any, Any] = {}
+
+
+# What is declared has no cycles: `gc=False`, so that reading thousands of them sets off no collection of garbage.
+
+
+class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One queue. `subscription_of`, `dead_letters_of`: id of the queue whose claims or dead letters it holds, 0 for a
+    queue of its own. `owner`: client epoch of the client that an exclusive queue belongs to, else 0. `first_id`: its id
+    before it moved for the first time, 0: it never did.
+    """
+
+    id: int
+    name: str
+    durable: bool
+    worker: int
+    hidden: bool = False
+    arguments: dict[str, Any] = {}
+    subscription_of: int = 0
+    dead_letters_of: int = 0
+    owner: int = 0
+    first_id: int = 0
+
+    @property
+    def lasting_id(self) -> int:
+        """The id that it was declared with. What outlives a start (checkpoints, keys of letters) names it by this."""
+        return self.first_id or self.id
+
+    @property
+    def policy(self) -> QueueArguments:
+        """Its arguments, each in its type."""
+        return msgspec.convert(self.arguments, QueueArguments)
+
+    @property
+    def outlives_node(self) -> bool:
+        """False when it vanishes with the node."""
+        return self.durable and not self.owner
+
+    @property
+    def leased(self) -> bool:
+        """True when it may go by itself: exclusive, auto_delete, expires (workers/node/queue_life.py)."""
+        return not self.hidden and bool(self.owner or "auto_delete" in self.arguments or "expires" in self.arguments)
+
+
+class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One exchange; `type` is direct, fanout, topic or headers. `alternate`: the exchange that gets what no binding of
+    this one matches, None: it is dropped.
+    """
+
+    name: str
+    type: str
+    durable: bool
+    alternate: str | None = None
+
+
+class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """Messages of an exchange whose routing key (headers exchange: whose headers) match go to the queue.
+
+    `conditions`: the arguments as JSON with sorted keys, '' for none, so that a binding can be compared and hashed.
+    """
+
+    exchange: str
+    queue: str
+    routing_key: str
+    conditions: str = ""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a headers exchange compares with the headers of a message, and `x-match`."""
+        found: dict[str, Any] = msgspec.json.decode(self.conditions) if self.conditions else {}
+        return found
+
+
+#: exchanges that are always there; "" routes to the queue that is named by the routing key
+DEFAULT_EXCHANGES = (
+    ExchangeDeclaration("", "direct", True),
+    ExchangeDeclaration("amq.direct", "direct", True),
+    ExchangeDeclaration("amq.fanout", "fanout", True),
+    ExchangeDeclaration("amq.headers", "headers", True),
+    ExchangeDeclaration("amq.topic", "topic", True),
+)
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """One thing that came, or went (`gone`): exactly one of a queue, an exchange and a binding."""
+
+    queue: QueueDeclaration | None = None
+    exchange: ExchangeDeclaration | None = None
+    binding: Binding | None = None
+    gone: bool = False
+
+
+class State(NamedTuple):
+    """The numbers of a catalog."""
+
+    version: int
+    next_queue_id: int
+    placed_for: int
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    format_version: int
+    version: int
+    next_queue_id: int
+    queues: list[QueueDeclaration]
+    exchanges: list[ExchangeDeclaration]
+    bindings: list[Binding]
+    placed_for: int = 0
+    log: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    crc32: int
+    catalog: msgspec.Raw
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+class Catalog:
+    """The declarations of one node at one version.
+
+    A changing method checks everything before it changes anything; after an error the catalog is what it was. It does
+    not touch a file: `catalog_log.Writer` makes changes durable, and `save()` writes a catalog that nobody reads yet.
+    `steps`: what changed since `begin()`; None: nobody wants to know.
+    """
+
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
+        self.next_queue_id = 1
+        self.placed_for = 0  #: workers of the node when its queues were last placed, 0: not known
+        self.queues: dict[str, QueueDeclaration] = {}
+        self.by_id: dict[int, QueueDeclaration] = {}
+        self.exchanges: dict[str, ExchangeDeclaration] = {item.name: item for item in DEFAULT_EXCHANGES}
+        self.bindings: set[Binding] = set()
+        self.leased: dict[int, QueueDeclaration] = {}  #: queues that may go by themselves, by id
+        self.steps: list[Step] | None = None
+        self.log = 0  #: stamp of the log that its file names, 0: the file stands for itself
+        self._workers: dict[int, dict[int, QueueDeclaration]] = {}
+        self._members: dict[int, dict[int, QueueDeclaration]] = {}  # of a queue: subscriptions, dead letters
+        self._of_queue: dict[str, set[Binding]] = {}
+        self._of_exchange: dict[str, set[Binding]] = {}
+        self._before = self.state
+
+    @property
+    def state(self) -> State:
+        """Its numbers."""
+        return State(self.version, self.next_queue_id, self.placed_for)
+
+    # -- file ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, directory: Path | str) -> Catalog:
+        """Read the catalog of a directory: its file and its log.
+
+        Raises CorruptRecord, FormatVersionError, PermissionRefused, StoreError.
+        """
+        from warren.engine.catalog import log as catalog_log  # it is built on this
+
+        return catalog_log.load(directory).catalog
+
+    @classmethod
+    def read(cls, directory: Path | str) -> Catalog:
+        """What `directory/catalog.json` alone says. Raises as `load`."""
+        path = Path(directory) / FILE_NAME
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError as error:
+            raise CorruptRecord(path, 0, "the catalog of the node", "no file") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot read {path}") from error
+        return cls.decode(content, path)
+
+    @classmethod
+    def decode(cls, content: bytes, path: Path) -> Catalog:
+        """The catalog in the bytes of a file; `path` is for error messages."""
+        try:
+            outer = msgspec.json.decode(content, type=_File)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptRecord(path, 0, "a catalog", str(error)) from error
+        raw = bytes(outer.catalog)
+        if zlib.crc32(raw) != outer.crc32:
+            raise CorruptRecord(path, 0, f"crc32 {outer.crc32}", str(zlib.crc32(raw)))
+        try:
+            found = msgspec.json.decode(raw, type=_Version).format_version
+            if found > CATALOG_VERSION:
+                raise FormatVersionError(
+                    f"{path} has format version {found}, and this Warren knows {CATALOG_VERSION}: "
+                    "install a newer Warren"
+                )
+            body = msgspec.json.decode(raw, type=_Body)
+        except msgspec.MsgspecError as error:
+            raise CorruptRecord(path, 0, "a catalog", str(error)) from error
+        catalog = cls(body.version)
+        catalog.next_queue_id = body.next_queue_id
+        catalog.placed_for = body.placed_for
+        for queue in body.queues:
+            catalog._put_queue(queue)
+        catalog.exchanges.update((item.name, item) for item in body.exchanges)
+        for binding in body.bindings:
+            catalog._put_binding(binding)
+        if (
+            len(catalog.by_id) != len(body.queues)
+            or len(catalog.queues) != len(body.queues)
+            or any(id >= body.next_queue_id for id in catalog.by_id)
+        ):
+            raise CorruptRecord(path, 0, "queue ids and names used once, ids below next_queue_id", "others")
+        catalog.log = body.log or 0
+        return catalog
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        defaults = {item.name for item in DEFAULT_EXCHANGES}
+        body = _Body(
+            CATALOG_VERSION if self.log else CATALOG_VERSION_ALONE,
+            self.version,
+            self.next_queue_id,
+            sorted(self.queues.values(), key=lambda item: item.id),
+            [item for name, item in sorted(self.exchanges.items()) if name not in defaults],
+            sorted(self.bindings),
+            self.placed_for,
+            self.log or msgspec.UNSET,
+        )
+        raw = msgspec.json.encode(body)
+        return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
+
+    def save(self, directory: Path | str) -> None:
+        """Make it the durable catalog of a directory whose node does not run: one file, no log. Raises DiskFull,
+        PermissionRefused, SyncFailed; then the old one stands.
+        """
+        from warren.engine.catalog import log as catalog_log
+
+        self.log = 0
+        atomic_file.replace(Path(directory) / FILE_NAME, self.encode())
+        catalog_log.remove_logs(directory, keep=())
+
+    def copy(self) -> Catalog:
+        """An independent copy."""
+        other = Catalog(self.version)
+        other.next_queue_id, other.placed_for = self.next_queue_id, self.placed_for
+        other.queues, other.by_id, other.leased = dict(self.queues), dict(self.by_id), dict(self.leased)
+        other.exchanges, other.bindings = dict(self.exchanges), set(self.bindings)
+        other._workers = {worker: dict(items) for worker, items in self._workers.items()}
+        other._members = {id: dict(items) for id, items in self._members.items()}
+        other._of_queue = {name: set(items) for name, items in self._of_queue.items()}
+        other._of_exchange = {name: set(items) for name, items in self._of_exchange.items()}
+        return other
+
+    # -- following ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From now on changes are noted in `steps`, until `end` or `undo`."""
+        self.steps = []
+        self._before = self.state
+
+    def end(self) -> None:
+        """The changes since `begin` stand."""
+        self.steps = None
+
+    def undo(self) -> None:
+        """Take back every change since `begin`."""
+        steps, self.steps = self.steps or [], None
+        for step in reversed(steps):
+            self._step(step, not step.gone)
+        self.version, self.next_queue_id, self.placed_for = self._before
+
+    def follow(self, steps: Iterable[Step], state: State) -> None:
+        """Do what another one did. Raises KeyError, ValueError when the steps are not of a catalog like this one."""
+        for step in steps:
+            self._step(step, step.gone)
+        self.version, self.next_queue_id, self.placed_for = state
+
+    def _step(self, step: Step, gone: bool) -> None:
+        if step.queue is not None:
+            if gone:
+                self._cut_queue(self.by_id[step.queue.id])
+            elif step.queue.name in self.queues or step.queue.id in self.by_id:
+                raise ValueError(f"queue {step.queue.name!r} or its id {step.queue.id} is there already")
+            else:
+                self._put_queue(step.queue)
+        elif step.exchange is not None:
+            if gone:
+                self._cut_exchange(step.exchange)
+            else:
+                self._put_exchange(step.exchange)
+        elif step.binding is not None:
+            if gone:
+                self._cut_binding(step.binding)
+            else:
+                self._put_binding(step.binding)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, advice: str = DECLARE) -> QueueDeclaration:
+        """The queue of that name; raises QueueNotFound with this advice."""
+        found = self.queues.get(name)
+        if found is None or found.hidden:
+            raise QueueNotFound(f"there is no queue {name!r}: {advice}")
+        return found
+
+    def exchange(self, name: str, advice: str = DECLARE) -> ExchangeDeclaration:
+        """The exchange of that name; raises ExchangeNotFound with this advice."""
+        found = self.exchanges.get(name)
+        if found is None:
+            raise ExchangeNotFound(f"there is no exchange {name!r}: {advice}")
+        return found
+
+    def subscription(self, queue: str, name: str) -> QueueDeclaration | None:
+        """The hidden queue of a subscription, None when it is not declared."""
+        return self.queues.get(subscription_name(queue, name))
+
+    def subscriptions(self, queue: QueueDeclaration) -> list[QueueDeclaration]:
+        """The hidden queues that hold claims of a queue."""
+        return [item for item in self._members.get(queue.id, _NONE).values() if item.subscription_of]
+
+    def dead_letters(self, queue: QueueDeclaration) -> QueueDeclaration | None:
+        """The hidden queue that holds the dead letters of a queue, None when it has no dead_letter_exchange."""
+        found = self.queues.get(dead_letters_name(queue.name))
+        return found if found is not None and found.dead_letters_of == queue.id else None
+
+    def of_worker(self, worker: int) -> list[QueueDeclaration]:
+        """The queues that a worker owns, the hidden ones too, by id."""
+        return sorted(self._workers.get(worker, _NONE).values(), key=lambda item: item.id)
+
+    def families(self) -> dict[str, list[QueueDeclaration]]:
+        """The queues with those that belong to them, by id: subscriptions, dead letters."""
+        found: dict[int, list[QueueDeclaration]] = {}
+        for item in sorted(self.queues.values(), key=lambda item: item.id):
+            found.setdefault(item.subscription_of or item.dead_letters_of or item.id, []).append(item)
+        return {self.by_id[id].name: members for id, members in found.items()}
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        workers_n: int,
+        without: Collection[int] = (),
+        durable: bool = True,
+        arguments: dict[str, Any] | None = None,
+        client: int = 0,
+    ) -> QueueDeclaration:
+        """Declare a queue, or find the same one. A new one gets a worker by its name (placement.py).
+
+        `client`: epoch of the client that declares, which becomes the owner of an exclusive queue; `without`: workers
+        that get no new queue as long as there are others.
+        Raises InvalidName, DeclarationMismatch, UsageError (unknown or wrong argument), ResourceLocked, LimitError.
+        """
+        check_name(name)
+        policy = QueueArguments.of(name, arguments or {})
+        given = policy.given()
+        found = self.queues.get(name)
+        if found is not None:
+            self.check_owner(found, client)
+            if (found.durable, found.arguments) != (durable, given):
+                raise DeclarationMismatch(
+                    f"queue {name!r} exists as {_describe(found.durable, found.arguments)}, "
+                    f"not as {_describe(durable, given)}: open it as it is, or delete it first"
+                )
+            return found
+        if policy.exclusive and not client:
+            raise UsageError(
+                f"queue {name!r}: an exclusive queue belongs to a client: a program declares it, with node.queue"
+            )
+        worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
+        owner = client if policy.exclusive else 0
+        made = self._add_queue(name, durable, worker, arguments=given, owner=owner)
+        if policy.dead_letters:
+            self._add_queue(dead_letters_name(name), durable, worker, hidden=True, dead_letters_of=made.id, owner=owner)
+        return made
+
+    def check_owner(self, queue: QueueDeclaration, client: int) -> None:
+        """Raises ResourceLocked when the queue is exclusive and belongs to another client."""
+        if queue.owner and queue.owner != client:
+            raise ResourceLocked(
+                f"queue {queue.name!r} is exclusive and belongs to another client: "
+                "use another name, or wait until that client is gone"
+            )
+
+    def declare_subscription(self, queue: str, name: str, *, client: int = 0) -> QueueDeclaration:
+        """Declare a subscription of a queue, or find the one of that name: a hidden queue on the same worker, as
+        durable as it.
+        """
+        check_name(name, "subscription")
+        source = self.queue(queue)
+        self.check_owner(source, client)
+        found = self.subscription(queue, name)
+        if found is not None:
+            return found
+        self._check_worker(source.worker)
+        return self._add_queue(
+            subscription_name(queue, name),
+            source.durable,
+            source.worker,
+            hidden=True,
+            subscription_of=source.id,
+            owner=source.owner,
+        )
+
+    def delete_subscription(self, queue: str, name: str) -> QueueDeclaration:
+        """Forget a subscription; its claims must have been returned before (`release`). Raises QueueNotFound."""
+        found = self.subscription(queue, name)
+        if found is None:
+            raise QueueNotFound(f"queue {queue!r} has no subscription {name!r}")
+        self._remove_queue(found)
+        return found
+
+    def delete_queue(self, name: str, *, client: int = 0) -> QueueDeclaration:
+        """Delete a queue with its subscriptions, dead letters and bindings. Raises QueueNotFound, ResourceLocked."""
+        found = self.queue(name, f"{NOTHING_DELETED}, node.queues() names those that there are")
+        self.check_owner(found, client)
+        for item in self.subscriptions(found):
+            self._remove_queue(item)
+        companion = self.dead_letters(found)
+        if companion is not None:
+            self._remove_queue(companion)
+        self._remove_queue(found)
+        return found
+
+    def take_ids(self, count: int) -> list[int]:
+        """Queue ids that nobody else will ever get, once the catalog is saved. Raises LimitError."""
+        if self.next_queue_id + count - 1 > 0xFFFF_FFFF:
+            raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
+        self.next_queue_id += count
+        self.version += 1
+        return list(range(self.next_queue_id - count, self.next_queue_id))
+
+    def move_family(self, worker: int, ids: Mapping[int, int]) -> None:
+        """A queue and what belongs to it are with another worker now, under other ids: `ids`, old → new."""
+        for item in [self.by_id[id] for id in ids]:
+            moved = msgspec.structs.replace(
+                item,
+                id=ids[item.id],
+                worker=worker,
+                first_id=item.lasting_id,
+                subscription_of=ids.get(item.subscription_of, 0),
+                dead_letters_of=ids.get(item.dead_letters_of, 0),
+            )
+            self._cut_queue(item)
+            self._put_queue(moved)
+        self.version += 1
+
+    def declare_exchange(
+        self, name: str, *, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> ExchangeDeclaration:
+        """Declare an exchange, or find the same one. `alternate`: where what it cannot route goes; it need not exist.
+
+        Raises InvalidName, UsageError (type), DeclarationMismatch.
+        """
+        found = self.exchanges.get(name)
+        if found is None or found.name:
+            check_name(name, "exchange")
+        if type not in EXCHANGE_TYPES:
+            raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
+        if alternate is not None:
+            check_name(alternate, "exchange")
+        declaration = ExchangeDeclaration(name, type, durable, alternate)
+        if found is not None:
+            if found != declaration:
+                raise DeclarationMismatch(
+                    f"exchange {name!r} exists as {_describe_exchange(found)}, not as "
+                    f"{_describe_exchange(declaration)}: use it as it is, or delete it first"
+                )
+            return found
+        if name.startswith(RESERVED_PREFIX):
+            raise UsageError(
+                f"exchange {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
+            )
+        self._put_exchange(declaration)
+        self.version += 1
+        return declaration
+
+    def delete_exchange(self, name: str) -> ExchangeDeclaration:
+        """Delete an exchange and its bindings. Raises ExchangeNotFound, UsageError (a default one)."""
+        found = self.exchange(name, f"{NOTHING_DELETED}, `warren exchange list` names those that there are")
+        if not name or name.startswith(RESERVED_PREFIX):
+            raise UsageError(f"exchange {name!r} is always there and cannot be deleted")
+        for binding in sorted(self._of_exchange.get(name, ())):
+            self._cut_binding(binding)
+        self._cut_exchange(found)
+        self.version += 1
+        return found
+
+    def bind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        *,
+        client: int = 0,
+    ) -> Binding:
+        """Bind a queue to an exchange, or find the same binding. `arguments` are for a headers exchange.
+
+        Raises QueueNotFound, ExchangeNotFound, ResourceLocked, UsageError.
+        """
+        binding = self._binding(queue, exchange, routing_key, arguments, client)
+        if binding not in self.bindings:
+            self._put_binding(binding)
+            self.version += 1
+        return binding
+
+    def unbind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        *,
+        client: int = 0,
+    ) -> bool:
+        """Remove a binding; False when there was none. Raises what `bind` raises."""
+        binding = self._binding(queue, exchange, routing_key, arguments, client)
+        if binding not in self.bindings:
+            return False
+        self._cut_binding(binding)
+        self.version += 1
+        return True
+
+    def drop_transient(self) -> list[QueueDeclaration]:
+        """Forget what does not outlive the node: transient and exclusive queues, transient exchanges, and their
+        bindings. Returns the queues.
+        """
+        queues = [item for item in self.queues.values() if not item.outlives_node]
+        exchanges = [item for item in self.exchanges.values() if not item.durable]
+        if not queues and not exchanges:
+            return []
+        for item in exchanges:
+            for binding in sorted(self._of_exchange.get(item.name, ())):
+                self._cut_binding(binding)
+            self._cut_exchange(item)
+        for queue in queues:
+            for binding in sorted(self._of_queue.get(queue.name, ())):
+                self._cut_binding(binding)
+            self._cut_queue(queue)
+        self.version += 1
+        return queues
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def _add_queue(
+        self,
+        name: str,
+        durable: bool,
+        worker: int,
+        *,
+        hidden: bool = False,
+        arguments: dict[str, Any] | None = None,
+        subscription_of: int = 0,
+        dead_letters_of: int = 0,
+        owner: int = 0,
+    ) -> QueueDeclaration:
+        if self.next_queue_id > 0xFFFF_FFFF:
+            raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
+        declaration = QueueDeclaration(
+            self.next_queue_id,
+            name,
+            durable,
+            worker,
+            hidden,
+            arguments or {},
+            subscription_of,
+            dead_letters_of,
+            owner,
+        )
+        self.next_queue_id += 1
+        self._put_queue(declaration)
+        self.version += 1
+        return declaration
+
+    def recover_queue(self, id: int, worker: int) -> QueueDeclaration:
+        """Declare a queue that was lost (workers/node/catalog_cut.py) under its id, which the caller sees to: durable,
+        without arguments. Raises LimitError.
+        """
+        self._check_worker(worker)
+        name = f"recovered-{id}"
+        while name in self.queues:
+            name += "-again"
+        queue = QueueDeclaration(id, name, True, worker)
+        self._put_queue(queue)
+        self.version += 1
+        return queue
+
+    def _remove_queue(self, queue: QueueDeclaration) -> None:
+        for binding in sorted(self._of_queue.get(queue.name, ())):
+            self._cut_binding(binding)
+        self._cut_queue(queue)
+        self.version += 1
+
+    # Each thing comes and goes here alone, so that what is looked up by it is always true.
+
+    def _put_queue(self, queue: QueueDeclaration) -> None:
+        self.queues[queue.name] = self.by_id[queue.id] = queue
+        self._workers.setdefault(queue.worker, {})[queue.id] = queue
+        if of := queue.subscription_of or queue.dead_letters_of:
+            self._members.setdefault(of, {})[queue.id] = queue
+        if queue.leased:
+            self.leased[queue.id] = queue
+        if self.steps is not None:
+            self.steps.append(Step(queue=queue))
+
+    def _cut_queue(self, queue: QueueDeclaration) -> None:
+        del self.queues[queue.name], self.by_id[queue.id]
+        _cut(self._workers, queue.worker, queue.id)
+        if of := queue.subscription_of or queue.dead_letters_of:
+            _cut(self._members, of, queue.id)
+        self.leased.pop(queue.id, None)
+        if self.steps is not None:
+            self.steps.append(Step(queue=queue, gone=True))
+
+    def _put_exchange(self, exchange: ExchangeDeclaration) -> None:
+        self.exchanges[exchange.name] = exchange
+        if self.steps is not None:
+            self.steps.append(Step(exchange=exchange))
+
+    def _cut_exchange(self, exchange: ExchangeDeclaration) -> None:
+        del self.exchanges[exchange.name]
+        if self.steps is not None:
+            self.steps.append(Step(exchange=exchange, gone=True))
+
+    def _put_binding(self, binding: Binding) -> None:
+        self.bindings.add(binding)
+        self._of_queue.setdefault(binding.queue, set()).add(binding)
+        self._of_exchange.setdefault(binding.exchange, set()).add(binding)
+        if self.steps is not None:
+            self.steps.append(Step(binding=binding))
+
+    def _cut_binding(self, binding: Binding) -> None:
+        self.bindings.remove(binding)
+        for index, key in ((self._of_queue, binding.queue), (self._of_exchange, binding.exchange)):
+            index[key].remove(binding)
+            if not index[key]:
+                del index[key]
+        if self.steps is not None:
+            self.steps.append(Step(binding=binding, gone=True))
+
+    def _counts(self, workers: Iterable[int]) -> dict[int, int]:
+        return {worker: len(self._workers.get(worker, _NONE)) for worker in workers}
+
+    def _place(self, name: str, workers_n: int, without: Collection[int], queues_n: int = 1) -> int:
+        """The worker for a queue of this name and those that belong to it (engine/catalog/placement.py)."""
+        able = [worker for worker in range(workers_n) if worker not in without] or range(workers_n)
+        worker = place(name, self._counts(able), queues_n)
+        self._check_worker(worker, queues_n)
+        return worker
+
+    def _check_worker(self, worker: int, queues_n: int = 1) -> None:
+        if self._counts([worker])[worker] + queues_n > QUEUES_PER_WORKER_MAX:
+            raise LimitError(
+                f"queue worker {worker} has {QUEUES_PER_WORKER_MAX} queues, which is the most: "
+                "delete some, or start the node with more workers (setting workers)"
+            )
+
+    def _binding(
+        self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any] | None, client: int
+    ) -> Binding:
+        self.check_owner(self.queue(queue), client)
+        found = self.exchange(exchange)
+        check_routing_key(routing_key)
+        if not exchange:
+            raise UsageError("the default exchange '' reaches every queue by its name, and takes no bindings")
+        if arguments and found.type != "headers":
+            raise UsageError(f"exchange {exchange!r} is {found.type}: only a headers exchange takes binding arguments")
+        return Binding(exchange, queue, routing_key, _conditions(arguments or {}))
+
+
+def _cut(index: dict[int, dict[int, QueueDeclaration]], key: int, id: int) -> None:
+    del index[key][id]
+    if not index[key]:
+        del index[key]
+
+
+def _conditions(arguments: dict[str, Any]) -> str:
+    """Binding arguments as canonical text. Raises UsageError for what cannot be compared with a header."""
+    if not arguments:
+        return ""
+    match = arguments.get("x-match", "all")
+    if match not in X_MATCH:
+        raise UsageError(f"binding argument x-match={match!r}: choose one of {', '.join(X_MATCH)}")
+    for key, value in arguments.items():
+        if not isinstance(key, str):
+            raise UsageError("binding arguments have str names")
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise UsageError(
+                f"binding argument {key!r} is {type(value).__name__}: give None (any value), bool, int, float or str"
+            )
+    try:
+        return msgspec.json.encode(arguments, order="sorted").decode()
+    except (msgspec.MsgspecError, OverflowError, UnicodeError) as error:
+        raise UsageError(f"binding arguments cannot be stored: {error}") from error
+
+
+def _describe(durable: bool, arguments: dict[str, Any]) -> str:
+    return ("durable" if durable else "transient") + (f" with {arguments}" if arguments else "")
+
+
+def _describe_exchange(exchange: ExchangeDeclaration) -> str:
+    alternate = f" with alternate {exchange.alternate!r}" if exchange.alternate is not None else ""
+    return f"{exchange.type}, {_describe(exchange.durable, {})}{alternate}"

@@ -1,0 +1,492 @@
+"""The data directory of a node: its layout, its lock, and who it is (`node.json`).
+
+    DIR                 flock of the supervisor on the directory itself. The kernel frees it, whoever dies how
+    DIR/lock            text for people: the pid of who held the lock last, and in which namespaces it is
+    DIR/node.json       format version, node id, epoch, settings
+    DIR/catalog.json    declarations (warren.engine.catalog.catalog)
+    DIR/launch.json     how the supervisor was started, for the one that takes over when it dies
+    DIR/control.sock    where the supervisor answers
+    DIR/log/            what the processes print
+    DIR/store/, DIR/queues/   messages (store server, queue workers)
+
+A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
+what only means something there, the keys of the semaphores; in a copy it is another one.
+
+Directories are 0700, files 0600. `node.json` is written last when a directory is made: without it there is no node,
+and a start goes on with making one. Only the holder of the lock writes the files named here. Crash point:
+`node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from warren.engine.catalog.catalog import FILE_NAME as CATALOG_NAME
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    CorruptRecord,
+    DirectoryInUse,
+    FormatVersionError,
+    NodeNotRunning,
+    PermissionRefused,
+    UsageError,
+)
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.formats import FORMAT_VERSION
+from warren.engine.saying import command
+from warren.ipc import names
+from warren.ipc.identity import Namespaces
+
+LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "control.sock", "log"
+#: a lock is let go of in an instant by who ends, or only looks whether it is held; on a busy machine such a look may
+#: last, and can be told from a supervisor
+LOCK_PROBE_S, LOOKED_AT_MAX_S = 0.03, 10.0
+#: what an interrupted making leaves behind; anything else in a directory without node.json is somebody else's
+_OURS = {
+    LOCK,
+    LAUNCH,
+    CONTROL_SOCKET,
+    LOG,
+    CATALOG_NAME,
+    NODE + atomic_file.NEW_SUFFIX,
+    CATALOG_NAME + atomic_file.NEW_SUFFIX,
+}
+_OURS |= {name + atomic_file.NEW_SUFFIX for name in (LAUNCH, CONTROL_SOCKET)}
+#: settings that stay as they are once files were written with them
+_FIXED = ("file_bytes",)
+#: settings that only grow, because what they bound is there already
+_GROWING = ("summary_rows",)
+
+
+class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of node.json. `semaphore_keys`: the System V semaphores of the current superblock (live clients, store
+    lock), made for the directory at `place` (device, inode): in a copy they are somebody else's.
+    """
+
+    format_version: int
+    node_id: int
+    node_epoch: int
+    settings: Settings
+    created: float
+    semaphore_keys: tuple[int, int] = (0, 0)
+    place: tuple[int, int] = (0, 0)
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Content of launch.json: options of `warren up` that a successor of a killed supervisor keeps."""
+
+    idle_exit: float | None = None
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+def _absolute(path: object) -> Path:
+    """The whole path of what a caller gave as a directory. Raises UsageError for what is no path."""
+    try:
+        given = os.fspath(path)  # type: ignore[call-overload]  # what is no path is what this is for
+    except TypeError as error:
+        raise UsageError(f"a data directory is given as a str or a pathlib.Path, not {type(path).__name__}") from error
+    if not isinstance(given, str):
+        raise UsageError("a data directory is given as a str or a pathlib.Path, not bytes: os.fsdecode makes a str")
+    if "\0" in given:
+        raise UsageError(f"{given!r} is no path of a data directory: it has a NUL character; remove it")
+    try:
+        os.fsencode(given)
+        return Path(os.path.abspath(os.path.expanduser(given)))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{given!r} is no path of a data directory: {error.reason}") from error
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{given!r} cannot be found from here: the current directory was removed; go to another one, or give the "
+            "whole path"
+        ) from error
+
+
+def open_directory(path: Path | str) -> int:
+    """A descriptor of a directory. While it is open, no other directory has its place. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _only_looked_at(descriptor: int) -> bool:
+    """True when nobody has a directory locked but for processes that look whether somebody has (`locked`)."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def place_of(descriptor: int) -> tuple[int, int]:
+    """Device and inode number of an open directory."""
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+class NodeDirectory:
+    """A data directory. Reading needs nothing; changing needs `lock()`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = _absolute(path)
+        self._lock: int | None = None
+
+    # -- layout -------------------------------------------------------------------------------------------------
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / CONTROL_SOCKET
+
+    @property
+    def log(self) -> Path:
+        return self.path / LOG
+
+    def log_file(self, role: str) -> Path:
+        """Where a role prints: supervisor, store, worker-<i>."""
+        return self.log / f"{role}.log"
+
+    def exists(self) -> bool:
+        """True when a node was made here."""
+        return (self.path / NODE).exists()
+
+    def check_made(self) -> None:
+        """Raises NodeNotRunning saying why this is no data directory, when none was made here."""
+        try:
+            os.stat(self.path / NODE)
+        except NotADirectoryError:
+            why = "it is a file, or a part of its path is one"
+        except FileNotFoundError:
+            why = f"it has no {NODE}" if self.path.exists() else "it is not there"
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot look at {self.path}") from error
+        else:
+            return
+        raise NodeNotRunning(
+            f"{self.path} is no data directory of Warren ({why}), and no node runs for it: give the path of one; "
+            "`warren up DIR` makes one, in a new or empty directory"
+        )
+
+    # -- lock ---------------------------------------------------------------------------------------------------
+
+    def check_new(self, changes: dict[str, Any]) -> None:
+        """Before `make`: can a node be made with these settings, if there is none? So that a refusal leaves nothing.
+        Raises UsageError.
+        """
+        if not self.exists():
+            changed_settings(Settings(), changes).checked()
+
+    def make(self) -> None:
+        """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory,
+        somebody's).
+        """
+        try:
+            with contextlib.suppress(FileExistsError):
+                atomic_file.make_directories(self.path)
+        except NotADirectoryError as error:
+            raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot make {self.path}") from error
+        try:
+            found = os.stat(self.path)
+        except NotADirectoryError as error:
+            raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot look at {self.path}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise UsageError(f"{self.path} is not a directory: give the path of one, or one that is not there yet")
+        me = os.geteuid()
+        if me not in (0, found.st_uid):
+            raise PermissionRefused(
+                f"{self.path} belongs to user {found.st_uid}, and this is user {me}: run as its owner"
+            )
+        try:
+            names = set(os.listdir(self.path))
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot read {self.path}") from error
+        if NODE not in names and not names <= _OURS:
+            strangers = ", ".join(sorted(names - _OURS)[:3])
+            raise UsageError(
+                f"{self.path} is not a data directory of Warren, and not empty ({strangers}): "
+                "choose a new or an empty directory"
+            )
+        if found.st_mode & 0o077:
+            try:
+                os.chmod(self.path, 0o700)
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot make {self.path} private") from error
+
+    def lock(self) -> None:
+        """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
+        holder's pid.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                descriptor = open_directory(self.path)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise UsageError(f"{self.path} is not there") from error
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot open {self.path}") from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if place_of(descriptor) == self._place_now():
+                    break
+            except OSError as error:
+                looked_at = _only_looked_at(descriptor)
+                os.close(descriptor)
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise atomic_file.explain(error, f"cannot lock {self.path}") from error
+                if time.monotonic() - began < (LOOKED_AT_MAX_S if looked_at else LOCK_PROBE_S):
+                    time.sleep(0.001)
+                    continue
+                raise DirectoryInUse(
+                    f"{self.path} is in use by {self._said_holder()}: "
+                    f"attach to its node, stop it with {command('stop', self.path)}, or choose another directory"
+                ) from error
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # it was replaced by another directory meanwhile
+        self._lock = descriptor
+        self._write_lock_text(descriptor)
+
+    def _write_lock_text(self, directory: int) -> None:
+        here = Namespaces.current()
+        said = f"{os.getpid()}\nPID namespace {here.pid}\nIPC namespace {here.ipc}\n"
+        said += f"time namespace {here.time}\n/dev/shm {here.shm}\n"
+        try:  # in place: who takes over a node on a full disk needs no space for it
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            text = os.open(LOCK, flags, 0o600, dir_fd=directory)
+            try:
+                atomic_file.write_all(text, said.encode(), 0)
+                os.ftruncate(text, len(said))
+            finally:
+                os.close(text)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.unlock()
+                raise atomic_file.explain(error, f"cannot write {self.path / LOCK}") from error
+
+    @property
+    def descriptor(self) -> int:
+        """Of the directory, while the lock is held: what is done with it never meets another directory of this path."""
+        if self._lock is None:
+            raise RuntimeError(f"{self.path} is not locked by this process")
+        return self._lock
+
+    def unlock(self) -> None:
+        """Let go of the lock. In a child of the holder this only closes the child's descriptor, if done before the
+        holder dies.
+        """
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def forget_lock(self) -> None:
+        """Right after a fork, in the child: close the descriptor, so that the lock ends with the supervisor."""
+        self.unlock()
+
+    def locked(self) -> bool:
+        """True while some process holds the lock (this one, too). Raises SystemLimit: it cannot be known now."""
+        try:
+            descriptor = open_directory(self.path)
+        except OSError as error:
+            if atomic_file.is_limit(error):
+                raise atomic_file.explain(error, f"cannot open {self.path}") from error
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def lock_holder(self) -> int:
+        """The pid in the lock file, 0 when it is not readable. It is for messages: only the lock itself is true."""
+        try:
+            return int(self._lock_text()[0])
+        except (IndexError, ValueError):
+            return 0
+
+    def holder_namespaces(self) -> Namespaces:
+        """Where the one is who took the lock last; 0 for what is not known."""
+        numbers = []
+        for line in self._lock_text()[1:5]:
+            number = line.rpartition(" ")[2]
+            numbers.append(int(number) if number.isdigit() else 0)
+        pid, ipc, clock, shm = [*numbers, 0, 0, 0, 0][:4]
+        return Namespaces(pid, ipc, clock, shm)
+
+    def _lock_text(self) -> list[str]:
+        try:
+            return (self.path / LOCK).read_text("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+
+    def _said_holder(self) -> str:
+        pid = self.lock_holder()
+        unlike = self.holder_namespaces().unlike(Namespaces.current())
+        where = f" in another {' and another '.join(unlike)}" if unlike else ""
+        return f"process {pid}{where}" if pid else "another process"
+
+    # -- place --------------------------------------------------------------------------------------------------
+
+    def _place_now(self) -> tuple[int, int]:
+        found = os.stat(self.path)
+        return found.st_dev, found.st_ino
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Device and inode of the directory that the path leads to now. Raises NodeNotRunning when there is none."""
+        try:
+            return self._place_now()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot look at {self.path}") from error
+
+    @property
+    def shared_id(self) -> int:
+        """The number that names the shared memory of the node of this directory. Raises as `read` does."""
+        return names.shared_id(self.read().node_id, self.place)
+
+    def own_semaphores(self, node: NodeFile) -> tuple[int, ...]:
+        """The keys in node.json, if they were drawn for this directory: those in a copy are of the original."""
+        return tuple(key for key in node.semaphore_keys if key) if node.place == self.place else ()
+
+    # -- node.json ----------------------------------------------------------------------------------------------
+
+    def read(self) -> NodeFile:
+        """What node.json says. Raises NodeNotRunning (no node was made here), FormatVersionError, CorruptRecord,
+        PermissionRefused.
+        """
+        path = self.path / NODE
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}") from error
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot read {path}") from error
+        try:
+            found = msgspec.json.decode(content, type=_Version).format_version
+            if found > FORMAT_VERSION:
+                raise FormatVersionError(
+                    f"{self.path} was written by a newer Warren "
+                    f"(format version {found}; this one knows {FORMAT_VERSION}): install that version"
+                )
+            return msgspec.json.decode(content, type=NodeFile)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            advice = f"no node starts without it: restore {NODE} from a backup of {self.path}"
+            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from error
+
+    def write(self, node: NodeFile) -> None:
+        """Replace node.json (holder of the lock)."""
+        atomic_file.replace(self.path / NODE, msgspec.json.format(msgspec.json.encode(node), indent=1) + b"\n")
+
+    def open_or_make(self, changes: dict[str, Any]) -> NodeFile:
+        """Under the lock: read the node, or make one with these settings; `changes` are settings asked for by name.
+
+        Changes of an existing node are not written: that is done with its next epoch.
+        Raises UsageError (unknown or impossible setting), FormatVersionError, CorruptRecord, DiskFull,
+        PermissionRefused.
+        """
+        try:
+            os.makedirs(self.log, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot make {self.log}") from error
+        if not self.exists():
+            settings = changed_settings(Settings(), changes).checked()
+            Catalog().save(self.path)
+            node = NodeFile(FORMAT_VERSION, secrets.randbelow((1 << 48) - 1) + 1, 0, settings, time.time())
+            self.write(node)
+            return node
+        node = self.read()
+        self._refuse_links(node)
+        settings = changed_settings(node.settings, changes).checked()
+        for name in _FIXED:
+            if getattr(settings, name) != getattr(node.settings, name):
+                raise UsageError(
+                    f"setting {name} of {self.path} is {getattr(node.settings, name)} and cannot be changed: "
+                    "make a new directory"
+                )
+        for name in _GROWING:
+            old, new = getattr(node.settings, name), getattr(settings, name)
+            if new < old:
+                raise UsageError(
+                    f"{self.path} was made for {name}={old} and cannot go down to {new}: "
+                    f"start it with at least {old}, or make a new directory"
+                )
+        return msgspec.structs.replace(node, settings=settings)
+
+    def _refuse_links(self, node: NodeFile) -> None:
+        """A copy made of hard links is no copy: both nodes would write the same files."""
+        if node.place == self.place:
+            return
+        found: Counter[tuple[int, int, int]] = Counter()
+        for folder, _folders, files in os.walk(self.path):
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    seen = os.lstat(os.path.join(folder, name))
+                    found[seen.st_dev, seen.st_ino, seen.st_nlink] += 1
+        if any(links > here for (_device, _inode, links), here in found.items()):
+            raise UsageError(
+                f"{self.path} was copied with hard links, so its files are those of another directory, too: make a "
+                "copy of their contents (cp -a), and start that"
+            )
+
+    # -- launch.json --------------------------------------------------------------------------------------------
+
+    def read_launch(self) -> Launch:
+        """How the last supervisor was started; the defaults when that is not known."""
+        try:
+            return msgspec.json.decode((self.path / LAUNCH).read_bytes(), type=Launch)
+        except (OSError, msgspec.MsgspecError):
+            return Launch()
+
+    def write_launch(self, launch: Launch) -> None:
+        """Remember how this supervisor was started. What is known already needs no space on the disk."""
+        if self.path.joinpath(LAUNCH).exists() and self.read_launch() == launch:
+            return
+        atomic_file.replace(self.path / LAUNCH, msgspec.json.encode(launch) + b"\n")
+
+
+def check_running(directory: Path, running: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Does a node that runs with the settings `running` have those that are asked for by name? Raises UsageError."""
+    wanted = changed_settings(Settings(), changes)
+    for name in changes:
+        value = getattr(wanted, name)
+        if name == "workers" and not value:
+            continue
+        if running[name] != value:
+            raise UsageError(
+                f"the node of {directory} runs with {name}={running[name]}, not {value}: "
+                f"stop it to change that ({command('stop', directory)}), or leave the setting out"
+            )
+
+
+def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
+    """Settings with some replaced; text is converted. Raises UsageError naming an unknown setting or a wrong value."""
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    converted: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in types:
+            raise UsageError(f"there is no setting {name!r}; the settings are {', '.join(types)}")
+        try:
+            converted[name] = msgspec.convert(value, type=types[name], strict=False)
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:
+            wanted = "a whole number" if types[name] is int else "a number"
+            raise UsageError(f"setting {name} must be {wanted}, not {value!r}") from error
+    return msgspec.structs.replace(settings, **converted)

@@ -1,0 +1,132 @@
+/* The append side of a segment file: image in shared memory, group commit on its own thread, horizons.
+ *
+ * One log = one directory of files with one writer process. Four users: persistent and transient message store,
+ * persistent and transient journal of a queue worker.
+ *
+ * The whole current file lies in a shared, prefaulted image (region: one header page of wr_image[], then images_n x
+ * file_bytes). The loop thread appends frames to it; readers of any process read the image directly; the committer
+ * thread writes sealed, 4 KiB-aligned parts of it to the file (O_DIRECT where the file system allows) and syncs.
+ * So the write buffer, cur_file_cache's payloads and the O_DIRECT staging buffer are one memory.
+ *
+ * Threads: every function is called by the loop thread, but wr_log_commit_run (the committer's whole life) and the
+ * `done` callback (called on the committer thread).
+ *
+ * Invariants
+ *   sealed_to <= append; both in the current file; everything below a posted batch's `to` never changes again.
+ *   A frame never crosses a file; a file is rolled before the frame that does not fit.
+ *   Roll: the rest of the old file is sealed with sync; an image is reused only when its file is wholly durable.
+ *   A file that was left ends with a padding frame with FRAME_LAST, or is full to its last byte. Behind it, and behind what was
+ *   sealed of the current file, lies whatever the blocks held before (a recycled file): readers go by frames, never by zeros.
+ *   A padding frame names how much of its file was synced when it was made (wr_frame_vouch): a hole that none behind it
+ *   vouches for is a torn batch, which was never confirmed; another one is damage.
+ *   A write that finds no space waits for it: batches are done in order, so nothing behind it is written or confirmed.
+ *   After another failed write, or a failed sync, `failed` holds the errno for ever: nothing later is confirmed (rule S7). So it is with ESTALE
+ *   when the file has no name any more or is shorter than file_bytes, because somebody removed or cut it while it is in use: looked at
+ *   after each write and sync, and once a second while there is nothing to write.
+ */
+#ifndef WR_LOG_H
+#define WR_LOG_H
+#include "kernel/frame.h"
+#include "ipc/core/view.h"
+#include <pthread.h>
+
+#define WR_LOG_BATCHES 16
+#define WR_LOG_HORIZONS 512
+
+/* What a batch confirms when it is done: the link's words rise to `sequence`. */
+typedef struct {
+    wr_view *view; /* for the wake; NULL: horizon of no use any more */
+    uint32_t server;
+    uint64_t sequence;
+} wr_horizon;
+
+typedef struct {
+    int fd;
+    uint32_t image;
+    uint64_t file;
+    uint64_t from, to; /* multiples of the page, `to` exclusive */
+    bool sync;         /* fdatasync wanted */
+    bool last;         /* last batch of the file: close fd afterwards */
+    uint64_t number;
+    uint64_t gate;     /* free for the owner (queue worker: store commands that must be durable first) */
+    uint32_t horizons_n;
+    wr_horizon horizons[WR_LOG_HORIZONS];
+    int error;         /* errno of the write or sync, 0 if fine */
+} wr_batch;
+
+typedef struct wr_log wr_log;
+typedef void (*wr_batch_done)(void *context, const wr_batch *batch);
+
+typedef struct {
+    uint64_t append;          /* next byte in the current file */
+    uint64_t sealed_to;
+    uint64_t file;            /* current file number */
+    uint64_t salt;
+    uint32_t image;           /* index of the current image */
+    bool has_file, has_next;
+    bool unsealed_sync;       /* some appended frame since the last seal wants sync */
+    bool busy;                /* a batch is posted or running */
+    bool no_memory;           /* the last wr_log_reserve found no memory for the image: it works again when there is some */
+    bool full;                /* no slot for another batch: there is one when the bell rings */
+    int failed;
+    int no_space;             /* errno of a write that finds no space (ENOSPC, EDQUOT) and is tried again, 0: none is */
+    uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
+} wr_log_state;
+
+/* `region`: wr_image header page + images, mapped; memory for the images may be missing until it is needed; `may_sync` false for transient logs (never fdatasync). `done` may be NULL.
+ * Returns NULL with errno. */
+wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint64_t file_bytes, bool may_sync,
+                   wr_batch_done done, void *context);
+void wr_log_free(wr_log *log); /* after wr_log_stop and the committer's return */
+
+/* Call `written` for each batch after its bytes were handed to the system and before the sync (on the committer thread, with
+ * batch.error 0): the owner may raise `written`, and of a batch without sync `head`. Before the committer runs. */
+void wr_log_on_written(wr_log *log, wr_batch_done written);
+
+/* The two system calls of the committer; tests put short writes and errors here. Before the committer runs. */
+typedef struct {
+    ssize_t (*pwrite)(void *io_context, int fd, const void *from, size_t n, off_t at);
+    int (*fdatasync)(void *io_context, int fd);
+} wr_log_io;
+void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
+/* Its files have no names and any size, so that none can be removed or cut while it is in use: fuzz targets use such. Before the committer runs. */
+void wr_log_set_nameless(wr_log *log);
+
+/* Have memory for a range of a shared region, which may have none yet. False: the machine has none. */
+bool wr_log_populate(uint8_t *from, uint64_t bytes);
+const wr_log_state *wr_log_look(const wr_log *log); /* for the loop thread; refreshes what the committer counts */
+
+/* Offer the next file: fd open for writing (O_DIRECT or not), already preallocated to file_bytes, its directory synced; what
+ * lies in it does not matter (a recycled file: no frame of it may validate with the new salt).
+ * The log owns the fd from now on. If there is no current file it becomes current at once, else at the next roll.
+ * `header` is its 4096-byte header page; it is written with the file's first batch. EBUSY: a next file is already there. */
+int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_t *header);
+
+/* Room for one frame of `bytes` in the current file, rolling when it does not fit. Returns the place and its *offset;
+ * NULL with errno EAGAIN when it must roll and no next file is offered or no image is free (*rolled tells whether a roll happened),
+ * or when there is no memory for the image (state.no_memory; try again),
+ * EMSGSIZE when it can never fit, or the log's failure. The space is taken only by wr_log_append. */
+uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled);
+void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync);
+/* Bytes that may be written from `append` on, after wr_log_reserve has given a place there: for more frames than the one. */
+uint64_t wr_log_room(const wr_log *log);
+
+/* Seal what was appended since the last seal (padding it to the page) and post it to the committer with what it confirms.
+ * Nothing to seal and no horizons: returns 0 and posts nothing. EAGAIN: the batch queue is full; ENOBUFS: too many horizons. */
+int wr_log_seal(wr_log *log, bool sync, uint64_t gate, const wr_horizon *horizons, uint32_t horizons_n);
+
+/* Wait until every posted batch is done (at most timeout_ns; ETIMEDOUT). Used before a client's region is detached, and at stop. */
+int wr_log_quiesce(wr_log *log, uint64_t timeout_ns);
+
+/* The committer thread's body: returns after wr_log_stop when the posted batches are done. Rings `bell` (the loop
+ * thread's own sleep word, may be NULL) after each batch. */
+void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell);
+void wr_log_stop(wr_log *log);
+
+/* Raise a link's words, never lower, and wake its client if that waits. written/synced/head select which. */
+void wr_horizon_publish(const wr_horizon *h, bool written, bool synced, bool head);
+
+/* Copy `bytes` from image of `file` at `offset`, safely against reuse: true when the bytes are the file's. Any process. */
+bool wr_image_read(const uint8_t *region, uint32_t images_n, uint64_t file_bytes, uint64_t file, uint64_t offset,
+                   void *to, uint64_t bytes);
+#endif

@@ -1,0 +1,196 @@
+"""What a queue may be declared with besides its name and durability: names, units, limits. Pure rules.
+
+    message_ttl             s     a message that was ready for so long is dropped, or dead-lettered (reason expired)
+    expires                 s     the queue is deleted when nobody used it for so long
+    max_length              –     ready messages at most
+    max_length_bytes        B     bytes of ready messages at most
+    overflow                –     what happens above the maximum: "drop-head" (default) or "reject-publish"
+    dead_letter_exchange    –     where messages go that are rejected, expired, dropped or delivered too often
+    dead_letter_routing_key –     and with which routing key; default: their own
+    max_priority            –     0 to 9: priorities above it count as it
+    delivery_limit          –     a message that is returned after more deliveries is dropped (reason delivery_limit)
+    single_active_consumer  –     one consumer at a time gets all messages, the oldest
+    exclusive               –     belongs to the client that declared it, and goes with it
+    auto_delete             –     deleted after its last consumer has gone
+    deduplication_window    s     a message id seen within this time is dropped
+
+Invariants
+  What is stored is `given()`: values that differ from the default, in one type each. So a declaration that says a
+  default aloud is the same as one that leaves it out.
+  Times are stored in seconds and used in milliseconds; they are at least one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from warren.engine.catalog.names import check_name, check_routing_key
+from warren.engine.errors import InvalidName, UsageError
+
+OVERFLOWS = ("drop-head", "reject-publish")
+PRIORITY_MAX = 9
+#: the longest time an argument may name: 100 years
+SECONDS_MAX = 100 * 366 * 86400
+COUNT_MAX = (1 << 62) - 1
+DELIVERY_LIMIT_MAX = 65535
+
+
+class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of one queue. `message_ttl`, `expires`, `deduplication_window` in seconds; None: not set."""
+
+    message_ttl: float | None = None
+    expires: float | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = "drop-head"
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int = 0
+    delivery_limit: int | None = None
+    single_active_consumer: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    deduplication_window: float | None = None
+
+    @classmethod
+    def of(cls, queue: str, arguments: Mapping[str, Any]) -> Self:
+        """The checked arguments of a queue. Raises UsageError that names the queue, the argument and what it takes."""
+        checked: dict[str, Any] = {}
+        for name, value in arguments.items():
+            check = _CHECKS.get(name)
+            if check is None:
+                raise UsageError(f"queue {queue!r}: unknown argument {name!r}: known are {', '.join(sorted(_CHECKS))}")
+            if value is None:
+                continue
+            try:
+                checked[name] = check(value)
+            except (UsageError, ValueError, TypeError) as error:
+                raise UsageError(f"queue {queue!r}: argument {name}={value!r}: {error}") from error
+        found = cls(**checked)
+        found._check_together(queue)
+        return found
+
+    def _check_together(self, queue: str) -> None:
+        if self.dead_letter_routing_key is not None and self.dead_letter_exchange is None:
+            raise UsageError(
+                f"queue {queue!r}: dead_letter_routing_key without dead_letter_exchange: "
+                "give the exchange too ('' is the default one, which routes to the queue of that name)"
+            )
+        if self.overflow != "drop-head" and self.max_length is None and self.max_length_bytes is None:
+            raise UsageError(
+                f"queue {queue!r}: overflow={self.overflow!r} without a maximum: give max_length or max_length_bytes"
+            )
+
+    def given(self) -> dict[str, Any]:
+        """What differs from the defaults, as it is stored and compared."""
+        return {
+            name: value for name in self.__struct_fields__ if (value := getattr(self, name)) != getattr(_PLAIN, name)
+        }
+
+    # -- in the units of the engine -----------------------------------------------------------------------------
+
+    @property
+    def message_ttl_ms(self) -> int:
+        """0: none."""
+        return _milliseconds(self.message_ttl)
+
+    @property
+    def deduplication_window_ms(self) -> int:
+        """0: none."""
+        return _milliseconds(self.deduplication_window)
+
+    @property
+    def rejects_publish(self) -> bool:
+        """True for overflow "reject-publish"."""
+        return self.overflow == "reject-publish"
+
+    @property
+    def dead_letters(self) -> bool:
+        """True when what dies in the queue goes on living in its companion."""
+        return self.dead_letter_exchange is not None
+
+
+_PLAIN = QueueArguments()
+
+
+def _milliseconds(seconds: float | None) -> int:
+    return 0 if seconds is None else max(1, round(seconds * 1000))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise UsageError("a number is wanted")
+    if isinstance(value, str):  # from the command line
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if not isinstance(value, (int, float)):
+        raise UsageError("a number is wanted")
+    return float(value)
+
+
+def _seconds(value: Any) -> float:
+    seconds = _number(value)
+    if not 0.001 <= seconds <= SECONDS_MAX:
+        raise UsageError(f"seconds are wanted, from 0.001 to {SECONDS_MAX}")
+    return seconds
+
+
+def _whole(low: int, high: int) -> Any:
+    def check(value: Any) -> int:
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise UsageError(f"a whole number from {low} to {high} is wanted")
+        return value
+
+    return check
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "1", "0"):
+        return value.lower() in ("true", "yes", "1")
+    if not isinstance(value, bool):
+        raise UsageError("True or False is wanted")
+    return value
+
+
+def _overflow(value: Any) -> str:
+    if value not in OVERFLOWS:
+        raise UsageError(f"choose one of {', '.join(OVERFLOWS)}")
+    return str(value)
+
+
+def _exchange(value: Any) -> str:
+    if value == "":
+        return ""
+    try:
+        return check_name(value, "exchange")
+    except InvalidName as error:
+        raise UsageError(str(error)) from error
+
+
+def _routing_key(value: Any) -> str:
+    check_routing_key(value)
+    return str(value)
+
+
+_CHECKS: dict[str, Any] = {
+    "message_ttl": _seconds,
+    "expires": _seconds,
+    "max_length": _whole(1, COUNT_MAX),
+    "max_length_bytes": _whole(1, COUNT_MAX),
+    "overflow": _overflow,
+    "dead_letter_exchange": _exchange,
+    "dead_letter_routing_key": _routing_key,
+    "max_priority": _whole(0, PRIORITY_MAX),
+    "delivery_limit": _whole(1, DELIVERY_LIMIT_MAX),
+    "single_active_consumer": _truth,
+    "exclusive": _truth,
+    "auto_delete": _truth,
+    "deduplication_window": _seconds,
+}

@@ -1,0 +1,1 @@
+"""The message store: bodies under ids, counted references, garbage collection, recovery."""

@@ -1,0 +1,64 @@
+/* Rule S12: is a message that is written again the one that a record without references holds? Its bytes are compared with the
+ * stored ones: in the image where the file has one, else read from the file. Invariants: store/store.h.
+ *
+ * A stored record is compared, not checked: damaged bytes are other bytes, and the message is appended afresh.
+ */
+#include "store/command.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void wr_store_close_file(wr_store *store, uint64_t file) {
+    for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++) {
+        if (store->open_files[i].file != file + 1) continue;
+        close(store->open_files[i].fd);
+        store->open_files[i].file = 0;
+    }
+}
+
+/* -1: it cannot be opened. */
+static int open_file(wr_store *store, uint64_t file) {
+    for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++)
+        if (store->open_files[i].file == file + 1) return store->open_files[i].fd;
+    if (store->folder < 0) return -1;
+    char name[32];
+    snprintf(name, sizeof name, "%llu.rdq", (unsigned long long)file);
+    int fd = openat(store->folder, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    uint32_t at = store->open_next++ % WR_STORE_OPEN_FILES;
+    if (store->open_files[at].file) close(store->open_files[at].fd);
+    store->open_files[at].file = file + 1;
+    store->open_files[at].fd = fd;
+    return fd;
+}
+
+/* The whole stored frame, NULL when it cannot be had. */
+static const uint8_t *stored_frame(wr_store *store, const wr_index_entry *entry) {
+    uint64_t file_bytes = store->server->super->file_bytes, total = entry->total_size;
+    if (total < WR_FRAME_BYTES_MIN || total > file_bytes || entry->offset > file_bytes - total) return NULL;
+    uint32_t image = atomic_load_explicit(&wr_store_file(store, entry->file)->image, memory_order_relaxed);
+    /* Images are changed by this thread alone (a roll), and a file that has none any more is wholly on disk. */
+    if (image) return store->images + WR_PAGE_BYTES + (image - 1) * file_bytes + entry->offset;
+    int fd = open_file(store, entry->file);
+    if (fd < 0) return NULL;
+    if (total > store->compare_size) {
+        uint8_t *bigger = realloc(store->compare, total);
+        if (!bigger) return NULL;
+        store->compare = bigger;
+        store->compare_size = total;
+    }
+    for (uint64_t got = 0; got < total;) {
+        ssize_t n = pread(fd, store->compare + got, total - got, (off_t)(entry->offset + got));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return NULL;
+        got += (uint64_t)n;
+    }
+    return store->compare;
+}
+
+bool wr_store_same_body(wr_store *store, const wr_index_entry *entry, const wr_store_message *m) {
+    if (entry->total_size != wr_frame_bytes(m->length) || entry->meta_length != m->meta_length) return false;
+    const uint8_t *frame = stored_frame(store, entry);
+    return frame && memcmp(frame + WR_FRAME_AT_ID, m->id, 16) == 0 &&
+           memcmp(frame + WR_FRAME_HEAD_BYTES, m->body, m->length) == 0;
+}

@@ -1,0 +1,789 @@
+"""How a store starts and stops: by the lists of its files; files without one are read, several at a time.
+
+    <folder>/<n>.rdq      segment files
+    <folder>/<n>.lst      what a file holds, without the bodies (LIST_… in engine/kernel/formats.py)
+    <folder>/<n>.free     spares (engine/kernel/segment.py)
+    <folder>/files        which of them there are (engine/queues/files.py), so that one is missed after a kill, too
+    <folder>/clean        the mark (JSON) of a stop in good order: files and next number; it goes before work begins
+    <folder>/quarantine/  what could not be served (engine/kernel/quarantine.py)
+
+A list is bound to its file by number and salt, and checksummed: one that is missing or wrong costs a scan of its file
+and nothing else. Files are applied in the order of their positions. A collected file stands for the files whose
+positions it covers; those that are still there are removed, unless it is damaged and they hold all that it holds.
+
+Damage never stops a start. What is lost is reported with its name, place and cost (Report.damaged and
+quarantine/report.jsonl); files that are not what their name says are moved to the quarantine. Only a newer format and
+the files of another node stop it: then nothing is touched.
+
+Order of a start: headers checked; mark read and removed, the directory synced; files set aside and removed; lists and
+scans applied; torn tail of the youngest file ended, everything that may only be in the page cache synced. Each step
+leaves a folder from which the same state is reached again, so a kill or stop anywhere, any number of times, changes
+nothing.
+Order of a stop: everything synced; the last lists written; the mark; the directory synced.
+Crash points: start_…
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import errno
+import mmap
+import os
+import queue
+import re
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from warren.engine import _core
+from warren.engine.errors import CorruptRecord, LimitError, StoreError
+from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER, LISTED_STORE
+from warren.engine.queues import files as queue_files
+from warren.engine.queues.files import Entry, FileList, Listed
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES
+
+SUFFIX = segment.STORE
+LIST_SUFFIX = segment.LIST
+CLEAN = "clean"
+FILES = "files"
+STAMP = "epoch"  #: the last start that used the folder (workers/node/absence.py)
+#: files of a store's folder beside its segments
+OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES, STAMP) for suffix in ("", atomic_file.NEW_SUFFIX))
+END_BYTES_MAX = 2 * PAGE_BYTES  #: by so much the end of a file may be cut when it is ended (segment.end_file)
+MARK_VERSION = 2
+PROGRESS_S = 1.0
+SAID_MAX = 20  #: damaged parts of one file that are said one by one
+Found = TypeVar("Found")
+#: of versions before the lists; a cache, so it may go
+_STALE = ("index.snapshot", "index.snapshot.new")
+
+
+class CleanMark(msgspec.Struct):
+    """Content of `clean`."""
+
+    version: int
+    node_id: int
+    owner: int
+    next_file: int
+    files: list[int]
+    crc: int = 0
+
+
+class CrashPoints(Protocol):
+    """What a recovery wants of the superblock."""
+
+    def crash_point(self, point: int) -> None: ...
+
+
+@dataclass
+class Report:
+    """How a start went."""
+
+    clean: bool = False
+    files: int = 0
+    scanned: int = 0  #: files that were read because they had no list
+    frames: int = 0
+    next_file: int = 0
+    dropped: int = 0  #: entries whose file is not there
+    torn_bytes: int = 0
+    lost: int = 0  #: messages that are known to be lost
+    unknown: int = 0  #: parts that are damaged or missing, of which nobody can say what they cost
+    damaged: list[str] = field(default_factory=list)  #: what was found damaged, for people
+    foreign: list[Path] = field(default_factory=list)
+    lists: list[_core.FileList] = field(default_factory=list)  #: of the files that were read: the caller writes them
+
+
+@dataclass
+class StoreFile:
+    """A file whose first page is in order."""
+
+    number: int
+    path: Path
+    salt: int
+    low: int
+    high: int
+    size: int
+
+    @property
+    def collected(self) -> bool:
+        return (self.low, self.high) != (self.number, self.number)
+
+
+@dataclass
+class Scanned:
+    """A file that was read."""
+
+    found: _core.FileList
+    reason: str  #: why the reading ended at found.used
+    unreadable: list[tuple[int, int]]  #: what the disk could not read, it counts as zeros
+    head: bytes  #: the bytes where the reading ended
+
+    @property
+    def whole(self) -> bool:
+        return self.reason in ("end", "zeros") and not self.found.damage and not self.unreadable
+
+
+# -- lists and the mark -----------------------------------------------------------------------------------------------
+
+
+def list_path(folder: Path, file: int) -> Path:
+    """Where the list of a file lies."""
+    return folder / f"{file}{LIST_SUFFIX}"
+
+
+def write_list(folder: Path, node_id: int, owner: int, file_list: _core.FileList) -> None:
+    """Write the list of a file, atomically, if the file is still there. Raises StoreError."""
+    data = folder / f"{file_list.file}{SUFFIX}"
+    path = list_path(folder, file_list.file)
+    if data.exists():
+        atomic_file.replace(path, file_list.encode(node_id, owner))
+        if not data.exists():  # a list without a file means that the file is lost
+            path.unlink(missing_ok=True)
+
+
+def read_list(folder: Path, node_id: int, owner: int, file: int, salt: int, file_bytes: int) -> _core.FileList | None:
+    """The list of a file; None: it has none that is good."""
+    try:
+        found = _core.decode_list(list_path(folder, file).read_bytes(), node_id, owner, file, salt, file_bytes)
+    except OSError:
+        return None
+    return None if isinstance(found, str) else found
+
+
+def list_alone(path: Path, node_id: int, owner: int, file: int) -> _core.FileList | None:
+    """A list by itself, whatever its file is: to say what was lost, or to mend it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < LIST_HEADER.size:
+        return None
+    found = _core.decode_list(data, node_id, owner, file, LIST_HEADER.unpack(data, "salt"), 1 << 40)
+    return None if isinstance(found, str) else found
+
+
+def same_items(one: _core.FileList, other: _core.FileList) -> bool:
+    """Do two lists of a file name the same records?"""
+    if (one.messages, one.controls, one.message_bytes) != (other.messages, other.controls, other.message_bytes):
+        return False
+    # As a rule they are the same byte for byte, but for the head; else the one may have been made in another way.
+    same = one.encode(0, 0)[LIST_HEADER.size :] == other.encode(0, 0)[LIST_HEADER.size :]
+    return same or one.items() == other.items()
+
+
+def save_clean(folder: Path, node_id: int, owner: int, next_file: int, files: Iterable[int]) -> None:
+    """Write the clean mark, last of all. Raises StoreError."""
+    mark = CleanMark(MARK_VERSION, node_id, owner, next_file, sorted(files))
+    mark.crc = _core.crc32c(msgspec.json.encode(mark))
+    atomic_file.replace(folder / CLEAN, msgspec.json.encode(mark))
+
+
+def read_clean(folder: Path, node_id: int, owner: int) -> CleanMark | None:
+    """The clean mark, if it is whole and of this store."""
+    try:
+        mark = msgspec.json.decode((folder / CLEAN).read_bytes(), type=CleanMark)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    crc, mark.crc = mark.crc, 0
+    if crc != _core.crc32c(msgspec.json.encode(mark)):
+        return None
+    return mark if (mark.version, mark.node_id, mark.owner) == (MARK_VERSION, node_id, owner) else None
+
+
+def _forget_clean(folder: Path) -> None:
+    """Remove the mark, durably: from here on the directory counts as in use."""
+    try:
+        os.unlink(folder / CLEAN)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise atomic_file.explain(error, f"cannot remove {folder / CLEAN}") from error
+    segment.sync_directory(folder)
+
+
+# -- reading files ----------------------------------------------------------------------------------------------------
+
+
+def _data_end(fd: int, size: int) -> int:
+    """Where the last bytes lie that are not a hole: behind it there is nothing to read."""
+    end = at = 0
+    try:
+        for _ in range(4096):
+            start = os.lseek(fd, at, os.SEEK_DATA)
+            end = at = os.lseek(fd, start, os.SEEK_HOLE)
+            if at >= size:
+                return size
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # no more data
+            return end
+    return size  # too many pieces, or a file system that does not tell
+
+
+def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]]]:
+    """Read a file into a buffer: bytes, and the parts that the disk could not read. Raises StoreError."""
+    unreadable: list[tuple[int, int]] = []
+    try:
+        fd = segment.again(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from error
+    try:
+        size = min(os.fstat(fd).st_size, len(buffer))
+        end = _data_end(fd, size)
+        got = 0
+        while got < end:
+            try:
+                n = os.preadv(fd, [buffer[got:end]], got)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise StoreError(f"cannot read {path}: {error.strerror}") from error
+                n = _read_page(fd, buffer, got, end, unreadable)
+            if n == 0:
+                break
+            got += n
+    finally:
+        os.close(fd)
+    return got, unreadable
+
+
+def _read_page(fd: int, buffer: memoryview, at: int, end: int, unreadable: list[tuple[int, int]]) -> int:
+    """Read up to the next page end; what the disk refuses is zeros, and noted."""
+    to = min((at // PAGE_BYTES + 1) * PAGE_BYTES, end)
+    try:
+        return segment.again(lambda: os.preadv(fd, [buffer[at:to]], at))
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    buffer[at:to] = bytes(to - at)
+    if unreadable and unreadable[-1][1] == at:
+        unreadable[-1] = (unreadable[-1][0], to)
+    else:
+        unreadable.append((at, to))
+    return to - at
+
+
+def scan_into(path: Path, number: int, salt: int, buffer: memoryview) -> Scanned:
+    """The list of a file by reading all of it into a buffer, for the most part without the GIL. Raises StoreError."""
+    length, unreadable = read_file(path, buffer)
+    found, reason = _core.scan_list(number, salt, buffer[:length])
+    return Scanned(found, reason, unreadable, bytes(buffer[found.used : min(found.used + 64, length)]))
+
+
+def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
+    """The list of a file by reading all of it, and why the reading ended. Raises StoreError."""
+    with segment.scan_memory(path) as memory, memoryview(memory) as view:
+        scanned = scan_into(path, file, salt, view)
+    return scanned.found, scanned.reason
+
+
+def key_of(number: int) -> queue_files.Key:
+    """A store's file in the list of files."""
+    return LISTED_STORE, 0, number
+
+
+def wanted(mark: CleanMark | None, listed: Listed) -> list[int]:
+    """Numbers of the files that must be there."""
+    noted = sorted(number for kind, _queue, number in listed.entries if kind == LISTED_STORE)
+    return list(dict.fromkeys([*(mark.files if mark is not None else ()), *noted]))
+
+
+def was_cut(file: StoreFile, listed: Listed) -> Entry | None:
+    """What the list of files says of a file that is shorter than it was made."""
+    entry = listed.entries.get(key_of(file.number))
+    return entry if entry is not None and file.size + END_BYTES_MAX < entry.end else None
+
+
+def never_used(
+    listing: segment.Listing, good: Iterable[StoreFile], mark: CleanMark | None, listed: Listed
+) -> int | None:
+    """The file that was being made when the node ended, if it is there without its header. Raises StoreError.
+
+    There is nothing in it, and nothing says that there ever was: no list, no clean mark, no file that was made later.
+    Was it used all the same, then the queues miss the bodies, and count them.
+    """
+    right = {file.number for file in good}
+    number, path = max((entry for entry in listing.files if entry[0] not in right), default=(-1, Path()))
+    if number < max((file.number for file in good if not file.collected), default=0):
+        return None
+    if number in listing.lists or (mark is not None and number in mark.files) or key_of(number) in listed.entries:
+        return None
+    return number if segment.never_begun(path) else None
+
+
+class Places:
+    """Where the messages of a file lie, by its list."""
+
+    def __init__(self, listed: _core.FileList) -> None:
+        self._messages = [item[:3] for item in listed.items() if item[5] == KIND_MESSAGE]
+        self._starts = [offset for _id, offset, _total in self._messages]
+
+    def within(self, start: int, end: int) -> list[bytes]:
+        """Ids of the messages that lie in a part of the file, if only partly."""
+        first = max(bisect.bisect_right(self._starts, start) - 1, 0)
+        last = bisect.bisect_left(self._starts, end)
+        return [id for id, offset, total in self._messages[first:last] if offset + total > start]
+
+
+class Readers(Generic[Found]):
+    """Files looked at by threads, as many at a time as there are processors, each with one buffer for all its files."""
+
+    def __init__(self, files: list[StoreFile], look: Callable[[StoreFile, memoryview], Found]) -> None:
+        self._look = look
+        self._pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(files))), thread_name_prefix="read")
+        self._paths = [file.path for file in files]
+        self._free: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
+        self._all: list[mmap.mmap] = []
+        self._found: dict[int, Future[Found]] = {file.number: self._pool.submit(self._read, file) for file in files}
+
+    def _read(self, file: StoreFile) -> Found:
+        try:
+            memory = self._free.get_nowait()
+        except queue.Empty:
+            memory = segment.scan_memory(*self._paths)
+            self._all.append(memory)
+        with memoryview(memory) as view:
+            found = self._look(file, view)
+        self._free.put(memory)
+        return found
+
+    def take(self, number: int) -> Found:
+        """What was found in a file; waits for it. Raises StoreError."""
+        return self._found.pop(number).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for memory in self._all:
+            memory.close()
+
+
+# -- start ------------------------------------------------------------------------------------------------------------
+
+
+class Recovery:
+    """One start of one store. `grow` makes a larger hash part of the index, `extent` gives it one more extent."""
+
+    def __init__(
+        self,
+        core: _core.StoreServer,
+        owner: int,
+        folder: Path,
+        node_id: int,
+        begin: Callable[[int, int], None],
+        grow: Callable[[], None],
+        extent: Callable[[], None],
+        superblock: CrashPoints,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.core = core
+        self.owner = owner
+        self.folder = folder
+        self.node_id = node_id
+        #: called once, makes the regions: messages to expect in the hash part of the index, extents in the dense one
+        self.begin = begin
+        self.grow = grow
+        self.extent = extent
+        self.superblock = superblock
+        self.say = say
+        self.report = Report()
+        self.files = FileList(folder / FILES, node_id, owner)
+        self._listed = Listed()
+        self._lists: dict[int, _core.FileList] = {}
+        self._scanned: dict[int, Scanned] = {}
+        self._mark: CleanMark | None = None
+        self._absent: list[int] = []  #: files that are set aside or missing
+        self._told = time.monotonic()
+
+    def run(self) -> Report:
+        """Fill the store. Raises FormatVersionError, LimitError, StoreError; damage is reported, not raised."""
+        listing = segment.list_files(self.folder, SUFFIX)
+        self.report.foreign = [path for path in listing.foreign if path.name not in OWN_NAMES | {*_STALE}]
+        good, bad, mended = self._check_headers(listing.files)
+        self._listed = self.files.load()
+        # Up to here nothing was changed.
+        self._mark = read_clean(self.folder, self.node_id, self.owner)
+        self.report.next_file = self._next_file(listing)
+        unused = never_used(listing, good, self._mark, self._listed)
+        _forget_clean(self.folder)
+        self._crash("START_MARK_GONE")
+        self._tidy(listing)
+        for path, page in mended:
+            said = f"{path} had a flipped bit in its first page"
+            try:
+                segment.rewrite_header(path, page)
+            except StoreError as error:  # its records are served all the same; the next start tries again
+                self.report.damaged.append(f"{said}, which cannot be mended: {error}")
+                continue
+            self.report.damaged.append(f"{said}: it was mended, nothing is lost")
+            quarantine.note(self.folder, quarantine.Entry(path.name, 0, len(page), "a flipped bit, mended", 0))
+        for number, path, reason in bad:
+            if number == unused:
+                path.unlink(missing_ok=True)
+                self.say(f"{path} never had its header, so it was never used: it is removed")
+            else:
+                self._set_aside(number, path, reason)
+        self._miss(listing)
+        files = self._supersede(sorted(good, key=lambda file: (file.low, file.number)))
+        self._read_lists(files)
+        unlisted = [file for file in files if file.number not in self._lists and file.number not in self._scanned]
+        scans = Readers(unlisted, lambda file, view: scan_into(file.path, file.number, file.salt, view))
+        try:
+            self.begin(0, self._extents())
+            self._apply_all(files, scans)
+        finally:
+            scans.close()
+        self._judge(files)
+        self._list_anew(files)
+        self.report.files = len(files)
+        self.report.clean = (
+            self._mark is not None and not self._scanned and self._mark.files == sorted(file.number for file in files)
+        )
+        self.core.note_lost(self.owner, self.report.lost)
+        self.report.dropped = self.core.finish(self.owner)
+        self._crash("START_APPLIED")
+        return self.report
+
+    def _crash(self, name: str) -> None:
+        self.superblock.crash_point(CONSTANTS[f"CRASH_{name}"])
+
+    def _progress(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_S:
+            self._told = now
+            self.say(text)
+
+    def _damage(self, path: Path, parts: list[tuple[int, int, str]], places: Places | None) -> None:
+        """Report damaged parts (from, to, reason) of a file that stays where it is."""
+        entries = []
+        for start, end, reason in parts:
+            messages = len(places.within(start, end)) if places is not None else None
+            entries.append(quarantine.Entry(path.name, start, end, reason, messages, end - start))
+            self.report.lost += messages or 0
+            cost = "" if messages is None else f"; {messages} messages are lost"
+            if len(entries) <= SAID_MAX:
+                self.report.damaged.append(
+                    f"{path} has damaged bytes {start} to {end} ({reason}){cost}: the rest is served"
+                )
+        if len(entries) > SAID_MAX:
+            place = self.folder / segment.QUARANTINE / quarantine.REPORT
+            self.report.damaged.append(f"{path} has {len(entries) - SAID_MAX} more damaged parts: see {place}")
+        if entries:
+            self._note(*entries)
+
+    def _note(self, *entries: quarantine.Entry) -> None:
+        self.report.unknown += sum(entry.messages is None for entry in entries)
+        quarantine.note(self.folder, *entries)
+
+    def _next_file(self, listing: segment.Listing) -> int:
+        """Numbers are never used twice, not even those of files that were set aside or half made."""
+        numbers = [number for number, _path in (*listing.files, *listing.spares)] + list(listing.lists)
+        names = [path.name for path in listing.unfinished]
+        with contextlib.suppress(OSError):
+            names += os.listdir(self.folder / segment.QUARANTINE)
+        numbers += [int(name.split(".")[0]) for name in names if re.match(r"[0-9]{1,18}\.", name, re.ASCII)]
+        found = max((number for number in numbers if number < 1 << 62), default=-1) + 1
+        return max(found, self._mark.next_file) if self._mark is not None else found
+
+    # -- what does not belong there -----------------------------------------------------------------------------
+
+    def _check_headers(
+        self, files: list[tuple[int, Path]]
+    ) -> tuple[list[StoreFile], list[tuple[int, Path, str]], list[tuple[Path, bytes]]]:
+        """Files whose first page is in order, the others with the reason, and pages in which one bit is wrong.
+
+        Raises FormatVersionError, StoreError.
+        """
+        good: list[StoreFile] = []
+        bad: list[tuple[int, Path, str]] = []
+        mended: list[tuple[Path, bytes]] = []
+        strangers = 0
+        for number, path in files:
+            place = {"kind": FILE_STORE, "node_id": self.node_id, "owner": self.owner, "file": number}
+            try:
+                page = segment.read_page(path)
+                header, right = segment.check_or_mend(path, page, **place)
+                if right is not None:
+                    mended.append((path, right))
+                size = min(path.stat().st_size, segment.FILE_BYTES_MAX)
+            except CorruptRecord as error:
+                strangers += error.expected.startswith("node_id")
+                bad.append((number, path, f"expected {error.expected} at byte {error.position}, found {error.found}"))
+            except StoreError as error:
+                if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EIO:
+                    raise
+                bad.append((number, path, "its first page cannot be read"))
+            else:
+                good.append(StoreFile(number, path, header.salt, header.position_low, header.position_high, size))
+        if strangers and not good:
+            raise StoreError(
+                f"the files in {self.folder} belong to another data directory ({bad[0][2]}): give each node its own"
+            )
+        return good, bad, mended
+
+    def _tidy(self, listing: segment.Listing) -> None:
+        """Remove what killed processes left half made."""
+        for path in [*listing.unfinished, *(self.folder / name for name in _STALE)]:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def _set_aside(self, number: int, path: Path, reason: str, costs: bool = True) -> None:
+        """A file that is not what its name says goes to the quarantine, and its list with it."""
+        self._absent.append(number)
+        beside = list_path(self.folder, number)
+        listed = list_alone(beside, self.node_id, self.owner, number)
+        messages = listed.messages if listed is not None else None
+        target = None
+        with contextlib.suppress(StoreError):  # said below
+            self.files.note(gone=[key_of(number)])
+            target = quarantine.move(self.folder, path, reason, messages)
+        where = f"it was moved to {target}" if target else "it cannot be moved to the quarantine, and stays"
+        cost = "" if messages is None else f"; it held {messages} messages"
+        self.report.damaged.append(f"{path} is not served: {reason}{cost}; {where}")
+        self.report.lost += messages or 0
+        self.report.unknown += costs and messages is None
+        if target is not None and beside.exists():
+            with contextlib.suppress(OSError):
+                beside.rename(target.with_name(target.name + LIST_SUFFIX))
+        self._crash("START_QUARANTINED")
+
+    def _miss(self, listing: segment.Listing) -> None:
+        """Files that should be there: a list goes before its file, and the mark names all of them."""
+        there = {number for number, _path in listing.files}
+        coming = {path.name for path in listing.unfinished}
+        for number, path in sorted(listing.lists.items()):
+            if number in there:
+                continue
+            listed = list_alone(path, self.node_id, self.owner, number)
+            # A collection that was killed between the names of its list and of its file lost nothing.
+            if listed is not None and f"{number}{SUFFIX}{segment.UNFINISHED}" not in coming:
+                self._missing(number, listed.messages)
+            path.unlink(missing_ok=True)
+        for number in wanted(self._mark, self._listed):
+            if number not in there and number not in listing.lists:
+                self._missing(number, None)
+        if self._listed.problem or (not self._listed.there and listing.files):
+            # of a directory that was made before there were lists, or it was removed
+            what = f"{self._listed.problem or 'there is no list of files'}; what is missing cannot be told"
+            self.report.damaged.append(f"{self.files.path}: {what}; it is made anew")
+            self._note(quarantine.Entry(FILES, 0, 0, what))
+
+    def _missing(self, number: int, messages: int | None) -> None:
+        self._absent.append(number)
+        name = f"{number}{SUFFIX}"
+        cost = "" if messages is None else f"; it held up to {messages} messages"
+        self.report.damaged.append(f"{self.folder / name} is missing{cost}")
+        self._note(quarantine.Entry(name, 0, 0, "the file is missing", messages))
+
+    # -- collected files ----------------------------------------------------------------------------------------
+
+    def _supersede(self, files: list[StoreFile]) -> list[StoreFile]:
+        """Without the files that a collected one stands for: they are removed. Or without the collected one, if it is
+        damaged and they hold all that it holds: then it is set aside.
+        """
+        kept = list(files)
+        for output in sorted((file for file in files if file.collected), key=lambda file: -file.number):
+            if output not in kept:
+                continue
+            sources = [
+                file
+                for file in kept
+                if file is not output
+                and output.low <= file.low
+                and file.high <= output.high
+                and file.number < output.number
+            ]
+            if not sources:
+                continue
+            damage = self._damage_of(output)
+            if damage is None:
+                self._remove(sources)
+                gone = sources
+            elif self._sources_suffice(output, sources):
+                why = "a collected file that is damaged; its sources are served"
+                self._set_aside(output.number, output.path, why, costs=False)
+                self._scanned.pop(output.number, None)
+                gone = [output]
+            else:  # it had taken their place; they may still hold what it lost
+                for file in sources:
+                    self._set_aside(file.number, file.path, f"collected into {output.path.name}, which is damaged")
+                if output.number not in self._scanned:
+                    self._damage(output.path, damage, None)
+                gone = sources
+            kept = [file for file in kept if file not in gone]
+        return kept
+
+    def _damage_of(self, output: StoreFile) -> list[tuple[int, int, str]] | None:
+        """What of a collected file is damaged; None: it is whole. It was synced whole before it got its name."""
+        with segment.scan_memory(output.path) as memory, memoryview(memory) as view:
+            scanned = scan_into(output.path, output.number, output.salt, view)
+        listed = read_list(self.folder, self.node_id, self.owner, output.number, output.salt, output.size)
+        if scanned.whole and (listed is None or same_items(listed, scanned.found)):
+            return None
+        if listed is None:
+            self._scanned[output.number] = scanned
+        return scanned.found.damage
+
+    def _sources_suffice(self, output: StoreFile, sources: list[StoreFile]) -> bool:
+        """Do the sources that are there hold all that the collected file should hold?"""
+        listed = read_list(self.folder, self.node_id, self.owner, output.number, output.salt, output.size)
+        wanted = listed if listed is not None else self._scanned[output.number].found
+        held: set[tuple[bytes, int]] = set()
+        for file in sources:
+            found = read_list(self.folder, self.node_id, self.owner, file.number, file.salt, file.size)
+            if found is None:
+                found, _reason = scan(file.path, file.number, file.salt)
+            held |= {(item[0], item[5]) for item in found.items()}
+        return all((item[0], item[5]) in held for item in wanted.items())
+
+    def _remove(self, files: list[StoreFile]) -> None:
+        """Superseded files go, each after its list."""
+        if not files:
+            return
+        self.files.note(gone=[key_of(file.number) for file in files])
+        try:
+            for file in files:
+                list_path(self.folder, file.number).unlink(missing_ok=True)
+            segment.sync_directory(self.folder)  # a list without its file would say that the file is missing
+            for file in files:
+                file.path.unlink(missing_ok=True)
+                self._crash("START_SUPERSEDED")
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot remove files of {self.folder} that were collected") from error
+        segment.sync_directory(self.folder)
+
+    # -- what the files say -------------------------------------------------------------------------------------
+
+    def _read_lists(self, files: list[StoreFile]) -> None:
+        for file in files:
+            found = read_list(self.folder, self.node_id, self.owner, file.number, file.salt, file.size)
+            if found is not None:
+                self._lists[file.number] = found
+                self._scanned.pop(file.number, None)
+
+    def _extents(self) -> int:
+        """Extents of the index that the lists will want: their messages, as far as they have consecutive ids."""
+        counted = sum(found.messages for found in self._lists.values() if found.messages >= 4 * found.runs)
+        extent = CONSTANTS["DENSE_EXTENT_BLOCKS"] * CONSTANTS["DENSE_BLOCK_ENTRIES"]
+        return counted * 9 // 8 // extent + 1 if counted else 0  # the next one is wanted before the last is full
+
+    def _apply_all(self, files: list[StoreFile], scans: Readers[Scanned]) -> None:
+        for done, file in enumerate(files):
+            found = self._lists.get(file.number)
+            if found is None:
+                if file.number not in self._scanned:
+                    self._scanned[file.number] = scans.take(file.number)
+                self._end_torn_batch(files, done, scans)
+                found = self._scanned[file.number].found
+            if done == len(files) // 2:
+                self._crash("START_HALF")
+            self._apply(file, found)
+            self.report.frames += found.messages + found.controls
+            self._progress(
+                f"{self.folder}: {done + 1} of {len(files)} files, {self.report.frames:,} records taken up so far"
+            )
+        self.report.scanned = len(self._scanned)
+
+    def _end_torn_batch(self, files: list[StoreFile], at: int, scans: Readers[Scanned]) -> None:
+        """Frames behind a hole in the youngest file do not count when no padding frame says that the hole was synced:
+        then the power failed while the pages of a batch were written in any order, and nothing from there on was
+        confirmed. In any other place a hole is damage.
+        """
+        file = files[at]
+        scanned = self._scanned[file.number]
+        hole = next((part for part in scanned.found.damage if part[0] >= scanned.found.vouched), None)
+        if hole is None or file.collected or scanned.unreadable:
+            return
+        if any(number > file.number for number in self._absent):
+            return  # what followed it cannot be asked; its own first page was synced before the file had its name
+        if self._mark is not None and file.number in self._mark.files:
+            return
+        for later in files[at + 1 :]:
+            found = self._lists.get(later.number)
+            if found is None:
+                if later.number not in self._scanned:
+                    self._scanned[later.number] = scans.take(later.number)
+                found = self._scanned[later.number].found
+            if not later.collected and (found.messages or found.controls):
+                return
+        with segment.scan_memory(file.path) as memory, memoryview(memory) as view:
+            read_file(file.path, view)
+            found, _reason = _core.scan_list(file.number, file.salt, view[: hole[0]])
+            self._scanned[file.number] = Scanned(found, hole[2], [], bytes(view[hole[0] : hole[0] + 64]))
+
+    def _apply(self, file: StoreFile, found: _core.FileList) -> None:
+        try:
+            self.core.add_file(self.owner, file.number, found.used, file.low, file.high)
+        except OSError as error:
+            raise LimitError(
+                f"{self.folder} has more files than the file summary has rows: raise the setting summary_rows"
+            ) from error
+        cursor, wants = self.core.apply_list(self.owner, found)
+        while wants is not None:
+            (self.extent if wants == "extent" else self.grow)()
+            cursor, wants = self.core.apply_list(self.owner, found, cursor)
+
+    def _judge(self, files: list[StoreFile]) -> None:
+        """Report damage, end the torn tail, and make durable what may only be in the page cache."""
+        youngest = -1
+        for file in files:
+            found = self._lists.get(file.number) or self._scanned[file.number].found
+            if not file.collected and (found.messages or found.controls):
+                youngest = max(youngest, file.number)
+        for file in files:
+            scanned = self._scanned.get(file.number)
+            if scanned is None:
+                continue
+            self._judge_file(file, scanned, youngest)
+            self._sync(file.path)
+            self.report.lists.append(scanned.found)
+
+    def _list_anew(self, files: list[StoreFile]) -> None:
+        """The list of files as they are now; as a rule nothing has changed."""
+        entries = {key_of(file.number): Entry(file.salt, file.path.stat().st_size) for file in files}
+        if not self._listed.there or self._listed.problem or entries != self._listed.entries:
+            try:
+                self.files.begin(entries, [self.folder])
+            except StoreError as error:  # it is tried again with the next file
+                self.say(f"a file that goes missing before the list of files is written is not missed: {error}")
+
+    def _judge_file(self, file: StoreFile, scanned: Scanned, youngest: int) -> None:
+        found = scanned.found
+        # Its list names what is there no more, if the file was cut off behind it.
+        listed = list_alone(list_path(self.folder, file.number), self.node_id, self.owner, file.number)
+        if listed is not None and listed.salt != file.salt:
+            listed = None
+        places = Places(listed) if listed is not None else None
+        parts = [(start, end, "the disk cannot read them") for start, end in scanned.unreadable] + found.damage
+        if listed is not None and listed.used > file.size:
+            parts.append((file.size, listed.used, "cut off"))
+        elif (made := was_cut(file, self._listed)) is not None:
+            parts.append((file.size, made.end, "cut off"))
+        elif scanned.reason in ("end", "zeros"):
+            pass
+        elif file.collected or file.number < youngest or (self._mark is not None and file.number in self._mark.files):
+            parts.append((found.used, file.size, scanned.reason))
+        else:
+            if _begins(scanned.head):
+                self.report.torn_bytes += file.size - found.used
+            segment.end_file(file.path, found.used, file.salt)
+            self._crash("START_TORN")
+        self._damage(file.path, parts, places)
+
+    def _sync(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot sync {path}", syncing=True) from error
+        finally:
+            os.close(fd)
+
+
+def _begins(head: bytes) -> bool:
+    """Do the bytes look like the beginning of a record? Else they are what a spare held before."""
+    return len(head) == 64 and head[FRAME.offset("version")] == FORMAT_VERSION and 0 < head[FRAME.offset("kind")] < 16

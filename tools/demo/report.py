@@ -1,0 +1,276 @@
+"""What the demo shows: progress while it runs, and at the end the result, the check and the figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from warren.tools.demo.chaos import Progress
+from warren.tools.demo.inputs import Input
+from warren.tools.demo.run import Outcome
+from warren.tools.demo.stream import Row
+
+PLAIN_EVERY_S = 5.0
+ROWS_SHOWN = 12
+PROBLEMS_SHOWN = 20
+
+
+class Bar:
+    """Progress bars on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Bars(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}", justify="right"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._since: dict[str, float] = {}
+
+    def stage(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(f"[dim]·[/] {text}", highlight=False)
+
+    def progress(self, progress: Progress) -> None:
+        """Move the bars."""
+        now = time.monotonic()
+        for name in ("publish", "receive", "stream"):
+            done = getattr(progress, {"publish": "published", "receive": "received", "stream": "streamed"}[name])
+            total = getattr(progress, f"{name}_total")
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=total, rate="")
+            if done:
+                since = self._since.setdefault(name, now)
+                if now > since and done < total:
+                    self._bars.update(self._tasks[name], rate=f"{done / (now - since):,.0f}/s")
+                self._bars.update(self._tasks[name], completed=min(done, total), total=total)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the bars within the block."""
+        with self._bars:
+            yield
+
+
+class Plain:
+    """Lines, for where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = 0.0
+
+    def stage(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def progress(self, progress: Progress) -> None:
+        """Print a line every few seconds."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + PLAIN_EVERY_S
+        self.stage(
+            f"published {progress.published:,} of {progress.publish_total:,}, "
+            f"received {progress.received:,} of {progress.receive_total:,}, "
+            f"streamed {progress.streamed:,} of {progress.stream_total:,}"
+        )
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Nothing to be shown or removed."""
+        yield
+
+
+class Silent:
+    """For --json."""
+
+    def stage(self, text: str) -> None:
+        """Say nothing."""
+
+    def progress(self, progress: Progress) -> None:
+        """Say nothing."""
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show nothing."""
+        yield
+
+
+def watcher(console: Console, json: bool) -> Bar | Plain | Silent:
+    """Return who shows the progress."""
+    if json:
+        return Silent()
+    return Bar(console) if console.is_terminal else Plain(console)
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 1) if seconds > 0 else 0.0
+
+
+def elided(outcome: Outcome) -> dict[str, int]:
+    """What never had to be done."""
+    status = outcome.status
+    return {
+        "manifests": outcome.direct.blocks,
+        "manifest_references": 2 * outcome.direct.blocks,
+        "store_writes_eliminated": sum(status[store]["eliminated"] for store in ("store", "store_transient")),
+        "queue_entries": sum(len(found) for found in outcome.direct.expected.values()),
+        "segment_files_seen": outcome.segment_files,
+    }
+
+
+def _elided_text(outcome: Outcome) -> str:
+    found = elided(outcome)
+    segments = found["segment_files_seen"]
+    return (
+        f"{found['manifests']:,} large bodies went to the store once for {found['manifest_references']:,} queue "
+        f"entries, and {found['store_writes_eliminated']:,} of them were acked before they reached the disk; of "
+        f"{found['queue_entries']:,} entries {'none' if not segments else f'some (in {segments} files)'} outlived "
+        "the journal into a segment"
+    )
+
+
+def as_json(outcome: Outcome, given: Input) -> dict[str, Any]:
+    """Return the report of --json."""
+    check = outcome.check
+    return {
+        "ok": check.ok,
+        "input": given.path,
+        "records": outcome.direct.records,
+        "groups": check.groups,
+        "problems": check.problems[:PROBLEMS_SHOWN],
+        "queues": [dataclasses.asdict(queue) for queue in check.queues],
+        "publish": {
+            "messages": outcome.published,
+            "bytes": outcome.published_bytes,
+            "seconds": round(outcome.publish_seconds, 3),
+            "messages_per_s": _rate(outcome.published, outcome.publish_seconds),
+        },
+        "receive": {
+            "messages": outcome.received,
+            "seconds": round(outcome.receive_seconds, 3),
+            "messages_per_s": _rate(outcome.received, outcome.receive_seconds),
+            "latency_ms": {name: round(value, 3) for name, value in outcome.latencies_ms.items()},
+        },
+        "stream": {
+            "messages": outcome.streamed,
+            "seconds": round(outcome.stream_seconds, 3),
+            "messages_per_s": _rate(outcome.streamed, outcome.stream_seconds),
+            "restarts": outcome.restarts,
+            "clients": outcome.spark_clients,
+        },
+        "elided": elided(outcome),
+        "killed": [dataclasses.asdict(killed) for killed in outcome.killed],
+        "seconds": round(outcome.seconds, 3),
+        "kept": str(outcome.kept) if outcome.kept else None,
+    }
+
+
+def show(console: Console, outcome: Outcome, given: Input) -> None:
+    """Print the result, the check and the figures."""
+    console.print(_result(outcome.rows, given))
+    console.print(_queues(outcome))
+    for problem in outcome.check.problems[:PROBLEMS_SHOWN]:
+        console.print(f"  {problem}", style="red", markup=False)
+    left = len(outcome.check.problems) - PROBLEMS_SHOWN
+    if left > 0:
+        console.print(f"  and {left} more", style="red")
+    console.print(_figures(outcome))
+    if outcome.kept:
+        console.print(f"Kept: node and results in {outcome.kept}", markup=False)
+    if outcome.check.ok:
+        console.print(
+            f"[bold green]The check passed[/]: all {outcome.check.groups} groups are equal to the direct "
+            "computation over the same file, and every message came exactly once into every queue."
+        )
+    else:
+        console.print("[bold red]The check FAILED.[/]")
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _result(rows: list[Row], given: Input) -> Table:
+    flights = given.is_flights
+    shown = sorted(rows, key=lambda row: (-row.messages, row.key))[:ROWS_SHOWN]
+    table = Table(
+        title=f"From the queue `report`: the {len(shown)} largest of {len(rows)} groups",
+        title_justify="left",
+    )
+    heads = (
+        ("carrier", "hour", "flights", "departures", "cancellations", "mean delay (min)", "95th percentile (min)")
+        if flights
+        else ("key", "", "messages", "with a value", "without", "mean", "95th percentile")
+    )
+    for index, head in enumerate(heads):
+        if flights or index != 1:
+            table.add_column(head, justify="left" if index == 0 else "right")
+    for row in shown:
+        cells = [row.key, "" if row.hour is None else str(row.hour), f"{row.messages:,}", f"{row.present:,}"]
+        cells += [f"{row.messages - row.present:,}", _number(row.value_mean), _number(row.value_p95)]
+        table.add_row(*(cell for index, cell in enumerate(cells) if flights or index != 1))
+    return table
+
+
+def _queues(outcome: Outcome) -> Table:
+    table = Table(title="Every message exactly once per queue", title_justify="left")
+    table.add_column("queue")
+    for head in ("published", "received", "missing", "doubled", "marked redelivered"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for queue in outcome.check.queues:
+        counts = (queue.expected, queue.received, queue.missing, queue.doubled + queue.foreign, queue.redelivered)
+        table.add_row(queue.name, *(f"{count:,}" for count in counts), "[green]ok[/]" if queue.ok else "[red]WRONG[/]")
+    records = outcome.direct.records
+    counted = sum(row.messages for row in outcome.rows)
+    marked = sum(row.redelivered for row in outcome.rows)
+    missing, doubled = max(records - counted, 0), max(counted - records, 0)
+    good = "[green]ok[/]" if counted == records else "[red]WRONG[/]"
+    table.add_row("spark", *(f"{count:,}" for count in (records, counted, missing, doubled, marked)), good)
+    return table
+
+
+def _figures(outcome: Outcome) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column()
+    publish, receive, stream = (
+        _rate(outcome.published, outcome.publish_seconds),
+        _rate(outcome.received, outcome.receive_seconds),
+        _rate(outcome.streamed, outcome.stream_seconds),
+    )
+    megabytes = outcome.published_bytes / 1e6
+    table.add_row(
+        "published",
+        f"{outcome.published:,} messages, {megabytes:,.0f} MB, synced, in {outcome.publish_seconds:.1f} s: "
+        f"{publish:,.0f}/s",
+    )
+    table.add_row("received, acked", f"{outcome.received:,} in {outcome.receive_seconds:.1f} s: {receive:,.0f}/s")
+    latencies = ", ".join(f"{name} {value:,.1f} ms" for name, value in outcome.latencies_ms.items())
+    table.add_row("publish → receive", f"{latencies} (under full load: the time in the queue)")
+    table.add_row("streamed", f"{outcome.streamed:,} in {outcome.stream_seconds:.1f} s: {stream:,.0f}/s")
+    executors = [name for name in outcome.spark_clients if "-executor-" in name]
+    table.add_row("Spark's clients", f"{len(executors)} executor workers attached, such as {', '.join(executors[:2])}")
+    table.add_row("elided", _elided_text(outcome))
+    if outcome.killed:
+        kills = ", ".join(f"{killed.what} {killed.index} ({killed.when})" for killed in outcome.killed)
+        table.add_row("killed on the way", kills)
+    if outcome.restarts:
+        table.add_row("stream restarts", f"{len(outcome.restarts)} from the checkpoint")
+    table.add_row("in all", f"{outcome.seconds:.1f} s")
+    return table

@@ -1,0 +1,1 @@
+"""A process as a client of a node."""

@@ -1,0 +1,1 @@
+"""What a program holds: node, queues, subscriptions, work queues, the store; blocking, and for asyncio."""

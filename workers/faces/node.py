@@ -1,0 +1,521 @@
+"""The public face of a node: what `warren.open` and `warren.attach` return."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+from warren.engine._core import Confirm, SessionLost
+from warren.engine.catalog import metadata
+from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration
+from warren.engine.catalog.names import check_name, check_routing_key
+from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    ClosedError,
+    NodeNotRunning,
+    QueueNotFound,
+    TimedOut,
+    Unroutable,
+    UsageError,
+)
+from warren.engine.queues.arguments import QueueArguments
+from warren.engine.saying import command
+from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
+from warren.workers.client.client import (
+    CALL_TIMEOUT_S,
+    Client,
+    Route,
+    checked_seconds,
+    checked_timeout,
+    level_of,
+)
+from warren.workers.faces.arguments import (
+    checked_client_name,
+    checked_count,
+    checked_exchange,
+    checked_mapping,
+    listed,
+)
+from warren.workers.faces.queues import Queue, time_left
+from warren.workers.faces.store import Store
+from warren.workers.faces.topics import topic
+from warren.workers.faces.work_queue import WorkQueue
+from warren.workers.process.launch import launch
+
+#: seconds without clients after which a node started by `open` ends
+IDLE_EXIT_S = 10.0
+START_TIMEOUT_S = 60.0
+ATTACH_TIMEOUT_S = 5.0
+#: between attempts of `open` to attach to a node that goes away
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 1.0
+
+
+class Node:
+    """A node that this process is attached to. A context manager; close() ends the attachment, not the node."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._queues: weakref.WeakValueDictionary[str, Queue] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Node {str(self.directory)!r}{', closed' if self.closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def directory(self) -> Path:
+        """The data directory."""
+        return self._client.directory.path
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._client.closed
+
+    @property
+    def client_name(self) -> str:
+        """The name of this client in `warren status`."""
+        return self._client.name
+
+    def close(self) -> None:
+        """Wait for what was submitted, then leave the node; 10 s at most, and up to 2 s more for threads inside.
+
+        Messages not acked are back in their queues, redelivered, when this returns; exclusive queues are gone.
+        """
+        self._client.close()
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
+        """Open a queue, declaring it when it is not there. Arguments: docs/operations.md.
+
+        Raises DeclarationMismatch when it exists with other properties, ResourceLocked when it is exclusive and belongs
+        to another client, InvalidName, UsageError (unknown or wrong argument). With create=False it is opened as it is,
+        and QueueNotFound is raised when it is not there.
+        """
+        check_name(name)
+        catalog = self._client.catalog()
+        declaration = catalog.queues.get(name)
+        if not create:
+            if declaration is None:
+                raise QueueNotFound(
+                    f"there is no queue {name!r}: {DECLARE} (`warren queue declare`, or node.queue in a program)"
+                )
+            catalog.check_owner(declaration, self._client.epoch)
+        elif declaration is None or not _is_declared(declaration, durable, arguments, self._client.epoch):
+            self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=arguments)
+            declaration = self._client.catalog().queue(name)
+        with self._lock:
+            found = self._queues.get(name)
+            if found is None:
+                found = self._queues[name] = Queue(self._client, declaration)
+        if found.durable != declaration.durable or not found._handle.usable:
+            found._renew()
+        return found
+
+    @overload
+    def work_queue(
+        self, name: str, maxsize: int = 0, *, serializer: None = None, durable: bool = True, **arguments: Any
+    ) -> WorkQueue[bytes]: ...
+    @overload
+    def work_queue(
+        self, name: str, maxsize: int = 0, *, serializer: object, durable: bool = True, **arguments: Any
+    ) -> WorkQueue[Any]: ...
+    def work_queue(
+        self, name: str, maxsize: int = 0, *, serializer: object = None, durable: bool = True, **arguments: Any
+    ) -> WorkQueue[Any]:
+        """A queue in the shape of queue.Queue (put, get, task_done, join, ...), declared as by queue().
+
+        `maxsize` items at most that nobody has got yet (0: any number); `serializer` packs items: 'pickle', 'json',
+        'msgpack', or an object with dumps and loads or encode and decode (None: items are bytes). What unpickles trusts
+        whoever may put.
+        """
+        most = checked_count(maxsize, "maxsize", -sys.maxsize)  # any below 1 is no limit, as in queue.Queue
+        if most > 0:
+            arguments |= {"max_length": most, "overflow": "reject-publish"}
+        return WorkQueue(self.queue(name, durable, **arguments), max(most, 0), serializer)
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
+        check_name(name)
+        self._client.declare("delete_queue", name=name)
+        self._client.router()
+
+    def declare_queues(
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
+    ) -> list[str]:
+        """Declare many queues in one change: all of them or, when one is refused, none. Returns the names of new ones.
+
+        Each is a name, or a mapping with `name` and what differs from the rest: `durable`, `arguments`. It costs one
+        request and one sync; `queue(name)` then opens any of them without asking. Raises what `queue` raises.
+        """
+        wanted = [_specification(item, bool(durable), arguments) for item in listed(queues, "queues")]
+        known = self._client.catalog().queues
+        epoch = self._client.epoch
+        missing = [
+            item
+            for item in wanted
+            if (found := known.get(item["name"])) is None
+            or not _is_declared(found, item["durable"], item["arguments"], epoch)
+        ]
+        if not missing:
+            return []
+        answer = self._client.declare("declare_queues", queues=missing)
+        self._client.router()
+        return list(answer["new"])
+
+    def delete_queues(self, names: Iterable[str]) -> None:
+        """Delete many queues in one change: all of them or, when one is refused, none. Raises what `delete_queue`
+        raises.
+        """
+        checked = [check_name(name) for name in listed(names, "names")]
+        if checked:
+            self._client.declare("delete_queues", names=checked)
+            self._client.router()
+
+    def queues(self) -> list[str]:
+        """Names of the queues that are declared."""
+        queues = list(self._client.catalog().queues.values())  # at once: another thread may follow the catalog
+        return sorted(item.name for item in queues if not item.hidden)
+
+    # -- exchanges ----------------------------------------------------------------------------------------------
+
+    def declare_exchange(
+        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> None:
+        """Declare an exchange (direct, fanout, topic or headers). What no binding of it matches goes to the exchange
+        `alternate`, if one is named and there. Raises DeclarationMismatch, InvalidName, UsageError.
+        """
+        if type not in EXCHANGE_TYPES:
+            raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
+        if alternate is not None:
+            checked_exchange(alternate)
+        found = self._client.catalog().exchanges.get(checked_exchange(name))
+        if found is None or (found.type, found.durable, found.alternate) != (type, durable, alternate):
+            if found is None:
+                check_name(name, "exchange")
+            self._client.control("declare_exchange", name=name, type=type, durable=bool(durable), alternate=alternate)
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange and its bindings. Raises ExchangeNotFound."""
+        self._client.control("delete_exchange", name=checked_exchange(name))
+
+    def bind(
+        self,
+        queue: str | Queue,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let messages of an exchange with this routing key go to the queue. Raises QueueNotFound, ExchangeNotFound,
+        ResourceLocked, UsageError.
+
+        `arguments` are for a headers exchange: what the headers of a message must have (None: whatever value), and
+        `x-match`: "all" (default), "any", "all-with-x", "any-with-x".
+        """
+        self._client.declare("bind", **_binding((queue, exchange, routing_key, arguments)))
+
+    def unbind(
+        self,
+        queue: str | Queue,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Remove the binding with this routing key and these arguments; False when there was none."""
+        answer = self._client.declare("unbind", **_binding((queue, exchange, routing_key, arguments)))
+        return bool(answer["removed"])
+
+    def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
+        """Bind in one change: all of it or, when one is refused, nothing. Returns how many bindings are new.
+
+        Each is (queue, exchange), (queue, exchange, routing key) or (queue, exchange, routing key, arguments).
+        """
+        wanted = [_binding(item) for item in listed(bindings, "bindings")]
+        return int(self._client.declare("bind_many", bindings=wanted)["new"]) if wanted else 0
+
+    def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
+        """Remove bindings in one change, given as for `bind_many`; returns how many there were."""
+        wanted = [_binding(item) for item in listed(bindings, "bindings")]
+        return int(self._client.declare("unbind_many", bindings=wanted)["removed"]) if wanted else 0
+
+    def publish(
+        self,
+        body: bytes | bytearray | memoryview,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        ttl: float | None = None,
+        delay: float | None = None,
+        message_id: str | bytes | None = None,
+        properties: Mapping[str, Any] | None = None,
+        persistent: bool = True,
+    ) -> Confirm | None:
+        """Publish a message to an exchange; it is stored once, however many queues it goes to.
+
+        Returns when it is as durable as asked for (default: 'synced' if any of its queues is durable); with
+        wait=False a Confirm. A message without a queue is dropped, or with `mandatory` refused with Unroutable, before
+        anything is sent. `priority` and what follows: see Queue.put. QueueFull: a queue refused it, the others have it.
+        """
+        client = self._client
+        find = client.mandatory_route if mandatory else client.route
+        options = metadata.options(priority, ttl, delay, message_id, persistent)
+        plain = headers is None and properties is None and message_id is None
+        while True:
+            route = find(exchange, routing_key, headers)
+            level = _level(durability, [route], persistent)
+            meta = route.meta if plain else metadata.encode(exchange, routing_key, headers, properties, message_id)
+            try:
+                return client.core.publish(route.core, body, level, meta, timeout, wait, options)
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
+            except QueueNotFound as error:
+                if mandatory:
+                    raise Unroutable(f"the queue was deleted just now, the message was dropped: {error}") from error
+                raise
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        priority: int | Sequence[int] = 0,
+        ttl: float | Sequence[float | None] | None = None,
+        delay: float | Sequence[float | None] | None = None,
+        message_id: Sequence[str | bytes | None] | None = None,
+        properties: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        persistent: bool | Sequence[bool] = True,
+    ) -> Confirm | None:
+        """Publish many messages in order; with `routing_keys` each has its own. One Confirm for all of them.
+
+        Other values: one for all, or a list or tuple with one for each. QueueFull: `refused` says which were refused.
+        """
+        client = self._client
+        many = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
+        count = len(many)
+        keys = [routing_key] * count if routing_keys is None else listed(routing_keys, "routing_keys")
+        if len(keys) != count:
+            raise UsageError(f"routing_keys: {len(keys)} for {count} bodies")
+        options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
+        kept = persistent if isinstance(persistent, bool) else metadata.any_kept(persistent)
+        each = metadata.each(headers, count, "headers")
+        same = routing_keys is None and (headers is None or isinstance(headers, Mapping))
+        plain = properties is None and message_id is None
+        rows = zip(
+            keys,
+            each,
+            metadata.each(properties, count, "properties"),
+            metadata.each(message_id, count, "message_id"),
+            strict=True,
+        )
+        others = None if same and plain else list(rows)
+        find = client.mandatory_route if mandatory else client.route
+        while True:
+            if same or exchange not in client.router().by_headers:
+                known = {key: find(exchange, key, each[0]) for key in _distinct(keys)} if many else {}
+                routes = [known[key] for key in (keys[:1] if same else keys)]
+            else:
+                routes = [find(exchange, key, own) for key, own in zip(keys, each, strict=True)]
+            level = _level(durability, set(routes), kept)
+            meta: Any
+            if others is None:
+                meta = routes[0].meta if routes and headers is None else metadata.encode(exchange, routing_key, headers)
+            else:
+                meta = [metadata.encode(exchange, *row) for row in others]
+            core = (routes[0].core if routes else []) if same else [route.core for route in routes]
+            try:
+                return client.core.publish_many(core, many, level, meta, timeout, wait, options)
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def store(self, transient: bool = False) -> Store:
+        """The message store itself."""
+        return Store(self._client, bool(transient))
+
+    def topic(self, name: str, queues: int = 4) -> Any:
+        """A topic (replayable log). Raises NotYet in this version."""
+        return topic(name)
+
+    def status(self) -> dict[str, Any]:
+        """What `warren status --json` tells (docs/operations.md). Raises TimedOut, NodeNotRunning, ClosedError."""
+        return self._client.control("status")
+
+    def ping(self) -> dict[str, Any]:
+        """Ask the supervisor for a sign of life: {pid, state}."""
+        return self._client.control("ping")
+
+
+def _name(queue: str | Queue) -> str:
+    return queue.name if isinstance(queue, Queue) else check_name(queue)
+
+
+def _specification(item: str | Mapping[str, Any], durable: bool, arguments: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        return {"name": check_name(item), "durable": durable, "arguments": arguments}
+    if unknown := item.keys() - {"name", "durable", "arguments"}:
+        raise UsageError(f"a queue has name, durable and arguments; there is no {min(map(str, unknown))!r}")
+    return {
+        "name": check_name(item.get("name")),
+        "durable": bool(item.get("durable", durable)),
+        "arguments": arguments | checked_mapping(item.get("arguments")),
+    }
+
+
+def _binding(item: object) -> dict[str, Any]:
+    if not isinstance(item, (list, tuple)) or not 2 <= len(item) <= 4:
+        raise UsageError(
+            f"a binding is (queue, exchange, routing key, arguments), the last two may be left out: {item!r}"
+        )
+    queue, exchange, *rest = item
+    return {
+        "queue": _name(queue),
+        "exchange": checked_exchange(exchange),
+        "routing_key": check_routing_key(rest[0]) if rest else "",
+        "arguments": checked_mapping(rest[1] if len(rest) > 1 else None),
+    }
+
+
+def _is_declared(declaration: QueueDeclaration, durable: bool, arguments: dict[str, Any], client: int) -> bool:
+    """True when declaring it again would change nothing. A queue with a lease is declared again all the same: that
+    counts as a use of it.
+    """
+    wanted = QueueArguments.of(declaration.name, arguments)
+    if wanted.expires is not None or wanted.auto_delete:
+        return False
+    return (declaration.durable, declaration.arguments, declaration.owner or client) == (
+        durable,
+        wanted.given(),
+        client,
+    )
+
+
+def _distinct(keys: Sequence[str]) -> set[str]:
+    try:
+        return set(keys)
+    except TypeError:  # one of them is no str
+        return {check_routing_key(key) for key in keys}
+
+
+def _level(durability: str | None, routes: Iterable[Route], persistent: bool) -> int:
+    known = list(routes)
+    durable = persistent and any(route.durable for route in known)
+    if not any(route.queues for route in known):
+        return level_of(durability, True, "nothing") if durability is not None else 0
+    what = "every queue that this goes to" if persistent else "a message that is not persistent"
+    return level_of(durability, durable, what)
+
+
+def attach(
+    directory: str | Path,
+    timeout: float = ATTACH_TIMEOUT_S,
+    *,
+    name: str | None = None,
+    call_timeout: float | None = CALL_TIMEOUT_S,
+) -> Node:
+    """Attach to the node that runs for a directory; `timeout` is for one that is just starting.
+
+    `call_timeout`: seconds that calls without a timeout of their own, and publishing ahead (wait=False), wait at most
+    for a node that does not answer or takes nothing (None: without end). docs/python.md says which calls those are.
+    `name` is for people (`warren status`). Raises NodeNotRunning, PermissionRefused, FormatVersionError, LimitError.
+    """
+    return Node(Client(directory, name, timeout, call_timeout=call_timeout))
+
+
+def open(
+    directory: str | Path,
+    *,
+    timeout: float = START_TIMEOUT_S,
+    name: str | None = None,
+    idle_exit: float | None = IDLE_EXIT_S,
+    call_timeout: float | None = CALL_TIMEOUT_S,
+    **settings: Any,
+) -> Node:
+    """Attach to the node of a directory, and start one if none runs. `name`, `call_timeout`: as for attach.
+
+    A node that was started so ends `idle_exit` seconds after its last client (None: never).
+    `settings` are settings of the node (docs/operations.md); a node that runs already must have the same. Raises what
+    refuses the start: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
+    """
+    target = NodeDirectory(directory)
+    checked_seconds(timeout, endless=False)
+    checked_seconds(idle_exit, what="idle_exit")
+    idle_exit = None if idle_exit == math.inf else idle_exit
+    checked_timeout(call_timeout)
+    checked_client_name(name)
+    if settings:
+        changed_settings(Settings(), settings)
+    deadline = time.monotonic() + timeout
+    left, pause, why = timeout, AGAIN_FIRST_S, ""
+    while True:
+        try:
+            try:
+                node = attach(target.path, left, name=name, call_timeout=call_timeout)
+            except NodeNotRunning:
+                left = max(deadline - time.monotonic(), 0.0)
+                launch(target.path, idle_exit=idle_exit, settings=settings, timeout=left)
+                left = max(deadline - time.monotonic(), 0.0)
+                node = attach(target.path, left, name=name, call_timeout=call_timeout)
+            try:
+                _check_settings(node, settings)
+            except ClosedError as error:
+                node.close()
+                raise NodeNotRunning(str(error)) from error
+            except BaseException:
+                node.close()
+                raise
+            return node
+        except NodeNotRunning as error:  # it is going away, or has ended for lack of clients
+            why = str(error)
+            left = deadline - time.monotonic()
+            if left <= pause:
+                raise TimedOut(_not_opened(target, timeout, why)) from error
+        except TimedOut as error:
+            if not why:
+                raise
+            raise TimedOut(f"{error} (before that: {why})") from error
+        time.sleep(pause)
+        left -= pause
+        pause = min(2 * pause, AGAIN_MAX_S)
+
+
+def _not_opened(directory: NodeDirectory, timeout: float, why: str) -> str:
+    return (
+        f"no node of {directory.path} could be attached to within {timeout:g} s: {why}; a node that does not end by "
+        f"itself is stopped with {command('stop', directory.path)}, and {directory.log} says what it does"
+    )
+
+
+def _check_settings(node: Node, settings: dict[str, Any]) -> None:
+    if not settings:
+        return
+    check_running(node.directory, node._client.control("settings")["settings"], settings)

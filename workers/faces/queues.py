@@ -1,0 +1,706 @@
+"""Queues as a client sees them: Queue, Message, Subscription. What a Confirm is, the core says.
+
+Hot paths (put, get, ack) are one call into the core each; this file checks what people give, and comes back with
+another attachment when the old one is over (SessionLost: nothing was submitted).
+
+Invariants
+  There is one Queue object for a name in a client, so a process is one consumer of a queue, however often it opens it.
+  A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and
+  ack() says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from warren.engine import _core
+from warren.engine._core import Confirm, SessionLost
+from warren.engine.catalog import metadata
+from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.catalog.names import check_name, check_routing_key
+from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
+from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
+from warren.workers.client.client import checked_seconds, level_of
+from warren.workers.faces.arguments import checked_count, checked_exchange, checked_mapping, listed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.workers.client.client import Client
+
+__all__ = ["Queue", "Message", "Confirm", "Subscription"]
+
+PREFETCH = 500
+_NOT_KEPT = "a message that is not persistent"  #: what would be transient, for an error
+#: rows asked of a worker at once when reading a range or browsing
+BROWSE_ROWS = 1000
+PATIENCE_S = 2.0  #: for bodies of one browse that cannot be read yet
+#: bytes of bodies in one Arrow batch, if not said otherwise
+BATCH_BYTES = 8 << 20
+UNLIMITED = (1 << 62) - 1
+_ROW_BYTES = DELIVERY.size
+_STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
+
+
+class Message(_core.Delivery):
+    """One message in hand: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`; to be acked."""
+
+    __slots__ = ()
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that it was published to; '' is the default exchange."""
+        return metadata.decode(self.meta).exchange if self.meta is not None else ""
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key that it was published with."""
+        return metadata.decode(self.meta).routing_key if self.meta is not None else str(self.queue.name)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that it was published with; empty when there were none."""
+        return (metadata.decode(self.meta).headers or {}) if self.meta is not None else {}
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties that it was published with (content_type, correlation_id, message_id, …); those that were
+        given.
+        """
+        return (metadata.decode(self.meta).properties or {}) if self.meta is not None else {}
+
+    @property
+    def content_type(self) -> str | None:
+        """Property content_type."""
+        return self.properties.get("content_type")
+
+    @property
+    def correlation_id(self) -> str | bytes | None:
+        """Property correlation_id."""
+        return self.properties.get("correlation_id")
+
+    @property
+    def reply_to(self) -> str | None:
+        """Property reply_to."""
+        return self.properties.get("reply_to")
+
+    @property
+    def timestamp(self) -> float | None:
+        """Property timestamp, seconds since 1970."""
+        return self.properties.get("timestamp")
+
+    @property
+    def app_id(self) -> str | None:
+        """Property app_id."""
+        return self.properties.get("app_id")
+
+    @property
+    def type(self) -> str | None:
+        """Property type."""
+        return self.properties.get("type")
+
+    def reject(self) -> None:
+        """Drop it, or (queue with a dead_letter_exchange) dead-letter it: nack(requeue=False)."""
+        self.nack(requeue=False)
+
+    def __repr__(self) -> str:
+        again = ", redelivered" if self.redelivered else ""
+        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {len(self.body)} bytes{again}>"
+
+
+class Queue:
+    """A queue of the node. Made by `node.queue(name)`; safe for threads."""
+
+    _messages: type[Message] = Message  #: what its messages are made of
+
+    def __init__(self, client: Client, declaration: QueueDeclaration) -> None:
+        self.name = declaration.name
+        self.durable = declaration.durable
+        self._what = f"queue {declaration.name!r}"  #: what would be transient, for an error
+        self._client = client
+        self._consuming = 0
+        self._begun = 0
+        self._lock = threading.Lock()
+        self._declaration = declaration
+        self._handle = client.handle(declaration, self, self._messages)
+        _queues.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
+
+    def _renew(self) -> _core.QueueHandle:
+        """A handle of the attachment in use, of the queue that has the name now.
+
+        Raises QueueNotFound when the queue was deleted, ResourceLocked when it is another client's now, ClosedError.
+        """
+        catalog = self._client.catalog()
+        declaration = catalog.queues.get(self.name)
+        if declaration is None:
+            raise QueueNotFound(f"queue {self.name!r} was deleted: declare it again")
+        client = self._client.epoch
+        if declaration.owner not in (0, client) and declaration.lasting_id == self._declaration.lasting_id:
+            raise QueueNotFound(
+                f"queue {self.name!r} was exclusive to an attachment of this client that has ended: declare it again"
+            )
+        catalog.check_owner(declaration, client)
+        self._declaration = declaration
+        self.durable = declaration.durable
+        self._handle = self._client.handle(declaration, self, self._messages)
+        return self._handle
+
+    @property
+    def _server(self) -> int:
+        return SERVER_WORKER_FIRST + self._declaration.worker
+
+    def _ask(self, op: str, timeout: float | None = 30.0) -> dict[str, Any]:
+        """Ask the worker about the queue that has the name now. Raises QueueNotFound."""
+        while True:
+            if not self._handle.usable:
+                self._renew()
+            try:
+                return self._client.ask_queue(self._declaration, op, timeout=timeout)
+            except QueueNotFound:  # deleted, perhaps declared anew since
+                if self._handle.usable:
+                    raise
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        ttl: float | None = None,
+        delay: float | None = None,
+        message_id: str | bytes | None = None,
+        properties: Mapping[str, Any] | None = None,
+        persistent: bool = True,
+    ) -> Confirm | None:
+        """Publish one message. Returns when it is as durable as asked for; with wait=False a Confirm, at once.
+
+        `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage, the default
+        of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the
+        confirm the message may still be stored. Without it wait=True waits without end, and wait=False at most the
+        node's call_timeout for room; what ends so (TimedOut, DiskFull, PeerLost) has stored nothing.
+
+        `priority` 0 to 9 (queue argument max_priority); `ttl`: s after which it expires, counted from the end of the
+        delay; `delay`: s before which nobody gets it; `message_id`: dropped when a message with this id was seen within
+        the queue's deduplication_window (Confirm.duplicate); `properties`: content_type, correlation_id, reply_to, …;
+        `persistent=False`: it is kept in memory only, also by a durable queue.
+        Raises QueueFull, MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        """
+        durable = self.durable and persistent
+        level = level_of(durability, durable, self._what if persistent else _NOT_KEPT)
+        options = metadata.options(priority, ttl, delay, message_id, persistent)
+        meta = None
+        if headers is not None or properties is not None or message_id is not None:
+            meta = metadata.encode("", self.name, headers, properties, message_id)
+        while True:
+            try:
+                if options is None:
+                    return self._handle.put(body, level, meta, timeout, wait)
+                return self._handle.put(body, level, meta, timeout, wait, options)
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
+                self._renew()
+            except QueueFull as error:
+                raise self._full(error) from None
+
+    def put_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        *,
+        priority: int | Sequence[int] = 0,
+        ttl: float | Sequence[float | None] | None = None,
+        delay: float | Sequence[float | None] | None = None,
+        message_id: Sequence[str | bytes | None] | None = None,
+        properties: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        persistent: bool | Sequence[bool] = True,
+    ) -> Confirm | None:
+        """Publish many messages in order. Returns when all are as durable as asked for.
+
+        With wait=False one Confirm for all. `headers` and the other values as for `put`: one for all, or a list or
+        tuple with one for each. A body that is too large or of a wrong type refuses the whole call before anything is
+        sent. QueueFull: `refused` says which were refused (by number, from 0); the others are stored.
+        """
+        if not isinstance(bodies, (list, tuple)):
+            bodies = listed(bodies, "bodies")
+        kept = persistent if isinstance(persistent, bool) else metadata.any_kept(persistent)
+        level = level_of(durability, self.durable and kept, self._what if kept else _NOT_KEPT)
+        count = len(bodies)
+        options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
+        meta: bytes | list[bytes | None] | None = None
+        if properties is None and message_id is None and (headers is None or isinstance(headers, Mapping)):
+            if headers is not None:
+                meta = metadata.encode("", self.name, headers)
+        else:
+            columns = zip(
+                metadata.each(headers, count, "headers"),
+                metadata.each(properties, count, "properties"),
+                metadata.each(message_id, count, "message_id"),
+                strict=True,
+            )
+            meta = [None if row == (None, None, None) else metadata.encode("", self.name, *row) for row in columns]
+        while True:
+            try:
+                return self._handle.put_many(bodies, level, meta, timeout, wait, options)
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
+                self._renew()
+            except QueueFull as error:
+                raise self._full(error) from None
+
+    def _full(self, error: QueueFull) -> QueueFull:
+        """The same error, with the name and the limits of this queue."""
+        limits = ", ".join(
+            f"{name}={self._declaration.arguments[name]}"
+            for name in ("max_length", "max_length_bytes")
+            if name in self._declaration.arguments
+        )
+        told = QueueFull(f"queue {self.name!r} ({limits}): {error}")
+        told.refused = error.refused
+        return told
+
+    # -- consuming ----------------------------------------------------------------------------------------------
+
+    def get(self, timeout: float | None = None, ahead: bool = True) -> Message:
+        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end);
+        QueueNotFound (also when deleted meanwhile), ClosedError, PeerLost, NodeNotRunning (every process of the node is
+        dead, also without a timeout), LimitError (too many unacked), CorruptRecord (its body is damaged: it is counted
+        as lost, and the next call goes on behind it).
+
+        QueueEmpty is the worker's word: it has looked, and lives. When it has not, because it stands still or is being
+        restarted, TimedOut or PeerLost is raised at the end of the timeout, but not before the worker had a quarter of
+        a second. A timeout of 0 waits for no message to come, only for the worker's answer, at most call_timeout.
+
+        A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
+        costs a round trip, and what an earlier get has ahead returns first.
+        """
+        # `ahead` may be given by position because Python calls functions with keyword-only parameters slowly.
+        try:
+            message = self._handle.get(timeout, ahead)
+        except SessionLost as lost:
+            message = self._get_again(time_left(lost, timeout), ahead)
+        if message is None:
+            raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
+        return message  # type: ignore[return-value]  # the class given to the handle
+
+    def _get_again(self, left: float | None, ahead: bool) -> _core.Delivery | None:
+        """Get with a handle of the attachment in use."""
+        while True:
+            self._renew()
+            try:
+                return self._handle.get(left, ahead)
+            except SessionLost as lost:
+                left = time_left(lost, left)
+
+    def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
+        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`
+        (0: as for get). Raises what get raises.
+
+        `ahead`: as for get; with ahead=False nothing but what is in the list has left the queue.
+        """
+        while True:
+            try:
+                return self._handle.get_many(max, timeout, ahead)  # type: ignore[return-value]
+            except SessionLost as lost:
+                timeout = time_left(lost, timeout)
+                self._renew()
+
+    def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
+        """Iterate over messages, at most `prefetch` unacked at a time; ends when none came for `timeout` seconds.
+        Raises what get raises.
+
+        While `prefetch` messages are unacked none comes, however many are ready: then it ends at its timeout as with an
+        empty queue (without one it waits for ever). Ack as you go, or give a larger prefetch.
+        When the iterator is left, what was delivered and not handed out returns to the queue.
+        """
+        return self._consume(prefetch, timeout)
+
+    def _consume(self, prefetch: int, timeout: float | None) -> Iterator[Message]:
+        with self._lock:
+            self._consuming += 1
+        silent = False
+        try:
+            handle = self._handle
+            begun = False
+            left = timeout
+            while True:
+                try:
+                    if not begun:
+                        self._begun = handle.begin(prefetch)
+                        begun = True
+                    message = handle.get(left)
+                except SessionLost as lost:
+                    left = time_left(lost, left)
+                    handle, begun = self._renew(), False
+                    continue
+                if message is None:
+                    return
+                yield message  # type: ignore[misc]
+                left = timeout
+        except (TimedOut, PeerLost):
+            silent = True  # the worker: it is not waited for once more
+            raise
+        finally:
+            with self._lock:
+                self._consuming -= 1
+                last = None if self._consuming else self._begun
+            if last is not None:  # another thread may begin now: then it goes on, with what lies here
+                self._give_back_later(last) if silent else self._release(last)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Leave off using it: what was delivered ahead and not handed out returns. It can be used again."""
+        self.release()
+
+    def release(self) -> None:
+        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew. It is
+        there when this returns. Raises TimedOut, PeerLost when the worker does not answer for 10 s. When every process
+        of the node is dead it returns at once: the next node puts it there.
+
+        Threads that get or consume at that moment go on, and so does the order: what lies ready for them stays here.
+        """
+        self._release(None)
+
+    def _release(self, begun: int | None) -> None:
+        if self._handle.usable:
+            try:
+                if self._client.deserted():
+                    self._leave_to_next(begun)
+                else:
+                    self._handle.release(begun)
+            except SessionLost:
+                return  # the servers return it
+            except NodeNotRunning:  # all of them died meanwhile
+                self._leave_to_next(begun)
+
+    def _give_back_later(self, begun: int) -> None:
+        """Nothing more is asked for; what lies here returns when the worker answers again."""
+        if self._handle.usable and begun == self._begun:
+            with contextlib.suppress(SessionLost):
+                if self._client.deserted():
+                    self._leave_to_next(begun)
+                else:
+                    self._handle.stop()
+                    self._client._look_after(self._handle.queue)
+
+    def _leave_to_next(self, begun: int | None) -> None:
+        """Submit what gives back what lies here, and wait for nobody: the next node does it before all else."""
+        if begun is None or begun == self._begun:
+            with contextlib.suppress(SessionLost):
+                self._handle.stop()
+                self._handle.give_back()
+
+    def ack(self, messages: Sequence[Message]) -> None:
+        """Ack many messages of this queue in as few commands as possible."""
+        self._handle.settle_many(messages, True, False)
+
+    def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
+        """Nack many messages of this queue: back to their places, or dropped."""
+        self._handle.settle_many(messages, False, bool(requeue))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the queue; they may be a few milliseconds old.
+
+        Messages now: `ready`, `unacked`, and `bytes` of both (bodies and headers); numbers since the worker started:
+        `published`, `delivered`, `acked`, `requeued`; `consumers` that get messages now; `base`, `next`: the lowest
+        sequence in the queue, and the next one to be given out. Messages that lie ready at a client count as unacked.
+        Raises QueueNotFound, TimedOut, PeerLost.
+        """
+        while True:
+            attachment = self._client.attachment()
+            if self._handle.perhaps_gone:
+                self._client.router()
+            if not self._handle.usable:
+                self._renew()
+            row = attachment.statistics_of(self._server, self._declaration.id)
+            if row is not None:
+                return {name: QUEUE_STATS.unpack(row, name) for name in _STATISTICS}
+            answer = self._ask("stats")
+            return {name: int(answer.get(name, 0)) for name in _STATISTICS}
+
+    def depth(self) -> int:
+        """Messages that are ready."""
+        return self.stats()["ready"]
+
+    def __len__(self) -> int:
+        return self.depth()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def browse(self, max: int = 100) -> list[Message]:
+        """The first `max` ready messages, without taking them. They cannot be acked."""
+        return list(self._browse(checked_count(max, "max", 0)))
+
+    def _browse(self, max: int) -> Iterator[Message]:
+        if not self._handle.usable:
+            self._renew()
+        left, at = max, 0
+        while left > 0:
+            found, at = _browse(self._client, self, self._declaration, at, min(left, BROWSE_ROWS), ready_only=True)
+            if not found and at < 0:
+                return
+            for message in found:
+                if message is not None:
+                    left -= 1
+                    yield message
+            if at < 0:
+                return
+
+    def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them."""
+        from warren.workers.faces.arrow import Batches
+
+        most, bytes_most = checked_count(max, "max", 0), checked_count(max_bytes, "max_bytes")
+        if not self._handle.usable:
+            self._renew()
+        batches = Batches(self._client, self, self._declaration, ready_only=True)
+        return batches.read(0, UNLIMITED, rows_max=most, bytes_max=bytes_most)
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def purge(self, timeout: float | None = 30.0) -> int:
+        """Drop the messages that are ready; returns how many. Unacked ones stay with whoever holds them."""
+        checked_seconds(timeout)
+        return int(self._ask("purge", timeout)["count"])
+
+    def delete(self) -> None:
+        """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
+        self._client.declare("delete_queue", name=self.name)
+        self._client.router()
+
+    def subscription(self, name: str) -> Subscription:
+        """A subscription (durable numbered claims) of this queue; made when it is not there yet."""
+        check_name(name, "subscription")
+        if not self._handle.usable:
+            self._renew()
+        declared = self._client.catalog().subscription(self.name, name)
+        if declared is None:
+            answer = self._client.declare("subscription", queue=self.name, name=name)
+            declared = msgspec.convert(answer["queue"], QueueDeclaration)
+        return Subscription(self._client, self, name, declared)
+
+    def bind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> None:
+        """Let messages of an exchange with this routing key (pattern) come here; `arguments`: see Node.bind.
+
+        Raises ExchangeNotFound, UsageError.
+        """
+        self._client.declare("bind", **self._binding(exchange, routing_key, arguments))
+
+    def unbind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> bool:
+        """Remove the binding with this routing key and these arguments; False when there was none."""
+        return bool(self._client.declare("unbind", **self._binding(exchange, routing_key, arguments))["removed"])
+
+    def _binding(self, exchange: str, routing_key: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {
+            "queue": self.name,
+            "exchange": checked_exchange(exchange),
+            "routing_key": check_routing_key(routing_key),
+            "arguments": checked_mapping(arguments),
+        }
+
+
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """Threads of the parent that held a lock, or consumed, do not exist in a child of fork."""
+    for queue in list(_queues):
+        queue._lock = threading.Lock()
+        queue._consuming = 0
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class Subscription:
+    """Durable numbered claims on messages of a queue: what is claimed stays readable by number until it is acked.
+
+    Nobody owns a subscription: a reader that died is followed by another, which begins at `range()[0]`.
+    """
+
+    def __init__(self, client: Client, queue: Queue, name: str, declaration: QueueDeclaration) -> None:
+        self.name = name
+        self.queue = queue
+        self._client = client
+        self._claims = _Claims(queue, declaration)
+        #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
+        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.lasting_id}"
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name!r} of {self.queue.name!r}>"
+
+    def _ask(self, op: str, fields: Callable[[QueueDeclaration], dict[str, Any]]) -> dict[str, Any]:
+        return self._client.ask_queue(self._claims.declaration, op, fields)
+
+    def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
+        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then. It does not
+        wait for messages: when none is ready, start and end are the same.
+
+        Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        """
+        most = {
+            "max_messages": min(checked_count(max_messages, "max_messages"), UNLIMITED),
+            "max_bytes": min(checked_count(max_bytes, "max_bytes"), UNLIMITED),
+        }
+        answer = self._ask("claim", lambda claims: _both(claims) | most)
+        return int(answer["start"]), int(answer["end"])
+
+    def range(self) -> tuple[int, int]:
+        """[lowest claim not acked, end of the claims)."""
+        answer = self._ask("ranges", lambda claims: {"queue": claims.id})
+        return int(answer["base"]), int(answer["next"])
+
+    def ready(self) -> int:
+        """Messages of the queue that nobody has claimed or taken yet."""
+        return self.queue.depth()
+
+    def read(self, start: int, end: int) -> list[Message]:
+        """The claimed messages [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
+        read: list[Message] = []
+        at = start
+        while 0 <= at < end:
+            count = min(end - at, BROWSE_ROWS)
+            found, at = _browse(self._client, self._claims, self._claims.declaration, at, count, ready_only=False)
+            read += [message for message in found if message is not None and message.delivery_tag < end]
+        return read
+
+    def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
+        """The same as an Arrow batch (faces/arrow.py) of about `max_bytes` of bodies, at least one message."""
+        from warren.workers.faces.arrow import Batches
+
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
+        most = checked_count(max_bytes, "max_bytes")
+        batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)
+        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=most), None) or batches.empty()
+
+    def ack(self, upto: int) -> int:
+        """Done with every claim below `upto`; returns how many that were."""
+        below = min(checked_count(upto, "upto", 0), UNLIMITED)
+        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": below})["count"])
+
+    def release(self) -> int:
+        """A reader begins anew: returns the lowest claim not acked. Claims keep their numbers and their order."""
+        return self.range()[0]
+
+    def delete(self) -> int:
+        """Return all claims that are not acked to the end of the queue (redelivered), and forget the subscription."""
+        count = int(self._ask("release", _both)["count"])
+        self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
+        return count
+
+
+def _both(claims: QueueDeclaration) -> dict[str, Any]:
+    """The hidden queue of a subscription and the queue that it claims from, for the worker."""
+    return {"queue": claims.subscription_of, "subscription_queue": claims.id}
+
+
+class _Claims:
+    """The hidden queue of a subscription, as the owner of messages that are read from it."""
+
+    def __init__(self, queue: Queue, declaration: QueueDeclaration) -> None:
+        self.name = queue.name
+        self.declaration = declaration
+
+
+class Patience:
+    """For stored bodies that cannot be read yet, as in the first moments of a node with moved queues. It ends after
+    PATIENCE_S in all, so that damaged messages do not add up."""
+
+    def __init__(self) -> None:
+        self._left, self._pause = PATIENCE_S, 0.001
+
+    def again(self) -> bool:
+        """Wait a moment; false: no more."""
+        if self._left <= 0:
+            return False
+        time.sleep(self._pause)
+        self._left -= self._pause
+        self._pause = min(2 * self._pause, 0.05)
+        return True
+
+
+def _browse(
+    client: Client, owner: Queue | _Claims, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
+) -> tuple[list[Message | None], int]:
+    """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
+    more = {"start": start, "count": count, "ready_only": ready_only}
+    patience = Patience()
+    while True:
+        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
+        rows, following = answer["rows"], int(answer["next"])
+        if not rows:
+            return [], -1
+        try:
+            handle = client.handle(client.current(queue), owner, Message)
+            found = handle_deliveries(client, handle, rows)
+            if None in found and any(message is None for message in found):
+                # A file moved into the segments between the answer and the reading: those rows have another place now.
+                for number, message in enumerate(found):
+                    if message is None:
+                        found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
+        except SessionLost:
+            continue
+        return found, following if following > start else -1
+
+
+def handle_deliveries(client: Client, handle: _core.QueueHandle, rows: bytes) -> list[Message | None]:
+    """Messages of the rows of a browse answer; None for one that is not where the row says."""
+    return client.core.deliveries(handle, rows)  # type: ignore[return-value]
+
+
+def _read_again(
+    client: Client,
+    owner: Queue | _Claims,
+    queue: QueueDeclaration,
+    rows: bytes,
+    number: int,
+    ready_only: bool,
+    patience: Patience,
+) -> Message | None:
+    """One message of an older answer, asked for anew; None when it is gone, or stays unreadable."""
+    row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
+    sequence = DELIVERY.unpack(row, "sequence")
+    more = {"start": sequence, "count": 1, "ready_only": ready_only}
+    while True:
+        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
+        fresh = answer["rows"][:_ROW_BYTES]
+        if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
+            return None
+        message = handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
+        if message is not None or not patience.again():
+            return message
+
+
+def time_left(lost: SessionLost, timeout: float | None) -> float | None:
+    """What is left of the timeout of a call that has to be made again, with another attachment or another handle. Only
+    what was 0 is 0: that means to wait for the worker's answer.
+    """
+    deadline = getattr(lost, "deadline", None)
+    return timeout if not timeout or deadline is None else max(1e-6, deadline - time.monotonic())

@@ -1,0 +1,71 @@
+"""The message store itself, for programs that want it without queues: bodies under 16-byte ids, counted references.
+
+A write of an id that is there already adds a reference; a remove takes one away; the body goes with the last. The first
+body of an id wins while anything holds it. A write whose remove overtakes it is eliminated and never reaches the disk.
+What is called for each message is C (`engine/binding/store_type.c`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.engine._core import SessionLost, StoreFace
+from warren.ipc import mailbox, names
+from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
+from warren.workers.client.client import level_of
+
+if TYPE_CHECKING:
+    from warren.workers.client.client import Client
+
+
+class Store(StoreFace):
+    """The persistent or the transient message store of the node. Made by `node.store()`; safe for threads."""
+
+    _client: Client
+
+    def __repr__(self) -> str:
+        return f"<Store, {'transient' if self.transient else 'persistent'}>"
+
+    @property
+    def _server(self) -> int:
+        return SERVER_STORE_TRANSIENT if self.transient else SERVER_STORE_PERSISTENT
+
+    def barrier(self, durability: str = "none", timeout: float | None = None) -> None:
+        """Return when everything that this client did before is applied (and as durable as asked for)."""
+        level = level_of(durability, True, "this store")
+        while True:
+            try:
+                return self._client.core.barrier(self._server, level, timeout)
+            except SessionLost:
+                continue
+
+    def terminate(self, timeout: float | None = None) -> None:
+        """Return when everything that this client did before is applied and, in the persistent store, durable."""
+        self.barrier("none" if self.transient else "synced", timeout)
+
+    def delete_and_terminate(self, timeout: float | None = None) -> int:
+        """Make an end with what is under way: writes that the store has not taken when it hears of this are dropped.
+
+        Returns when all that was submitted before is done with; from then on the store can be used again. What was
+        dropped was not stored: its Confirms raise ClosedError. Returns how many commands were dropped, all or in part.
+        A write that only adds a reference to a message that is there is done, and so are removes.
+        """
+        while True:
+            attachment = self._client.attachment()
+            try:
+                since, until = attachment.core.store_dying(self._server)
+            except SessionLost:
+                continue
+            mailbox.post(
+                names.mailbox(attachment.superblock.shared_id, "store"),
+                "client_dying",
+                mailbox.PRIORITY_CLIENT,
+                slot=attachment.slot.slot,
+                generation=attachment.slot.generation,
+                store=self._server,
+                until=until,
+            )  # if it is lost, or late, nothing is dropped
+            try:
+                return attachment.core.store_terminate(self._server, since, timeout)
+            except SessionLost:
+                continue

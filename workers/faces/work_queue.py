@@ -1,0 +1,321 @@
+"""A queue of the node in the shape of queue.Queue: for programs that are written for that, across processes.
+
+    tasks = node.work_queue("tasks", maxsize=1000, serializer="pickle")
+    tasks.put({"page": 1})                          # durable when it returns
+    item = tasks.get(timeout=5)
+    tasks.task_done()                               # done with it: only now is it gone
+    tasks.join()                                    # until nothing is left, whoever works on it
+
+What differs from queue.Queue
+  An item that was got and is not done (its process died, or closed the queue) comes back to whoever gets next.
+  task_done() is for the oldest item that the calling thread got and that is not done; a thread that has none is done
+  with the oldest of any thread of this process. So a thread that gets one item at a time names its own.
+  maxsize counts items that nobody has got yet, as in queue.Queue; it belongs to the declaration (max_length with
+  reject-publish), so every process has the same. join() and the sizes count what all processes put.
+
+Invariants
+  An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
+  An item that the serializer cannot read never stands before the next one, and is not lost: it goes to the dead letters
+  or, in a queue without them, stays in `_unread` until the caller settles it or close() gives it back. What is no fault
+  of the item (an interrupt, no memory) gives it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+
+from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
+from warren.workers.client.client import checked_seconds
+from warren.workers.faces.queues import Message, Queue
+
+T = TypeVar("T")
+
+#: how often a full queue, and one that is joined, is looked at: first and at most
+PAUSE_FIRST_S = 0.0005
+PAUSE_MOST_S = 0.02
+
+
+@runtime_checkable
+class Dumps(Protocol):
+    """A serializer like the modules pickle and json."""
+
+    def dumps(self, item: Any, /) -> Any: ...
+    def loads(self, data: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A serializer like the modules msgspec.msgpack and msgspec.json."""
+
+    def encode(self, item: Any, /) -> bytes: ...
+    def decode(self, data: bytes, /) -> Any: ...
+
+
+def _codec(serializer: object) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """What packs and unpacks items. Raises UsageError for a serializer that cannot."""
+    if serializer is None:
+        return _as_is, _as_is
+    found: Any = serializer
+    if isinstance(serializer, str):
+        if serializer == "pickle":
+            import pickle as found
+        elif serializer == "json":
+            import json as found
+        elif serializer == "msgpack":
+            from msgspec import msgpack as found
+    if isinstance(found, Encodes):
+        return found.encode, found.decode
+    if not isinstance(found, Dumps):
+        raise UsageError(
+            f"serializer must be 'pickle', 'json', 'msgpack', None (items are bytes), or have dumps and loads or "
+            f"encode and decode; not {serializer!r}"
+        )
+    dumps = found.dumps
+
+    def pack(item: Any) -> bytes:
+        data = dumps(item)
+        if isinstance(data, str):
+            return data.encode()
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise UsageError(f"dumps gave {type(data).__name__}, not str or bytes")
+        return bytes(data)
+
+    return pack, found.loads
+
+
+def _as_is(item: bytes) -> bytes:
+    return item
+
+
+def _name_of(serializer: object) -> str:
+    if isinstance(serializer, str):
+        return repr(serializer)
+    return str(getattr(serializer, "__name__", type(serializer).__name__))
+
+
+class WorkQueue(Generic[T]):
+    """queue.Queue over a queue of the node. Made by `node.work_queue`; safe for threads and fork. A context manager."""
+
+    def __init__(self, queue: Queue, maxsize: int = 0, serializer: object = None) -> None:
+        self.queue = queue
+        self.maxsize = maxsize
+        self._pack, self._unpack = _codec(serializer)
+        self._serializer = _name_of(serializer)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._undone: deque[tuple[int, Message]] = deque()
+        self._unread: list[Message] = []
+
+    def __repr__(self) -> str:
+        return f"<WorkQueue {self.queue.name!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- putting ------------------------------------------------------------------------------------------------
+
+    def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item; it is stored (a durable queue: on stable storage) when this returns.
+
+        With a maxsize it waits for a place, at most `timeout` seconds (also while publishers are blocked by an alarm);
+        then it waits until the item is stored: with a timeout, the node's call_timeout at most. Raises warren.QueueFull
+        (a queue.Full) when there was no place, UsageError (also for an item that the serializer cannot write),
+        MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item may be stored).
+        """
+        deadline = _deadline(block, timeout)
+        try:
+            body = self._pack(item)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"queue {self.queue.name!r}: the serializer {self._serializer} cannot write this item of type "
+                f"{type(item).__name__} ({type(error).__name__}: {error}): nothing was put; put what it can write, or "
+                f"give work_queue another serializer"
+            ) from error
+        pause_s = PAUSE_FIRST_S
+        while True:
+            try:
+                confirm = self.queue.put(body, wait=False, timeout=None if deadline is None else _left(deadline))
+            except (TimedOut, DiskFull) as error:  # nothing was handed over
+                if deadline is None:
+                    continue  # it waited for call_timeout, and goes on
+                raise QueueFull(f"queue {self.queue.name!r} took nothing more within the timeout: {error}") from error
+            try:
+                assert confirm is not None
+                confirm.result(None if deadline is None else self._storing(deadline))
+                return
+            except QueueFull as error:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise self.queue._full(error) from None
+            time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    def _storing(self, deadline: float) -> float | None:
+        """How long a put waits until what was handed over is stored."""
+        most = self.queue._client.call_timeout
+        return None if most is None else max(most, _left(deadline))
+
+    def put_nowait(self, item: T) -> None:
+        """put(item, block=False): raises QueueFull at once. It still waits for the item to be stored."""
+        self.put(item, block=False)
+
+    # -- getting ------------------------------------------------------------------------------------------------
+
+    def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
+        """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds.
+
+        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get goes on
+        behind it. The error has its bytes as `body`. If the queue has dead letters the item was rejected to them. Else
+        nothing drops it: the error's `message` is the caller's, to reject() (drop it), ack(), or nack() (put it back,
+        so that the next get meets it again); until then it counts as not done, and it comes back when this process
+        closes the work queue or ends. task_done() is not for it.
+
+        `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
+        """
+        checked_seconds(timeout)
+        message = self.queue.get(timeout if block else 0, ahead=ahead)
+        try:
+            item: T = self._unpack(message.body)
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+                raise self._unreadable(message, error) from error
+            message.nack()
+            raise
+        with self._lock:
+            self._mine().append((threading.get_ident(), message))
+        return item
+
+    def _unreadable(self, message: Message, error: Exception) -> Undecodable:
+        """What to raise for an item that cannot be read: in the dead letters, or the caller's."""
+        exchange = self.queue._declaration.arguments.get("dead_letter_exchange")
+        if exchange is not None:
+            message.reject()
+            done = f"it was rejected and goes to the dead letters (exchange {exchange!r})"
+            advice = ""
+        else:
+            with self._lock:
+                self._mine()
+                self._unread = [one for one in self._unread if not one.settled] + [message]
+            done = (
+                "it stays unacked: this error has it as `message`, to reject() it (it is dropped) or nack() it (it "
+                "comes again); close() gives it back"
+            )
+            advice = ", or declare the queue with a dead_letter_exchange, which takes such items"
+        told = Undecodable(
+            f"queue {self.queue.name!r}: the serializer {self._serializer} cannot read message "
+            f"{message.message_id.hex()} of {len(message.body)} bytes ({type(error).__name__}: {error}): {done}; the "
+            f"next get goes on behind it. Put with the serializer that is used to get{advice}"
+        )
+        told.body = message.body
+        if exchange is None:
+            told.message = message
+        return told
+
+    def get_nowait(self) -> T:
+        """get(block=False)."""
+        return self.get(block=False)
+
+    def task_done(self) -> None:
+        """Done with the oldest item that this thread got (else: that this process got) and that is not done.
+
+        Raises ValueError when there is none, PeerLost when it went back to the queue (its attachment has ended).
+        """
+        me = threading.get_ident()
+        with self._lock:
+            undone = self._mine()
+            at = next((at for at, (thread, _message) in enumerate(undone) if thread == me), 0)
+            if not undone:
+                raise ValueError("task_done() called too many times: this process has no item that is not done")
+            _thread, message = undone[at]
+            del undone[at]
+        message.ack()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds, QueueNotFound
+        when the queue is deleted meanwhile.
+
+        Items that are delayed, or out of sight because they were dead-lettered, are not waited for. One that could not
+        be read is, until the message of its Undecodable is settled.
+        """
+        deadline = _deadline(True, timeout)
+        pause_s = PAUSE_FIRST_S
+        while left := self._left_over():
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimedOut(f"queue {self.queue.name!r}: {left} items are not done within {timeout} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def qsize(self) -> int:
+        """Items that nobody has got, as the queue's worker knows after all that this process did."""
+        return int(self._counts()["ready"])
+
+    def empty(self) -> bool:
+        """Whether qsize() is 0; may be wrong when it is told, as in queue.Queue."""
+        return not self.qsize()
+
+    def full(self) -> bool:
+        """Whether there is no place; never without a maxsize."""
+        return 0 < self.maxsize <= self.qsize()
+
+    def close(self) -> None:
+        """Give back what this process got and is not done with, items that it could not read, and what was delivered
+        ahead, in order: others get them, marked redelivered.
+
+        It waits for no item to be done (that is join()), and deletes nothing; other threads that wait in get() go on.
+        The work queue can be used again after it. task_done() for what was given back is one too many.
+        """
+        with self._lock:
+            undone = self._mine()
+            messages = [message for _thread, message in undone]
+            messages += self._unread
+            messages.sort(key=lambda message: message.delivery_tag)
+            undone.clear()
+            self._unread = []
+        with contextlib.suppress(PeerLost):  # they were got from an attachment that has ended: they are back already
+            for message in messages:
+                if not message.settled:  # what could not be read is the caller's
+                    message.nack()
+        self.queue.release()
+
+    def _counts(self) -> dict[str, Any]:
+        """Counters after all that this process submitted; those of stats() may be a batch old."""
+        return self.queue._ask("stats")
+
+    def _left_over(self) -> int:
+        counts = self._counts()
+        return int(counts["ready"]) + int(counts["unacked"])
+
+    def _mine(self) -> deque[tuple[int, Message]]:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._undone = deque()
+            self._unread = []
+        return self._undone
+
+
+def _deadline(block: bool, timeout: float | None) -> float | None:
+    if not block:
+        return time.monotonic()
+    checked_seconds(timeout)
+    if timeout is None:
+        return None
+    return time.monotonic() + timeout
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,320 @@
+"""The server processes of a node, as the supervisor sees them: forked here, or adopted from a supervisor that died.
+
+Invariants
+  A child does nothing before its pid stands in the superblock: it waits at a gate (a pipe) which the supervisor opens
+  after writing the pid. So a supervisor that is killed at any point leaves only servers that its successor finds
+  there, or children that leave at once (the gate closes with its death). Never two servers for one role.
+  A child holds nothing of the supervisor: no lock, socket, mailbox or pidfd of another process.
+  A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
+Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for the
+collector's, without which the node runs: it is tried again every 5 s). The node goes on without a failed queue worker
+as long as there is another one, and ends with the store server. It ends with a worker that found that the catalog was
+cut, too: ids would be given again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import posix_ipc
+import sysv_ipc
+
+from warren.engine.errors import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
+from warren.ipc.identity import Identity
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.superblock import Superblock
+from warren.workers.process import lack
+
+DEATHS_MAX = 10
+DEATHS_WINDOW_S = 60.0
+#: so many deaths of incarnations that served are no reason to wait before the next start
+DEATHS_AT_ONCE = 4
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 5.0
+LACK_EVERY_S = 1.0
+LOG_BYTES_MAX = 1 << 20
+
+_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2}
+
+#: what runs in a child: (supervisor_pidfd) → exit code
+Main = Callable[[int], int]
+
+
+@dataclass
+class Role:
+    """One process that there has to be, its present incarnation, and how often it died lately."""
+
+    name: str  #: store, worker-<i>, collector
+    kind: str  #: role in `status`: store, queue_worker, collector
+    index: int
+    servers: tuple[int, ...]  #: rows of the superblock it serves; none: the collector, which nobody waits for
+    main: Main
+    log: Path
+    identity: Identity | None = None
+    pidfd: int = -1
+    adopted: bool = False
+    deaths: list[tuple[float, bool]] = field(default_factory=list)  #: when, and whether it had served
+    restart_at: float | None = None
+    failed: bool = False
+    catalog_cut: bool = False  #: it found records of queues that the catalog never named
+    lack: int = 0  #: LACK_…: what the last incarnation lacked when it could not start
+    finishing: bool = False  #: started while the node ends, to do what is still submitted; once
+
+    @property
+    def running(self) -> bool:
+        return self.pidfd >= 0
+
+    @property
+    def vital(self) -> bool:
+        """False: the node runs without it, so it is started again for ever."""
+        return bool(self.servers)
+
+    def served(self, superblock: Superblock) -> bool:
+        """The present incarnation, dead or alive, has come up."""
+        state = superblock.server_get(self.servers[0], "state") if self.servers else superblock.get("collector_state")
+        return state in (CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_STOPPING"])
+
+    def set_state(self, superblock: Superblock, state: int) -> None:
+        """SERVER_… where the superblock has it."""
+        for server in self.servers:
+            superblock.server_set(server, "state", state)
+        if not self.servers:
+            superblock.set("collector_state", state)
+
+    def count_restart(self, superblock: Superblock) -> None:
+        """One restart more."""
+        for server in self.servers:
+            superblock.server_set(server, "restarts", superblock.server_get(server, "restarts") + 1)
+        if not self.servers:
+            superblock.set("collector_restarts", superblock.get("collector_restarts") + 1)
+
+    def record(self, superblock: Superblock, pid: int, start_time: int) -> None:
+        """Who has the role now; before it may do anything."""
+        for server in self.servers:
+            superblock.server_set(server, "start_time", start_time)
+            superblock.server_set(server, "pid", pid)
+        if not self.servers:
+            superblock.set_collector(pid, start_time)
+
+
+def make_roles(
+    store: Main, worker: Callable[[int], Main], collector: Main, workers_n: int, log: Callable[[str], Path]
+) -> list[Role]:
+    """The roles of a node: the store server, `workers_n` queue workers, and the collector."""
+    roles = [Role("store", "store", 0, (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT), store, log("store"))]
+    for index in range(workers_n):
+        name = f"worker-{index}"
+        roles.append(Role(name, "queue_worker", index, (SERVER_WORKER_FIRST + index,), worker(index), log(name)))
+    roles.append(Role("collector", "collector", 0, (), collector, log("collector")))
+    return roles
+
+
+def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> None:
+    """Fork a server. On return its pid is in the superblock and `role.pidfd` open. Raises OSError when the system has
+    no room.
+
+    `close_inherited` runs in the child and closes what is the supervisor's.
+    """
+    gate_read, gate_write = os.pipe()
+    for stream in (sys.stdout, sys.stderr):  # or the child would print what is in their buffers, too
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it
+            stream.flush()
+    # a SIGTERM that arrives before the child has let go of our handlers waits until it has
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.close(gate_write)
+            _child(role, gate_read, supervisor_pidfd, close_inherited, before)
+    except OSError:
+        os.close(gate_write)
+        raise
+    finally:
+        os.close(gate_read)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        try:
+            role.pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.close(gate_write)  # so it leaves at once
+            gate_write = -1
+            os.waitpid(pid, 0)
+            raise
+        role.identity = Identity.of(pid)
+        role.adopted = False
+        role.restart_at = None
+        role.set_state(superblock, CONSTANTS["SERVER_RECOVERING"])
+        role.record(superblock, pid, role.identity.start_time if role.identity else 0)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(gate_write, b"g")
+    finally:
+        if gate_write >= 0:
+            os.close(gate_write)
+
+
+def adopt(role: Role, superblock: Superblock) -> bool:
+    """Take over a server that a dead supervisor left, if it is alive."""
+    identity = superblock.server_identity(role.servers[0]) if role.servers else superblock.collector
+    pidfd = identity.open_pidfd() if identity.pid else None
+    if pidfd is None:
+        return False
+    role.identity, role.pidfd, role.adopted = identity, pidfd, True
+    return True
+
+
+def reap(role: Role) -> str:
+    """Forget a process whose pidfd became readable; returns how it ended, for people. Sets `role.failed` for exit codes
+    that say that another start is of no use, and `role.catalog_cut`.
+    """
+    assert role.identity is not None
+    pid = role.identity.pid
+    os.close(role.pidfd)
+    role.pidfd = -1
+    role.lack = 0
+    if role.adopted:
+        return "ended"
+    with contextlib.suppress(ChildProcessError):
+        _pid, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code in (EXIT_DO_NOT_RESTART, EXIT_CATALOG_CUT):
+            role.failed = True
+        role.catalog_cut = code == EXIT_CATALOG_CUT
+        role.lack = lack.of_exit_code(code)
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return "ended"
+
+
+def record_death(role: Role, now: float, served: bool) -> None:
+    """Count a death: sets when to start the role again, or `failed` when it died too often.
+
+    At once after the first death, and after some more when the role had come up each time: then something outside of it
+    killed it, and its clients wait. Else later and later. Who lacks room (lack.py) does not die of it: it is tried for
+    as long as that lasts.
+    """
+    if role.lack:
+        role.restart_at = now + LACK_EVERY_S
+        return
+    role.deaths = [(when, up) for when, up in role.deaths if now - when < DEATHS_WINDOW_S] + [(now, served)]
+    if len(role.deaths) >= DEATHS_MAX and role.vital:
+        role.failed = True
+    up_n = sum(up for _when, up in role.deaths)
+    steps = len(role.deaths) - max(1, min(up_n, DEATHS_AT_ONCE))
+    delay = 0.0 if steps == 0 else min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (steps - 1))
+    role.restart_at = None if role.failed else now + delay
+
+
+def send(role: Role, number: signal.Signals) -> None:
+    """Signal a role's process, if it is there."""
+    if role.running:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(role.pidfd, number)
+
+
+def last_lines(path: Path, lines: int = 5) -> str:
+    """The end of a log file, for a message."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def open_log(path: Path) -> int:
+    """Descriptor of a log file for appending; a big one is moved to `<name>.1` first."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LOG_BYTES_MAX:
+            path.rename(path.with_name(path.name + ".1"))
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def redirect(path: Path) -> None:
+    """Standard output and error to a log file (to nowhere when it cannot be written), standard input from nowhere."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        log = open_log(path)
+    except OSError:
+        log = os.dup(null)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+
+
+def _child(
+    role: Role, gate: int, supervisor_pidfd: int, close_inherited: Callable[[], None], mask: set[signal.Signals | int]
+) -> NoReturn:
+    """Everything a child does, from the fork to its exit. Never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        # Ctrl-C in a terminal reaches the whole group: the supervisor stops its servers in order
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        close_inherited()
+        redirect(role.log)
+        faulthandler.enable()  # a crash in C leaves the Python lines it came from in the log
+        _name_process(f"warren-{role.name}")
+        passed = os.read(gate, 1)
+        os.close(gate)
+        if passed and not select.select([supervisor_pidfd], [], [], 0)[0]:
+            code = role.main(supervisor_pidfd)
+    except (FormatVersionError, PermissionRefused) as error:
+        code = EXIT_DO_NOT_RESTART
+        print(f"warren: {error}", file=sys.stderr)
+    except BaseException as error:  # noqa: BLE001 - the last line of a process: whatever it is goes into its log
+        lacked = lack.of_error(error)
+        if lacked:
+            code = lack.exit_code(lacked)
+            if lacked != role.lack:  # else the one before has said so
+                print(f"{stamp()} {role.name} finds no {lack.WORDS[lacked]}: {error}", file=sys.stderr)
+        elif isinstance(error, Error):
+            print(f"warren: {error}", file=sys.stderr)
+        elif isinstance(error, OSError | posix_ipc.Error | sysv_ipc.Error):  # the system refused something: no mistake
+            print(f"{stamp()} {role.name} ends: {error} ({_place(error)})", file=sys.stderr)
+        else:
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _place(error: BaseException) -> str:
+    """Where an error was raised, for the log."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+
+
+def _name_process(name: str) -> None:
+    """The name that ps and top show (15 bytes)."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name[:15])
+
+
+def freeze() -> None:
+    """Before forking: what was loaded is never collected, so its pages stay shared with the children."""
+    gc.collect()
+    gc.freeze()
+
+
+def stamp() -> str:
+    """The time for a log line."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,1258 @@
+"""The supervisor: makes a node, keeps its servers alive, watches its clients, and ends it in good order.
+
+One thread, one selector loop; nothing in it blocks. A node is CREATING → STARTING → RUNNING → DRAINING → STOPPED.
+
+Invariants
+  It holds the directory's lock from before it changes anything until everything is removed; its children never do.
+  A server is started only when no process of that role lives (children.py). A superblock in use is never replaced.
+  The superblock is unlinked last: as long as it is there, it names what is left.
+Crash points (its successor holds the lock, so it is alone)
+  before the superblock: node.json has the new epoch and the semaphores' keys; the next start removes the semaphores
+  CREATING, STARTING, RUNNING with a living server or client: adopted; clients notice nothing
+  the same with nobody left alive, or STOPPED: the remains are removed, and the node starts cold
+  DRAINING: the drain is finished first
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import resource
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import posix_ipc
+
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import FILE_NAME, Catalog, QueueDeclaration
+from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile, check_running
+from warren.engine.catalog.placement import workers_needed
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    EXIT_DO_NOT_RESTART,
+    CatalogCut,
+    ClosedError,
+    DirectoryInUse,
+    Error,
+    LimitError,
+    NodeNotRunning,
+    PermissionRefused,
+    StoreError,
+    UsageError,
+)
+from warren.engine.kernel import atomic_file
+from warren.engine.saying import Repeats, command
+from warren.ipc import names
+from warren.ipc.identity import Identity, Namespaces
+from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
+from warren.ipc.mailbox import Mailbox
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
+from warren.workers.node import absence, children, starting
+from warren.workers.node.alarms import Alarms
+from warren.workers.node.children import Role
+from warren.workers.node.clients_watch import ClientsWatch
+from warren.workers.node.moves import Mover
+from warren.workers.node.queue_life import QueueLife, Sight
+from warren.workers.node.status import NODE_STATES, SAMPLE_S, Statistics
+from warren.workers.process import lack, remains
+from warren.workers.process.control import (
+    TELL_S,
+    ControlClient,
+    ControlServer,
+    WantedBinding,
+    WantedQueue,
+    checked_fields,
+    readable,
+)
+from warren.workers.process.shared_objects import create_semaphore, region_users, segments
+from warren.workers.process.tie import (
+    COLLECTOR,
+    MOVED,
+    REMOVED,
+    STORE,
+    TAKEN_OVER,
+    Tie,
+    described,
+    elsewhere,
+    end,
+    queues_of,
+)
+
+CREATING, STARTING, RUNNING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_RUNNING"]
+DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
+READY, DOWN, FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_DOWN"], CONSTANTS["SERVER_FAILED"]
+
+STOP_TIMEOUT_S = 30.0
+#: descriptors: without so many a node does not start, and more than so many are of no use to it
+DESCRIPTORS_MIN, DESCRIPTORS_MAX = 512, 65_536
+LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
+START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
+STARTING_POLL_S, STARTING_LATE_POLL_S = 0.002, 0.02
+START_LOOK_S = 0.25  #: how often it is looked what a start waits for that takes long
+EXIT_NOT_UP = 4  #: a first start that waited too long; as of every command whose time was not enough
+LOAD_LATER_S = 0.5
+LIFE_S = 0.25  #: how often it is looked which queues have to go
+MESSAGES_KEPT = 50
+
+
+class Servers(Protocol):
+    """What the supervisor runs in its children; tests inject their own."""
+
+    def store(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Serve both stores; returns an exit code."""
+
+    def worker(self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Serve the queues of one worker; returns an exit code."""
+
+    def collector(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Collect garbage for the stores; returns an exit code."""
+
+
+class RealServers:
+    """Store server, queue workers, collector. Made before forking, so that a restart has nothing to load."""
+
+    def __init__(self) -> None:
+        from warren.workers.servers.collector import run_collector
+        from warren.workers.servers.queue_worker import run_queue_worker
+        from warren.workers.servers.store_server import run_store_server
+
+        self.store: Callable[[Path, int, Settings, int], int] = run_store_server
+        self.worker: Callable[[Path, int, int, Settings, int], int] = run_queue_worker
+        self.collector: Callable[[Path, int, Settings, int], int] = run_collector
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a supervisor is started. `idle_exit`: seconds without clients after which the node ends, None: never."""
+
+    idle_exit: float | None = None
+    adopt: bool = False  #: losing the race for the directory is fine
+    successor: bool = False  #: takes over from a killed supervisor, and never begins a node anew
+    changes: dict[str, Any] = field(default_factory=dict)  #: settings by name
+    stop_timeout: float = STOP_TIMEOUT_S
+    close_in_child: Callable[[], None] = lambda: None  #: closes in a child what the starter of the supervisor opened
+    locked: Callable[[], None] = lambda: None  #: called once it has the directory's lock
+    terminal: bool = False  #: a Ctrl-C reaches it
+    start_timeout: float = starting.START_TIMEOUT_S  #: how long a start waits for what comes from outside
+    #: called with what is waited for, and whether that comes from outside, when the node is not up at once
+    waiting: Callable[[str, bool], None] = lambda text, outside: None
+    gave_up: Callable[[str], None] = lambda text: None  #: the start timeout is over, and it goes on trying
+    left: Callable[[], bool] = lambda: False  #: whether whoever started it has ended before it was up
+
+
+def supervise(
+    path: Path | str,
+    options: Options,
+    servers: Callable[[], Servers] = RealServers,
+    ready: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Be the supervisor of a directory until the node ends; returns the exit code of the process.
+
+    `ready` is called once with a line for people when the node runs (also by one that lost the race and need not).
+    Raises DirectoryInUse, UsageError, StoreError and its kinds, LimitError.
+    """
+    os.umask(0o077)
+    raise_descriptors()
+    directory = NodeDirectory(path)
+    if options.successor and not directory.exists():
+        raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
+    directory.check_new(options.changes)
+    directory.make()
+    while not _lock(directory, options):
+        if _serves(directory, options.changes):
+            other = options.idle_exit not in (None, directory.read_launch().idle_exit)
+            ready(f"a node runs for {directory.path} already{', with the --idle-exit of its start' if other else ''}")
+            return 0
+    options.locked()
+    try:
+        while True:
+            supervisor = Supervisor(directory, options, servers, ready)
+            code = supervisor.run()
+            if not supervisor.begin_anew:
+                return code
+    finally:
+        directory.unlock()
+
+
+def raise_descriptors() -> None:
+    """Raise the soft limit of descriptors to the hard one, as far as that is of use. Raises LimitError: too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS_MIN:
+        raise LimitError(
+            f"a process of a node needs up to {DESCRIPTORS_MIN} descriptors (one for each of {CLIENT_SLOTS} clients, "
+            f"and for files), and may have {soft}: raise the limit (`ulimit -Hn`, LimitNOFILE of systemd)"
+        )
+
+
+def _lock(directory: NodeDirectory, options: Options) -> bool:
+    """Take the directory's lock. False: somebody else has it, serves, and that is fine. Raises DirectoryInUse."""
+    deadline = time.monotonic() + START_WAIT_S
+    tell_at = time.monotonic() + TELL_S
+    seen = False
+    while True:
+        try:
+            directory.lock()
+        except DirectoryInUse as error:
+            if options.successor:
+                return False  # somebody else takes over, and if that fails the servers start another one
+            if not options.adopt or time.monotonic() > deadline:
+                raise
+            unlike = directory.holder_namespaces().unlike(Namespaces.current())
+            if unlike and seen:  # what the lock file says is of before for an instant
+                raise elsewhere(directory, unlike) from error
+            seen = True
+            if time.monotonic() > tell_at:
+                tell_at = deadline
+                options.waiting(f"{error}, which is not up yet", True)
+        else:
+            return True
+        with contextlib.suppress(Error, RegionError):
+            superblock = Superblock.attach(directory.shared_id)
+            try:
+                if superblock.wait_state({RUNNING}, 0.05) and superblock.supervisor.alive():
+                    return False
+            finally:
+                superblock.close()
+        time.sleep(0.005)
+
+
+def _serves(directory: NodeDirectory, changes: dict[str, Any]) -> bool:
+    """Whether the node that runs has the settings that are asked for; False: it has ended just now. Raises UsageError
+    when it has others.
+    """
+    if changes:
+        try:
+            with ControlClient(directory.path) as running:
+                check_running(directory.path, running.call("settings")["settings"], changes)
+        except (NodeNotRunning, ClosedError):
+            return False
+    return True
+
+
+class Supervisor:
+    """One run of a node under the directory's lock."""
+
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        options: Options,
+        servers: Callable[[], Servers],
+        ready: Callable[[str], None],
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.begin_anew = (
+            False  #: after run(): a drain was finished for a dead supervisor, and the node is to start now
+        )
+        self.messages: list[str] = []
+        self._repeats = Repeats()
+        self._make_servers = servers
+        self._loaded: Servers | None = None
+        self._load_at = 0.0
+        self._ready = ready
+        self._announced = False
+        self._look_at_start = time.monotonic() + TELL_S
+        self._waits: starting.Wait | None = None
+        self._outside_since: float | None = None  #: since when the start waits for what comes from outside
+        self._gave_up = False
+        self._node: NodeFile
+        self._shared_id: int
+        self._tie: Tie | None = None
+        self._superblock: Superblock
+        self._catalog: Catalog
+        self._declarations: catalog_log.Writer
+        self._roles: list[Role] = []
+        self._selector = selectors.DefaultSelector()
+        self._control: ControlServer | None = None
+        self._mailbox: Mailbox | None = None
+        self._clients: ClientsWatch
+        self._statistics: Statistics
+        self._alarms: Alarms
+        self._wake_read, self._wake_write = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._own_pidfd = os.pidfd_open(os.getpid())
+        self._signals = 0
+        self._code = 0
+        self._kill_at: float | None = None
+        self._killed = False
+        self._catalog_cut = False
+        self._store_told = False
+        self._created = False
+        self._next_sample = 0.0
+        self._life = QueueLife()
+        self._life_at = 0.0
+        self._seen_client = 0.0
+
+    # -- the run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Start or take over the node, serve until it ends; returns the exit code."""
+        handlers = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
+        wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        try:
+            try:
+                self._open()
+            except BaseException:
+                self._abandon()
+                raise
+            self._loop()
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            self._close()
+        return self._code
+
+    def _open(self) -> None:
+        self._node = self.directory.open_or_make(self.options.changes)
+        self._shared_id = names.shared_id(self._node.node_id, self.directory.place)
+        loaded, unreadable = self._read_catalog()
+        # Before anything is removed, also of what a killed node left in memory.
+        absence.refuse(self.directory.path, self._node.node_epoch, loaded.catalog if loaded is not None else None)
+        found = self._find()
+        if found is None and self.options.successor:
+            raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
+        if found is None:
+            self._load_servers()
+        if loaded is None:
+            raise unreadable
+        self._catalog = loaded.catalog
+        if found is not None and loaded.catalog.version < (told := found.get("catalog_version")):
+            raise CatalogCut(  # ids that its workers know would be given again; they go on with what they have
+                f"{self.directory.path / FILE_NAME}: it was cut, or is an older copy: the node that runs without a "
+                f"supervisor has changes up to {told}, and the files only to {loaded.catalog.version}: restore "
+                f"{FILE_NAME} and catalog.*.log, all of one moment, or end its processes and start it anew"
+            )
+        if found is None:
+            self._create()
+            self._created = True
+        else:
+            self._superblock = found
+            self._take_launch()
+        if not self._catalog.log:  # the start has saved another one, or there never was a log
+            loaded = catalog_log.Loaded(self._catalog, None)
+        self._declarations = catalog_log.Writer(self.directory.path, loaded)
+        superblock = self._superblock
+        self._tie = Tie(self.directory.path, superblock)
+        superblock.set_supervisor(Identity.current())
+        superblock.set("catalog_version", self._catalog.version)
+        workers_n = superblock.servers_n - SERVER_WORKER_FIRST
+        # a predecessor may have told the version and not got further
+        superblock.queues_gone(range(QUEUE_GONE_ROWS), self._catalog.version)
+        superblock.queues_changed(range(workers_n), self._catalog.version)
+        self._tie.watch(STORE, COLLECTOR, *map(queues_of, range(workers_n)))
+        self._roles = children.make_roles(
+            lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, self._node.settings, pidfd),
+            lambda index: (
+                lambda pidfd: self._load_servers().worker(
+                    self.directory.path, self._shared_id, index, self._node.settings, pidfd
+                )
+            ),
+            lambda pidfd: self._load_servers().collector(
+                self.directory.path, self._shared_id, self._node.settings, pidfd
+            ),
+            workers_n,
+            self.directory.log_file,
+        )
+        self._statistics = Statistics(superblock)
+        self._alarms = Alarms(superblock, self.directory.path, self._node.settings, self._node_pids)
+        self._clients = ClientsWatch(superblock, self._selector, self._servers_that_sweep, self._server_pids)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
+        self._open_mailbox()
+        for role in self._roles:
+            if found is not None and children.adopt(role, superblock):
+                self._watch(role)
+        if superblock.state == DRAINING:
+            self.begin_anew = not self.options.successor
+            self._say("the drain that a killed supervisor began is finished first")
+            self.stop("", 0, again=True)
+        else:
+            self._control = ControlServer(self.directory, self._selector, self._answer)
+            if superblock.state != RUNNING:
+                superblock.set_state(STARTING)
+            for role in self._roles:
+                if not role.running:
+                    self._start(role)
+        self.directory.write_launch(Launch(self.options.idle_exit))
+        self._clients.scan()
+        self._seen_client = time.monotonic()
+        # one that took over answers first, and loads what it does not need yet when it has time
+        self._load_at = self._seen_client + LOAD_LATER_S
+        self._next_sample = self._load_at if self._loaded is None else 0.0
+
+    def _abandon(self) -> None:
+        """The start failed: end what was started, and remove what was made. What was taken over goes on."""
+        for role in self._roles:
+            if role.running and not role.adopted:
+                children.send(role, signal.SIGKILL)
+                self._selector.unregister(role.pidfd)
+                children.reap(role)
+        if self._created:
+            remains.remove(self.directory, self._node, self._shared_id, self._superblock)
+
+    def _loop(self) -> None:
+        while not self._finished():
+            for key, _events in self._selector.select(self._timeout()):
+                if key.data is not None:
+                    key.data()
+            self._tick(time.monotonic())
+        self._finish()
+
+    def _timeout(self) -> float:
+        """Seconds until something has to be done without being asked."""
+        now = time.monotonic()
+        due = [self._next_sample, self._clients.next_scan]
+        due += [role.restart_at for role in self._roles if role.restart_at is not None]
+        if self._kill_at is not None:
+            due.append(self._kill_at)
+        if self._looks_after_queues():
+            due.append(self._life_at)
+        if not self._announced and self._superblock.state in (STARTING, RUNNING):
+            due.append(now + (STARTING_POLL_S if self._waits is None else STARTING_LATE_POLL_S))
+        return max(0.0, min(due) - now)
+
+    def _tick(self, now: float) -> None:
+        if self._signals:
+            self._stop_for_signal()
+        if not self._announced and self._superblock.state in (STARTING, RUNNING):
+            self._announce_when_ready()
+        if not self._announced:
+            self._look_after_start(now)
+        for role in self._roles:
+            if role.restart_at is not None and now >= role.restart_at:
+                self._start(role)
+        if now >= self._clients.next_scan:
+            self._clients.scan()
+            self._check_idle(now)
+        if now >= self._life_at and self._looks_after_queues():
+            self._life_at = now + LIFE_S
+            self._end_queues(now)
+        if self._loaded is None and now >= self._load_at:
+            self._load_servers()
+        if now >= self._next_sample:
+            self._next_sample = now + SAMPLE_S
+            self._statistics.sample()
+            self._check_alarms()
+            self._check_tie()
+            if os.getpid() == 1:
+                self._reap_strangers()
+        if self._superblock.state == DRAINING:
+            self._drain(now)
+
+    def _announce_when_ready(self) -> None:
+        superblock = self._superblock
+        waited_for = (role for role in self._roles if not (role.kind == "queue_worker" and role.failed))
+        if any(superblock.server_get(server, "state") != READY for role in waited_for for server in role.servers):
+            return
+        superblock.set_state(RUNNING)
+        self._announced = True
+        self._seen_client = time.monotonic()
+        notify_systemd("READY=1")
+        workers_n = self._superblock.servers_n - SERVER_WORKER_FIRST
+        failed = "".join(f", {role.name} has failed (see {role.log})" for role in self._failed_workers())
+        self._ready(
+            f"node {self._node.node_id:012x} is up for {self.directory.path}: store server, "
+            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, supervisor pid {os.getpid()}; "
+            f"stop it with {command('stop', self.directory.path)}{' or Ctrl-C' if self.options.terminal else ''}"
+        )
+
+    def _look_after_start(self, now: float) -> None:
+        """Until the node is up whoever started it is told what it waits for; and if he has left, nobody knows of it.
+
+        A first start does not wait for ever for what comes from outside: nothing lives yet that needs it. What was
+        taken over has clients, and goes on trying for them.
+        """
+        options, state = self.options, self._superblock.state
+        if state == DRAINING and not self.begin_anew:
+            return
+        if options.left():
+            self.begin_anew = False
+            self.stop("whoever started it has ended before it was up", 1)
+            return
+        if now < self._look_at_start:
+            return
+        self._look_at_start = now + START_LOOK_S
+        wait = starting.wait_of(self._superblock, self.directory.path, self._roles)
+        if wait is not None and (self._waits is None or wait.key != self._waits.key):
+            options.waiting(wait.text, wait.outside)
+        self._waits = wait
+        if wait is None or not wait.outside:
+            self._outside_since = None
+            return
+        if self._outside_since is None:
+            self._outside_since = now
+        if now - self._outside_since < options.start_timeout or self._gave_up or options.successor:
+            return
+        self._gave_up = True
+        said = f"it is not up after {options.start_timeout:g} s: {wait.text}"
+        if self._created:
+            self.stop(said, EXIT_NOT_UP)
+            return
+        self._say(f"{said}; what lives of it waits, so it goes on trying")
+        path = self.directory.path
+        options.gave_up(
+            f"the node of {path} is not up after {options.start_timeout:g} s: {wait.text}; what lived of it was taken "
+            f"over and waits, so its supervisor (process {os.getpid()}) goes on trying: {command('status', path)} says "
+            f"how far it is, {command('stop', path)} ends it"
+        )
+
+    # -- beginning ----------------------------------------------------------------------------------------------
+
+    def _find(self) -> Superblock | None:
+        """The superblock of a node that still lives in parts (to be adopted); None after removing what no longer does.
+
+        Raises UsageError (processes of another version of Warren use it), PermissionRefused.
+        """
+        try:
+            superblock = Superblock.attach(self._shared_id)
+        except RegionError as error:
+            if error.errno == errno.EACCES:
+                raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
+            users = region_users(names.node_prefix(self._shared_id))
+            if error.errno == errno.EPROTO and users:
+                raise UsageError(
+                    f"{self.directory.path} is still used by processes of another version of Warren "
+                    f"({', '.join(map(str, users[:8]))}): end them first"
+                ) from error
+            if error.errno not in (errno.ENOENT, errno.EPROTO):  # it may be there, and its node may live
+                raise atomic_file.explain(error, f"cannot look for the node of {self.directory.path}") from error
+            remains.remove(self.directory, self._node, self._shared_id, None)
+            return None
+        if superblock.namespaces.unlike(Namespaces.current()):
+            # Its pids and System V segments mean nothing here. What lives of it ends, and the servers wait for that.
+            end(superblock, TAKEN_OVER)
+            superblock.close()
+            remains.remove(self.directory, self._node, self._shared_id, None)
+            return None
+        servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
+        alive = any(identity.pid and identity.alive() for identity in servers)
+        if superblock.state == DRAINING and alive:
+            return superblock
+        if superblock.state != STOPPED and (alive or any(map(_holds, _clients_of(superblock)))):
+            if superblock.state == DRAINING:
+                superblock.set_state(STOPPED)
+            else:
+                self._check_settings(superblock)
+                return superblock
+        remains.remove(self.directory, self._node, self._shared_id, superblock)
+        superblock.close()
+        return None
+
+    def _check_settings(self, superblock: Superblock) -> None:
+        """Settings that were asked for must be those of the node that is taken over."""
+        stored = self.directory.read().settings
+        if self._node.settings != stored:
+            changed = msgspec.structs.asdict(self._node.settings).items() - msgspec.structs.asdict(stored).items()
+            superblock.close()
+            raise UsageError(
+                f"the node of {self.directory.path} still lives in parts and cannot take new settings "
+                f"({', '.join(sorted(name for name, _value in changed))}): "
+                "start it without them, stop it, then start it with them"
+            )
+
+    def _read_catalog(self) -> tuple[catalog_log.Loaded | None, StoreError]:
+        """The catalog on disk, or why it cannot be read: that counts when nothing else ends the start before."""
+        try:
+            return catalog_log.load(self.directory.path), StoreError()
+        except StoreError as error:
+            return None, error
+
+    def _create(self) -> None:
+        """A cold start: a new epoch, new semaphores, a new superblock."""
+        node_id, place = self._node.node_id, self.directory.place
+        absence.prepare_store(self.directory.path, node_id)
+        keys = (_new_key(), _new_key())
+        epoch = absence.next_epoch(self.directory.path, self._node.node_epoch)
+        absence.stamp(self.directory.path, epoch)
+        self._node = msgspec.structs.replace(self._node, node_epoch=epoch, semaphore_keys=keys, place=place)
+        self.directory.write(self._node)
+        if self._catalog.drop_transient():
+            self._catalog.save(self.directory.path)
+        self._catalog = Mover(
+            self.directory.path,
+            node_id,
+            self._node.settings,
+            self._catalog,
+            self._say,
+            lambda: self._signals > 0,
+            lambda: notify_systemd("EXTEND_TIMEOUT_USEC=30000000"),
+        ).run()
+        workers_n = self._workers_needed()
+        absence.prepare_workers(self.directory.path, node_id, epoch, range(workers_n))
+        try:
+            for key, value in zip(keys, (0, 1), strict=True):
+                if not create_semaphore(key, value):
+                    raise StoreError(f"System V semaphore key {key:#x} is taken: start again")
+            self._superblock = Superblock.create(
+                self._shared_id,
+                self._node.node_epoch,
+                keys[0],
+                keys[1],
+                geometry(self._node.settings, workers_n),
+                node_id=node_id,
+                place=place,
+            )
+        except RegionError as error:
+            remains.remove(self.directory, self._node, self._shared_id, None)
+            if error.errno == errno.ENOSPC:
+                raise LimitError(str(error.strerror)) from error
+            raise StoreError(str(error.strerror)) from error
+        except BaseException:
+            remains.remove(self.directory, self._node, self._shared_id, None)
+            raise
+
+    def _workers_needed(self) -> int:
+        wanted = self._node.settings.workers
+        used = {item.worker for item in self._catalog.queues.values()}
+        needed = workers_needed(self.directory.path, wanted, used, CONSTANTS["WORKERS_MAX"])
+        if needed > wanted:
+            self._say(
+                f"{needed} queue workers are started although the setting workers is {wanted}: those from number "
+                f"{wanted} on still have queues, and get no new ones"
+            )
+        return needed
+
+    def _take_launch(self) -> None:
+        """Take over from a killed supervisor: keep how it was started, unless this one was told otherwise."""
+        if self.options.idle_exit is None and (self.options.adopt or self.options.successor):
+            launch = self.directory.read_launch()
+            self.options = dataclasses.replace(self.options, idle_exit=launch.idle_exit)
+
+    def _open_mailbox(self) -> None:
+        try:
+            self._mailbox = Mailbox(names.mailbox(self._shared_id, "supervisor"), create=True, bytes_max=512)
+        except (posix_ipc.Error, OSError) as error:
+            self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later")
+            return
+        self._selector.register(self._mailbox.fileno(), selectors.EVENT_READ, self._read_mailbox)
+
+    # -- servers ------------------------------------------------------------------------------------------------
+
+    def _load_servers(self) -> Servers:
+        """What runs in the children, loaded before the first fork, so that a restart has nothing to load."""
+        if self._loaded is None:
+            self._loaded = self._make_servers()
+            children.freeze()
+        return self._loaded
+
+    def _start(self, role: Role) -> None:
+        self._load_servers()
+        try:
+            children.start(role, self._superblock, self._own_pidfd, self._close_in_child)
+        except OSError as error:
+            role.lack = lack.of_error(error)
+            self._say(f"cannot start {role.name}: {error}")
+            self._died(role)
+            return
+        self._watch(role)
+
+    def _watch(self, role: Role) -> None:
+        self._selector.register(role.pidfd, selectors.EVENT_READ, lambda: self._ended(role))
+
+    def _ended(self, role: Role) -> None:
+        """A server's process is dead."""
+        self._selector.unregister(role.pidfd)
+        pid = role.identity.pid if role.identity else 0
+        how = children.reap(role)
+        role.identity = None
+        self._superblock.slots_changed()
+        draining = self._superblock.state == DRAINING
+        if draining and how != "ended with exit code 0" and self._owes(role):
+            role.finishing = True
+            self._say(f"{role.name} (process {pid}) {how} while the node was stopping: it is started once more")
+            self._start(role)
+            return
+        if draining and not (role.kind == "store" and self._workers_running()):
+            role.set_state(self._superblock, DOWN)
+            # the collector is not waited for at the start: it may be told to end before it can listen
+            if how not in ("ended with exit code 0", "ended") and (role.vital or how != "was killed by SIGTERM"):
+                self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}")
+            self._clients.scan()
+            return
+        if role.lack:
+            what = lack.WORDS[role.lack]
+            if role.vital and self._superblock.state in (CREATING, STARTING):  # it never was up: it says why, and ends
+                role.set_state(self._superblock, FAILED)
+                figures = lack.figures(role.lack)
+                said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
+                self.stop(f"{said}; {lack.advice(role.lack)}; see {role.log}", 1)
+                return
+            self._say(f"{role.name} finds no {what} and is started again until there is some")
+        else:
+            self._say(f"{role.name} (process {pid}) {how}")
+        self._died(role)
+        # only now: before it is known that the server comes back, nobody would wait for what it owes to dead clients
+        self._clients.scan()
+
+    def _owes(self, role: Role) -> bool:
+        """A queue worker that did not end by itself: what was submitted to it would go with the node."""
+        lost = self._superblock.get("ending") == CONSTANTS["ENDING_REMOVED"]
+        if role.kind != "queue_worker" or role.finishing or role.failed or self._killed or lost:
+            return False
+        return self._superblock.server_get(role.servers[0], "state") != DOWN
+
+    def _died(self, role: Role) -> None:
+        """Decide what follows a death: a start now or later, or the end of the node."""
+        now = time.monotonic()
+        fatal = role.failed  # it said so itself
+        if not fatal:
+            children.record_death(role, now, role.served(self._superblock))
+        for server in role.servers:
+            self._superblock.server_set(server, "lacks", role.lack)
+            if role.lack:
+                raised = self._superblock.server_get(server, "alarms") | lack.ALARMS[role.lack]
+                self._superblock.server_set(server, "alarms", raised)
+        if not role.failed:
+            role.set_state(self._superblock, DOWN)
+            role.count_restart(self._superblock)
+            if role.restart_at is not None and role.restart_at <= now:
+                self._start(role)
+            return
+        role.set_state(self._superblock, FAILED)
+        if not role.vital:
+            self._say(f"{role.name} cannot run: the node goes on without it, and its files only grow; see {role.log}")
+            return
+        self._check_alarms()
+        how = (
+            f"{role.name} cannot run"
+            if fatal
+            else f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s"
+        )
+        printed = children.last_lines(role.log)
+        last = f"; its last words were:\n{printed}" if printed else f"; see {role.log}"
+        if role.catalog_cut:
+            # what is on disk stays as it was found; a catalog that was whole when the node started is saved at its end
+            self._catalog_cut = self._superblock.state in (CREATING, STARTING)
+            self.stop(f"the catalog of {self.directory.path} was cut, or is an older copy{last}", EXIT_DO_NOT_RESTART)
+        elif role.kind == "queue_worker" and any(
+            other.kind == "queue_worker" and not other.failed for other in self._roles
+        ):
+            self._superblock.ring_all()  # who waits for it need not wait
+            self._say(f"{how}: the node goes on without its queues, and the next start tries it again{last}")
+        else:
+            self.stop(f"{how}{last}", EXIT_DO_NOT_RESTART if fatal else 1)
+
+    def _failed_workers(self) -> list[Role]:
+        return [role for role in self._roles if role.kind == "queue_worker" and role.failed]
+
+    def _workers_running(self) -> bool:
+        return any(role.running for role in self._roles if role.kind == "queue_worker")
+
+    def _servers_that_sweep(self) -> list[int]:
+        """Servers that have to be done with a client before its slot is freed: all that run or will run again."""
+        return [
+            server for role in self._roles if role.running or role.restart_at is not None for server in role.servers
+        ]
+
+    def _server_pids(self) -> list[int]:
+        return [role.identity.pid for role in self._roles if role.identity is not None]
+
+    def _node_pids(self) -> list[int]:
+        return [os.getpid(), *self._server_pids()]
+
+    def _close_in_child(self) -> None:
+        """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is
+        shared.
+        """
+        self.options.close_in_child()
+        self.directory.forget_lock()
+        if self._tie is not None:
+            self._tie.close()
+        self._selector.close()
+        if self._control is not None:
+            self._control.close(remove=False)
+        if self._mailbox is not None:
+            self._mailbox.close()
+        self._clients.close(unregister=False)
+        self._wake_read.close()
+        self._wake_write.close()
+        for role in self._roles:
+            if role.pidfd >= 0:
+                os.close(role.pidfd)
+        self._superblock.close()
+
+    def _reap_strangers(self) -> None:
+        """As process 1 of a container: collect orphans that were handed to us."""
+        mine = set(self._server_pids())
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid not in mine:
+                os.waitpid(found.si_pid, 0)
+
+    # -- signals, mailbox, alarms, idleness ---------------------------------------------------------------------
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._signals += 1
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_read.recv(4096):
+                pass
+
+    def _stop_for_signal(self) -> None:
+        count, self._signals = self._signals, 0
+        if self._superblock.state == DRAINING:
+            self._force("a second signal came")
+        else:
+            self.stop("", 0)
+            if count > 1:
+                self._force("two signals came")
+
+    def _read_mailbox(self) -> None:
+        assert self._mailbox is not None
+        for _turn in range(64):
+            message = self._mailbox.receive()
+            if message is None:
+                return
+            slot = message.get("slot")
+            if isinstance(slot, int) and 0 <= slot < CLIENT_SLOTS:
+                self._clients.look(slot)
+            if message.get("kind") == "deregister":
+                self._life_at = 0.0  # what was the client's alone goes at once
+
+    def _check_alarms(self) -> None:
+        """The alarms of the node: what the machine is short of, and what the servers raise themselves."""
+        for role in self._roles:
+            if role.lack and role.running and role.served(self._superblock):
+                role.lack = 0
+                for server in role.servers:
+                    self._superblock.server_set(server, "lacks", 0)
+        for line in self._alarms.check(any(role.failed and role.vital for role in self._roles)):
+            self._say(line)
+
+    def _check_tie(self) -> None:
+        """Are directory and shared memory still those of this node? Without them nobody finds what is confirmed."""
+        ending = self._tie.look() if self._tie is not None else 0
+        if ending and not self._superblock.get("ending"):
+            self._superblock.set("ending", ending)
+            # what has no directory any more cannot be saved, so nobody waits long for it
+            hopeless = ending == CONSTANTS["ENDING_REMOVED"]
+            reason = described(ending, self.directory.path)
+            self.stop(reason, 1, timeout=LOST_STOP_TIMEOUT_S if hopeless else None)
+        if not ending and self._control is not None:
+            self._mend_control(self._control)
+
+    def _mend_control(self, control: ControlServer) -> None:
+        """Be found again after somebody removed or replaced the socket."""
+        name = self.directory.control_socket
+        try:
+            if control.mend():
+                self._say(
+                    f"{name} was removed or replaced, and is made anew; if somebody copied files into the directory of "
+                    "this node, stop it and restore a whole backup: it does not notice what was written over"
+                )
+        except Error as error:
+            self._say(f"{name} was removed or replaced, and cannot be made anew: {error}; tried again each second")
+
+    def _check_idle(self, now: float) -> None:
+        own = set(self._server_pids())
+        if any(view.pid not in own for view in self._clients.clients()):
+            self._seen_client = now
+        limit = self.options.idle_exit
+        if (
+            limit is not None
+            and (self._announced or self._outside_since is not None)
+            and self._superblock.state == RUNNING
+            and now - self._seen_client > limit
+        ):
+            self.stop(f"no client for {limit:g} s", 0)
+
+    def _looks_after_queues(self) -> bool:
+        return self._superblock.state == RUNNING and bool(self._catalog.leased)
+
+    def _end_queues(self, now: float) -> None:
+        """Delete the queues that go by themselves: exclusive ones, auto_delete, expires."""
+        superblock, own = self._superblock, set(self._server_pids())
+        serving = {
+            server - SERVER_WORKER_FIRST
+            for server in range(SERVER_WORKER_FIRST, superblock.servers_n)
+            if superblock.server_get(server, "state") == READY
+        }
+        clients = {view.client_epoch for view in self._clients.clients() if view.pid not in own}
+        rows = self._statistics.queues(self._catalog.leased)
+        ended = self._life.ended(self._catalog, Sight(now, rows, serving, clients))
+        if not ended:
+            return
+
+        def delete(catalog: Catalog) -> None:
+            for name in ended:
+                catalog.delete_queue(name, client=catalog.queues[name].owner)
+
+        try:
+            self._change("queues", delete)
+        except Error as error:
+            self._say(f"queues that have to go stay for now: {error}")
+            return
+        for name, why in ended.items():
+            self._say(f"queue {name!r} is deleted: {why}")
+
+    def _say(self, message: str) -> None:
+        """A line for people, in the log and in `status`."""
+        said = self._repeats.passed(message)
+        if said is None:
+            return
+        line = readable(f"{children.stamp()} {said}")
+        self.messages = [*self.messages, line][-MESSAGES_KEPT:]
+        with contextlib.suppress(OSError, ValueError):
+            print(f"warren: {line}", file=sys.stderr, flush=True)
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str, code: int, *, timeout: float | None = None, again: bool = False) -> None:
+        """Begin the drain: queue workers end first, because they are clients of the store."""
+        if self._superblock.state == DRAINING and not again:
+            self._code = self._code or code
+            return
+        self._code = code
+        if reason:
+            self._say(f"stopping: {reason}")
+        self._superblock.set_state(DRAINING)
+        self._superblock.ring_all()
+        notify_systemd("STOPPING=1")
+        self._kill_at = time.monotonic() + (self.options.stop_timeout if timeout is None else timeout)
+        for role in self._roles:
+            if role.kind != "store":
+                waiting, role.restart_at = role.restart_at is not None, None
+                if waiting and role.kind == "queue_worker":
+                    role.finishing = True
+                    self._start(role)  # it sees that the node ends when it has done what is in the rings
+                else:
+                    children.send(role, signal.SIGTERM)
+        self._store_told = False
+
+    def _drain(self, now: float) -> None:
+        """What the drain does next: when the workers are gone the store ends; when time is over what is left is
+        killed.
+        """
+        if not self._workers_running() and not self._store_told:
+            self._store_told = True
+            for role in self._roles:
+                role.restart_at = None
+                children.send(role, signal.SIGTERM)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._force(f"it took longer than {self.options.stop_timeout:g} s")
+
+    def _force(self, reason: str) -> None:
+        """Kill what is left. What was confirmed is safe: the next start recovers it."""
+        self._kill_at = None
+        for role in self._roles:
+            role.restart_at = None
+            if role.running:
+                self._say(f"{role.name} is killed, because {reason}")
+                self._killed = True
+                children.send(role, signal.SIGKILL)
+
+    def _finished(self) -> bool:
+        return self._superblock.state == DRAINING and not any(
+            role.running or role.restart_at is not None for role in self._roles
+        )
+
+    def _finish(self) -> None:
+        """Every server is gone: remove everything."""
+        if (self._killed or self._superblock.get("ending")) and not self._code:
+            self._code = 1
+        self._superblock.set_state(STOPPED)
+        if self._control is not None:
+            self._control.flush(0.2)
+        try:
+            lost = self._tie is not None and self._tie.look_now() in (REMOVED, MOVED)  # its path may be another node's
+            if not lost and not self._catalog_cut:
+                self._declarations.close()
+        except Error as error:
+            self._say(f"the catalog stays in two files: {error}")
+        remains.remove(self.directory, self._node, self._shared_id, self._superblock)
+
+    def _close(self) -> None:
+        if hasattr(self, "_clients"):
+            self._clients.close()
+        if self._control is not None:
+            self._control.close()
+        if self._mailbox is not None:
+            self._selector.unregister(self._mailbox.fileno())
+            self._mailbox.close()
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+        os.close(self._own_pidfd)
+        if self._tie is not None:
+            self._tie.close()
+        if hasattr(self, "_superblock"):
+            self._superblock.close()
+
+    # -- control ------------------------------------------------------------------------------------------------
+
+    def _answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+        handler = getattr(self, f"_op_{op}", None)
+        if handler is None:
+            raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
+        self._seen_client = time.monotonic()
+        answer: dict[str, Any] = handler(**checked_fields(handler, fields))
+        return answer
+
+    def _op_ping(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "state": NODE_STATES[self._superblock.state]}
+
+    def _op_status(self, pattern: str | None = None, most: int | None = None) -> dict[str, Any]:
+        return self._statistics.report(
+            self.directory, self._node, self._roles, self._catalog, self.messages, pattern, most
+        )
+
+    def _op_settings(self) -> dict[str, Any]:
+        return {
+            "settings": msgspec.structs.asdict(self._node.settings),
+            "node_id": self._node.node_id,
+            "shared_id": self._shared_id,
+            "node_epoch": self._node.node_epoch,
+        }
+
+    def _op_stop(self, timeout: float | None = None, force: bool = False) -> dict[str, Any]:
+        if self._superblock.state == DRAINING and force:
+            self._force("it was asked for")
+        else:
+            self.stop("asked by `stop`", 0, timeout=timeout)
+            if force:
+                self._force("it was asked for")
+        return {"pid": os.getpid()}
+
+    def _op_queues(self, of: list[str] | None = None) -> dict[str, Any]:
+        """`of`: of queues and bindings only what these names have."""
+        catalog = self._catalog
+        wanted = None if of is None else set(of)
+        return {
+            "version": catalog.version,
+            "queues": sorted(
+                (item for item in catalog.queues.values() if wanted is None or item.name in wanted),
+                key=lambda item: item.id,
+            ),
+            "exchanges": sorted(catalog.exchanges.values(), key=lambda item: item.name),
+            "bindings": [
+                {"exchange": item.exchange, "queue": item.queue, "routing_key": item.routing_key}
+                | ({"arguments": item.arguments} if item.conditions else {})
+                for item in sorted(item for item in catalog.bindings if wanted is None or item.queue in wanted)
+            ],
+        }
+
+    def _op_declare_queue(
+        self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None, client: int = 0
+    ) -> dict[str, Any]:
+        self._free(name, client)
+        declare = self._declaring(client)
+        answer = self._change("queue", lambda catalog: declare(catalog, name, durable, arguments))
+        self._used([answer["queue"]])
+        return answer
+
+    def _op_declare_queues(self, queues: list[WantedQueue], client: int = 0) -> dict[str, Any]:
+        for item in queues:
+            self._free(item.name, client)
+        declare = self._declaring(client)
+        known = {item.name for item in queues if item.name in self._catalog.queues}
+        answer = self._change(
+            "queues", lambda catalog: [declare(catalog, item.name, item.durable, item.arguments) for item in queues]
+        )
+        found = answer.pop("queues")
+        self._used(found)
+        return {"new": list(dict.fromkeys(item.name for item in found if item.name not in known)), **answer}
+
+    def _declaring(self, client: int) -> Callable[..., QueueDeclaration]:
+        workers_n = self._node.settings.workers  # those beyond only keep what they have
+        failed = {role.index for role in self._failed_workers()}
+
+        def declare(
+            catalog: Catalog, name: str, durable: bool = True, arguments: dict[str, Any] | None = None
+        ) -> QueueDeclaration:
+            return catalog.declare_queue(
+                name,
+                workers_n=workers_n,
+                without=failed,
+                durable=bool(durable),
+                arguments=arguments or {},
+                client=client,
+            )
+
+        return declare
+
+    def _used(self, queues: list[QueueDeclaration]) -> None:
+        now = time.monotonic()
+        for queue in queues:
+            if queue.leased:
+                self._life.declared(queue, now)
+
+    def _free(self, name: str, client: int) -> None:
+        """Delete an exclusive queue whose client has left: nobody has to wait until it is looked after."""
+        queue = self._catalog.queues.get(name)
+        if queue is None or queue.owner in (0, client):
+            return
+        for view in self._clients.clients():
+            try:
+                if view.client_epoch == queue.owner and view.identity.alive():
+                    return
+            except OSError:
+                return  # no descriptor to look with
+        self._change("queue", lambda catalog: catalog.delete_queue(name, client=queue.owner))
+        self._say(f"queue {name!r} is deleted: its client is gone")
+
+    def _op_release_queues(self, client: int) -> dict[str, Any]:
+        """The client leaves: its exclusive queues go now."""
+        names = [item.name for item in self._catalog.leased.values() if item.owner == client]
+
+        def delete(catalog: Catalog) -> list[str]:
+            for name in names:
+                catalog.delete_queue(name, client=client)
+            return names
+
+        return self._change("queues", delete) if client and names else {"queues": []}
+
+    def _op_delete_queue(self, name: str, client: int = 0) -> dict[str, Any]:
+        self._free(name, client)
+        return self._change("queue", lambda catalog: catalog.delete_queue(name, client=client))
+
+    def _op_delete_queues(self, names: list[str], client: int = 0) -> dict[str, Any]:
+        for name in names:
+            self._free(name, client)
+        answer = self._change("queues", lambda catalog: [catalog.delete_queue(name, client=client) for name in names])
+        return {**answer, "queues": len(names)}
+
+    def _op_declare_exchange(
+        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> dict[str, Any]:
+        return self._change(
+            "exchange",
+            lambda catalog: catalog.declare_exchange(name, type=type, durable=bool(durable), alternate=alternate),
+        )
+
+    def _op_delete_exchange(self, name: str) -> dict[str, Any]:
+        return self._change("exchange", lambda catalog: catalog.delete_exchange(name))
+
+    def _op_bind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        client: int = 0,
+    ) -> dict[str, Any]:
+        self._free(queue, client)
+        return self._change(
+            "binding", lambda catalog: catalog.bind(queue, exchange, routing_key, arguments, client=client)
+        )
+
+    def _op_unbind(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        client: int = 0,
+    ) -> dict[str, Any]:
+        self._free(queue, client)
+        return self._change(
+            "removed", lambda catalog: catalog.unbind(queue, exchange, routing_key, arguments, client=client)
+        )
+
+    def _op_bind_many(self, bindings: list[WantedBinding], client: int = 0) -> dict[str, Any]:
+        for item in bindings:
+            self._free(item.queue, client)
+
+        def bind(catalog: Catalog) -> int:
+            before = len(catalog.bindings)
+            for item in bindings:
+                catalog.bind(item.queue, item.exchange, item.routing_key, item.arguments, client=client)
+            return len(catalog.bindings) - before
+
+        return self._change("new", bind)
+
+    def _op_unbind_many(self, bindings: list[WantedBinding], client: int = 0) -> dict[str, Any]:
+        for item in bindings:
+            self._free(item.queue, client)
+
+        def unbind(catalog: Catalog) -> int:
+            return sum(
+                catalog.unbind(item.queue, item.exchange, item.routing_key, item.arguments, client=client)
+                for item in bindings
+            )
+
+        return self._change("removed", unbind)
+
+    def _op_subscription(self, queue: str, name: str, delete: bool = False, client: int = 0) -> dict[str, Any]:
+        self._free(queue, client)
+        if delete:
+            return self._change("queue", lambda catalog: catalog.delete_subscription(queue, name))
+        return self._change("queue", lambda catalog: catalog.declare_subscription(queue, name, client=client))
+
+    def _op_note(self, text: str) -> dict[str, Any]:
+        """A process of the node has something to say to people."""
+        self._say(str(text)[:500])
+        return {}
+
+    def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
+        """Change the catalog, durably, then tell everybody; what fails changes nothing."""
+        if self._superblock.state == DRAINING:
+            raise ClosedError(f"the node of {self.directory.path} is stopping: try again when it has been started anew")
+        if self._superblock.state in (CREATING, STARTING):  # a worker may still find that the catalog was cut
+            raise NodeNotRunning(f"the node of {self.directory.path} is starting: try again when it is up")
+        if self._tie is not None and (ending := self._tie.look_now()):
+            raise ClosedError(described(ending, self.directory.path))  # the path may be another node's by now
+        catalog = self._catalog
+        before = catalog.version
+        result = self._declarations.change(change)
+        created = catalog.version != before
+        if created:
+            self._superblock.set("catalog_version", catalog.version)
+            # whom it does not concern reads it in its tick, or when it needs the catalog: nobody waits for that
+            queues = [(step.queue, step.gone) for step in self._declarations.steps if step.queue is not None]
+            self._superblock.queues_gone((queue.id for queue, gone in queues if gone), catalog.version)
+            self._superblock.queues_changed({queue.worker for queue, _gone in queues}, catalog.version)
+            try:
+                self._declarations.tidy()
+            except Error as error:
+                self._say(f"the log of the catalog grows: {error}")
+        return {what: result, "created": created, "version": catalog.version}
+
+
+def geometry(settings: Settings, workers_n: int) -> dict[str, int]:
+    """What the superblock of a node with these settings says about sizes."""
+    values = {name: getattr(settings, name) for name in GEOMETRY if name != "servers_n"}
+    return {"servers_n": SERVER_WORKER_FIRST + workers_n, **values}
+
+
+def notify_systemd(state: str) -> None:
+    """Tell systemd (Type=notify) how far we are; nothing without it."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.sendto(state.encode(), address)
+
+
+def _new_key() -> int:
+    """A key for a System V semaphore; 0 is IPC_PRIVATE."""
+    return secrets.randbelow(0x7FFF_FFFE) + 1
+
+
+def _clients_of(superblock: Superblock) -> list[Any]:
+    return [view for view in superblock.slots() if view.state in (CLAIMED, ACTIVE)]
+
+
+def _holds(view: Any) -> bool:
+    """True when the client of a slot is there: a foreign one when somebody has its segment attached."""
+    if view.identity.namespace == Identity.current().namespace:
+        return bool(view.identity.alive())
+    return any(item.id == view.shmid and item.attached for item in segments())

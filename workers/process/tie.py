@@ -1,0 +1,356 @@
+"""What ties a process of a node to its data directory: it owns what it writes, and notices when it lost it.
+
+Invariants
+  A server holds a kernel lock (flock) on the folder whose files it writes, from before it opens or changes anything
+  there until its process ends: DIR/store, DIR/queues/worker-<i>, and for the collector DIR/store/persistent. So there
+  are never two writers, whoever started them, in whatever namespaces they are, and whatever became of the shared
+  memory.
+  It works inside the directory (its working directory is there), not at a path: what another directory of the same name
+  holds is never changed. The directory stays open, so its place (device, inode) is given to no other one meanwhile.
+Once a second it looks whether
+  the directory and its folder are still where they were, and no log
+  has lost the file that it writes (engine/kernel/log.c)               else ENDING_REMOVED, ENDING_MOVED
+  node.json still says the epoch of its superblock                   else ENDING_TAKEN_OVER: a later node has begun
+  the name of the superblock still leads to the one it has mapped,
+  and both semaphores that it names are there                        else ENDING_SHARED_MEMORY
+If not, the node ends: by its supervisor, or when that is dead by whoever notices, in good order (state DRAINING, as for
+`stop`). That confirms nothing wrongly, because the locks are held to the end, and a log whose file was removed or cut
+fails by itself before it confirms anything (engine/kernel/log.c).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from warren.engine.catalog.node_directory import NODE, NodeDirectory, NodeFile, open_directory, place_of
+from warren.engine.errors import DirectoryInUse, Error, UsageError
+from warren.engine.kernel import atomic_file
+from warren.engine.saying import command
+from warren.ipc.identity import Namespaces
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.superblock import Superblock
+from warren.workers.process.shared_objects import semaphore_exists
+
+LOOK_S = 1.0
+#: a dead predecessor's lock is free at once; who waits longer says so
+TELL_S = 0.25
+POLL_S = 0.005
+GONE_S = 3.0  #: a supervisor sees earlier that a folder is gone
+REMOVED, MOVED = CONSTANTS["ENDING_REMOVED"], CONSTANTS["ENDING_MOVED"]
+TAKEN_OVER, SHARED_MEMORY = CONSTANTS["ENDING_TAKEN_OVER"], CONSTANTS["ENDING_SHARED_MEMORY"]
+DRAINING = CONSTANTS["NODE_DRAINING"]
+#: fields of the superblock with keys of System V semaphores
+SEMAPHORES = ("live_semaphore_key", "store_lock_key")
+STORE, COLLECTOR = "store", "store/persistent"
+
+
+def queues_of(worker: int) -> str:
+    """The folder that a queue worker owns."""
+    return f"queues/worker-{worker}"
+
+
+def described(ending: int, directory: Path | str) -> str:
+    """Why a node ended by itself, and what to do; empty for ENDING_NONE."""
+    return {
+        REMOVED: (
+            f"the data directory {directory}, or a part of it, was removed while the node ran, or a file in use was "
+            "cut; nothing was confirmed after that: restore it from a backup, or start a new node"
+        ),
+        MOVED: (
+            f"the data directory {directory} was moved, or replaced by another one, while the node ran; what was "
+            "confirmed is in the directory that was moved: start the node where it is now"
+        ),
+        TAKEN_OVER: (
+            f"another node was started for {directory} after this one had lost its supervisor: attach to that one"
+        ),
+        SHARED_MEMORY: (
+            f"the shared memory of the node of {directory}, or a semaphore of it, was removed while it ran (systemd "
+            "does that when a user logs out; RemoveIPC=no in logind.conf prevents it, or a system user): start the "
+            "node again"
+        ),
+    }.get(ending, "")
+
+
+#: what to share with the node's container, by what differs
+_SHARE = {
+    "PID namespace": "--pid=container:NAME or --pid=host",
+    "IPC namespace": "--ipc=container:NAME or --ipc=host",
+    "time namespace": "the time namespace (unshare --time makes another one)",
+    "/dev/shm": "--ipc=container:NAME, or one volume at /dev/shm",  # noqa: S108
+}
+
+
+def elsewhere(directory: NodeDirectory, unlike: list[str]) -> UsageError:
+    """What is said to a process that cannot see the node of a directory, which runs; `unlike`: Namespaces.unlike."""
+    pid = directory.lock_holder()
+    there = f"another {' and another '.join(unlike)}"
+    share = "; ".join(_SHARE[item] for item in unlike)
+    return UsageError(
+        f"a node runs for {directory.path}{f' (there it is process {pid})' if pid else ''}, but in {there}, which this "
+        f"process cannot see: start this one in the same container, or share them ({share})"
+    )
+
+
+class Tie:
+    """Of one process to the directory of its node."""
+
+    def __init__(self, path: Path, superblock: Superblock) -> None:
+        self.ending = 0  #: ENDING_…, once it is lost
+        self._path = path
+        self._superblock = superblock
+        self._descriptor = open_directory(path)
+        self._place = place_of(self._descriptor)
+        self._taken: list[int] = []
+        self._folders: dict[str, tuple[int, int] | None] = {}
+        self._node = (0, 0)
+        self._semaphores = [key for name in SEMAPHORES if (key := superblock.get(name))]
+        self._look_at = 0.0
+
+    def lock_or_holder(self) -> Namespaces | None:
+        """None: nobody has the lock of the directory, and from now on this process has it. Else where the holder is."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return NodeDirectory(self._path).holder_namespaces()
+        return None
+
+    def close(self) -> None:
+        """Let go of the directory, and of what was taken of it."""
+        for descriptor in self._taken:
+            os.close(descriptor)
+        self._taken.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def enter(self) -> None:
+        """Work in the directory from now on: a relative path leads there, whatever its name is then. What a Python is
+        imported from stays where it was.
+        """
+        sys.path[:] = [os.path.abspath(entry) for entry in sys.path]
+        if given := os.environ.get("PYTHONPATH"):
+            os.environ["PYTHONPATH"] = os.pathsep.join(
+                os.path.abspath(item) for item in given.split(os.pathsep) if item
+            )
+        os.fchdir(self._descriptor)
+
+    # -- owning -------------------------------------------------------------------------------------------------
+
+    def take(self, folder: str, say: Callable[[str], None], needed: str = "") -> bool:
+        """Own a folder (after `enter`), waiting for whoever has it. False: the node ends before it is free. `needed`: a
+        path that was there when a server of this node served the folder; without it nothing is made anew, and the node
+        ends.
+
+        Raises UsageError (a file system without locks), StoreError.
+        """
+        began, told = time.monotonic(), False
+        while needed and not os.path.exists(needed):
+            if self._superblock.state >= DRAINING or self.look():
+                return False
+            if not told:
+                told = True
+                say(f"{self._path / needed} was removed while nobody served it: the node ends, nothing is made anew")
+            if time.monotonic() - began > GONE_S and not self._superblock.supervisor.alive():
+                end(self._superblock, REMOVED)
+            time.sleep(POLL_S)
+        began, told = time.monotonic(), False
+        while True:
+            descriptor = self._lock(folder)
+            if descriptor is not None:
+                self._taken.append(descriptor)
+                self._folders[folder] = place_of(descriptor)
+                if told:
+                    say(f"{folder} is free: going on")
+                return True
+            if self._superblock.state >= DRAINING or self.look():
+                return False
+            if not told and time.monotonic() - began > TELL_S:
+                told = True
+                line = f"waits for {self._owner(folder)} of an earlier node that still holds {self._path / folder}"
+                say(line)
+                self._note(line)
+            time.sleep(POLL_S)
+
+    def _lock(self, folder: str) -> int | None:
+        """A locked descriptor of a folder, which is made if it is not there; None: another process has it."""
+        try:
+            atomic_file.make_directories(Path(folder))
+            descriptor = open_directory(folder)
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot open {self._path / folder}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.stat(folder)
+            if (found.st_dev, found.st_ino) == place_of(descriptor):
+                return descriptor
+        except FileNotFoundError:  # it was removed while we took it
+            pass
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                os.close(descriptor)
+                raise UsageError(
+                    f"the file system of {self._path} cannot lock {folder} ({error.strerror}): use a local disk"
+                ) from error
+        os.close(descriptor)
+        return None
+
+    def _owner(self, folder: str) -> str:
+        with contextlib.suppress(OSError):
+            pid = lock_owner(os.stat(folder))
+            if pid > 0:
+                return f"process {pid}"
+        return "a process"
+
+    def _note(self, line: str) -> None:
+        """Into the supervisor's log and `status`."""
+        from warren.workers.process.control import ControlClient
+
+        with contextlib.suppress(Error), contextlib.closing(ControlClient(self._path)) as control:
+            control.call("note", text=f"a server {line}", timeout=1.0)
+
+    def watch(self, *folders: str) -> None:
+        """Folders of others that belong to the directory, too, once they are there."""
+        self._folders |= dict.fromkeys(folders)
+
+    # -- noticing -----------------------------------------------------------------------------------------------
+
+    def look(self) -> int:
+        """ENDING_… when something was lost, else 0. It looks at most once a second."""
+        now = time.monotonic()
+        if not self.ending and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self.ending = self.look_now()
+        return self.ending
+
+    def look_now(self) -> int:
+        """The same, without waiting for the next second, and forgotten again."""
+        try:
+            return self._find()
+        except OSError:  # no answer is no loss: the next look asks again
+            return 0
+
+    def _find(self) -> int:
+        if os.fstat(self._descriptor).st_nlink == 0:
+            return REMOVED
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return MOVED
+        if (found.st_dev, found.st_ino) != self._place:
+            return MOVED
+        for folder, place in self._folders.items():
+            try:
+                found = os.stat(folder, dir_fd=self._descriptor)
+            except (FileNotFoundError, NotADirectoryError):
+                if place is not None:
+                    return REMOVED
+                continue
+            if place not in (None, (found.st_dev, found.st_ino)):
+                return REMOVED
+            self._folders[folder] = found.st_dev, found.st_ino
+        if self._superblock.get("place_inode"):
+            place = self._superblock.get("place_device"), self._superblock.get("place_inode")
+            if place != self._place:
+                return MOVED  # before this process was there
+            ending = self._look_at_node()
+            if ending:
+                return ending
+        block = self._superblock
+        if any(block.server_get(server, "error") == errno.ESTALE for server in range(block.servers_n)):
+            return REMOVED
+        if not self._superblock.named or not all(map(semaphore_exists, self._semaphores)):
+            return SHARED_MEMORY
+        return 0
+
+    def _look_at_node(self) -> int:
+        """What node.json says; it is read when it was replaced."""
+        try:
+            found = os.stat(NODE, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            return REMOVED
+        seen = found.st_ino, found.st_mtime_ns
+        if seen == self._node:
+            return 0
+        descriptor = os.open(NODE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._descriptor)
+        try:
+            content = os.read(descriptor, 1 << 20)
+        finally:
+            os.close(descriptor)
+        try:
+            node = msgspec.json.decode(content, type=NodeFile)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return 0  # somebody edits it; the next start says so
+        block = self._superblock
+        if (node.node_id, node.node_epoch) != (block.node_id, block.get("node_epoch")):
+            return TAKEN_OVER
+        self._node = seen
+        return 0
+
+
+@contextlib.contextmanager
+def owning(directory: Path, folders: Iterable[str]) -> Iterator[None]:
+    """Own folders of a node, those that are there, for work on files that no server may write meanwhile.
+
+    Raises DirectoryInUse: a process of an earlier node still has one.
+    """
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            try:
+                descriptor = open_directory(directory / folder)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot open {directory / folder}") from error
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                pid = lock_owner(os.fstat(descriptor))
+                raise DirectoryInUse(
+                    f"{directory / folder} is in use by {f'process {pid}' if pid else 'a process'} of a node whose "
+                    f"supervisor is dead: stop it with {command('stop', directory)}, or end that process"
+                ) from error
+        yield
+
+
+def data_folders(directory: Path) -> list[str]:
+    """The folders of a data directory that a process may own."""
+    found = [path.name for path in directory.glob("queues/worker-*")]
+    return [STORE, COLLECTOR, *sorted(f"queues/{name}" for name in found)]
+
+
+def served(directory: Path) -> bool:
+    """True while some process owns data of the directory, also without a supervisor."""
+    try:
+        with owning(directory, data_folders(directory)):
+            return False
+    except DirectoryInUse:
+        return True
+
+
+def end(superblock: Superblock, ending: int) -> None:
+    """End a node in good order, because it lost something. Whoever notices; doing it twice changes nothing."""
+    if not superblock.get("ending"):
+        superblock.set("ending", ending)
+    if superblock.state < DRAINING:
+        superblock.set_state(DRAINING)
+    superblock.ring_all()
+
+
+def lock_owner(found: os.stat_result) -> int:
+    """The process that has the kernel lock on a file, as far as it can be seen from here; else 0."""
+    with open("/proc/locks") as file:
+        for line in file:
+            words = line.split()
+            if len(words) == 8 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(found.st_ino):
+                return max(0, int(words[4]))
+    return 0

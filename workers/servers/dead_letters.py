@@ -1,0 +1,339 @@
+"""The forwarder of dead letters: a thread of a queue worker, with a client attachment of its own.
+
+What dies in a queue with a dead_letter_exchange lies in its companion (a hidden queue of the same worker) until it is
+through here: taken from the companion, published to the exchange with the death added to its headers, confirmed, acked.
+
+    x-death                 list of {queue, reason, count, time, exchange, routing-keys}, the newest death first; one
+                            entry for each queue and reason, whose count rises (time: seconds since 1970, of the first)
+    x-first-death-queue, x-first-death-reason, x-first-death-exchange
+
+Invariants
+  At least once: nothing is acked before its copy is confirmed, as durably as the letter was. A letter that is forwarded
+  twice has the same key of deduplication, made of its place in the companion; queues with a window drop the second.
+  A cycle without a rejection ends: a letter does not go to a queue in which it died before, unless somebody rejected it
+  since.
+  What cannot be forwarded stays: when the exchange is missing until the catalog changes, after any other trouble for a
+  while. A letter that no binding matches is dropped, as any message is.
+Crash points (kill -9 of the worker, or of any other process)
+  before the publish is submitted   the letter was held by this client: it returns to the companion
+  submitted, not acked              it is published (the ring is the redo log), and forwarded again: same key
+  acked                             done
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from warren.engine import _core
+from warren.engine._core import Confirm, SessionLost
+from warren.engine.catalog import metadata
+from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.errors import (
+    ClosedError,
+    Error,
+    ExchangeNotFound,
+    MessageTooLarge,
+    NodeNotRunning,
+    QueueNotFound,
+)
+from warren.engine.queues.arguments import QueueArguments
+from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.workers.client.client import Client
+from warren.workers.faces.queues import Message
+from warren.workers.process.control import ControlClient
+
+REASONS = {
+    CONSTANTS["REASON_REJECTED"]: "rejected",
+    CONSTANTS["REASON_EXPIRED"]: "expired",
+    CONSTANTS["REASON_MAXLEN"]: "maxlen",
+    CONSTANTS["REASON_DELIVERY_LIMIT"]: "delivery_limit",
+}
+#: letters of one companion under way at a time
+PREFETCH = 200
+#: how often the catalog is looked at when nothing dies
+IDLE_S = 0.25
+#: how long a companion rests after trouble
+REST_S = 1.0
+#: how long a publish may wait for room, and for its confirm
+PUBLISH_S = 5.0
+#: how long the end waits for what is under way
+LEAVE_S = 2.0
+
+Death = dict[str, Any]
+
+
+def deaths_of(headers: Mapping[str, Any]) -> list[Death]:
+    """The deaths that the headers of a message tell of; what is not one is left out."""
+    told = headers.get("x-death")
+    if not isinstance(told, list):
+        return []
+    return [item for item in told if isinstance(item, dict) and isinstance(item.get("queue"), str)]
+
+
+def with_death(
+    headers: Mapping[str, Any] | None, queue: str, reason: str, exchange: str, routing_key: str, now_s: int
+) -> dict[str, Any]:
+    """The headers of a message after another death."""
+    found = dict(headers or {})
+    deaths = deaths_of(found)
+    before = next((item for item in deaths if (item["queue"], item.get("reason")) == (queue, reason)), None)
+    if before is None:
+        death = {
+            "queue": queue,
+            "reason": reason,
+            "count": 1,
+            "time": now_s,
+            "exchange": exchange,
+            "routing-keys": [routing_key],
+        }
+    else:
+        count = before.get("count")
+        death = before | {"count": (count if isinstance(count, int) else 0) + 1}
+    found["x-death"] = [death, *(item for item in deaths if item is not before)]
+    found.setdefault("x-first-death-queue", queue)
+    found.setdefault("x-first-death-reason", reason)
+    found.setdefault("x-first-death-exchange", exchange)
+    return found
+
+
+def is_cycle(queue: str, deaths: list[Death]) -> bool:
+    """Would a message with these deaths come into this queue again without anybody having rejected it since?"""
+    for death in deaths:
+        if death.get("reason") == "rejected":
+            return False
+        if death["queue"] == queue:
+            return True
+    return False
+
+
+def _told(letter: Message, origin: str) -> metadata.Metadata:
+    """The metadata of a letter; of one that has none, or none that can be read, what a plain put would have."""
+    if letter.meta is not None:
+        with contextlib.suppress(msgspec.MsgspecError):
+            return metadata.decode(letter.meta)
+    return metadata.Metadata("", origin)
+
+
+@dataclass
+class _Origin:
+    """The queue that letters come from, as the owner of the messages."""
+
+    name: str
+
+
+@dataclass
+class _Source:
+    """One companion and how it goes with it."""
+
+    companion: QueueDeclaration
+    origin: QueueDeclaration
+    policy: QueueArguments
+    handle: _core.QueueHandle
+    rests_until: float = 0.0
+    begun: bool = False
+
+
+class Forwarder(threading.Thread):
+    """Forwards the dead letters of one worker's queues until `stop`."""
+
+    def __init__(self, directory: Path, worker: int, say: Callable[[str], None]) -> None:
+        super().__init__(name="warren-dead-letters", daemon=True)
+        self._directory = directory
+        self._worker = worker
+        self._server = SERVER_WORKER_FIRST + worker
+        self._say = say
+        self._ending = threading.Event()
+        self._said: set[str] = set()
+        self._sources: dict[int, _Source] = {}
+        self._version = -1
+
+    def stop(self) -> None:
+        """End soon; what is under way is finished if that does not take long."""
+        self._ending.set()
+
+    def run(self) -> None:
+        """Serve with one attachment after another."""
+        while not self._ending.is_set():
+            try:
+                client = Client(self._directory, f"dead-letters-{self._worker}", IDLE_S, counted=False)
+            except Error as error:  # the node is just starting, or ending, or there is no slot free
+                if not isinstance(error, NodeNotRunning):
+                    self._tell(f"dead letters wait: {error}")
+                self._ending.wait(IDLE_S)
+                continue
+            try:
+                self._serve(client)
+            except Exception:  # noqa: BLE001 - the letters wait, and the worker goes on; the log says where it was
+                self._say(f"the forwarder of dead letters begins anew after\n{traceback.format_exc()}")
+                self._ending.wait(REST_S)
+            finally:
+                self._sources, self._version = {}, -1
+                client.close(LEAVE_S)
+
+    def _serve(self, client: Client) -> None:
+        while not self._ending.is_set():
+            try:
+                router = client.router()
+                if router.version != self._version:
+                    self._update(client, router.catalog)
+                    self._version = router.version
+                now, busy = time.monotonic(), False
+                for source in self._sources.values():
+                    if now >= source.rests_until and not self._ending.is_set():
+                        busy = self._forward(client, source) or busy
+                if not busy:
+                    client.core.wait_delivery(self._server, IDLE_S)
+            except SessionLost:
+                self._sources, self._version = {}, -1
+            except ClosedError:
+                return  # the node is being stopped
+            except Error as error:
+                self._tell(f"dead letters wait: {error}")
+                self._sources, self._version = {}, -1
+                self._ending.wait(REST_S)
+
+    def _update(self, client: Client, catalog: Catalog) -> None:
+        """Another version of the catalog: companions that came and went, and exchanges that may be there now."""
+        wanted = {item.id: item for item in catalog.of_worker(self._worker) if item.dead_letters_of}
+        for id in self._sources.keys() - wanted.keys():
+            del self._sources[id]
+        for id, companion in wanted.items():
+            origin = catalog.by_id[companion.dead_letters_of]
+            known = self._sources.get(id)
+            if known is None or not known.handle.usable:
+                handle = client.handle(companion, _Origin(origin.name), Message)
+                self._sources[id] = _Source(companion, origin, origin.policy, handle)
+            else:
+                known.rests_until = 0.0
+
+    # -- one companion ------------------------------------------------------------------------------------------
+
+    def _forward(self, client: Client, source: _Source) -> bool:
+        """Forward what lies there; False when there was nothing."""
+        if not source.begun:
+            source.handle.begin(PREFETCH)
+            source.begun = True
+        letters: list[Message] = source.handle.get_many(PREFETCH, 0)  # type: ignore[assignment]
+        if not letters:
+            return False
+        under_way: list[tuple[Message, Confirm]] = []
+        done: list[Message] = []
+        back: list[Message] = []
+        trouble: Error | None = None
+        for letter in letters:
+            if trouble is not None or self._ending.is_set():
+                back.append(letter)
+                continue
+            try:
+                confirm = self._publish(client, source, letter)
+            except Error as error:
+                trouble = error
+                back.append(letter)
+                continue
+            if confirm is None:
+                done.append(letter)
+            else:
+                under_way.append((letter, confirm))
+        deadline = time.monotonic() + PUBLISH_S
+        for letter, confirm in under_way:
+            try:
+                confirm.wait(max(0.0, deadline - time.monotonic()))
+            except QueueNotFound:  # it went after the routing: the next look routes anew
+                back.append(letter)
+            except Error as error:
+                trouble = trouble or error
+                back.append(letter)
+            else:
+                done.append(letter)
+        source.handle.settle_many(done, True, False)
+        source.handle.settle_many(back, False, True)
+        if trouble is not None:
+            self._rest(source, trouble)
+        return True
+
+    def _rest(self, source: _Source, trouble: Error) -> None:
+        """Nothing more is taken for a while; with a missing exchange until the catalog changes."""
+        missing = isinstance(trouble, ExchangeNotFound)
+        source.rests_until = float("inf") if missing else time.monotonic() + REST_S
+        source.begun = False
+        source.handle.release()
+        name = source.origin.name
+        if missing:
+            self._tell(
+                f"dead letters of queue {name!r} wait for exchange {source.policy.dead_letter_exchange!r}: "
+                "declare it, or declare the queue anew with another dead_letter_exchange"
+            )
+        else:
+            self._tell(f"dead letters of queue {name!r} wait: {type(trouble).__name__}: {trouble}")
+
+    def _publish(self, client: Client, source: _Source, letter: Message) -> Confirm | None:
+        """Submit the copy of a letter; None when it goes nowhere."""
+        policy, origin = source.policy, source.origin.name
+        told = _told(letter, origin)
+        reason = REASONS.get(letter.reason, "rejected")
+        headers = with_death(told.headers, origin, reason, told.exchange, told.routing_key, int(time.time()))
+        exchange = policy.dead_letter_exchange or ""
+        key = told.routing_key if policy.dead_letter_routing_key is None else policy.dead_letter_routing_key
+        place = b"dead letter %d %d " % (source.companion.lasting_id, letter.delivery_tag) + letter.message_id
+        words = (
+            letter.priority << metadata.PRIORITY_SHIFT,
+            0,
+            hashlib.blake2b(place, digest_size=metadata.KEY_BYTES).digest(),
+            letter.persistent,
+        )
+        while True:
+            core = client.core
+            queues = client.router().route(exchange, key, headers)
+            going = [queue for queue in queues if not is_cycle(queue.name, headers["x-death"])]
+            if len(going) < len(queues):
+                self._tell(f"a dead letter of queue {origin!r} went in a circle without being rejected and was dropped")
+            elif not queues:
+                self._tell(
+                    f"a dead letter of queue {origin!r} was dropped: exchange {exchange!r} has no queue for routing "
+                    f"key {key!r}"
+                )
+            if not going:
+                return None
+            durable = letter.persistent and any(queue.durable for queue in going)
+            level = _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
+            route = client.route_to(going, b"").core
+            try:
+                for meta in self._metadata(origin, exchange, key, headers, told.properties):
+                    with contextlib.suppress(MessageTooLarge):
+                        return core.publish(route, letter.body, level, meta, PUBLISH_S, False, words)
+                return core.publish(route, letter.body, level, None, PUBLISH_S, False, words)
+            except SessionLost:
+                if core.ended:
+                    raise  # else the catalog has changed: route again
+
+    def _metadata(
+        self, origin: str, exchange: str, key: str, headers: dict[str, Any], properties: dict[str, Any] | None
+    ) -> Iterator[bytes]:
+        """What a letter says of itself; less when that is too large for a message: the body must get through."""
+        yield metadata.encode(exchange, key, headers, properties)
+        self._tell(
+            f"a dead letter of queue {origin!r} lost its headers: with x-death it is larger than a message may be"
+        )
+        yield metadata.encode(exchange, key, {"x-death": headers["x-death"][:1]})
+        yield metadata.encode(exchange, key)
+
+    def _tell(self, line: str) -> None:
+        """A line into the log of the worker and into `warren status`, once."""
+        if line in self._said:
+            return
+        if len(self._said) > 1000:
+            self._said.clear()
+        self._said.add(line)
+        self._say(line)
+        with contextlib.suppress(Error), ControlClient(self._directory) as control:  # the log has it in any case
+            control.call("note", timeout=1.0, text=f"worker {self._worker}: {line}")

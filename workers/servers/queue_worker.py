@@ -1,0 +1,468 @@
+"""The process of one queue worker: regions, its own client slot towards the stores, start, serving, stop.
+
+What it serves is engine/queues/service.py. Order of a start: salvage of the dead worker's images, new regions under a
+higher generation, client slot, recovery, take-up of all clients, slot active (before anything is submitted, after
+everything that may fail), state READY, epoch + 1 (published last). Order of a stop:
+rings finished, journal synced, clean mark, slot left, regions unlinked. Crash points: until the epoch is published
+clients wait; regions of unfinished starts are found by their names and unlinked by the next one, after it has salvaged
+them. Exit codes: 0 clean, 1 try again, 3 do not restart, 5 the catalog was cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warren.engine import _core
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    EXIT_CATALOG_CUT,
+    EXIT_DO_NOT_RESTART,
+    CatalogCut,
+    CorruptRecord,
+    Error,
+    FormatVersionError,
+    PermissionRefused,
+)
+from warren.engine.queues import queue_index
+from warren.engine.queues.queue_index import Folder
+from warren.engine.queues.service import Changes, Declaration, Options, QueueService
+from warren.engine.saying import Voice
+from warren.ipc import mailbox, names
+from warren.ipc import region as regions
+from warren.ipc.identity import Identity, pidfd_dead
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
+from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
+from warren.workers.process import lack, remains
+from warren.workers.process.launch import Succession
+from warren.workers.process.tie import Tie, described, end, queues_of
+
+if TYPE_CHECKING:
+    from warren.workers.servers.dead_letters import Forwarder
+
+STATS_ROWS = CONSTANTS["QUEUES_PER_WORKER_MAX"]
+CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
+SLOT_WAIT_S = 1.0
+SLOT_POLL_S = 0.01
+DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
+WHATS = ("images", "timages", "qstats")
+#: places of the service that are named crash points of the node
+CRASH_POINTS = {
+    "flush.dat-synced": CONSTANTS["CRASH_WORKER_FLUSH_DATA"],
+    "flush.idx-synced": CONSTANTS["CRASH_WORKER_FLUSH_INDEX"],
+    "slot.claimed": CONSTANTS["CRASH_WORKER_CLAIMED"],
+    "slot.recovered": CONSTANTS["CRASH_WORKER_RECOVERED"],
+    "slot.active": CONSTANTS["CRASH_WORKER_ATTACHED"],
+}
+
+
+#: one line into the worker's log
+say = Voice()
+
+
+class Worker:
+    """One incarnation of a queue worker."""
+
+    def __init__(
+        self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
+    ) -> None:
+        self.directory = directory
+        self.shared_id = shared_id
+        self.worker = worker
+        self.server = SERVER_WORKER_FIRST + worker
+        self.settings = settings
+        self.supervisor_pidfd = supervisor_pidfd
+        self.superblock = Superblock.attach(shared_id)
+        self.tie = Tie(directory, self.superblock)
+        self.folder = Folder.of(Path(), worker)  # `tie.enter`: of the directory that is open, not of its path
+        self.salvaged = 0
+        self._stack = contextlib.ExitStack()
+        self._stores: dict[int, tuple[int, regions.Region]] = {}
+        self._slot: SlotView | None = None
+        self._succession = Succession(NodeDirectory(directory), say)
+        self._dead_letters: Forwarder | None = None
+        self._serving = self._served = False
+        self._has_companions = False
+        self._catalog = catalog_log.Reader(Path())
+        self._ids_end = 0
+        self.service: QueueService | None = None
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def _old_generations(self) -> list[int]:
+        """Generations of this server's regions that exist."""
+        found = set()
+        for what in WHATS:
+            prefix = names.region(self.shared_id, what, self.server, 0)[:-1]
+            for name in regions.posix_names(prefix):
+                if name.removeprefix(prefix).isdigit():
+                    found.add(int(name.removeprefix(prefix)))
+        return sorted(found)
+
+    def _salvage(self, generations: list[int]) -> int:
+        salvaged = 0
+        size = PAGE_BYTES + self.settings.images_n * self.settings.file_bytes
+        for generation in generations:
+            try:
+                region = regions.posix_open(
+                    names.region(self.shared_id, "images", self.server, generation), writable=True
+                )
+            except regions.RegionError:
+                continue
+            try:
+                if region.size == size:
+                    salvaged += queue_index.salvage(
+                        region.buffer, self.settings.images_n, self.settings.file_bytes, self.folder
+                    )
+            finally:
+                region.close()
+        return salvaged
+
+    def _region(self, what: str, generation: int, size: int) -> regions.Region:
+        name = names.region(self.shared_id, what, self.server, generation)
+        # The engine asks for the memory of images and statistics itself, as it needs it.
+        region = regions.posix_create(name, size, PAGE_BYTES)
+        self._stack.callback(region.close)
+        return region
+
+    def _images(self, what: str, generation: int, size: int, old: list[int]) -> regions.Region:
+        """The region of a journal's images. A dead worker's one is taken over under the new name, because its pages are
+        there already; file numbers never repeat in it, so who still maps it never takes a new frame for an old one."""
+        name = names.region(self.shared_id, what, self.server, generation)
+        for before in reversed(old):
+            try:
+                os.rename(
+                    regions.SHM_DIRECTORY + names.region(self.shared_id, what, self.server, before),
+                    regions.SHM_DIRECTORY + name,
+                )
+                region = regions.posix_open(name)
+            except (FileNotFoundError, regions.RegionError):
+                continue
+            if region.size == size:
+                self._stack.callback(region.close)
+                return region
+            region.close()
+            regions.posix_unlink(name)
+        return self._region(what, generation, size)
+
+    def _claim_slot(self) -> tuple[SlotView, regions.Region]:
+        """A slot that only the supervisor knows of until `_activate`: a start that fails gives it back, and from one
+        that is killed the supervisor takes it without asking a server.
+        """
+        view = self._free_slot()
+        self._stack.callback(self._give_back, view)
+        self._reached("slot.claimed")
+        # a worker sends no bodies: most of its region is never used
+        region = regions.sysv_create(self.superblock.get("client_region_bytes"), touch=False)
+        self.superblock.set_segment(view, region.id)
+        self._stack.callback(region.close)
+        self._stack.callback(self._remove_segment, region)
+        return view, region
+
+    def _free_slot(self) -> SlotView:
+        """One of this worker's slots. When it was killed twice in short time the stores are not done with both yet.
+
+        Raises SlotsFull after a second: the store server does not serve, and the start is repeated as without room.
+        """
+        deadline = time.monotonic() + SLOT_WAIT_S
+        while True:
+            try:
+                return self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}", self.worker)
+            except SlotsFull:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(SLOT_POLL_S)
+
+    def _activate(self) -> None:
+        """Everything is recovered, and nothing was submitted yet: the servers may know of the slot."""
+        assert self._slot is not None
+        self._reached("slot.recovered")
+        self._slot = self.superblock.activate(self._slot)
+        self._reached("slot.active")
+        self._register()
+
+    def _remove_segment(self, region: regions.Region) -> None:
+        """Of a slot that no server ever saw; it goes with its last mapping."""
+        if self._slot is not None and self._slot.state == CLAIMED:
+            regions.sysv_remove(region.id)
+
+    def _give_back(self, view: SlotView) -> None:
+        if self._slot is None or self._slot.state == CLAIMED:
+            self.superblock.give_back(view)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until told to stop; returns the exit code."""
+        began = time.monotonic()
+        settings, superblock = self.settings, self.superblock
+        self.tie.enter()
+        needed = str(self.folder.files) if superblock.server_get(self.server, "epoch") else ""
+        if not self.tie.take(queues_of(self.worker), say, needed):
+            superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])  # nothing was begun
+            return 0
+        superblock.server_set(self.server, "state", CONSTANTS["SERVER_RECOVERING"])
+        self.folder.make()
+        old = self._old_generations()
+        self.salvaged = self._salvage(old)
+        generation = max([*old, superblock.server_get(self.server, "generation")]) + 1
+        images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
+        images = self._images("images", generation, images_bytes, old)
+        # before the engine takes the images for its own files
+        held = queue_index.held_files(images.buffer, settings.images_n, settings.file_bytes, self.folder)
+        timages = self._images("timages", generation, images_bytes, old)
+        next_transient = queue_index.next_file_of(timages.buffer, settings.images_n)
+        stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
+        self._stack.callback(self._forget_statistics, stats.name)
+        self._slot, own = self._claim_slot()
+        engine = _core.QueueEngine(
+            superblock.buffer,
+            self.server,
+            images.buffer,
+            timages.buffer,
+            stats.buffer,
+            own.buffer,
+            self._slot.slot,
+            self._slot.generation,
+            self._slot.client_epoch,
+            images_n=settings.images_n,
+            file_bytes=settings.file_bytes,
+            spin_us=settings.spin_us,
+            tick_ms=settings.sync_tick_ms,
+            commit_bytes=settings.commit_bytes,
+            journal_files_max=settings.journal_files_max,
+        )
+        service = self.service = QueueService(
+            engine,
+            Options(
+                superblock=superblock,
+                worker=self.worker,
+                folder=self.folder,
+                node_id=superblock.node_id,
+                file_bytes=settings.file_bytes,
+                reply_bytes=settings.reply_bytes,
+                load_catalog=self._load_catalog,
+                follow_catalog=self._follow_catalog,
+                open_store=self._open_store,
+                ids_end=lambda: self._ids_end,
+                own_slot=self._slot.slot,
+                # The other half: what a flush has in hand, and what the allocator keeps.
+                memory_bytes=settings.queue_memory_bytes // (2 * (superblock.servers_n - SERVER_WORKER_FIRST)),
+                next_transient=next_transient,
+                timer=self._timer,
+                reached=self._reached,
+                say=say,
+            ),
+        )
+        with self._signals(engine):
+            try:
+                recovered = service.start(held)
+                held.clear()
+                self._activate()
+                epoch = superblock.server_get(self.server, "epoch") + 1
+                service.begin(epoch)
+                superblock.server_set(self.server, "generation", generation)
+                superblock.server_set(self.server, "queue_stats_generation", generation)
+                superblock.server_set(self.server, "error", 0)
+                superblock.server_set(self.server, "alarms", 0)
+                superblock.server_set(self.server, "state", CONSTANTS["SERVER_READY"])
+                superblock.server_set(self.server, "epoch", epoch)
+                self._unlink(old)
+                say(
+                    f"worker {self.worker} ready in {time.monotonic() - began:.3f} s: "
+                    f"{engine.counters()['messages']} messages, {recovered.frames} frames, "
+                    f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
+                )
+                self._serving = self._served = True
+                self._forward_dead_letters()
+                service.serve()
+                superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
+                self._stop_dead_letters(service)
+                clean = service.stop()
+            except BaseException:
+                service.release()
+                raise
+        superblock.leave(self._slot.slot, self._slot.generation)
+        if clean:
+            self._unlink([generation])
+        superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])
+        remains.remove_lost(superblock, self.tie)
+        say(f"worker {self.worker} stopped {'clean' if clean else 'without the clean mark'}")
+        return 0
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for _epoch, region in self._stores.values():
+            region.close()
+        self._stores.clear()
+        self._stack.close()
+        self.superblock.close()
+        self.tie.close()
+
+    def _forget_statistics(self, name: str) -> None:
+        """A start that failed leaves no region that the next one does not take over: it may fail for long."""
+        if not self._served:
+            regions.posix_unlink(name)
+
+    def _unlink(self, generations: list[int]) -> None:
+        for generation in generations:
+            for what in WHATS:
+                regions.posix_unlink(names.region(self.shared_id, what, self.server, generation))
+
+    def _register(self) -> None:
+        """Tell the supervisor about the slot; it also scans by itself."""
+        assert self._slot is not None
+        name = names.mailbox(self.shared_id, "supervisor")
+        mailbox.post(name, "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
+
+    @contextlib.contextmanager
+    def _signals(self, engine: _core.QueueEngine) -> Iterator[None]:
+        def stop(_number: int, _frame: object) -> None:
+            engine.request_stop()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _reached(self, point: str) -> None:
+        named = CRASH_POINTS.get(point)
+        if named is not None:
+            self.superblock.crash_point(named)
+
+    # -- dead letters -------------------------------------------------------------------------------------------
+
+    def _forward_dead_letters(self) -> None:
+        """Start the forwarder when there is something to forward; it stays until the worker ends."""
+        if self._serving and self._has_companions and self._dead_letters is None:
+            from warren.workers.servers.dead_letters import Forwarder  # a client, which few workers need
+
+            self._dead_letters = Forwarder(self.directory, self.worker, say)
+            self._dead_letters.start()
+
+    def _stop_dead_letters(self, service: QueueService) -> None:
+        """End the forwarder. It is a client of this worker, so the worker goes on serving until it is gone."""
+        forwarder = self._dead_letters
+        if forwarder is None:
+            return
+        self._serving = False
+        forwarder.stop()
+        deadline = time.monotonic() + DEAD_LETTERS_STOP_S
+        while forwarder.is_alive() and time.monotonic() < deadline:
+            service.turn(5_000_000, False)
+        if forwarder.is_alive():
+            say("the forwarder of dead letters is left behind: what it had in hand is forwarded after the next start")
+
+    # -- what the service asks for --------------------------------------------------------------------------------
+
+    def _load_catalog(self) -> list[Declaration]:
+        # what was told, and nothing that may still be taken back
+        catalog = self._catalog.load(self.superblock.get("catalog_version"))
+        self._ids_end = catalog.next_queue_id
+        wanted = catalog.of_worker(self.worker)
+        self._found(wanted)
+        return list(wanted)
+
+    def _follow_catalog(self, version: int) -> Changes | None:
+        steps = self._catalog.piece(version, CATALOG_STEPS)
+        if steps is None:
+            return None
+        came: dict[int, QueueDeclaration] = {}
+        went: list[int] = []
+        for step in steps:
+            if step.queue is None or step.queue.worker != self.worker:
+                continue
+            if not step.gone:
+                came[step.queue.id] = step.queue
+            elif came.pop(step.queue.id, None) is None:
+                went.append(step.queue.id)
+        self._found(came.values())
+        return Changes(list(came.values()), went, self._catalog.version < version)
+
+    def _found(self, queues: Iterable[QueueDeclaration]) -> None:
+        self._has_companions = self._has_companions or any(item.dead_letters_of for item in queues)
+        self._forward_dead_letters()
+
+    def _open_store(self, store: int) -> None:
+        """Attach a store's directory when its epoch is new. Raises RegionError (it is just starting)."""
+        assert self.service is not None
+        superblock = self.superblock
+        epoch = superblock.server_get(store, "epoch")
+        known = self._stores.get(store)
+        if known is not None and known[0] == epoch:
+            return
+        generation = superblock.server_get(store, "generation")
+        region = regions.posix_open(names.region(self.shared_id, "directory", store, generation))
+        if superblock.server_get(store, "epoch") != epoch:
+            region.close()
+            raise regions.RegionError(2, "the store was restarted meanwhile")
+        self.service.engine.set_store(store, epoch, region.buffer)
+        if known is not None:
+            known[1].close()
+        self._stores[store] = (epoch, region)
+
+    def _timer(self) -> None:
+        """Some times a second: is there still a supervisor? When it and the store server are gone, start a new one."""
+        self._succession.poll()
+        if self.supervisor_pidfd is None or not pidfd_dead(self.supervisor_pidfd):
+            return
+        if self.superblock.supervisor.alive():
+            return
+        if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
+            return
+        if ending := self.tie.look():
+            say(f"the node ends: {described(ending, self.directory)}")
+            end(self.superblock, ending)
+            return
+        if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
+            return  # its task: it was there first
+        self._succession.start("the supervisor and the store server are gone")
+
+
+def run_queue_worker(
+    directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
+) -> int:
+    """The whole life of a queue worker process; returns its exit code (engine.errors; 0 clean, 1 start anew)."""
+    try:
+        instance = Worker(directory, shared_id, worker, settings, supervisor_pidfd)
+    except regions.RegionError as error:
+        say(f"worker {worker} finds no superblock: {error}")
+        return 1
+    try:
+        return instance.run()
+    except CatalogCut as error:
+        say(f"worker {worker} cannot serve: {error}")
+        return EXIT_CATALOG_CUT
+    except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
+        say(f"worker {worker} cannot serve: {error}")
+        return EXIT_DO_NOT_RESTART
+    except Error as error:
+        if lack.of_error(error):
+            raise  # children.py says so, once
+        say(f"worker {worker} failed: {error}")
+        return 1
+    finally:
+        with contextlib.suppress(BufferError):
+            instance.close()
+
+
+def main() -> int:
+    """For tests: `python -m warren.workers.servers.queue_worker DIR SHARED_ID WORKER` with the default settings."""
+    directory, shared_id, worker = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    settings = NodeDirectory(directory).read().settings
+    return run_queue_worker(directory, shared_id, worker, settings, None)
+
+
+if __name__ == "__main__":
+    os._exit(main())
