@@ -15,14 +15,19 @@ import psutil
 
 
 def _stat_fields(pid: int) -> tuple[str, int] | None:
-    """(state letter, start time in ticks) of a process from /proc, None when there is no such process."""
+    """(state letter, start time in ticks) of a process from /proc, None when there is none that runs or is stopped.
+
+    The state is that of its first thread, which ends as a zombie before the others do: until the last one has ended
+    the process writes, and holds its memory and its locks.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[19])
+    state, threads_n = fields[0].decode(), int(fields[17])
+    return None if state in ("Z", "X") and threads_n <= 1 else (state, int(fields[19]))
 
 
 def pid_namespace() -> int:
@@ -76,7 +81,7 @@ class Identity:
     def of(cls, pid: int) -> Identity | None:
         """Identity of a running process, None when there is none (a zombie is none)."""
         found = _stat_fields(pid)
-        if found is None or found[0] in ("Z", "X"):
+        if found is None:
             return None
         return cls(pid, found[1], pid_namespace())
 
@@ -93,7 +98,7 @@ class Identity:
         if self.namespace != pid_namespace():
             return True  # cannot be judged from here: never reclaimed by pid
         found = _stat_fields(self.pid)
-        return found is not None and found[0] not in ("Z", "X") and found[1] == self.start_time
+        return found is not None and found[1] == self.start_time
 
     def stands_still(self) -> bool:
         """True when this very process was stopped (SIGSTOP, a debugger): it is alive, and does nothing."""

@@ -3,6 +3,7 @@
 import os
 import secrets
 import selectors
+import threading
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from warren.ipc import region
 from warren.ipc.identity import Identity
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
 from warren.workers.node.clients_watch import ClientsWatch
-from warren.workers.process.shared_objects import remove_unrecorded, segments
+from warren.workers.process.shared_objects import UNMAPPING_S, remove_unrecorded, segments
 
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 
@@ -62,6 +63,24 @@ def test_a_segment_of_the_pids_next_owner_stays(superblock: Superblock) -> None:
     assert remove_unrecorded(pid, size, before=time.time() - 5) == 0
     assert made_by(pid) == [made]
     assert remove_unrecorded(pid, size, before=time.time() + 5) == 1
+    assert made_by(pid) == []
+
+
+def test_an_unrecorded_segment_that_is_still_mapped_is_waited_for(superblock: Superblock) -> None:
+    """The kernel takes the memory of a killed process apart after others see its end, the later the more they read."""
+    pid = die_with_a_segment(superblock)
+    (made,) = made_by(pid)
+    mapped = region.sysv_attach(made)
+    size = mapped.size
+    assert remove_unrecorded(pid, size) == 0
+    assert made_by(pid) == [made], "what somebody has attached stays"
+    later = threading.Timer(UNMAPPING_S / 4, mapped.close)
+    later.start()
+    found = 0
+    while not found and later.is_alive():
+        found = remove_unrecorded(pid, size)
+    later.join()
+    assert found + remove_unrecorded(pid, size) == 1
     assert made_by(pid) == []
 
 

@@ -5,8 +5,11 @@ wrong start time).
 """
 
 import os
+import platform
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -89,6 +92,33 @@ def test_a_zombie_is_dead(child: int) -> None:
     assert not identity.alive()
     assert Identity.of(child) is None
     assert identity.open_pidfd() is None
+
+
+def test_a_process_whose_first_thread_ended_lives_until_its_last_one_ends() -> None:
+    """A killed process with threads looks so for a moment, and has its memory and its locks still."""
+    program = (
+        "import ctypes, os, sys, threading\n"
+        "def last():\n"
+        "    while open(f'/proc/{os.getpid()}/stat').read().rsplit(')', 1)[1].split()[0] != 'Z': pass\n"
+        "    print('alone', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "threading.Thread(target=last, daemon=True).start()\n"
+        f"ctypes.CDLL(None).syscall({93 if platform.machine() == 'aarch64' else 60}, 0)\n"  # exit: of this thread alone
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        identity = Identity.of(process.pid)
+        assert identity is not None
+        assert process.stdout.readline() == "alone\n"
+        assert state_of(process.pid) == "Z"
+        assert identity.alive()
+        assert Identity.of(process.pid) == identity
+        process.stdin.close()
+        wait_until(lambda: not identity.alive(), what="the end of its last thread")
 
 
 def test_another_namespace_is_never_judged_by_pid() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from dataclasses import dataclass
 
 import sysv_ipc
@@ -15,6 +16,8 @@ import sysv_ipc
 from warren.ipc import region
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC
 from warren.ipc.superblock import SlotView
+
+UNMAPPING_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,18 @@ def remove_unrecorded(pid: int, size: int, before: float = math.inf) -> int:
     """Remove segments of `size` bytes made by a dead process and attached by nobody; returns how many.
 
     `before`: when another process began that has the pid now (seconds since 1970); what may be its own stays.
+    One that is attached is another node's, or the kernel is still taking the dead one's memory apart, which who reads
+    that process in /proc delays: it is looked at again for a moment.
     """
     removed = 0
-    for item in segments():
-        unrecorded = (item.creator, item.size, item.attached, item.uid) == (pid, size, 0, os.geteuid())
-        if unrecorded and item.changed + 1 < before:
-            removed += region.sysv_remove(item.id)
-    return removed
+    deadline = time.monotonic() + UNMAPPING_S
+    while True:
+        made = [item for item in segments() if (item.creator, item.size, item.uid) == (pid, size, os.geteuid())]
+        made = [item for item in made if item.changed + 1 < before]
+        removed += sum(region.sysv_remove(item.id) for item in made if not item.attached)
+        if not any(item.attached for item in made) or time.monotonic() > deadline:
+            return removed
+        time.sleep(UNMAPPING_S / 20)
 
 
 def mappings_of_segment(pid: int, shmid: int) -> int:
