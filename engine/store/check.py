@@ -234,9 +234,17 @@ class StoreCheck:
                     os.close(fd)
                 found, _reason = _core.scan_list(file.number, file.salt, bytes(FILE_HEADER.size) + head)
                 # what a spare held before is no record
-                if (found.messages or found.controls) and not file.collected:
+                begun = found.messages or found.controls or self._begun_behind_a_hole(file)
+                if begun and not file.collected:
                     return file.number
         return -1
+
+    def _begun_behind_a_hole(self, file: StoreFile) -> bool:
+        """The power may have failed when later pages of its first batch were on the disk, and the first ones not."""
+        with segment.scan_memory(file.path) as memory, memoryview(memory) as view:
+            length, _unreadable = recovery.read_file(file.path, view)
+            found, _reason = _core.scan_list(file.number, file.salt, view[:length])
+        return bool(found.messages or found.controls)
 
     def _look(self, file: StoreFile, buffer: memoryview) -> _Look:
         length, unreadable = recovery.read_file(file.path, buffer)

@@ -78,6 +78,25 @@ def test_a_batch_with_a_hole_was_never_confirmed(node: StoreNode) -> None:
     assert there(node) == set(range(OLD + 1))
 
 
+def test_a_first_batch_whose_beginning_never_came_to_the_disk(node: StoreNode) -> None:
+    """However long the hole is: the file was begun, by what lies behind it."""
+    client = node.client()
+    one_batch(node, client, range(OLD + NEW))
+    node.kill()
+    path = node.folder() / "0.rdq"
+    data = bytearray(path.read_bytes())
+    data[4096 : 4096 + (1 << 16)] = os.urandom(1 << 16)
+    path.write_bytes(data)
+    listed, _reason = _core.scan_list(0, FILE_HEADER.unpack(data, "salt"), data)
+    assert listed.messages
+    found = StoreCheck(node.folder(), node.node_id, 0, False).examine()
+    assert not any(item.problem for item in found if item.path == path), "check says what a start says"
+    node.restart_cold()
+    node.start()
+    assert there(node) == set()
+    assert "damage" not in node.log_text()
+
+
 def test_a_hole_in_what_was_synced_is_damage(node: StoreNode) -> None:
     harmed(node, vouched_for=True)
     assert there(node) == set(range(1, OLD + NEW))

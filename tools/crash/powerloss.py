@@ -193,6 +193,7 @@ class Campaign:
                     more = f"; and {len(wrong) - WRONG_SHOWN} more" if len(wrong) > WRONG_SHOWN else ""
                     where = f"history {number}, state {state_number} (record {point})"
                     report.violations.append(f"{where}: {'; '.join(wrong[:WRONG_SHOWN])}{more}")
+                    self.say(report.violations[-1])
                 report.states += 1
         finally:
             checker.close()
