@@ -448,10 +448,6 @@ static int still_there(const wr_log *log, int fd) {
     return fstat(fd, &old) == 0 && (old.st_nlink == 0 || (uint64_t)old.st_size < log->file_bytes) ? ESTALE : 0;
 }
 
-static void publish_all(const wr_batch *batch, bool synced, bool head) {
-    for (uint32_t i = 0; i < batch->horizons_n; i++) wr_horizon_publish(&batch->horizons[i], true, synced, head);
-}
-
 static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
     uint64_t began = wr_now_ns();
     int error = atomic_load_explicit(&log->failed, memory_order_relaxed);
@@ -464,12 +460,7 @@ static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
             error = still_there(log, batch->fd);
         }
     }
-    if (!error) {
-        if (log->written)
-            log->written(log->context, batch);
-        else if (!log->done)
-            publish_all(batch, !log->may_sync, !batch->sync);
-    }
+    if (!error && log->written) log->written(log->context, batch);
     if (!error && batch->sync && log->dirty) {
         error = sync_file(log, batch->fd);
         if (!error) error = still_there(log, batch->fd);
@@ -492,10 +483,7 @@ static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
     }
     atomic_fetch_add_explicit(&log->commits_n, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&log->commit_ns_sum, wr_now_ns() - began, memory_order_relaxed);
-    if (log->done)
-        log->done(log->context, batch);
-    else if (!error)
-        publish_all(batch, batch->sync || !log->may_sync, true);
+    if (log->done) log->done(log->context, batch);
 }
 
 /* Touch the next part of the images while there is nothing else to do: a first touch in the append path would cost up to 14 us
@@ -554,29 +542,6 @@ void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) {
             wr_futex_wait(&log->committer_sleeps, 1, IDLE_NS);
         atomic_store_explicit(&log->committer_sleeps, 0, memory_order_relaxed);
     }
-}
-
-/* ---- horizons ---- */
-
-/* Raise a word of a client's link, never lower it. The loop thread and the committers of two logs may do so at once, and a
- * hostile client may write there, too: hence tries that end. A word that somebody keeps changing is nobody's loss but his. */
-static bool raise_word(_Atomic uint64_t *word, uint64_t to) {
-    uint64_t now = atomic_load_explicit(word, memory_order_relaxed);
-    for (int tries = 0; now < to && tries < 1000; tries++)
-        /* SYNC horizon: pairs with the client's acquire; results and effects below are complete */
-        if (atomic_compare_exchange_weak_explicit(word, &now, to, memory_order_release, memory_order_relaxed))
-            return true;
-    return false;
-}
-
-void wr_horizon_publish(const wr_horizon *h, bool written, bool synced, bool head) {
-    if (!h->view) return;
-    wr_link *link = &h->view->links[h->server];
-    bool raised = false;
-    if (written) raised |= raise_word(&link->written, h->sequence);
-    if (synced) raised |= raise_word(&link->synced, h->sequence);
-    if (head) raised |= raise_word(&link->head, h->sequence);
-    if (raised) wr_view_wake(h->view);
 }
 
 /* ---- readers in any process ---- */

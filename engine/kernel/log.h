@@ -1,4 +1,4 @@
-/* The append side of a segment file: image in shared memory, group commit on its own thread, horizons.
+/* The append side of a segment file: image in shared memory, group commit on its own thread.
  *
  * One log = one directory of files with one writer process. Four users: persistent and transient message store,
  * persistent and transient journal of a queue worker.
@@ -9,7 +9,7 @@
  * So the write buffer, cur_file_cache's payloads and the O_DIRECT staging buffer are one memory.
  *
  * Threads: every function is called by the loop thread, but wr_log_commit_run (the committer's whole life) and the
- * `done` callback (called on the committer thread).
+ * `written` and `done` callbacks (called on the committer thread). What a batch confirms is the owner's to publish, in these.
  *
  * Invariants
  *   sealed_to <= append; both in the current file; everything below a posted batch's `to` never changes again.
@@ -27,18 +27,11 @@
 #ifndef WR_LOG_H
 #define WR_LOG_H
 #include "kernel/frame.h"
-#include "ipc/core/view.h"
+#include "kernel/horizon.h"
 #include <pthread.h>
 
 #define WR_LOG_BATCHES 16
 #define WR_LOG_HORIZONS 512
-
-/* What a batch confirms when it is done: the link's words rise to `sequence`. */
-typedef struct {
-    wr_view *view; /* for the wake; NULL: horizon of no use any more */
-    uint32_t server;
-    uint64_t sequence;
-} wr_horizon;
 
 typedef struct {
     int fd;
@@ -48,7 +41,7 @@ typedef struct {
     bool sync;         /* fdatasync wanted */
     bool last;         /* last batch of the file: close fd afterwards */
     uint64_t number;
-    uint64_t gate;     /* free for the owner (queue worker: store commands that must be durable first) */
+    uint64_t gate;     /* free for the owner; the message store: files below it are settled when this is done */
     uint32_t horizons_n;
     wr_horizon horizons[WR_LOG_HORIZONS];
     int error;         /* errno of the write or sync, 0 if fine */
@@ -73,8 +66,8 @@ typedef struct {
     uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
 } wr_log_state;
 
-/* `region`: wr_image header page + images, mapped; memory for the images may be missing until it is needed; `may_sync` false for transient logs (never fdatasync). `done` may be NULL.
- * Returns NULL with errno. */
+/* `region`: wr_image header page + images, mapped; memory for the images may be missing until it is needed; `may_sync` false for transient
+ * logs (never fdatasync). `done` may be NULL. Returns NULL with errno. */
 wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint64_t file_bytes, bool may_sync,
                    wr_batch_done done, void *context);
 void wr_log_free(wr_log *log); /* after wr_log_stop and the committer's return */
@@ -122,9 +115,6 @@ int wr_log_quiesce(wr_log *log, uint64_t timeout_ns);
  * thread's own sleep word, may be NULL) after each batch. */
 void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell);
 void wr_log_stop(wr_log *log);
-
-/* Raise a link's words, never lower, and wake its client if that waits. written/synced/head select which. */
-void wr_horizon_publish(const wr_horizon *h, bool written, bool synced, bool head);
 
 /* Copy `bytes` from image of `file` at `offset`, safely against reuse: true when the bytes are the file's. Any process. */
 bool wr_image_read(const uint8_t *region, uint32_t images_n, uint64_t file_bytes, uint64_t file, uint64_t offset,

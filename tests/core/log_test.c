@@ -65,6 +65,7 @@ typedef struct {
     wr_view view;
     void *client;
     uint64_t next_file;
+    bool may_sync;
 } bench;
 
 /* Files begin with what another one left: whole frames under another salt, one at the start of each page. */
@@ -110,14 +111,29 @@ static void start_committer(bench *b) {
     b->runs = true;
 }
 
+/* What an owner does with horizons: written when the bytes are with the system, all when the batch is done. */
+static void publish_written(void *context, const wr_batch *batch) {
+    const bench *b = context;
+    for (uint32_t i = 0; i < batch->horizons_n; i++) wr_horizon_publish(&batch->horizons[i], true, !b->may_sync, !batch->sync);
+}
+
+static void publish_done(void *context, const wr_batch *batch) {
+    const bench *b = context;
+    for (uint32_t i = 0; i < batch->horizons_n && !batch->error; i++)
+        wr_horizon_publish(&batch->horizons[i], true, batch->sync || !b->may_sync, true);
+}
+
+/* `done`: NULL to publish horizons. */
 static void begin(bench *b, uint32_t images_n, bool may_sync, wr_batch_done done, void *context) {
     memset(b, 0, sizeof *b);
+    b->may_sync = may_sync;
     b->images_n = images_n;
     b->region_bytes = 4096 + images_n * FILE_BYTES;
     b->region = mmap(NULL, b->region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(b->region != MAP_FAILED);
-    b->log = wr_log_new(b->region, b->region_bytes, images_n, FILE_BYTES, may_sync, done, context);
+    b->log = wr_log_new(b->region, b->region_bytes, images_n, FILE_BYTES, may_sync, done ? done : publish_done, done ? context : b);
     CHECK(b->log);
+    if (!done) wr_log_on_written(b->log, publish_written);
     uint64_t bytes = wr_view_bytes(&geometry);
     b->client = aligned_alloc(4096, wr_page_up(bytes));
     CHECK(b->client);
@@ -680,7 +696,7 @@ static void horizons(void) {
     CHECK(word(&link->head) == UINT64_MAX && word(&link->synced) == 4);
     end(&b);
 
-    /* without a callback: a batch without sync raises written and head, not synced; a log that never syncs raises all */
+    /* a batch without sync raises written and head, not synced; a log that never syncs raises all */
     for (int may_sync = 0; may_sync < 2; may_sync++) {
         begin(&b, 2, may_sync, NULL, NULL);
         start_committer(&b);
