@@ -728,6 +728,20 @@ class QueueHandle:
 
 # ==== queue worker: binding/queue_engine.c ===========================================================================
 
+QUEUE_EVENT_NEED_FILE: int
+QUEUE_EVENT_NEED_TRANSIENT_FILE: int
+QUEUE_EVENT_SLOTS_CHANGED: int
+QUEUE_EVENT_CATALOG_CHANGED: int
+QUEUE_EVENT_CONTROL: int
+QUEUE_EVENT_FILES_MANY: int
+QUEUE_EVENT_FILES_EMPTY: int
+QUEUE_EVENT_STORE_EPOCH: int
+QUEUE_EVENT_LOG_FAILED: int
+QUEUE_EVENT_TIMER: int
+QUEUE_EVENT_STOP: int
+QUEUE_EVENT_FINISHED: int
+QUEUE_EVENT_KICK: int
+
 @final
 class QueueEngine:
     """Queues, consumers and the journals of one queue worker (core/queue.h). Its policy: engine/queues/service.py.
@@ -757,7 +771,7 @@ class QueueEngine:
 
     def close(self) -> None: ...
     def run(self, max_ns: int, until_event: bool = True, /) -> int:
-        """Serve; returns EVENT_… bits. Not until_event: returns (TIMER) as soon as there is nothing to do."""
+        """Serve; returns QUEUE_EVENT_… bits. Not until_event: returns (TIMER) as soon as there is nothing to do."""
 
     def commit_run(self, transient: bool, /) -> None:
         """The life of a committer thread, until stop_logs."""

@@ -190,7 +190,7 @@ static PyObject *engine_offer(PyObject *self, PyObject *args) {
     PyBuffer_Release(&header);
     if (!e) return NULL;
     if (error) return os_error(error);
-    e->offered &= ~(transient ? (uint32_t)WR_EVENT_NEED_TRANSIENT_FILE : (uint32_t)WR_EVENT_NEED_FILE);
+    e->offered &= ~(transient ? (uint32_t)WR_QUEUE_EVENT_NEED_TRANSIENT_FILE : (uint32_t)WR_QUEUE_EVENT_NEED_FILE);
     Py_RETURN_NONE;
 }
 
@@ -1184,5 +1184,15 @@ static PyTypeObject engine_type = {
 
 int wr_bind_queue(PyObject *module) {
     if (PyType_Ready(&engine_type)) return -1;
+#define EVENT(name) {"QUEUE_EVENT_" #name, WR_QUEUE_EVENT_##name}
+    static const struct {
+        const char *name;
+        long value;
+    } events[] = {EVENT(NEED_FILE),   EVENT(NEED_TRANSIENT_FILE), EVENT(SLOTS_CHANGED), EVENT(CATALOG_CHANGED), EVENT(CONTROL),
+                  EVENT(FILES_MANY),  EVENT(FILES_EMPTY),         EVENT(STORE_EPOCH),   EVENT(LOG_FAILED),      EVENT(TIMER),
+                  EVENT(STOP),        EVENT(FINISHED),            EVENT(KICK)};
+#undef EVENT
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (PyModule_AddIntConstant(module, events[i].name, events[i].value)) return -1;
     return PyModule_AddObjectRef(module, "QueueEngine", (PyObject *)&engine_type);
 }

@@ -329,7 +329,8 @@ bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
     return true;
 }
 
-void wr_link_publish(wr_queue_engine *e, wr_qlink *l) {
+/* Under the mutex: raise the words of a link as far as done and gates allow. */
+static void link_publish(wr_queue_engine *e, wr_qlink *l) {
     uint64_t limit = l->gates_first == l->gates_next ? UINT64_MAX : l->gates[l->gates_first % l->gates_size].command;
 #define LIMITED(x) ((x) < limit ? (x) : limit)
     wr_horizon h = {.view = &l->view, .server = e->o.server};
@@ -354,7 +355,7 @@ void wr_journal_written(void *context, const wr_batch *batch) {
         if (batch->horizons[i].server != e->o.server) continue;
         wr_qlink *l = (wr_qlink *)batch->horizons[i].view;
         raise64(&l->done_written, batch->horizons[i].sequence);
-        wr_link_publish(e, l);
+        link_publish(e, l);
     }
     pthread_mutex_unlock(&e->mutex);
 }
@@ -381,7 +382,7 @@ void wr_journal_done(void *context, const wr_batch *batch) {
         raise64(&l->done_written, h->sequence);
         raise64(&l->done_head, h->sequence);
         if (batch->sync) raise64(&l->done_synced, h->sequence);
-        wr_link_publish(e, l);
+        link_publish(e, l);
     }
     pthread_mutex_unlock(&e->mutex);
 }
@@ -394,25 +395,25 @@ void wr_link_confirm(wr_queue_engine *e, wr_qlink *l) {
         l->done_written = l->done_head = l->next;
         if (!l->unsynced) l->done_synced = l->next;
         l->posted = l->next;
-        wr_link_publish(e, l);
+        link_publish(e, l);
     }
     pthread_mutex_unlock(&e->mutex);
 }
 
-int wr_link_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t store, uint64_t store_sequence, uint32_t file) {
+void wr_link_add_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t store, uint64_t store_sequence, uint32_t file) {
     pthread_mutex_lock(&e->mutex);
     if (l->gates_first != l->gates_next) {
-        wr_gate *last = &l->gates[(l->gates_next - 1) % l->gates_size];
+        wr_link_gate *last = &l->gates[(l->gates_next - 1) % l->gates_size];
         if (last->round == e->round && last->store == store) {
             last->store_sequence = store_sequence;
             if (file < last->file) last->file = file;
             pthread_mutex_unlock(&e->mutex);
-            return 0;
+            return;
         }
     }
     if (l->gates_next - l->gates_first == l->gates_size) {
         uint32_t size = l->gates_size ? 2 * l->gates_size : 64;
-        wr_gate *gates = malloc(size * sizeof *gates);
+        wr_link_gate *gates = malloc(size * sizeof *gates);
         if (!gates) wr_queue_no_memory();
         for (uint64_t g = l->gates_first; g != l->gates_next; g++) gates[g % size] = l->gates[g % l->gates_size];
         free(l->gates);
@@ -420,22 +421,21 @@ int wr_link_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t sto
         l->gates_size = size;
     }
     l->gates[l->gates_next++ % l->gates_size] =
-        (wr_gate){.command = command, .store = store, .store_sequence = store_sequence, .file = file, .round = e->round};
+        (wr_link_gate){.command = command, .store = store, .store_sequence = store_sequence, .file = file, .round = e->round};
     pthread_mutex_unlock(&e->mutex);
-    return 0;
 }
 
-bool wr_link_gates(wr_queue_engine *e, wr_qlink *l) {
+bool wr_link_drop_gates(wr_queue_engine *e, wr_qlink *l) {
     if (l->gates_first == l->gates_next) return false; /* only this thread adds and drops */
     bool any = false;
     pthread_mutex_lock(&e->mutex);
     while (l->gates_first != l->gates_next) {
-        const wr_gate *g = &l->gates[l->gates_first % l->gates_size];
+        const wr_link_gate *g = &l->gates[l->gates_first % l->gates_size];
         if (!wr_queue_store_passed(e, g->store, g->store_sequence)) break;
         l->gates_first++;
         any = true;
     }
-    if (any) wr_link_publish(e, l);
+    if (any) link_publish(e, l);
     pthread_mutex_unlock(&e->mutex);
     return any;
 }

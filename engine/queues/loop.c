@@ -383,7 +383,7 @@ static outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c
         memcpy(&a, c->id, 8);
         memcpy(&b, c->id + 8, 8);
         *wr_map_put(&e->stores[store].refs, a, b) += to->queues_n; /* room was reserved by wr_queue_store_write */
-        wr_link_gate(e, l, sequence, store, store_sequence, (uint32_t)wr_log_look(e->log)->file);
+        wr_link_add_gate(e, l, sequence, store, store_sequence, (uint32_t)wr_log_look(e->log)->file);
     }
     e->published_n += to->queues_n;
     return DONE;
@@ -407,7 +407,7 @@ static outcome publish_again(wr_queue_engine *e, wr_qlink *l, const wr_command *
             if (wr_queue_store_write(e, 0, c->id, c->body + (uint64_t)(c->length - length), length, c->meta_length, owner,
                                      WR_FLAG_SYNCED | WR_FLAG_REQUEUE, &store_sequence))
                 return WAIT;
-            wr_link_gate(e, l, sequence, 0, store_sequence, 0); /* frames of the commands behind it may lie in any file */
+            wr_link_add_gate(e, l, sequence, 0, store_sequence, 0); /* frames of the commands behind it may lie in any file */
         }
     }
     return answer(record, turned_away(c) ? atomic_load_explicit(&c->result, memory_order_relaxed) : WR_RESULT_OK);
@@ -794,7 +794,7 @@ static bool run_round(wr_queue_engine *e) {
     if (e->first_unsealed_ns || e->want_commit || e->unsynced) any |= wr_journal_seal(e, wr_now_ns(), false);
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];
-        if (l->gates_first != l->gates_next) any |= wr_link_gates(e, l);
+        if (l->gates_first != l->gates_next) any |= wr_link_drop_gates(e, l);
         if (!e->stalled) wr_link_confirm(e, l); /* `head` must not pass what the next worker has to execute again */
     }
     return any;
@@ -805,44 +805,44 @@ static bool run_round(wr_queue_engine *e) {
 static uint32_t events_now(wr_queue_engine *e) {
     uint32_t events = 0;
     wr_superblock *super = e->o.super;
-    if (atomic_load_explicit(&super->slots_version, memory_order_acquire) != e->seen_slots_version) events |= WR_EVENT_SLOTS_CHANGED;
+    if (atomic_load_explicit(&super->slots_version, memory_order_acquire) != e->seen_slots_version) events |= WR_QUEUE_EVENT_SLOTS_CHANGED;
     /* Changes that do not concern this worker are read in its tick. */
     if (e->unknown_waiting || atomic_load_explicit(&e->me->queues_version, memory_order_acquire) > e->seen_catalog_version)
-        events |= WR_EVENT_CATALOG_CHANGED;
+        events |= WR_QUEUE_EVENT_CATALOG_CHANGED;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed) ||
         atomic_load_explicit(&super->state, memory_order_acquire) == WR_NODE_DRAINING)
-        events |= e->offered & WR_EVENT_STOP ? 0 : WR_EVENT_STOP;
-    if (atomic_load_explicit(&e->kick, memory_order_relaxed)) events |= WR_EVENT_KICK; /* taken when it is told, not when it is seen */
+        events |= e->offered & WR_QUEUE_EVENT_STOP ? 0 : WR_QUEUE_EVENT_STOP;
+    if (atomic_load_explicit(&e->kick, memory_order_relaxed)) events |= WR_QUEUE_EVENT_KICK; /* taken when it is told, not when it is seen */
     const wr_log_state *state = wr_log_look(e->log);
-    if (!state->has_next && !(e->offered & WR_EVENT_NEED_FILE)) events |= WR_EVENT_NEED_FILE;
+    if (!state->has_next && !(e->offered & WR_QUEUE_EVENT_NEED_FILE)) events |= WR_QUEUE_EVENT_NEED_FILE;
     if (state->failed && !e->failed_told) {
         e->failed_told = true;
         atomic_store_explicit(&e->me->error, (uint32_t)state->failed, memory_order_release);
         atomic_fetch_or_explicit(&e->me->alarms, WR_ALARM_SYNC_FAILED, memory_order_relaxed);
         for (uint32_t i = 0; i < e->links_n; i++) wr_bell_ring(&e->links[e->order[i]]->view.client->waiting);
-        events |= WR_EVENT_LOG_FAILED;
+        events |= WR_QUEUE_EVENT_LOG_FAILED;
     }
-    if (!wr_log_look(e->transient_log)->has_next && !(e->offered & WR_EVENT_NEED_TRANSIENT_FILE)) events |= WR_EVENT_NEED_TRANSIENT_FILE;
+    if (!wr_log_look(e->transient_log)->has_next && !(e->offered & WR_QUEUE_EVENT_NEED_TRANSIENT_FILE)) events |= WR_QUEUE_EVENT_NEED_TRANSIENT_FILE;
     if (e->files.n > 1) {
         if (e->files.live[0] == 0) {
-            if (!(e->offered & WR_EVENT_FILES_EMPTY) && wr_journal_may_delete(e, e->files.first)) events |= WR_EVENT_FILES_EMPTY;
+            if (!(e->offered & WR_QUEUE_EVENT_FILES_EMPTY) && wr_journal_may_delete(e, e->files.first)) events |= WR_QUEUE_EVENT_FILES_EMPTY;
         } else if ((e->files.n > e->o.journal_files_max || (e->files.n > 2 && wr_pages_short(e))) &&
-                   !(e->offered & WR_EVENT_FILES_MANY) && wr_journal_may_delete(e, e->files.first)) {
-            events |= WR_EVENT_FILES_MANY;
+                   !(e->offered & WR_QUEUE_EVENT_FILES_MANY) && wr_journal_may_delete(e, e->files.first)) {
+            events |= WR_QUEUE_EVENT_FILES_MANY;
         }
     }
-    if (wr_segment_acks_many(e)) events |= WR_EVENT_FILES_EMPTY & ~e->offered;
-    if (e->transient_files.n > 1 && e->transient_files.live[0] == 0 && !(e->offered & WR_EVENT_FILES_EMPTY)) events |= WR_EVENT_FILES_EMPTY;
+    if (wr_segment_acks_many(e)) events |= WR_QUEUE_EVENT_FILES_EMPTY & ~e->offered;
+    if (e->transient_files.n > 1 && e->transient_files.live[0] == 0 && !(e->offered & WR_QUEUE_EVENT_FILES_EMPTY)) events |= WR_QUEUE_EVENT_FILES_EMPTY;
     for (uint32_t i = 0; i < e->links_n; i++) {
         const wr_qlink *l = e->links[e->order[i]];
-        if (l->pause == WR_PAUSE_CONTROL && !(e->offered & WR_EVENT_CONTROL)) events |= WR_EVENT_CONTROL;
-        if (l->finished && !(e->offered & WR_EVENT_FINISHED)) events |= WR_EVENT_FINISHED;
+        if (l->pause == WR_PAUSE_CONTROL && !(e->offered & WR_QUEUE_EVENT_CONTROL)) events |= WR_QUEUE_EVENT_CONTROL;
+        if (l->finished && !(e->offered & WR_QUEUE_EVENT_FINISHED)) events |= WR_QUEUE_EVENT_FINISHED;
     }
-    for (uint32_t s = 0; s < 2 && e->has_port && !(e->offered & WR_EVENT_STORE_EPOCH); s++) {
+    for (uint32_t s = 0; s < 2 && e->has_port && !(e->offered & WR_QUEUE_EVENT_STORE_EPOCH); s++) {
         wr_server *server = wr_superblock_server(super, s);
         if (atomic_load_explicit(&server->state, memory_order_acquire) == WR_SERVER_READY &&
             atomic_load_explicit(&server->epoch, memory_order_acquire) != e->stores[s].epoch)
-            events |= WR_EVENT_STORE_EPOCH;
+            events |= WR_QUEUE_EVENT_STORE_EPOCH;
     }
     return events;
 }
@@ -870,8 +870,8 @@ uint32_t wr_queue_run(wr_queue_engine *e, uint64_t max_ns, bool until_event) {
         }
         if (events || now >= deadline || (!any && !until_event)) {
             publish_counters(e, now);
-            if (events & WR_EVENT_KICK) atomic_exchange(&e->kick, 0);
-            return events ? events : WR_EVENT_TIMER;
+            if (events & WR_QUEUE_EVENT_KICK) atomic_exchange(&e->kick, 0);
+            return events ? events : WR_QUEUE_EVENT_TIMER;
         }
         if (!idle_since) idle_since = now;
         if (now - idle_since < e->spin_ns) {
@@ -902,7 +902,7 @@ uint32_t wr_queue_run(wr_queue_engine *e, uint64_t max_ns, bool until_event) {
         idle_since = 0;
         if (error == EINTR) {
             publish_counters(e, wr_now_ns());
-            return WR_EVENT_TIMER; /* a signal: Python must see it */
+            return WR_QUEUE_EVENT_TIMER; /* a signal: Python must see it */
         }
     }
 }

@@ -43,19 +43,19 @@
 #define WR_BATCH_ROWS 4096    /* rows that they make or settle; the last command may pass it */
 
 /* events of wr_queue_run, bits */
-#define WR_EVENT_NEED_FILE 1           /* the persistent journal has no next file */
-#define WR_EVENT_NEED_TRANSIENT_FILE 2 /* the transient one */
-#define WR_EVENT_SLOTS_CHANGED 4
-#define WR_EVENT_CATALOG_CHANGED 8 /* version rose, or a command names an unknown queue */
-#define WR_EVENT_CONTROL 16
-#define WR_EVENT_FILES_MANY 32  /* flush the oldest journal file */
-#define WR_EVENT_FILES_EMPTY 64 /* some journal file may go */
-#define WR_EVENT_STORE_EPOCH 128
-#define WR_EVENT_LOG_FAILED 256
-#define WR_EVENT_TIMER 512
-#define WR_EVENT_STOP 1024
-#define WR_EVENT_FINISHED 2048 /* some ended client is handled */
-#define WR_EVENT_KICK 4096     /* another thread asked for attention */
+#define WR_QUEUE_EVENT_NEED_FILE 1           /* the persistent journal has no next file */
+#define WR_QUEUE_EVENT_NEED_TRANSIENT_FILE 2 /* the transient one */
+#define WR_QUEUE_EVENT_SLOTS_CHANGED 4
+#define WR_QUEUE_EVENT_CATALOG_CHANGED 8 /* version rose, or a command names an unknown queue */
+#define WR_QUEUE_EVENT_CONTROL 16
+#define WR_QUEUE_EVENT_FILES_MANY 32  /* flush the oldest journal file */
+#define WR_QUEUE_EVENT_FILES_EMPTY 64 /* some journal file may go */
+#define WR_QUEUE_EVENT_STORE_EPOCH 128
+#define WR_QUEUE_EVENT_LOG_FAILED 256
+#define WR_QUEUE_EVENT_TIMER 512     /* max_ns are over, or (not until_event) there is nothing to do */
+#define WR_QUEUE_EVENT_STOP 1024     /* the node is draining, or this worker was asked to end */
+#define WR_QUEUE_EVENT_FINISHED 2048 /* some ended client is handled */
+#define WR_QUEUE_EVENT_KICK 4096     /* another thread asked for attention */
 
 typedef struct {
     uint8_t id[16];
@@ -179,7 +179,7 @@ typedef struct {
      * because they alone say that those commands were executed. */
     uint32_t file;
     uint64_t round;
-} wr_gate;
+} wr_link_gate;
 
 typedef enum { WR_PAUSE_NONE, WR_PAUSE_UNKNOWN, WR_PAUSE_CONTROL, WR_PAUSE_ANSWERING, WR_PAUSE_DURABLE } wr_pause;
 
@@ -205,7 +205,7 @@ typedef struct wr_qlink {
     /* under the engine's mutex */
     uint32_t pending_n; /* posted horizons not yet done */
     uint64_t done_written, done_synced, done_head;
-    wr_gate *gates;
+    wr_link_gate *gates;
     uint64_t gates_first, gates_next;
     uint32_t gates_size;
     /* deliveries */
@@ -437,7 +437,7 @@ static inline bool wr_pages_short(const wr_queue_engine *e) {
 }
 static inline bool wr_pages_full(const wr_queue_engine *e) {
     /* A stop finishes the rings, whatever that takes. Pressure alone slows nobody down: what it asks for may not be there to leave. */
-    return e->offered & WR_EVENT_FILES_MANY && !(e->offered & WR_EVENT_STOP) && e->segments_fd >= 0 &&
+    return e->offered & WR_QUEUE_EVENT_FILES_MANY && !(e->offered & WR_QUEUE_EVENT_STOP) && e->segments_fd >= 0 &&
            (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->memory_bytes + e->memory_bytes / 4;
 }
 static inline uint64_t wr_rows_bytes(const wr_queue_engine *e) { return e->rows_n * sizeof(wr_rows); }
@@ -461,9 +461,8 @@ bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force); /* true: pos
 void wr_journal_done(void *context, const wr_batch *batch);
 void wr_journal_written(void *context, const wr_batch *batch);
 void wr_link_confirm(wr_queue_engine *e, wr_qlink *l); /* raise words that need no batch */
-void wr_link_publish(wr_queue_engine *e, wr_qlink *l); /* under mutex: raise words as far as done and gates allow */
-bool wr_link_gates(wr_queue_engine *e, wr_qlink *l);   /* drop the gates that the stores have passed */
-int wr_link_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t store, uint64_t store_sequence, uint32_t file);
+bool wr_link_drop_gates(wr_queue_engine *e, wr_qlink *l);   /* drop the gates that the stores have passed */
+void wr_link_add_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t store, uint64_t store_sequence, uint32_t file);
 void wr_files_add(wr_files *f, uint32_t file);
 uint32_t *wr_files_live(wr_files *f, uint32_t file);
 void wr_files_drop_first(wr_files *f);
@@ -487,7 +486,7 @@ static inline bool wr_may_be_in_segment(const wr_queue_engine *e, const wr_entry
 /* ---- the stores (queues/store_side.c) ---- */
 int wr_queue_store_write(wr_queue_engine *e, uint32_t store, const uint8_t id[16], uint64_t body, uint32_t length,
                          uint16_t meta_length, uint64_t owner_tag, uint8_t flags, uint64_t *sequence);
-int wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);
+void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);
 bool wr_queue_store_round(wr_queue_engine *e); /* removes, resync; true: something moved */
 bool wr_queue_store_passed(wr_queue_engine *e, uint32_t store, uint64_t sequence);
 #endif

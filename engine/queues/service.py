@@ -47,20 +47,6 @@ from warren.ipc.layout import (
 )
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
-EVENT_NEED_FILE = 1
-EVENT_NEED_TRANSIENT_FILE = 2
-EVENT_SLOTS_CHANGED = 4
-EVENT_CATALOG_CHANGED = 8
-EVENT_CONTROL = 16
-EVENT_FILES_MANY = 32
-EVENT_FILES_EMPTY = 64
-EVENT_STORE_EPOCH = 128
-EVENT_LOG_FAILED = 256
-EVENT_TIMER = 512  #: max_ns are over, or (not until_event) there is nothing to do
-EVENT_STOP = 1024
-EVENT_FINISHED = 2048
-EVENT_KICK = 4096
-
 TURN_NS = 250_000_000
 RETRY_S = 0.2  #: after the disk refused a file
 ROWS_KEPT_S = 2.0  #: after a flush, the memory of its rows
@@ -289,35 +275,35 @@ class QueueService:
 
     def serve(self) -> None:
         """Until the node drains or `engine.request_stop` was called."""
-        while not self.turn(CATALOG_PAUSE_NS if self._catalog_behind else TURN_NS) & EVENT_STOP:
+        while not self.turn(CATALOG_PAUSE_NS if self._catalog_behind else TURN_NS) & _core.QUEUE_EVENT_STOP:
             pass
 
     def turn(self, max_ns: int, until_event: bool = True) -> int:
         """One run of the C loop and what it asks for; returns its events."""
         events = self.engine.run(max_ns, until_event)
-        if events & EVENT_KICK:
+        if events & _core.QUEUE_EVENT_KICK:
             self._take_results()
-        if events & EVENT_NEED_FILE:
+        if events & _core.QUEUE_EVENT_NEED_FILE:
             self._want(False)
-        if events & EVENT_NEED_TRANSIENT_FILE:
+        if events & _core.QUEUE_EVENT_NEED_TRANSIENT_FILE:
             self._want(True)
-        if events & EVENT_CATALOG_CHANGED or self._catalog_behind:
+        if events & _core.QUEUE_EVENT_CATALOG_CHANGED or self._catalog_behind:
             self._reload_catalog()
-        if events & (EVENT_SLOTS_CHANGED | EVENT_FINISHED):
-            if events & EVENT_SLOTS_CHANGED:
+        if events & (_core.QUEUE_EVENT_SLOTS_CHANGED | _core.QUEUE_EVENT_FINISHED):
+            if events & _core.QUEUE_EVENT_SLOTS_CHANGED:
                 self._scan_slots()
-                self.engine.pending(EVENT_FINISHED, False)
-            if events & EVENT_FINISHED:
+                self.engine.pending(_core.QUEUE_EVENT_FINISHED, False)
+            if events & _core.QUEUE_EVENT_FINISHED:
                 self._let_go()
-        if events & EVENT_CONTROL:
+        if events & _core.QUEUE_EVENT_CONTROL:
             self._control()
-        if events & EVENT_FILES_MANY:
+        if events & _core.QUEUE_EVENT_FILES_MANY:
             self._flush()
-        if events & EVENT_FILES_EMPTY:
+        if events & _core.QUEUE_EVENT_FILES_EMPTY:
             self._delete_files()
-        if events & EVENT_STORE_EPOCH:
+        if events & _core.QUEUE_EVENT_STORE_EPOCH:
             self._open_stores()
-        if events & EVENT_LOG_FAILED:
+        if events & _core.QUEUE_EVENT_LOG_FAILED:
             number = self.engine.counters()["failed"]
             why = f"the journal failed ({os.strerror(number)}): nothing more is confirmed; check the disk and restart"
             if number == errno.ESTALE:
@@ -337,13 +323,13 @@ class QueueService:
         """
         o = self.options
         engine = self.engine
-        engine.pending(EVENT_STOP, True)
+        engine.pending(_core.QUEUE_EVENT_STOP, True)
         engine.freeze(True)
         deadline = time.monotonic() + timeout_s
         # Rows whose bodies a killed node never wrote go when the store has answered: a clean stop leaves none of them.
         while not self._agrees_with_stores() and time.monotonic() < deadline:
             self.turn(1_000_000)
-        while not self.turn(1_000_000, False) & EVENT_TIMER and time.monotonic() < deadline:
+        while not self.turn(1_000_000, False) & _core.QUEUE_EVENT_TIMER and time.monotonic() < deadline:
             pass
         clean = engine.sync(int(timeout_s * 1e9))
         engine.run(0, False)  # the confirms of what was synced
@@ -384,7 +370,9 @@ class QueueService:
         self._regions.clear()
 
     def _timer(self) -> None:
-        self.engine.pending(EVENT_STORE_EPOCH | EVENT_CONTROL | EVENT_FINISHED, False)
+        self.engine.pending(
+            _core.QUEUE_EVENT_STORE_EPOCH | _core.QUEUE_EVENT_CONTROL | _core.QUEUE_EVENT_FINISHED, False
+        )
         now = time.monotonic()
         for transient, when in list(self._retry.items()):
             if now >= when:
@@ -392,7 +380,7 @@ class QueueService:
                 self._want(transient)
         if self._flush_failed_at and now - self._flush_failed_at > 1.0:
             self._flush_failed_at = 0.0
-            self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+            self.engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
         if (self._unlink_later or self._doomed_wait) and now >= self._unlink_at:
             self._unlink_at = now + 1.0
             later, self._unlink_later = self._unlink_later, []
@@ -504,7 +492,7 @@ class QueueService:
     def _want(self, transient: bool) -> None:
         if transient in self._wanted or transient in self._retry:
             return
-        self.engine.pending(EVENT_NEED_TRANSIENT_FILE if transient else EVENT_NEED_FILE, True)
+        self.engine.pending(_core.QUEUE_EVENT_NEED_TRANSIENT_FILE if transient else _core.QUEUE_EVENT_NEED_FILE, True)
         self._wanted.add(transient)
         self._files.want(transient, self._next[transient])
 
@@ -549,7 +537,7 @@ class QueueService:
                 self._retry[transient] = time.monotonic() + RETRY_S
                 self.options.say(f"no new journal file: {made}")
             self._short_of_space(transient, None if isinstance(made, segment.Created) else made)
-            self.engine.pending(EVENT_CONTROL, False)
+            self.engine.pending(_core.QUEUE_EVENT_CONTROL, False)
         while self._index.done:
             then, result = self._index.done.popleft()
             then(result)
@@ -562,7 +550,7 @@ class QueueService:
         file = self.engine.files(False)[0][0]
         rows_bytes = self.engine.export_file(file, self._rows)
         rows = memoryview(self._rows)[:rows_bytes]
-        self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
+        self.engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, True)
 
         def then(result: StoreError | None) -> None:
             if result is not None:
@@ -574,7 +562,7 @@ class QueueService:
             rows.release()
             self._rows_at = time.monotonic()
             o.reached("flush.forgotten")
-            self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+            self.engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
 
         live, named = self.recovered.segment_live, self.recovered.named
 
@@ -596,7 +584,7 @@ class QueueService:
             file = files[0][0]
             acks = engine.segment_acks(file)
             if acks:
-                engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
+                engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, True)
                 self._apply(acks)
                 return
             engine.drop_first(False)
@@ -605,7 +593,7 @@ class QueueService:
                 if not self._doomed_wait:
                     self._remove_doomed()
         if acks := engine.early_acks():
-            engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, True)
+            engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, True)
             self._apply(acks)
 
     def _apply(self, acks: bytes) -> None:
@@ -617,7 +605,7 @@ class QueueService:
                 o.say(f"acks wait for the disk: {result}")
                 self._acks_waiting = acks  # the timer tries again
                 return
-            self.engine.pending(EVENT_FILES_MANY | EVENT_FILES_EMPTY, False)
+            self.engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
 
         def job() -> int:
             from warren.engine.queues import flush as queue_flush
@@ -873,7 +861,7 @@ class QueueService:
         done with it: a store that is killed meanwhile executes those writes again. Until then no publisher may go.
         """
         if self._predecessor_there():
-            self.engine.pending(EVENT_FINISHED, True)  # until the slots change, or the next timer
+            self.engine.pending(_core.QUEUE_EVENT_FINISHED, True)  # until the slots change, or the next timer
             return
         for slot, generation, _closing, finished, _evicted in self.engine.attached():
             if finished and self.engine.detach(slot):
@@ -888,7 +876,7 @@ class QueueService:
         return any(view.slot != self.options.own_slot and view.state in (ACTIVE, LEAVING, DEAD) for view in own)
 
     def _open_stores(self) -> None:
-        self.engine.pending(EVENT_STORE_EPOCH, True)  # until the next timer, if this does not work
+        self.engine.pending(_core.QUEUE_EVENT_STORE_EPOCH, True)  # until the next timer, if this does not work
         done = True
         for store in (0, 1):
             try:
@@ -896,7 +884,7 @@ class QueueService:
             except regions.RegionError:
                 done = False
         if done:
-            self.engine.pending(EVENT_STORE_EPOCH, False)
+            self.engine.pending(_core.QUEUE_EVENT_STORE_EPOCH, False)
 
     # ---- control requests ----
 
@@ -909,7 +897,7 @@ class QueueService:
                 found = self._answer(content, epoch, sequence, high)
                 if found is None:
                     self.engine.control_later(slot)
-                    self.engine.pending(EVENT_CONTROL, True)  # until a journal file is there
+                    self.engine.pending(_core.QUEUE_EVENT_CONTROL, True)  # until a journal file is there
                     return
                 answer, durable = found
             except (UsageError, StoreError) as error:

@@ -29,15 +29,15 @@ static inline bool is_up(wr_queue_engine *e, uint32_t store) {
 }
 
 /* One entry less. The last one takes the worker's reference away. */
-int wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]) {
+void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]) {
     wr_qstore *s = &e->stores[store];
     uint64_t a, b;
     key_of(id, &a, &b);
     uint64_t *refs = wr_map_find(&s->refs, a, b);
-    if (!refs) return 0; /* the store has lost it */
-    if (--*refs) return 0;
+    if (!refs) return; /* the store has lost it */
+    if (--*refs) return;
     wr_map_remove(&s->refs, a, b);
-    if (e->recovering || !e->has_port) return 0; /* the resync will not name it */
+    if (e->recovering || !e->has_port) return; /* the resync will not name it */
     if (s->removes_n == s->removes_size) {
         uint64_t size = s->removes_size ? 2 * s->removes_size : 1024;
         void *p = realloc(s->removes, size * sizeof *s->removes);
@@ -49,7 +49,6 @@ int wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[
         s->removes_size = size;
     }
     memcpy(s->removes[s->removes_n++], id, 16);
-    return 0;
 }
 
 bool wr_queue_store_passed(wr_queue_engine *e, uint32_t store, uint64_t sequence) {

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from warren.engine import _core
 from warren.engine.kernel.formats import QUEUE_SEGMENT_ENTRY
 from warren.engine.queues import queue_index
 from warren.engine.queues.arguments import QueueArguments
 from warren.engine.queues.flush import ROW
-from warren.engine.queues.service import EVENT_NEED_FILE, POLICY_COUNTS
+from warren.engine.queues.service import POLICY_COUNTS
 from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue
@@ -521,7 +522,7 @@ def test_a_rejection_waits_for_the_journal_and_loses_nothing(tmp_path: Path) -> 
     producer, consumer = node.peer(worker), node.peer(worker)
     put(worker, producer, *(b"%d" % n for n in range(3)))
     found = take(worker, consumer, ack=False)
-    worker.engine.pending(EVENT_NEED_FILE, True)  # no next file: the journal fills up
+    worker.engine.pending(_core.QUEUE_EVENT_NEED_FILE, True)  # no next file: the journal fills up
     last = 0
     while producer.get("processed") == producer.get("tail"):
         last = producer.publish(2, b"." * 3000, flags=CONSTANTS["FLAG_PERSISTENT"])

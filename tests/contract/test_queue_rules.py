@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine import _core
 from warren.engine.errors import DiskFull
 from warren.engine.kernel import segment
-from warren.engine.queues.service import EVENT_TIMER, TURN_NS
+from warren.engine.queues.service import TURN_NS
 from warren.ipc.layout import CONSTANTS, QUEUE_STATS
 from warren.ipc.region import RegionError
 
@@ -362,7 +363,7 @@ def test_the_clock_runs_under_load(node: Node) -> None:
     waiting.publish(1, BIG)
     while waiting.get("synced") < 1:
         peer.send_control(op="ranges", queue=2)  # there is always one more request to answer
-        assert not worker.service.turn(TURN_NS) & EVENT_TIMER
+        assert not worker.service.turn(TURN_NS) & _core.QUEUE_EVENT_TIMER
         node.store.step()
     assert len(tried) >= 3
     worker.kill()

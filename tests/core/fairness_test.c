@@ -39,7 +39,7 @@ static void begin(rig *r) {
 /* Exactly one: an event ends the run behind it. */
 static void turn(rig *r) {
     atomic_store(&r->e->kick, 1);
-    CHECK(wr_queue_run(r->e, 0, false) & WR_EVENT_KICK);
+    CHECK(wr_queue_run(r->e, 0, false) & WR_QUEUE_EVENT_KICK);
 }
 
 static wr_link *link_of(const peer *p) { return &p->port.view.links[SERVER]; }

@@ -61,9 +61,9 @@ static void *loop_thread(void *arg) {
     rig *r = arg;
     while (!atomic_load(&r->stop)) {
         uint32_t events = wr_queue_run(r->engine, 20000000, true);
-        if (events & WR_EVENT_NEED_FILE) offer(r, 0);
-        if (events & WR_EVENT_NEED_TRANSIENT_FILE) offer(r, 1);
-        if (events & WR_EVENT_FILES_EMPTY) {
+        if (events & WR_QUEUE_EVENT_NEED_FILE) offer(r, 0);
+        if (events & WR_QUEUE_EVENT_NEED_TRANSIENT_FILE) offer(r, 1);
+        if (events & WR_QUEUE_EVENT_FILES_EMPTY) {
             wr_files *f = &r->engine->files;
             while (f->n > 1 && !f->live[0] && wr_journal_may_delete(r->engine, f->first)) {
                 char path[128];
@@ -74,8 +74,8 @@ static void *loop_thread(void *arg) {
             f = &r->engine->transient_files;
             while (f->n > 1 && !f->live[0]) wr_files_drop_first(f);
         }
-        if (events & WR_EVENT_CATALOG_CHANGED) wr_queue_catalog_loaded(r->engine, atomic_load(&r->super->catalog_version));
-        if (events & WR_EVENT_FINISHED)
+        if (events & WR_QUEUE_EVENT_CATALOG_CHANGED) wr_queue_catalog_loaded(r->engine, atomic_load(&r->super->catalog_version));
+        if (events & WR_QUEUE_EVENT_FINISHED)
             for (uint32_t s = 0; s < WR_CLIENT_SLOTS; s++) wr_queue_detach(r->engine, s);
         r->engine->seen_slots_version = atomic_load(&r->super->slots_version);
     }

@@ -21,7 +21,7 @@ from warren.engine import _core
 from warren.engine.queues import queue_index
 from warren.engine.queues.arguments import QueueArguments
 from warren.engine.queues.queue_index import Folder
-from warren.engine.queues.service import EVENT_TIMER, Options, QueueService
+from warren.engine.queues.service import Options, QueueService
 from warren.ipc import _core as atomics
 from warren.ipc import layout
 from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, LINK, QUEUE_STATS, SERVER, SUPERBLOCK
@@ -285,7 +285,7 @@ class Incarnation:
         who relies on what was submitted waits for its result with `until`.
         """
         for _ in range(n):
-            while not self.service.turn(5_000_000_000, False) & EVENT_TIMER or self.node.store.step():
+            while not self.service.turn(5_000_000_000, False) & _core.QUEUE_EVENT_TIMER or self.node.store.step():
                 pass
 
     def until(self, condition: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine import _core
 from warren.engine.queues import service as queue
 from warren.engine.queues.arguments import QueueArguments
 from warren.ipc import _core as atomics
@@ -328,17 +329,17 @@ def test_a_change_of_the_catalog_that_does_not_concern_a_worker_waits_for_its_ti
     worker.turns(2)
     for version in range(2, 50):
         node.superblock.set("catalog_version", version)
-        assert not worker.engine.run(0, False) & queue.EVENT_CATALOG_CHANGED
+        assert not worker.engine.run(0, False) & _core.QUEUE_EVENT_CATALOG_CHANGED
     asked.clear()
     service._timer_at = 0.0
     service.turn(0, False)
     assert asked == [49], "in its tick, all at once"
     node.tell_catalog(50)
-    assert worker.engine.run(0, False) & queue.EVENT_CATALOG_CHANGED
+    assert worker.engine.run(0, False) & _core.QUEUE_EVENT_CATALOG_CHANGED
     service._timer_at = math.inf
     service.turn(0, False)
     assert asked == [49, 50]
-    assert not worker.engine.run(0, False) & queue.EVENT_CATALOG_CHANGED
+    assert not worker.engine.run(0, False) & _core.QUEUE_EVENT_CATALOG_CHANGED
 
 
 def test_a_deleted_queue_takes_its_messages_along(node: Node, worker: Incarnation) -> None:
@@ -530,7 +531,7 @@ def test_who_waits_for_a_dead_incarnation_costs_no_processor(node: Node, worker:
     predecessor = node.superblock.activate(node.superblock.claim(Identity.current(), "dead", 0))
     worker.turns()
     worker.engine.closing(client.slot)
-    assert any(worker.service.turn(0, False) & queue.EVENT_TIMER for _ in range(1000)), "it never comes to rest"
+    assert any(worker.service.turn(0, False) & _core.QUEUE_EVENT_TIMER for _ in range(1000)), "it never comes to rest"
     assert not worker.finished(client)
     assert node.superblock.give_back(predecessor)
     node.superblock.slots_changed()
