@@ -208,12 +208,12 @@ QUEUE_GONE_ROWS = 256
 CONSTANTS["QUEUE_GONE_ROWS"] = QUEUE_GONE_ROWS
 #: why a server, store or queue worker, closed a link (link.evicted): name of the number, what was wrong with the client
 EVICTIONS = {
-    "EVICTED_OPERATION": "a command that the server does not know, or whose fields do not go together",
-    "EVICTED_BLOB": "a body or a list outside its arena, or lengths that do not fit together",
-    "EVICTED_OWNER": "a body that it may not pass on, because it is no queue worker",
+    "EVICTED_OPERATION": "an unknown command, or one with inconsistent fields",
+    "EVICTED_BLOB": "a body or list outside its arena, or inconsistent lengths",
+    "EVICTED_OWNER": "a body that the client may not pass on, because it is not a queue worker",
     "EVICTED_TAIL": "more commands than its ring holds",
-    "EVICTED_DYING": "it announced its end (delete_and_terminate), and did not come to it within a minute",
-    "EVICTED_TAKEUP": "head and tail of its ring did not fit together when the server began to serve it",
+    "EVICTED_DYING": "it announced its end (`delete_and_terminate`) and did not complete it within a minute",
+    "EVICTED_TAKEUP": "head and tail of its ring were inconsistent when the server took it up",
 }
 CONSTANTS.update({name: number for number, name in enumerate(EVICTIONS, 1)})
 
