@@ -515,7 +515,7 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
             }
             return NULL;
         }
-        unusual |= c->a.results[server].n || wr_results_unusual(&c->a, server);
+        unusual |= c->a.results[server].n || wr_results_unusual(&c->a.results[server], wr_attachment_link(&c->a, server));
     }
     if (__builtin_expect(unusual, 0)) {
         wr_run one[WR_WORKERS_MAX];
@@ -843,8 +843,8 @@ static PyObject *client_wait_delivery(PyObject *op, PyObject *const *args, Py_ss
     if (wr_enter(c) || server_of(c, args[0], &server) || wr_deadline(args[1], &deadline)) return NULL;
     for (;;) {
         for (uint32_t i = 0; i < c->a.consumers_size; i++) {
-            const wr_taker *taker = c->a.consumers[i];
-            if (taker && taker->server == server && wr_taker_pending(taker)) Py_RETURN_TRUE;
+            const wr_client_consumer *consumer = c->a.consumers[i];
+            if (consumer && consumer->server == server && wr_client_consumer_pending(consumer)) Py_RETURN_TRUE;
         }
         wr_condition condition = wr_attachment_delivery(&c->a, server);
         if (wr_condition_met(&condition) ||
@@ -951,7 +951,7 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
         for (int level = 0; level < 3; level++)
             c->final[server][level] =
                 atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, server), level), memory_order_acquire);
-    for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++) wr_results_look(&c->a, server);
+    for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++) wr_results_look(&c->a.results[server], &c->a.port, server);
     c->ended = true;
     if (args[0] != Py_None) c->end_error = Py_NewRef(args[0]);
     if (child) c->busy = 0; /* those threads do not exist here */
@@ -1010,9 +1010,9 @@ static PyObject *client_set_worker(PyObject *op, PyObject *const *args, Py_ssize
     bool anew = side->epoch != epoch;
     side->epoch = epoch;
     for (uint32_t i = 0; anew && i < c->a.consumers_size; i++) {
-        wr_taker *consumer = c->a.consumers[i];
+        wr_client_consumer *consumer = c->a.consumers[i];
         if (!consumer || consumer->server != server) continue;
-        wr_taker_recheck(&c->a, consumer);
+        wr_client_consumer_recheck(&c->a, consumer);
         consumer->popped = consumer->granted = 0;
         consumer->announced = false;
     }
@@ -1092,7 +1092,7 @@ static void client_dealloc(PyObject *op) {
     PyObject_GC_UnTrack(op);
     if (c->open) release_memory(c);
     PyMem_RawFree(c->wants);
-    wr_results_free(&c->a);
+    for (uint32_t server = 0; server < WR_SERVERS_MAX; server++) wr_results_free(&c->a.results[server]); /* they outlive the attachment */
     Py_XDECREF(c->hook);
     Py_XDECREF(c->end_error);
     type->tp_free(op);

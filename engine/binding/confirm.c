@@ -125,10 +125,12 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
     for (uint32_t i = 0; i < runs_n; i++) {
         const wr_run *run = &runs[i];
         if (run->index + run->count > messages_n) messages_n = run->index + run->count;
-        if (c->open && !c->ended && c->forks == wr_forks && wr_results_unusual(&c->a, run->server)) wr_results_look(&c->a, run->server);
+        wr_results *r = &c->a.results[run->server];
+        if (c->open && !c->ended && c->forks == wr_forks && wr_results_unusual(r, wr_attachment_link(&c->a, run->server)))
+            wr_results_look(r, &c->a.port, run->server);
         uint32_t n;
-        const wr_result *found = wr_results_find(&c->a, run->server, run->first, run->first + run->count, &n);
-        unknown |= run->first < c->a.results[run->server].forgotten;
+        const wr_result *found = wr_results_find(r, run->first, run->first + run->count, &n);
+        unknown |= run->first < r->forgotten;
         uint64_t *more = n ? PyMem_Realloc(refused, ((size_t)refused_n + n) * sizeof *refused) : refused;
         if (n && !more) {
             PyMem_Free(refused);

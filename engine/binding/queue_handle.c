@@ -242,7 +242,7 @@ static PyObject *fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held
 /* ---- pending, in hand -------------------------------------------------------------------------------------------- */
 
 static void push_back(HandleObject *h, const wr_pending *p) {
-    if (!wr_taker_push_front(&h->consumer, p)) return;
+    if (!wr_client_consumer_push_front(&h->consumer, p)) return;
     wr_condition blocked;
     uint64_t tag = p->delivery.sequence;
     /* No memory: back to the queue with it. When that cannot be said now, the worker returns it when we go. */
@@ -260,11 +260,11 @@ static void give_up(HandleObject *h, uint64_t tag) {
 /* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else that of a damaged
  * message is met again by the next call. */
 static PyObject *hand_out(HandleObject *h, uint64_t deadline, bool alone) {
-    wr_taker *c = &h->consumer;
-    while (wr_taker_pending(c)) {
+    wr_client_consumer *c = &h->consumer;
+    while (wr_client_consumer_pending(c)) {
         wr_pending p;
         memcpy((void *)&p, (void *)&c->pending[c->pending_first++ & (c->pending_size - 1)], sizeof p);
-        if (wr_taker_pending(c)) __builtin_prefetch(&c->pending[c->pending_first & (c->pending_size - 1)]);
+        if (wr_client_consumer_pending(c)) __builtin_prefetch(&c->pending[c->pending_first & (c->pending_size - 1)]);
         bool lost = false;
         PyObject *message = fetch(h, &p.delivery, p.slot, true, deadline, &lost);
         if (!message) {
@@ -292,7 +292,7 @@ static PyObject *hand_out(HandleObject *h, uint64_t deadline, bool alone) {
             wr_enter_slow(h->client);
             return NULL;
         }
-        if (wr_taker_hand(c, p.delivery.sequence)) {
+        if (wr_client_consumer_hand(c, p.delivery.sequence)) {
             Py_DECREF(message);
             return PyErr_NoMemory();
         }
@@ -310,7 +310,7 @@ static int intake(HandleObject *h) {
 static int register_consumer(HandleObject *h) {
     if (h->registered) return 0;
     ClientObject *c = h->client;
-    int error = wr_taker_add(&c->a, &h->consumer, h->server, h->queue);
+    int error = wr_client_consumer_add(&c->a, &h->consumer, h->server, h->queue);
     if (error == EEXIST) return wr_raise("UsageError", "this process consumes the queue already through another handle");
     if (error) {
         PyErr_NoMemory();
@@ -367,9 +367,9 @@ static int announce(HandleObject *h, uint64_t credit, uint32_t prefetch, uint64_
 
 /* Let the worker deliver up to `wanted` more than what lies here, if that is worth a command. */
 static int ensure_credit(HandleObject *h, uint32_t wanted, uint64_t deadline) {
-    wr_taker *c = &h->consumer;
+    wr_client_consumer *c = &h->consumer;
     if (h->prefetch) return c->announced && c->prefetch == h->prefetch ? 0 : announce(h, 0, h->prefetch, deadline);
-    uint64_t lying = wr_taker_pending(c), coming = c->announced && c->granted > c->popped ? c->granted - c->popped : 0;
+    uint64_t lying = wr_client_consumer_pending(c), coming = c->announced && c->granted > c->popped ? c->granted - c->popped : 0;
     if (lying + coming > wanted / 2) return 0;
     return announce(h, c->popped + wanted - lying, 0, deadline);
 }
@@ -407,9 +407,9 @@ static bool all_slots_held(HandleObject *h) {
     const wr_attachment *a = &h->client->a;
     uint64_t held = 0;
     for (uint32_t i = 0; i < a->consumers_size; i++) {
-        const wr_taker *c = a->consumers[i];
+        const wr_client_consumer *c = a->consumers[i];
         if (!c || c->server != h->server) continue;
-        held += wr_taker_pending(c);
+        held += wr_client_consumer_pending(c);
         for (uint64_t n = c->unacked_first; n != c->unacked_next; n++) held += c->unacked[n & (c->unacked_size - 1)] != WR_TAG_NONE;
     }
     return held >= a->port.view.g.delivery_slots;
@@ -417,12 +417,12 @@ static bool all_slots_held(HandleObject *h) {
 
 /* Messages that lie here, or may come, without anybody having asked for them yet. */
 static uint64_t hoarded(const HandleObject *h) {
-    const wr_taker *c = &h->consumer;
+    const wr_client_consumer *c = &h->consumer;
     if (!h->registered || h->prefetch || h->client->ended) return 0;
     wr_link *link = wr_attachment_link(&h->client->a, h->server);
     uint64_t pushed = atomic_load_explicit(&link->delivery_tail, memory_order_acquire) - h->client->a.workers[h->server].popped;
     bool cancelling = atomic_load_explicit(&link->processed, memory_order_acquire) < h->cancelled;
-    return wr_taker_pending(c) + (c->announced && c->granted > c->popped ? c->granted - c->popped : 0) + pushed + cancelling;
+    return wr_client_consumer_pending(c) + (c->announced && c->granted > c->popped ? c->granted - c->popped : 0) + pushed + cancelling;
 }
 
 /* Somebody must return what is hoarded when the loop of gets stops: Python starts a thread for that, once. */
@@ -476,7 +476,7 @@ static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_
         if (atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire) != epoch) return 1;
         if (!h->registered) return 1;
         if (intake(h)) return -1;
-        if (wr_taker_pending(&h->consumer)) return 0;
+        if (wr_client_consumer_pending(&h->consumer)) return 0;
         /* Another thread took what came for this credit, or took the credit back. */
         if (h->consumer.popped != popped || !h->consumer.announced) return 1;
         if (round) return 0;
@@ -533,8 +533,8 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
     question asked = {0, 0, 0};
     for (;;) {
         if (enter(h) || up_to_date(h) || register_consumer(h)) return NULL;
-        if (!wr_taker_pending(&h->consumer) && intake(h)) return NULL;
-        if (wr_taker_pending(&h->consumer)) {
+        if (!wr_client_consumer_pending(&h->consumer) && intake(h)) return NULL;
+        if (wr_client_consumer_pending(&h->consumer)) {
             PyObject *message = hand_out(h, deadline, true);
             if (message || PyErr_Occurred()) return message;
             continue;
@@ -603,7 +603,7 @@ static void leave_empty(HandleObject *h) {
 static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll) {
     PyObject *message = NULL;
     h->inside++;
-    if (wr_taker_pending(&h->consumer) && h->registered && !enter(h) && !up_to_date(h)) message = hand_out(h, deadline, true);
+    if (wr_client_consumer_pending(&h->consumer) && h->registered && !enter(h) && !up_to_date(h)) message = hand_out(h, deadline, true);
     if (!message && !PyErr_Occurred()) {
         uint64_t least = deadline && !poll ? wr_now_ns() + ANSWER_NS : 0;
         uint64_t answer_by = poll ? wr_by_when(h->client, WR_CALL_DEADLINE) : deadline && deadline < least ? least : deadline;
@@ -669,7 +669,7 @@ static PyObject *handle_get(PyObject *op, PyObject *const *args, Py_ssize_t give
         Py_RETURN_NONE;
     }
     /* A hot loop: ask for more before what lies here runs out. */
-    if (h->window > 1 && !h->prefetch && wr_taker_pending(&h->consumer) < h->window / 2 &&
+    if (h->window > 1 && !h->prefetch && wr_client_consumer_pending(&h->consumer) < h->window / 2 &&
         (up_to_date(h) || ensure_credit(h, h->window, 1)))
         PyErr_Clear(); /* the message is handed out all the same: the trouble is met again by the next call */
     if (tell_hot(h)) PyErr_Clear();
@@ -711,14 +711,14 @@ static PyObject *handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t
         Py_DECREF(message);
         if (error) break;
         if (PyList_GET_SIZE(list) >= most || !h->registered) break;
-        if (!wr_taker_pending(&h->consumer) && (up_to_date(h) || intake(h))) break;
-        if (!wr_taker_pending(&h->consumer)) {
+        if (!wr_client_consumer_pending(&h->consumer) && (up_to_date(h) || intake(h))) break;
+        if (!wr_client_consumer_pending(&h->consumer)) {
             if (!exact || ended) break;
             h->inside--;
             ended = true; /* what was under way is here now, and nothing comes behind it */
             error = end_get(h, deadline);
             h->inside++;
-            if (error || !wr_taker_pending(&h->consumer)) break;
+            if (error || !wr_client_consumer_pending(&h->consumer)) break;
         }
         message = hand_out(h, deadline, false);
     }
@@ -752,7 +752,7 @@ int wr_handle_intake(HandleObject *h) { return register_consumer(h) || intake(h)
 PyObject *wr_handle_hand_out(HandleObject *h, bool alone) { return hand_out(h, 0, alone); }
 
 bool wr_handle_in_memory(const HandleObject *h) {
-    const wr_taker *c = &h->consumer;
+    const wr_client_consumer *c = &h->consumer;
     uint8_t first;
     return read_image(h->client, h->server, &c->pending[c->pending_first & (c->pending_size - 1)].delivery, 0, &first, 0);
 }
@@ -778,15 +778,15 @@ static PyObject *handle_begin(PyObject *op, PyObject *argument) {
 
 /* Prepare the return of what lies here, or of its last part: 0 (nothing is left, if *left is 0), or what wr_attachment_settle says. */
 int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked) {
-    wr_taker *consumer = &h->consumer;
+    wr_client_consumer *consumer = &h->consumer;
     uint64_t tags[512], at = consumer->pending_next;
-    uint32_t n = wr_taker_pending(consumer) < 512 ? (uint32_t)wr_taker_pending(consumer) : 512;
+    uint32_t n = wr_client_consumer_pending(consumer) < 512 ? (uint32_t)wr_client_consumer_pending(consumer) : 512;
     *left = 0;
     if (!n) return 0;
     for (uint32_t i = n; i-- > 0;) tags[i] = consumer->pending[--at & (consumer->pending_size - 1)].delivery.sequence;
     int error = wr_attachment_settle(&h->client->a, consumer, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, tags, n, blocked);
     if (!error) consumer->pending_next = at;
-    *left = wr_taker_pending(consumer);
+    *left = wr_client_consumer_pending(consumer);
     return error;
 }
 
@@ -927,7 +927,7 @@ static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t 
         deadline = wr_by_when(c, deadline);
         if (wr_blocked(c, error, &blocked, deadline, "room for an acknowledgement")) {
             for (uint32_t i = 0; i < n && h->registered && !c->ended; i++)
-                if (wr_taker_hand(&h->consumer, tags[i])) break;
+                if (wr_client_consumer_hand(&h->consumer, tags[i])) break;
             return -1;
         }
         if (!h->registered) return settle_enter(h);
@@ -937,7 +937,7 @@ static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t 
 static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag) {
     uint64_t tags[512];
     for (;;) {
-        uint32_t n = wr_taker_forget_up_to(&h->consumer, tag, tags, 512);
+        uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, tag, tags, 512);
         if (!n) return 0;
         if (send_tags(h, op, flags, tags, n)) return -1;
     }
@@ -974,7 +974,7 @@ static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool m
     m->settled = true;
     int error;
     if (multiple) error = settle_up_to(h, op, flags, m->tag);
-    else error = wr_taker_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1) : 0;
+    else error = wr_client_consumer_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1) : 0;
     if (error) {
         m->settled = false;
         return NULL;
@@ -1045,7 +1045,7 @@ static PyObject *handle_settle_many(PyObject *op, PyObject *const *args, Py_ssiz
             DeliveryObject *m = (DeliveryObject *)item;
             if (m->settled) continue;
             m->settled = true;
-            if (wr_taker_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
+            if (wr_client_consumer_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
         }
         if (k) error = send_tags(h, code, flags, tags, k);
         if (k && flags == WR_FLAG_REQUEUE) h->nacked = true;
@@ -1223,7 +1223,7 @@ static void handle_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     if (h->weak) PyObject_ClearWeakRefs(op);
-    if (h->registered) wr_taker_drop(h->client->open ? &h->client->a : NULL, &h->consumer);
+    if (h->registered) wr_client_consumer_drop(h->client->open ? &h->client->a : NULL, &h->consumer);
     Py_XDECREF(h->owner);
     Py_XDECREF(h->messages);
     Py_XDECREF(h->dead);
@@ -1251,7 +1251,7 @@ static PyObject *handle_get_unacked(PyObject *op, void *closure) {
 static PyObject *handle_get_pending(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
-    return PyLong_FromUnsignedLongLong(h->registered ? wr_taker_pending(&h->consumer) : 0);
+    return PyLong_FromUnsignedLongLong(h->registered ? wr_client_consumer_pending(&h->consumer) : 0);
 }
 
 static PyObject *handle_get_quiet(PyObject *op, void *closure) {

@@ -6,7 +6,7 @@
 typedef struct {
     PyObject_HEAD
     ClientObject *client;
-    wr_taker consumer;
+    wr_client_consumer consumer;
     wr_route route;
     PyObject *owner;        /* the Queue of Python */
     PyTypeObject *messages; /* class of the messages, derived from Delivery */

@@ -2,7 +2,7 @@
 #ifndef WR_BINDING_CLIENT_H
 #define WR_BINDING_CLIENT_H
 #include "binding/module.h"
-#include "client/attachment.h"
+#include "client/consumer.h"
 
 /* Why Python's hook is called: hook(code, server, what). It returns to go on waiting, or raises. */
 enum {

@@ -342,9 +342,9 @@ PyObject *wr_client_lying(PyObject *op, PyObject *argument) {
     if (wr_attachment_intake(&c->a, server) == ENOMEM) return PyErr_NoMemory();
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list && i < c->a.consumers_size; i++) {
-        const wr_taker *taker = c->a.consumers[i];
-        if (!taker || taker->server != server || !wr_taker_pending(taker)) continue;
-        PyObject *id = PyLong_FromUnsignedLong(taker->queue);
+        const wr_client_consumer *consumer = c->a.consumers[i];
+        if (!consumer || consumer->server != server || !wr_client_consumer_pending(consumer)) continue;
+        PyObject *id = PyLong_FromUnsignedLong(consumer->queue);
         if (!id || PyList_Append(list, id)) Py_CLEAR(list);
         Py_XDECREF(id);
     }
@@ -361,7 +361,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     if (most < 1 || wanted < 0) return PyErr_Format(PyExc_ValueError, "max must be at least 1, wanted at least 0");
     if (wr_handle_enter(h) || wr_handle_not_stopped(h)) return NULL;
     ClientObject *c = h->client;
-    wr_taker *taker = &h->consumer;
+    wr_client_consumer *consumer = &h->consumer;
     uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
     if (epoch != c->a.workers[h->server].epoch) return PyLong_FromLong(POLL_STALE);
     if (!epoch) return PyLong_FromLong(POLL_UNBORN);
@@ -371,7 +371,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     if (wanted) wr_handle_note_call(h, (uint32_t)wanted);
     bool memory = args[2] == Py_True;
     PyObject *list = NULL;
-    while (wr_taker_pending(taker) && (!memory || wr_handle_in_memory(h))) {
+    while (wr_client_consumer_pending(consumer) && (!memory || wr_handle_in_memory(h))) {
         PyObject *message = wr_handle_hand_out(h, !list);
         if (!message) {
             if (!PyErr_Occurred()) continue;
@@ -394,11 +394,11 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     int room = 0;
     if (wanted && h->registered && !c->ended && (h->prefetch || !list || (h->window > 1 && !h->exact))) {
         wr_condition blocked;
-        uint64_t lying = wr_taker_pending(taker), coming = taker->announced && taker->granted > taker->popped ? taker->granted - taker->popped : 0;
+        uint64_t lying = wr_client_consumer_pending(consumer), coming = consumer->announced && consumer->granted > consumer->popped ? consumer->granted - consumer->popped : 0;
         if (h->prefetch) {
-            if (!taker->announced || taker->prefetch != h->prefetch) room = wr_attachment_credit(&c->a, taker, 0, h->prefetch, &blocked);
+            if (!consumer->announced || consumer->prefetch != h->prefetch) room = wr_attachment_credit(&c->a, consumer, 0, h->prefetch, &blocked);
         } else if (lying + coming <= h->window / 2) {
-            room = wr_attachment_credit(&c->a, taker, taker->popped + h->window - lying, 0, &blocked);
+            room = wr_attachment_credit(&c->a, consumer, consumer->popped + h->window - lying, 0, &blocked);
         }
         wr_port_submit(&c->a.port, h->server);
     }
@@ -406,7 +406,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
         h->last_ns = wr_now_ns();
         return list;
     }
-    if (wr_taker_pending(taker)) return PyLong_FromLong(POLL_SLOW);
+    if (wr_client_consumer_pending(consumer)) return PyLong_FromLong(POLL_SLOW);
     return PyLong_FromLong(room ? POLL_NO_ROOM : POLL_EMPTY);
 }
 

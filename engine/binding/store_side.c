@@ -7,6 +7,7 @@
  *   Regions of other clients stay attached from a find to the take after it: they go in tidy(), at the beginning of a call.
  */
 #include "binding/store_side.h"
+#include "store/client.h"
 #include <sys/shm.h>
 
 #define NAP_NS 200000

@@ -4,7 +4,8 @@
  * the same name never gives foreign bytes. Files are kept open (an open descriptor keeps the inode), and each has a window
  * of bytes read ahead, because a consumer that drains a backlog reads neighbours.
  */
-#include "client/attachment.h"
+#include "client/bodies.h"
+#include "kernel/log.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

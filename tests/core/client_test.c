@@ -1,7 +1,7 @@
 /* An attachment of a client (client.c): routes, consumers' books against a naive model, and a run with a server thread
  * that executes commands, delivers and wakes, under the sanitizers. Bodies in files: a journal file read back, torn and
  * replaced. The last argument may be a seed. */
-#include "client/attachment.h"
+#include "client/consumer.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -71,9 +71,9 @@ static void drop(node *n) {
 static void books(void) {
     node n;
     make(&n);
-    wr_taker taker;
-    CHECK(!wr_taker_add(&n.a, &taker, WORKER, 5));
-    CHECK(wr_taker_add(&n.a, &taker, WORKER, 5) == EEXIST);
+    wr_client_consumer consumer;
+    CHECK(!wr_client_consumer_add(&n.a, &consumer, WORKER, 5));
+    CHECK(wr_client_consumer_add(&n.a, &consumer, WORKER, 5) == EEXIST);
     enum { MOST = 4000 };
     static bool held[MOST];
     memset(held, 0, sizeof held);
@@ -82,16 +82,16 @@ static void books(void) {
         uint64_t what = random_below(10);
         if (what < 5 && next < MOST) {
             held[next] = true;
-            CHECK(!wr_taker_hand(&taker, next++));
+            CHECK(!wr_client_consumer_hand(&consumer, next++));
         } else if (what < 9) {
             uint64_t tag = next ? random_below(next) : 0;
-            CHECK(wr_taker_forget(&taker, tag) == held[tag]);
+            CHECK(wr_client_consumer_forget(&consumer, tag) == held[tag]);
             held[tag] = false;
         } else {
             uint64_t tag = next ? random_below(next) : 0, tags[8], expected = 0;
             for (uint64_t i = 0; i <= tag && i < next; i++) expected += held[i];
             for (;;) {
-                uint32_t some = wr_taker_forget_up_to(&taker, tag, tags, 8);
+                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, tags, 8);
                 if (!some) break;
                 expected -= some;
                 for (uint32_t i = 0; i < some; i++) {
@@ -104,22 +104,22 @@ static void books(void) {
     }
     /* Many consumers, added and dropped: each is found as long as it is there. */
     enum { MANY = 300 };
-    static wr_taker many[MANY];
+    static wr_client_consumer many[MANY];
     static bool there[MANY];
     memset(there, 0, sizeof there);
     for (int step = 0; step < 3000; step++) {
         uint32_t i = (uint32_t)random_below(MANY);
-        if (there[i]) wr_taker_drop(&n.a, &many[i]);
-        else CHECK(!wr_taker_add(&n.a, &many[i], WORKER, 100 + i));
+        if (there[i]) wr_client_consumer_drop(&n.a, &many[i]);
+        else CHECK(!wr_client_consumer_add(&n.a, &many[i], WORKER, 100 + i));
         there[i] = !there[i];
         uint32_t j = (uint32_t)random_below(MANY);
-        CHECK(wr_taker_find(&n.a, 100 + j) == (there[j] ? &many[j] : NULL));
+        CHECK(wr_client_consumer_find(&n.a, 100 + j) == (there[j] ? &many[j] : NULL));
     }
     for (uint32_t i = 0; i < MANY; i++)
-        if (there[i]) wr_taker_drop(&n.a, &many[i]);
-    CHECK(wr_taker_find(&n.a, 5) == &taker);
-    wr_taker_drop(&n.a, &taker);
-    CHECK(!wr_taker_find(&n.a, 5));
+        if (there[i]) wr_client_consumer_drop(&n.a, &many[i]);
+    CHECK(wr_client_consumer_find(&n.a, 5) == &consumer);
+    wr_client_consumer_drop(&n.a, &consumer);
+    CHECK(!wr_client_consumer_find(&n.a, 5));
     drop(&n);
 }
 
@@ -134,7 +134,7 @@ static void results(void) {
     uint64_t served = 0;
     enum { ALL = 20 * 256 };
     static uint32_t wanted[ALL];
-    CHECK(!wr_results_unusual(&n.a, WORKER));
+    CHECK(!wr_results_unusual(&n.a.results[WORKER], wr_attachment_link(&n.a, WORKER)));
     for (uint64_t i = 0; i < ALL; i++) {
         wr_condition blocked;
         uint64_t sequence;
@@ -158,11 +158,11 @@ static void results(void) {
         }
         CHECK(sequence == i);
     }
-    wr_results_look(&n.a, WORKER);
-    CHECK(!wr_results_unusual(&n.a, WORKER) && n.a.results[WORKER].looked == served && !n.a.results[WORKER].forgotten);
+    wr_results_look(&n.a.results[WORKER], &n.a.port, WORKER);
+    CHECK(!wr_results_unusual(&n.a.results[WORKER], wr_attachment_link(&n.a, WORKER)) && n.a.results[WORKER].looked == served && !n.a.results[WORKER].forgotten);
     for (uint64_t from = 0; from < served; from += 97) {
         uint32_t found_n, k = 0;
-        const wr_result *found = wr_results_find(&n.a, WORKER, from, from + 97, &found_n);
+        const wr_result *found = wr_results_find(&n.a.results[WORKER], from, from + 97, &found_n);
         for (uint64_t i = from; i < from + 97 && i < served; i++) {
             if (wanted[i] == WR_RESULT_OK) continue;
             CHECK(k < found_n && found[k].sequence == i && found[k].result == wanted[i]);
@@ -170,7 +170,7 @@ static void results(void) {
         }
         CHECK(k == found_n);
     }
-    wr_results_free(&n.a);
+    wr_results_free(&n.a.results[WORKER]);
     drop(&n);
 }
 
@@ -302,17 +302,17 @@ static void *serve(void *argument) {
 static void fronts(void) {
     node n;
     make(&n);
-    wr_taker taker;
-    CHECK(!wr_taker_add(&n.a, &taker, WORKER, 5));
+    wr_client_consumer consumer;
+    CHECK(!wr_client_consumer_add(&n.a, &consumer, WORKER, 5));
     wr_pending p[40];
     memset((void *)p, 0, sizeof p);
     for (uint64_t i = 40; i-- > 0;) {
         p[i].delivery.sequence = i;
-        CHECK(!wr_taker_push_front(&taker, &p[i]));
+        CHECK(!wr_client_consumer_push_front(&consumer, &p[i]));
     }
-    CHECK(wr_taker_pending(&taker) == 40 && taker.pending_size == 64);
-    for (uint64_t i = 0; i < 40; i++) CHECK(taker.pending[(taker.pending_first + i) & (taker.pending_size - 1)].delivery.sequence == i);
-    wr_taker_drop(&n.a, &taker);
+    CHECK(wr_client_consumer_pending(&consumer) == 40 && consumer.pending_size == 64);
+    for (uint64_t i = 0; i < 40; i++) CHECK(consumer.pending[(consumer.pending_first + i) & (consumer.pending_size - 1)].delivery.sequence == i);
+    wr_client_consumer_drop(&n.a, &consumer);
     drop(&n);
 }
 
@@ -328,8 +328,8 @@ static void two_threads(void) {
     server s = {.n = &n};
     s.images = calloc(1, WR_PAGE_BYTES + 2 * n.super->file_bytes);
     CHECK(s.images);
-    wr_taker taker;
-    CHECK(!wr_taker_add(&n.a, &taker, WORKER, 5));
+    wr_client_consumer consumer;
+    CHECK(!wr_client_consumer_add(&n.a, &consumer, WORKER, 5));
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, serve, &s));
     wr_route route = {.targets_n = 1, .targets = {{.server = WORKER, .queue = 5, .ids_n = 1}}};
@@ -358,29 +358,29 @@ static void two_threads(void) {
         }
         wr_port_submit(&n.a.port, WORKER);
         CHECK(!wr_attachment_intake(&n.a, WORKER));
-        if (!wr_taker_pending(&taker)) {
+        if (!wr_client_consumer_pending(&consumer)) {
             blocked = wr_attachment_delivery(&n.a, WORKER);
             if (sent > taken) await(&n, &blocked, random_below(20000));
             continue;
         }
         uint64_t tags[16];
         uint32_t tags_n = 0;
-        while (wr_taker_pending(&taker) && tags_n < 16) {
+        while (wr_client_consumer_pending(&consumer) && tags_n < 16) {
             wr_pending p;
-            memcpy((void *)&p, (void *)&taker.pending[taker.pending_first++ & (taker.pending_size - 1)], sizeof p);
+            memcpy((void *)&p, (void *)&consumer.pending[consumer.pending_first++ & (consumer.pending_size - 1)], sizeof p);
             uint64_t number;
             char body[256];
             CHECK(p.delivery.sequence == taken && p.delivery.body_length == 8 + taken % 200);
             CHECK(wr_image_read(s.images, 2, n.super->file_bytes, 0, p.delivery.offset, body, p.delivery.body_length));
             memcpy(&number, body, 8);
             CHECK(number == taken && (taken % 200 == 0 || body[8] == (char)(taken % 251)));
-            CHECK(!wr_taker_hand(&taker, p.delivery.sequence) && wr_taker_forget(&taker, p.delivery.sequence));
+            CHECK(!wr_client_consumer_hand(&consumer, p.delivery.sequence) && wr_client_consumer_forget(&consumer, p.delivery.sequence));
             tags[tags_n++] = p.delivery.sequence;
             taken++;
         }
         for (;;) {
             wr_condition full;
-            int error = wr_attachment_settle(&n.a, &taker, WR_OP_ACK, 0, tags, tags_n, &full);
+            int error = wr_attachment_settle(&n.a, &consumer, WR_OP_ACK, 0, tags, tags_n, &full);
             if (!error) break;
             CHECK(error == EAGAIN);
             wr_port_submit(&n.a.port, WORKER);
@@ -394,7 +394,7 @@ static void two_threads(void) {
     atomic_store(&s.stop, true);
     CHECK(!pthread_join(thread, NULL));
     CHECK(s.received == MESSAGES && s.acked == MESSAGES);
-    wr_taker_drop(&n.a, &taker);
+    wr_client_consumer_drop(&n.a, &consumer);
     free(s.images);
     drop(&n);
 }

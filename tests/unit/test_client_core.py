@@ -449,9 +449,10 @@ def test_a_get_while_release_waits_keeps_what_lies_here(node: FakeNode, handle: 
     for n in (1, 2):
         node.deliver(WORKER, QUEUE, n, b"x")
     getting.join(10)
-    assert (outcome[0].delivery_tag, handle.pending) == (1, 1)
+    assert outcome[0].delivery_tag == 1
     node.finish(WORKER)
     releasing.join(10)
+    assert handle.pending == 1  # taken in by the release, if not by the get
     assert OP["NACK"] not in node.ops(WORKER)
     node.deliver(WORKER, QUEUE, 3, b"x")
     assert [handle.get(1.0).delivery_tag for _ in range(2)] == [2, 3]  # type: ignore[union-attr]

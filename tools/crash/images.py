@@ -26,6 +26,7 @@ SOURCES = (
         f"engine/{name}.c"
         for name in (
             "client/attachment",
+            "client/consumer",
             "client/results",
             "client/bodies",
             "store/client",

@@ -18,6 +18,7 @@
  * What comes before the stepped part is found in the first image. Exit: 0; 77 when ptrace is forbidden; else 1 and a reason.
  */
 #include "client/attachment.h"
+#include "store/client.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

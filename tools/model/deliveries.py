@@ -32,7 +32,7 @@ class Rules:
     tail_after_ring: bool = True  #: delivery_tail rises after the ring entry is written
     frame_before_release: bool = True  #: the ACK frame lies in the image before the slot is free
     image_is_salvaged: bool = True  #: a restart reads what the dead worker left in the image
-    taker_checks_position: bool = True  #: a delivery counts only if the slot's pushed_at is the ring position
+    consumer_checks_position: bool = True  #: a delivery counts only if the slot's pushed_at is the ring position
     unpushed_are_freed: bool = True  #: a restart frees HELD slots that were never pushed
     held_stay_held: bool = True  #: a restart leaves pushed HELD slots with their client
     restart_marks: bool = True  #: messages that are READY after an unclean restart count as redelivered
@@ -168,7 +168,7 @@ class DeliveryModel:
             s = consumer.ring[consumer.popped % self.slots]
             after = consumer._replace(popped=consumer.popped + 1)
             slot = consumer.slots[s] if s >= 0 else Slot(FREE, -1, -1, False)
-            ours = slot.state == HELD and (slot.pushed_at == consumer.popped or not self.rules.taker_checks_position)
+            ours = slot.state == HELD and (slot.pushed_at == consumer.popped or not self.rules.consumer_checks_position)
             if not ours:
                 yield f"consumer {c} skips", self._with(state, c, after)
             else:

@@ -1,0 +1,255 @@
+/* The queues that an attachment consumes: credit, deliveries, what is pending and what is in hand. See client/consumer.h
+ * for the invariants. */
+#include "client/consumer.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TAGS_MAX 4096u
+
+/* ---- the table of an attachment --------------------------------------------------------------------------------- */
+
+static inline uint32_t place_of(const wr_attachment *a, uint32_t queue) {
+    return (queue * 2654435761u) & (a->consumers_size - 1);
+}
+
+wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t queue) {
+    for (uint32_t i = place_of(a, queue);; i = (i + 1) & (a->consumers_size - 1)) {
+        wr_client_consumer *c = a->consumers[i];
+        if (!c || c->queue == queue) return c;
+    }
+}
+
+static void insert(wr_attachment *a, wr_client_consumer *c) {
+    uint32_t i = place_of(a, c->queue);
+    while (a->consumers[i]) i = (i + 1) & (a->consumers_size - 1);
+    a->consumers[i] = c;
+}
+
+/* Rebuild the table with `size` places, without `without`. */
+static int rebuild(wr_attachment *a, uint32_t size, const wr_client_consumer *without) {
+    wr_client_consumer **old = a->consumers;
+    uint32_t old_size = a->consumers_size;
+    wr_client_consumer **fresh = calloc(size, sizeof *fresh);
+    if (!fresh) return ENOMEM;
+    a->consumers = fresh;
+    a->consumers_size = size;
+    for (uint32_t i = 0; i < old_size; i++)
+        if (old[i] && old[i] != without) insert(a, old[i]);
+    free(old);
+    return 0;
+}
+
+int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t server, uint32_t queue) {
+    if (wr_client_consumer_find(a, queue)) return EEXIST;
+    if (2 * (a->consumers_n + 1) > a->consumers_size && rebuild(a, 2 * a->consumers_size, NULL)) return ENOMEM;
+    memset(c, 0, sizeof *c);
+    c->server = server;
+    c->queue = queue;
+    c->pending_size = c->unacked_size = 16;
+    c->pending = malloc(c->pending_size * sizeof *c->pending);
+    c->unacked = malloc(c->unacked_size * sizeof *c->unacked);
+    if (!c->pending || !c->unacked) {
+        free(c->pending);
+        free(c->unacked);
+        c->pending = NULL;
+        c->unacked = NULL;
+        return ENOMEM;
+    }
+    insert(a, c);
+    a->consumers_n++;
+    return 0;
+}
+
+void wr_client_consumer_drop(wr_attachment *a, wr_client_consumer *c) {
+    if (!c->pending) return;
+    if (a && a->consumers && wr_client_consumer_find(a, c->queue) == c) {
+        uint32_t hole = place_of(a, c->queue);
+        while (a->consumers[hole] != c) hole = (hole + 1) & (a->consumers_size - 1);
+        a->consumers[hole] = NULL;
+        a->consumers_n--;
+        /* Close the gap: whoever stands behind it in the same run is put in anew. */
+        for (uint32_t i = (hole + 1) & (a->consumers_size - 1); a->consumers[i]; i = (i + 1) & (a->consumers_size - 1)) {
+            wr_client_consumer *moved = a->consumers[i];
+            a->consumers[i] = NULL;
+            insert(a, moved);
+        }
+    }
+    free(c->pending);
+    free(c->unacked);
+    c->pending = NULL;
+    c->unacked = NULL;
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------------- */
+
+int wr_attachment_credit(wr_attachment *a, wr_client_consumer *c, uint64_t credit, uint32_t prefetch, wr_condition *blocked) {
+    int error = wr_attachment_room(a, c->server, blocked);
+    if (error) return error;
+    uint64_t sequence;
+    wr_command *command = wr_attachment_prepare(a, c->server, WR_OP_CREDIT, 0, c->queue, &sequence);
+    if (!command) return ECONNRESET;
+    command->tag = credit;
+    command->count = prefetch;
+    command->body = a->workers[c->server].epoch; /* a restarted worker counts anew, and ignores what was meant for its predecessor */
+    c->granted = credit;
+    c->prefetch = prefetch;
+    c->announced = true;
+    return 0;
+}
+
+int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequence, wr_condition *blocked) {
+    int error = wr_attachment_command(a, c->server, WR_OP_CANCEL, 0, c->queue, 0, NULL, sequence, blocked);
+    if (error) return error;
+    /* What the worker pushes before it sees the CANCEL counts as delivered under the next credit: that only grants a little more. */
+    c->popped = c->granted = 0;
+    c->prefetch = 0;
+    c->announced = false;
+    return 0;
+}
+
+int wr_attachment_settle(wr_attachment *a, const wr_client_consumer *c, uint8_t op, uint8_t flags, const uint64_t *tags,
+                         uint32_t tags_n, wr_condition *blocked) {
+    uint64_t sequence;
+    assert(tags_n && tags_n <= TAGS_MAX);
+    if (tags_n == 1) return wr_attachment_command(a, c->server, op, flags, c->queue, tags[0], NULL, &sequence, blocked);
+    return wr_attachment_blob(a, c->server, op, flags, c->queue, tags_n, tags, 8ull * tags_n, &sequence, blocked);
+}
+
+/* ---- pending, in hand ------------------------------------------------------------------------------------------- */
+
+static int grow_pending(wr_client_consumer *c) {
+    if (wr_client_consumer_pending(c) < c->pending_size) return 0;
+    wr_pending *bigger = malloc(2 * (size_t)c->pending_size * sizeof *bigger);
+    if (!bigger) return ENOMEM;
+    for (uint64_t i = c->pending_first; i != c->pending_next; i++)
+        memcpy((void *)&bigger[i & (2ull * c->pending_size - 1)], (void *)&c->pending[i & (c->pending_size - 1)], sizeof *bigger);
+    free(c->pending);
+    c->pending = bigger;
+    c->pending_size *= 2;
+    return 0;
+}
+
+static int push_pending(wr_client_consumer *c, const wr_pending *p) {
+    if (grow_pending(c)) return ENOMEM;
+    memcpy((void *)&c->pending[c->pending_next++ & (c->pending_size - 1)], (const void *)p, sizeof *p);
+    return 0;
+}
+
+int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p) {
+    if (grow_pending(c)) return ENOMEM;
+    memcpy((void *)&c->pending[--c->pending_first & (c->pending_size - 1)], (const void *)p, sizeof *p);
+    return 0;
+}
+
+int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag) {
+    if (c->unacked_next - c->unacked_first == c->unacked_size) {
+        /* Full: squeeze the settled places out; grow only when that gains less than half. */
+        uint64_t kept = 0;
+        for (uint64_t i = c->unacked_first; i != c->unacked_next; i++)
+            kept += c->unacked[i & (c->unacked_size - 1)] != WR_TAG_NONE;
+        uint32_t size = 2 * kept > c->unacked_size ? 2 * c->unacked_size : c->unacked_size;
+        uint64_t *fresh = malloc(size * sizeof *fresh);
+        if (!fresh) return ENOMEM;
+        uint64_t to = 0;
+        for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
+            uint64_t held = c->unacked[i & (c->unacked_size - 1)];
+            if (held != WR_TAG_NONE) fresh[to++] = held;
+        }
+        free(c->unacked);
+        c->unacked = fresh;
+        c->unacked_size = size;
+        c->unacked_first = 0;
+        c->unacked_next = to;
+    }
+    c->unacked[c->unacked_next++ & (c->unacked_size - 1)] = tag;
+    return 0;
+}
+
+static inline void trim(wr_client_consumer *c) {
+    uint32_t mask = c->unacked_size - 1;
+    while (c->unacked_first != c->unacked_next && c->unacked[c->unacked_first & mask] == WR_TAG_NONE) c->unacked_first++;
+    while (c->unacked_first != c->unacked_next && c->unacked[(c->unacked_next - 1) & mask] == WR_TAG_NONE) c->unacked_next--;
+}
+
+bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag) {
+    uint32_t mask = c->unacked_size - 1;
+    for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
+        if (c->unacked[i & mask] != tag) continue;
+        c->unacked[i & mask] = WR_TAG_NONE;
+        trim(c);
+        return true;
+    }
+    return false;
+}
+
+uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, uint32_t room) {
+    uint32_t mask = c->unacked_size - 1, n = 0;
+    for (uint64_t i = c->unacked_first; i != c->unacked_next && n < room; i++) {
+        uint64_t held = c->unacked[i & mask];
+        if (held == WR_TAG_NONE || held > tag) continue;
+        tags[n++] = held;
+        c->unacked[i & mask] = WR_TAG_NONE;
+    }
+    trim(c);
+    return n;
+}
+
+/* ---- deliveries ------------------------------------------------------------------------------------------------- */
+
+bool wr_attachment_slot_read(const wr_attachment *a, uint32_t server, uint32_t slot, wr_delivery *to) {
+    wr_delivery *from = wr_view_delivery(&a->port.view, server, slot);
+    /* SYNC delivery: state is written last by the worker. */
+    if (atomic_load_explicit(&from->state, memory_order_acquire) != WR_DELIVERY_HELD) return false;
+    memcpy((void *)to, (const void *)from, sizeof *to);
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&from->state, memory_order_relaxed) == WR_DELIVERY_HELD && from->pushed_at == to->pushed_at;
+}
+
+int wr_attachment_intake(wr_attachment *a, uint32_t server) {
+    wr_link *link = wr_attachment_link(a, server);
+    wr_worker_side *side = &a->workers[server];
+    uint64_t tail = atomic_load_explicit(&link->delivery_tail, memory_order_acquire);
+    int error = 0;
+    wr_client_consumer *c = NULL;
+    if (tail - side->popped > a->port.view.g.delivery_slots) { /* the worker skipped: what was overwritten is not ours any more */
+        side->popped = tail - a->port.view.g.delivery_slots;
+    }
+    while (side->popped != tail) {
+        wr_pending p;
+        p.slot = atomic_load_explicit(wr_view_delivery_ring(&a->port.view, server, side->popped), memory_order_relaxed);
+        bool ours = wr_attachment_slot_read(a, server, p.slot, &p.delivery) && p.delivery.pushed_at == side->popped;
+        if (ours) {
+            if (!c || c->queue != p.delivery.queue) c = wr_client_consumer_find(a, p.delivery.queue);
+            if (c && c->server == server) {
+                if ((error = push_pending(c, &p))) break;
+                c->popped++;
+            } else { /* nobody here reads that queue any more */
+                uint64_t sequence;
+                wr_condition blocked;
+                error = wr_attachment_command(a, server, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, p.delivery.queue,
+                                              p.delivery.sequence, NULL, &sequence, &blocked);
+                if (error) break;
+                wr_port_submit(&a->port, server);
+            }
+        }
+        side->popped++;
+    }
+    atomic_store_explicit(&link->delivery_head, side->popped, memory_order_release);
+    return error;
+}
+
+void wr_client_consumer_recheck(const wr_attachment *a, wr_client_consumer *c) {
+    uint64_t to = c->pending_first;
+    for (uint64_t i = c->pending_first; i != c->pending_next; i++) {
+        wr_pending p;
+        memcpy((void *)&p, (void *)&c->pending[i & (c->pending_size - 1)], sizeof p);
+        wr_delivery now;
+        if (!wr_attachment_slot_read(a, c->server, p.slot, &now) || now.queue != c->queue ||
+            now.sequence != p.delivery.sequence || now.pushed_at != p.delivery.pushed_at)
+            continue;
+        memcpy((void *)&p.delivery, (void *)&now, sizeof now);
+        memcpy((void *)&c->pending[to++ & (c->pending_size - 1)], (void *)&p, sizeof p);
+    }
+    c->pending_next = to;
+}
