@@ -183,15 +183,6 @@ for _class in [found for found in globals().values() if isinstance(found, type) 
     _class.__module__ = "warren"  # the name that its users know, in tracebacks and in pickles
 del _class
 
-#: exit code of a process that must not be restarted (bad directory, newer format, ...)
-EXIT_DO_NOT_RESTART = 3
-#: exit code of a server that found no space on the disk when it started: it is started again until there is some
-EXIT_NO_SPACE = 4
-#: exit code of a queue worker that found that the catalog was cut: the node ends, or ids would be given again
-EXIT_CATALOG_CUT = 5
-#: what is added to other things that a server lacked (workers/process/lack.py); codes that nothing else uses
-EXIT_LACKS = 80
-
 
 def errno_of(error: BaseException | None) -> int:
     """What the operating system said when an error was raised, 0 when it said nothing."""

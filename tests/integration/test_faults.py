@@ -15,7 +15,7 @@ import pytest
 
 import warren
 from warren.engine._core import crc32c
-from warren.engine.errors import EXIT_DO_NOT_RESTART
+from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 
 from support.real_node import RealNode
 from support.waiting import wait_until

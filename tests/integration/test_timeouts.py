@@ -18,7 +18,7 @@ import pytest
 
 import warren
 import warren.aio
-from warren.workers.node import alarms
+from warren.workers.process import alarm_words as alarms
 
 from support.real_node import RealNode
 

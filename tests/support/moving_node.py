@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from warren.workers.faces.node import moves
+from warren.workers.node import moves
 from warren.workers.node.supervisor import Options, RealServers, supervise
 
 

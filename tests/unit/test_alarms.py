@@ -17,7 +17,9 @@ from warren.engine.config import MIB, Settings
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import GEOMETRY, Superblock
 from warren.workers.node import alarms
-from warren.workers.node.alarms import DISK, MEMORY, Alarms, Memory
+from warren.workers.node.alarms import Alarms, Memory
+from warren.workers.process import alarm_words, lack
+from warren.workers.process.alarm_words import DISK, MEMORY
 
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 GIB = 1024 * MIB
@@ -65,7 +67,7 @@ def world() -> Iterator[World]:
 
 def test_nothing_is_short(world: World) -> None:
     assert world.check() == 0
-    assert alarms.described(world.superblock) == []
+    assert alarm_words.described(world.superblock) == []
 
 
 def test_disk_has_figures_and_ends_above_the_limit(world: World) -> None:
@@ -73,7 +75,7 @@ def test_disk_has_figures_and_ends_above_the_limit(world: World) -> None:
     said = world.alarms().check(False)
     assert len(said) == 1
     assert said[0].startswith("alarm disk raised: 1024 MiB are free")
-    (row,) = alarms.described(world.superblock)
+    (row,) = alarm_words.described(world.superblock)
     assert (row["alarm"], row["free_bytes"], row["limit_bytes"]) == ("disk", GIB - 1, GIB)
     assert row["blocks_publishers"]
     assert row["settings"] == ["disk_free_bytes_min"]
@@ -81,7 +83,7 @@ def test_disk_has_figures_and_ends_above_the_limit(world: World) -> None:
     assert since > 1.6e9
     world.free = GIB + GIB // 20
     assert world.check() == DISK, "the limit again is not enough"
-    assert alarms.described(world.superblock)[0]["since"] == since
+    assert alarm_words.described(world.superblock)[0]["since"] == since
     world.free = GIB + GIB // 5
     assert world.alarms().check(False) == ["alarm disk cleared"]
     assert world.superblock.get("disk_since") == 0
@@ -92,7 +94,7 @@ def test_disk_has_figures_and_ends_above_the_limit(world: World) -> None:
 def test_memory_of_the_machine(world: World) -> None:
     world.used = int(0.91 * world.total)
     assert world.check() == MEMORY
-    said = alarms.text(world.superblock, MEMORY)
+    said = alarm_words.text(world.superblock, MEMORY)
     assert "memory_used_max" in said
     assert "14.56 GiB" in said
     assert "memory_own_max" not in said
@@ -105,7 +107,7 @@ def test_memory_of_the_machine(world: World) -> None:
 def test_memory_of_the_node(world: World) -> None:
     world.own = int(0.41 * world.total)
     assert world.check() == MEMORY
-    (row,) = alarms.described(world.superblock)
+    (row,) = alarm_words.described(world.superblock)
     assert "the node itself uses 6.56 GiB" in row["cause"]
     assert "memory_own_max" in row["cause"]
     assert (row["own_bytes"], row["own_limit_bytes"]) == (world.own, int(0.4 * world.total))
@@ -169,7 +171,7 @@ def test_the_disk_alarm_says_what_the_system_said(world: World, number: int, sai
     world.superblock.server_set(2, "alarms", DISK)
     world.superblock.server_set(2, "file_error", number)
     world.check()
-    (row,) = alarms.described(world.superblock)
+    (row,) = alarm_words.described(world.superblock)
     assert said in row["cause"]
     assert todo in row["text"]
     assert ("no space" in row["cause"]) == (number == errno.EDQUOT)
@@ -179,7 +181,7 @@ def test_servers_alarms_name_the_server(world: World) -> None:
     world.superblock.server_set(2, "alarms", DISK)
     world.superblock.server_set(2, "file_error", errno.ENOSPC)
     assert world.check() == DISK
-    (row,) = alarms.described(world.superblock)
+    (row,) = alarm_words.described(world.superblock)
     assert row["servers"] == ["worker-0"]
     assert "no space for the files of the worker-0" in row["text"]
     assert "100 GiB are free" in row["text"]
@@ -311,4 +313,4 @@ def test_own_memory_sees_regions_and_processes() -> None:
     ("number", "said"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (1 << 60, "1048576 TiB")]
 )
 def test_sizes_for_people(number: int, said: str) -> None:
-    assert alarms.size(number) == said
+    assert lack.size(number) == said

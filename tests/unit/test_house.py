@@ -251,24 +251,34 @@ def test_wait_until_returns_what_came_true_and_says_what_did_not() -> None:
         wait_until(lambda: False, 0.01, what="the tide")
 
 
+ROOMS = ("process", "client", "servers", "node", "faces", "spark", "cli")
+#: an import of each wrong direction, by the file that it stands in
 IMPORTS = {
     "warren/engine/a.py": "from warren.workers import a",
     "warren/ipc/a.py": "import warren.engine.a",
-    "warren/workers/a.py": "import warren.tools",
-    "warren/workers/b.py": "import warren",
+    "warren/workers/faces/b.py": "import warren.tools",
+    "warren/workers/client/b.py": "import warren",
+    "warren/workers/process/a.py": "import warren.workers.client.a",
+    "warren/workers/client/a.py": "import warren.workers.node.a",
+    "warren/workers/servers/a.py": "import warren.workers.faces.a",
+    "warren/workers/servers/b.py": "import warren.workers.node.a",
+    "warren/workers/node/a.py": "import warren.workers.faces.a",
+    "warren/workers/faces/a.py": "import warren.workers.node.a",
+    "warren/workers/faces/c.py": "import warren.workers.servers.a",
+    "warren/workers/spark/a.py": "import warren.workers.cli.a",
 }
 
 
 @pytest.mark.parametrize("wrong", [None, *IMPORTS])
 def test_import_directions_are_enforced(tmp_path: Path, wrong: str | None) -> None:
     pytest.importorskip("importlinter")
-    for package in ("", "engine", "ipc", "workers", "workers/cli", "tools"):
+    for package in ("", "engine", "ipc", "workers", *(f"workers/{room}" for room in ROOMS), "tools"):
         folder = tmp_path / "warren" / package
         folder.mkdir()
         (folder / "__init__.py").touch()
         (folder / "a.py").touch()
     (tmp_path / "warren/workers/cli/a.py").write_text("import warren\nfrom warren.tools import a\n")
-    (tmp_path / "warren/workers/a.py").write_text("from warren.engine import a\nimport warren.ipc.a\n")
+    (tmp_path / "warren/workers/faces/a.py").write_text("from warren.engine import a\nimport warren.ipc.a\n")
     if wrong:
         (tmp_path / wrong).write_text(f"{IMPORTS[wrong]}\n")
     done = subprocess.run(

@@ -18,10 +18,10 @@ import posix_ipc
 import pytest
 import sysv_ipc
 
-from warren.engine.errors import EXIT_DO_NOT_RESTART
 from warren.ipc import region
 from warren.workers.node import children
 from warren.workers.process import lack
+from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 from warren.workers.servers.store_server import run_store_server
 
 from support.store_node import StoreNode, message_id

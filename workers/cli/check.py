@@ -49,7 +49,7 @@ from warren.engine.store.check import Damage, StoreCheck
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.node import absence, catalog_cut
-from warren.workers.process.tie import data_folders, owning, served
+from warren.workers.process.tie import data_folders, owning, queues_of, served, workers_there
 
 TERMS_MAGIC = b"WRNTERM1"
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen, the list of files being the same
@@ -104,11 +104,7 @@ class _Place:
 
 def places(directory: Path) -> Iterator[_Place]:
     """The folders of the queue workers that have segment files."""
-    for worker in sorted((directory / "queues").glob("worker-*")):
-        number = worker.name.removeprefix("worker-")
-        if not number.isdigit():
-            continue
-        owner = SERVER_WORKER_FIRST + int(number)
+    for worker, owner in workers(directory):
         yield _Place(worker / "journal", ".jnl", FILE_JOURNAL, owner, True)
         yield _Place(worker / "transient", ".jnl", FILE_JOURNAL, owner, True)
         yield _Place(worker / "segments", ".dat", FILE_JOURNAL, owner, False)
@@ -262,10 +258,8 @@ def _copied_while_it_ran(directory: NodeDirectory, node: NodeFile) -> bool:
 
 def workers(directory: Path) -> Iterator[tuple[Path, int]]:
     """Folder and server number of each queue worker."""
-    for worker in sorted((directory / "queues").glob("worker-*")):
-        number = worker.name.removeprefix("worker-")
-        if number.isdigit() and worker.is_dir():
-            yield worker, SERVER_WORKER_FIRST + int(number)
+    for number in workers_there(directory):
+        yield directory / queues_of(number), SERVER_WORKER_FIRST + number
 
 
 def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner: int) -> dict[Path, Entry]:

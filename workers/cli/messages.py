@@ -13,6 +13,7 @@ import click
 
 from warren.engine.errors import QueueEmpty, UsageError
 from warren.workers.cli import output
+from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 BATCH = 1000
@@ -140,7 +141,7 @@ def consume(directory: str, queue: str, count: int | None, timeout: float | None
             printed += 1
             if not no_ack:
                 message.ack()
-    return output.EXIT_TIMEOUT if count is not None and printed < count else 0
+    return EXIT_TIMEOUT if count is not None and printed < count else 0
 
 
 def _print(message: object, style: str) -> None:

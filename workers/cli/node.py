@@ -25,6 +25,7 @@ from warren.workers.cli import output
 from warren.workers.node.children import last_lines, redirect
 from warren.workers.node.starting import START_TIMEOUT_S
 from warren.workers.process.control import TELL_S, WAIT_MAX_S, ControlClient
+from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -205,7 +206,7 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
         raise ClosedError(f"the node of {target.path} was stopped before it served: start it again")
     last = last_lines(target.log_file("supervisor"), 3)
     said = f"the node of {target.path} ended before it served:\n{last}"
-    raise TimedOut(said) if code == output.EXIT_TIMEOUT else _Failed(said, code)
+    raise TimedOut(said) if code == EXIT_TIMEOUT else _Failed(said, code)
 
 
 def _let_go(_number: int, _frame: object) -> None:

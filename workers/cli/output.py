@@ -34,6 +34,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.saying import command
+from warren.workers.process.exit_codes import EXIT_TIMEOUT
 from warren.workers.process.launch import ERRORS_VARIABLE
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 ROWS = 40
 #: screens that are narrower get fewer columns
 NARROW = 120
-EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_TIMEOUT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
 class Column(NamedTuple):

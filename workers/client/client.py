@@ -58,7 +58,6 @@ from warren.engine.errors import (
     SyncFailed,
     TimedOut,
     Unroutable,
-    UsageError,
 )
 from warren.engine.kernel.atomic_file import explain, explained
 from warren.engine.saying import command
@@ -74,18 +73,15 @@ from warren.ipc.layout import (
 )
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
-from warren.workers.faces.arguments import checked_client_name, checked_exchange
-from warren.workers.node import alarms
-from warren.workers.process.control import ControlClient
+from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
+from warren.workers.process import alarm_words as alarms
+from warren.workers.process.control import WAIT_MAX_S, ControlClient
 from warren.workers.process.tie import described, elsewhere
 
-LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
 SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
 #: how long a call without a timeout waits for room, when it does not wait for what becomes of a thing
 CALL_TIMEOUT_S = 30.0
-#: no limit, for what wants a number
-FOREVER_S = 1e6
 #: how long close() waits for what was submitted
 CLOSE_WAIT_S = 10.0
 #: how long close() waits for the worker's last word on what was delivered ahead
@@ -130,43 +126,6 @@ class _Statistics:
     generation: int
     region: Region
     rows: dict[int, int] = field(default_factory=dict)
-
-
-def checked_timeout(call_timeout: float | None) -> float | None:
-    """The same; raises UsageError for what is no time."""
-    if call_timeout is not None and not (_is_seconds(call_timeout) and call_timeout > 0):
-        raise UsageError(f"call_timeout must be None or a number of seconds above 0, not {call_timeout!r}")
-    return call_timeout
-
-
-def _is_seconds(value: object) -> bool:
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value) >= 0
-    except OverflowError:
-        return False
-
-
-def checked_seconds(timeout: float | None, *, endless: bool = True, what: str = "timeout") -> None:
-    """Raises UsageError for a `timeout` that is no time; without `endless` None is none."""
-    if timeout is None and endless:
-        return
-    if not _is_seconds(timeout):
-        kinds = "None or a non-negative number of seconds" if endless else "a non-negative number of seconds"
-        raise UsageError(f"{what} must be {kinds}, not {timeout!r}")
-
-
-def level_of(durability: object, durable: bool, what: str) -> int:
-    """Level of a durability; raises UsageError for an unknown one, and for what a transient thing cannot promise."""
-    if durability is None:
-        return _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
-    level = LEVELS.get(durability) if isinstance(durability, str) else None
-    if level is None:
-        raise UsageError(f"durability must be one of 'none', 'written', 'synced' or None, not {durability!r}")
-    if level and not durable:
-        raise UsageError(
-            f"{what} is transient, it keeps messages in memory only: durability can only be 'none', not {durability!r}"
-        )
-    return level
 
 
 class Attachment:
@@ -989,7 +948,7 @@ class Client:
         if self.closed:
             raise ClosedError(f"this client of {self.directory.path} is closed: attach again")
         given = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
-        limit = FOREVER_S if given is None else min(given, FOREVER_S)
+        limit = WAIT_MAX_S if given is None else min(given, WAIT_MAX_S)
         deadline = time.monotonic() + limit
         if not self._control_lock.acquire(timeout=limit):
             raise TimedOut(f"the supervisor of {self.directory.path} did not answer other threads within {limit:g} s")
@@ -1042,7 +1001,7 @@ class Client:
             raise SessionLost("the node was started with fewer workers meanwhile")
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = attachment.control_locks[server]  # one answer area for each server
-        if not lock.acquire(timeout=-1 if timeout is None else min(timeout, FOREVER_S)):
+        if not lock.acquire(timeout=-1 if timeout is None else min(timeout, WAIT_MAX_S)):
             raise TimedOut(f"{names.role_of(server)} did not answer other threads within {timeout:g} s")
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -29,21 +29,17 @@ from warren.engine.errors import (
 from warren.engine.queues.arguments import QueueArguments
 from warren.engine.saying import command
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
-from warren.workers.client.client import (
-    CALL_TIMEOUT_S,
-    Client,
-    Route,
-    checked_seconds,
-    checked_timeout,
-    level_of,
-)
-from warren.workers.faces.arguments import (
+from warren.workers.client.arguments import (
     checked_client_name,
     checked_count,
     checked_exchange,
     checked_mapping,
+    checked_seconds,
+    checked_timeout,
+    level_of,
     listed,
 )
+from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
 from warren.workers.faces.queues import Queue, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic

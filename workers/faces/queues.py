@@ -29,8 +29,14 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
 from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
-from warren.workers.client.client import checked_seconds, level_of
-from warren.workers.faces.arguments import checked_count, checked_exchange, checked_mapping, listed
+from warren.workers.client.arguments import (
+    checked_count,
+    checked_exchange,
+    checked_mapping,
+    checked_seconds,
+    level_of,
+    listed,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from warren.engine._core import SessionLost, StoreFace
 from warren.ipc import mailbox, names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
-from warren.workers.client.client import level_of
+from warren.workers.client.arguments import level_of
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client

@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
-from warren.workers.client.client import checked_seconds
+from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.queues import Message, Queue
 
 T = TypeVar("T")

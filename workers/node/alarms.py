@@ -1,8 +1,8 @@
 """Alarms: when memory or disk run short publishers wait, consumers never, and everybody can read why.
 
-The supervisor checks (`Alarms.check`, every second) and writes the figures into the superblock; clients and `status`
-read them there (`described`), also while the supervisor is dead. A shortage begins when a limit is passed and ends
-only well below it.
+The supervisor checks (`Alarms.check`, every second) and writes the figures into the superblock, where everybody reads
+them (workers/process/alarm_words.py), also while the supervisor is dead. A shortage begins when a limit is passed and
+ends only well below it.
 
 Two limits for memory: that of the machine (or of the control group that the node runs in, whichever is nearer), and
 that of what grows with the messages of this node: private memory of its servers and their shared regions. The regions
@@ -16,41 +16,35 @@ Invariants
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from warren.engine.config import MIB, Settings
 from warren.ipc import names
-from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
-from warren.workers.process import lack
-from warren.workers.process.lack import size as size  # for figures of alarms everywhere
+from warren.workers.process.alarm_words import (
+    DISK,
+    DISK_CLEARS,
+    MEMORY,
+    MEMORY_CLEARS,
+    NAMES,
+    SERVER_FAILED,
+    SHORT_DISK,
+    SHORT_MEMORY,
+    SHORT_OWN_MEMORY,
+    SYNC_FAILED,
+    cause,
+)
 
-MEMORY, DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
-SYNC_FAILED, SERVER_FAILED = CONSTANTS["ALARM_SYNC_FAILED"], CONSTANTS["ALARM_SERVER_FAILED"]
-SHORT_MEMORY, SHORT_DISK = CONSTANTS["SHORT_MEMORY"], CONSTANTS["SHORT_DISK"]
-SHORT_OWN_MEMORY = CONSTANTS["SHORT_OWN_MEMORY"]
-#: alarm → (its name, the superblock's word that says since when)
-NAMES = {
-    MEMORY: ("memory", "memory_since"),
-    DISK: ("disk", "disk_since"),
-    SYNC_FAILED: ("sync_failed", "sync_failed_since"),
-    SERVER_FAILED: ("server_failed", "server_failed_since"),
-}
-#: a memory shortage ends below this share of the limit, one of disk above so many times the limit
-MEMORY_CLEARS, DISK_CLEARS = 0.95, 1.1
 #: the machine's memory asks for paging only from this share of its limit on: most of it may be somebody else's
 MACHINE_PRESSES = 0.9
 #: private memory of a server with nothing in its queues
 PROCESS_BYTES = 64 * MIB
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: more than any machine has: how version 1 of control groups says "no limit"
 NO_LIMIT = 1 << 60
 
@@ -130,11 +124,6 @@ def own_memory(shared_id: int, pids: Iterable[int]) -> int:
                 with contextlib.suppress(OSError):
                     used += entry.stat(follow_symlinks=False).st_blocks * 512
     return used
-
-
-def _free_shared() -> int:
-    found = os.statvfs(SHM_DIRECTORY)
-    return found.f_bavail * found.f_frsize
 
 
 def free_disk(path: Path) -> int:
@@ -236,171 +225,3 @@ class Alarms:
         superblock.set("disk_free", free)
         superblock.set("disk_limit", limit)
         return short | (SHORT_DISK if free < (limit * DISK_CLEARS if before & SHORT_DISK else limit) else 0)
-
-
-# -- everybody's side -----------------------------------------------------------------------------------------------
-
-
-def _rows(superblock: Superblock, bit: int) -> list[int]:
-    return [server for server in range(superblock.servers_n) if superblock.server_get(server, "alarms") & bit]
-
-
-def _raised_by(superblock: Superblock, bit: int) -> list[str]:
-    """Servers that run and raise an alarm."""
-    rows = [server for server in _rows(superblock, bit) if not superblock.server_get(server, "lacks")]
-    return list(dict.fromkeys(map(names.role_of, rows)))
-
-
-def _lacking(superblock: Superblock, bit: int) -> dict[int, list[str]]:
-    """LACK_… → servers that cannot start for it."""
-    found: dict[int, list[str]] = {}
-    for server in _rows(superblock, bit):
-        kind, name = superblock.server_get(server, "lacks"), names.role_of(server)
-        if kind in lack.WORDS and name not in found.setdefault(kind, []):
-            found[kind].append(name)
-    return found
-
-
-def _file_errors(superblock: Superblock) -> dict[int, list[str]]:
-    """errno → servers that run and cannot make their next file for it, or cannot write to the one they have."""
-    found: dict[int, list[str]] = {}
-    for server in _rows(superblock, DISK):
-        if not superblock.server_get(server, "lacks"):
-            found.setdefault(superblock.server_get(server, "file_error"), []).append(names.role_of(server))
-    return found
-
-
-def _no_file(number: int, who: str, free: str) -> str:
-    """Why servers cannot make their next file."""
-    if number in _NO_SPACE:
-        quota = ": the quota of this user is used up" if number == errno.EDQUOT else ""
-        return (
-            f"there is no space for the files of the {who}{quota} ({free} are free; "
-            "a larger setting disk_free_bytes_min would have warned before)"
-        )
-    said = f"{os.strerror(number)}, {errno.errorcode[number]}" if number in errno.errorcode else "see its log"
-    return f"the next file of the {who} cannot be made: {said}"
-
-
-def _file_advice(number: int) -> str:
-    if number in _NO_SPACE:
-        return "free some space"
-    if number in (errno.EACCES, errno.EPERM):
-        return "give the user who runs the node the right to write in every folder of its directory"
-    if number == errno.EROFS:
-        return "see in the kernel's log why the file system is read-only, and mount it writable"
-    if number in (errno.EMFILE, errno.ENFILE):
-        return "raise `ulimit -n` and start the node again, or fs.file-max"
-    if number in (errno.ENOMEM, errno.EAGAIN):
-        return "free memory"
-    if number == errno.EIO:
-        return "look at the disk, and into the kernel's log"
-    return "mend what DIR/log says"
-
-
-def cause(superblock: Superblock, bit: int) -> str:
-    """Why an alarm is on, with figures and the setting that matters."""
-    short, get = superblock.get("shortages"), superblock.get
-    servers = ", ".join(_raised_by(superblock, bit))
-    reasons = [lack.missing(kind, who) for kind, who in _lacking(superblock, bit).items()]
-    if bit == MEMORY:
-        if short & SHORT_MEMORY:
-            reasons.append(
-                f"{size(get('memory_used'))} of the memory of the machine or its control group are in use, more than "
-                f"{size(get('memory_limit'))} (setting memory_used_max)"
-            )
-        if short & SHORT_OWN_MEMORY:
-            reasons.append(
-                f"the node itself uses {size(get('memory_own'))}, more than {size(get('memory_own_limit'))} "
-                "(setting memory_own_max)"
-            )
-        if servers:
-            reasons.append(
-                f"there is no shared memory for the {servers} ({SHM_DIRECTORY}: {lack.figures(lack.SHM)}; "
-                f"{size(get('memory_used'))} of the machine's memory are in use; settings images_n, file_bytes, "
-                "memory_used_max)"
-            )
-    elif bit == DISK:
-        free = size(get("disk_free"))
-        if short & SHORT_DISK:
-            reasons.append(
-                f"{free} are free on the disk of the node, less than {size(get('disk_limit'))} "
-                "(setting disk_free_bytes_min)"
-            )
-        reasons += [_no_file(number, ", ".join(who), free) for number, who in _file_errors(superblock).items()]
-    elif bit == SYNC_FAILED:
-        lost = any(superblock.server_get(server, "error") == errno.ESTALE for server in range(superblock.servers_n))
-        whose = servers or "node"
-        reasons.append(
-            f"somebody removed or cut a file that the {whose} was writing; nothing is confirmed, and the node ends"
-            if lost
-            else f"the disk refused to make data of the {whose} durable; nothing of it is confirmed until the node is "
-            "stopped and started: look at the disk first"
-        )
-    elif bit == SERVER_FAILED:
-        failed = [
-            names.role_of(server)
-            for server in range(superblock.servers_n)
-            if superblock.server_get(server, "state") == CONSTANTS["SERVER_FAILED"]
-        ]
-        who = " and ".join(dict.fromkeys(failed)) or "a server"
-        reasons.append(
-            f"{who} could not run or died again and again, and is not started again; its queues wait as they are: see "
-            f"DIR/log/{failed[0] if failed else '*'}.log, mend what it says, then stop and start the node"
-        )
-    return "; ".join(reasons) or "it is just ending"
-
-
-def advice(superblock: Superblock, bit: int) -> str:
-    """What ends an alarm that blocks publishers."""
-    get = superblock.get
-    todo = [lack.advice(kind) for kind in _lacking(superblock, bit)]
-    if bit == DISK:
-        if get("shortages") & SHORT_DISK:
-            todo.append(f"free some space (until {size(int(get('disk_limit') * DISK_CLEARS))} are free)")
-        todo += [_file_advice(number) for number in _file_errors(superblock)]
-        return f"{'; '.join(dict.fromkeys(todo)) or 'free some space'}; publishers go on by themselves"
-    if todo:
-        return f"{'; '.join(todo)}; it is tried again each second, and publishers go on by themselves"
-    return "consumers drain on; free memory, or raise the setting; publishers go on by themselves"
-
-
-def described(superblock: Superblock) -> list[dict[str, Any]]:
-    """The alarms that are on, for programs: name, cause, since (seconds since 1970), figures."""
-    on, get = superblock.get("alarms"), superblock.get
-    found = []
-    for bit, (name, since) in NAMES.items():
-        if not on & bit:
-            continue
-        row: dict[str, Any] = {
-            "alarm": name,
-            "text": text(superblock, bit),
-            "cause": cause(superblock, bit),
-            "since": get(since) / 1000,
-            "blocks_publishers": bit in (MEMORY, DISK),
-            "servers": [*_raised_by(superblock, bit), *itertools.chain(*_lacking(superblock, bit).values())],
-        }
-        if bit == MEMORY:
-            row |= {
-                "used_bytes": get("memory_used"),
-                "limit_bytes": get("memory_limit"),
-                "own_bytes": get("memory_own"),
-                "own_limit_bytes": get("memory_own_limit"),
-                "shared_free_bytes": _free_shared(),
-                "settings": ["memory_used_max", "memory_own_max"],
-            }
-        elif bit == DISK:
-            row |= {
-                "free_bytes": get("disk_free"),
-                "limit_bytes": get("disk_limit"),
-                "settings": ["disk_free_bytes_min"],
-            }
-        found.append(row)
-    return found
-
-
-def text(superblock: Superblock, bit: int) -> str:
-    """One alarm in one line for people."""
-    name = NAMES[bit][0].replace("_", " ")
-    blocks = f"; publishers are blocked: {advice(superblock, bit)}" if bit in (MEMORY, DISK) else ""
-    return f"{name}: {cause(superblock, bit)}{blocks}"

@@ -19,6 +19,7 @@ from warren.engine.catalog.catalog import FILE_NAME, Catalog
 from warren.engine.errors import StoreError
 from warren.engine.queues.moving import Source
 from warren.engine.queues.queue_index import Folder, catalog_lost, read_subscriptions
+from warren.workers.process.tie import workers_there
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,6 @@ class Cut:
     recorded: set[int]  #: queue ids that have records
     named: set[int]  #: all ids that are named anywhere
     text: str  #: for people
-
-
-def workers_there(directory: Path) -> list[int]:
-    """Numbers of the workers that have a folder."""
-    numbers = [path.name.removeprefix("worker-") for path in (directory / "queues").glob("worker-*")]
-    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
 
 
 def look(directory: Path, node_id: int, worker: int, ids_end: int) -> Cut | None:

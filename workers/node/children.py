@@ -31,11 +31,12 @@ from typing import NoReturn
 import posix_ipc
 import sysv_ipc
 
-from warren.engine.errors import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART, Error, FormatVersionError, PermissionRefused
+from warren.engine.errors import Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.workers.process import lack
+from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 
 DEATHS_MAX = 10
 DEATHS_WINDOW_S = 60.0

@@ -43,7 +43,7 @@ from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error,
 from warren.engine.queues.files import FileList
 from warren.engine.queues.queue_index import Folder, remove_queue
 from warren.ipc.layout import SERVER_WORKER_FIRST
-from warren.workers.process.tie import owning, queues_of
+from warren.workers.process.tie import owning, queues_of, workers_there
 
 GROUP = 64  #: families that move with one commit
 POLL_S = 0.1
@@ -106,9 +106,8 @@ class Mover:
                 by_source.setdefault(family.worker, {})[family.name] = plan[family.name]
         ids_end = self.catalog.next_queue_id
         if plan:  # it takes ids
-            for path in sorted(self.directory.glob("queues/worker-*")):
-                if (number := path.name.removeprefix("worker-")).isdigit():
-                    self._check_ids(int(number), ids_end)
+            for worker in workers_there(self.directory):
+                self._check_ids(worker, ids_end)
         with self._owning({*by_source, *plan.values()}):
             for source, targets in sorted(by_source.items()):
                 self._move_from(source, targets, members)
@@ -195,16 +194,16 @@ class Mover:
         """Those of workers that are not there any more and have no queue in the catalog: all in them is of queues that
         were deleted or moved. What the store has for them it lets go when the others have said what they hold.
         """
-        for path in self.directory.glob("queues/worker-*"):
-            number = path.name.removeprefix("worker-")
-            if not number.isdigit() or int(number) < self.settings.workers or self.catalog.of_worker(int(number)):
+        for worker in workers_there(self.directory):
+            if worker < self.settings.workers or self.catalog.of_worker(worker):
                 continue
+            path = self.directory / queues_of(worker)
             strange = [item for item in path.rglob("*") if not OURS.fullmatch(str(item.relative_to(path)))]
             if strange:
                 self.say(f"{path} is not needed any more, but left alone, because there is {strange[0]}")
                 continue
-            self._check_ids(int(number), ids_end)
-            with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(int(number))]):
+            self._check_ids(worker, ids_end)
+            with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(worker)]):
                 (path / "files").unlink(missing_ok=True)  # from here on nothing of it is missed
                 shutil.rmtree(path / "journal", ignore_errors=True)
                 reached("removing")

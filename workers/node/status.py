@@ -32,8 +32,9 @@ from warren.ipc.layout import (
     SERVER_WORKER_FIRST,
 )
 from warren.ipc.superblock import SlotView, Superblock
-from warren.workers.node import absence, alarms
+from warren.workers.node import absence
 from warren.workers.node.children import Role
+from warren.workers.process import alarm_words
 from warren.workers.process.control import readable
 from warren.workers.process.shared_objects import semaphore_value
 
@@ -155,7 +156,7 @@ class Statistics:
         if pattern is not None or most is not None:
             shown = {item.id for _source, item in (*queues, *subscriptions, *dead_letters)}
         rows, before = self.queues(shown), base.counters(shown)
-        alarmed = alarms.described(self._superblock)
+        alarmed = alarm_words.described(self._superblock)
         clients = [self._client(view, alarmed) for view in self._superblock.slots()]
         roles = list(roles)
         workers = {role.identity.pid for role in roles if role.identity is not None}

@@ -40,7 +40,6 @@ from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile
 from warren.engine.catalog.placement import workers_needed
 from warren.engine.config import Settings
 from warren.engine.errors import (
-    EXIT_DO_NOT_RESTART,
     CatalogCut,
     ClosedError,
     DirectoryInUse,
@@ -76,6 +75,7 @@ from warren.workers.process.control import (
     checked_fields,
     readable,
 )
+from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART, EXIT_TIMEOUT
 from warren.workers.process.shared_objects import create_semaphore, region_users, segments
 from warren.workers.process.tie import (
     COLLECTOR,
@@ -101,7 +101,6 @@ LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
 START_WAIT_S = 60.0  #: how long one that lost the race for the lock waits until the winner serves
 STARTING_POLL_S, STARTING_LATE_POLL_S = 0.002, 0.02
 START_LOOK_S = 0.25  #: how often it is looked what a start waits for that takes long
-EXIT_NOT_UP = 4  #: a first start that waited too long; as of every command whose time was not enough
 LOAD_LATER_S = 0.5
 LIFE_S = 0.25  #: how often it is looked which queues have to go
 MESSAGES_KEPT = 50
@@ -503,7 +502,7 @@ class Supervisor:
         self._gave_up = True
         said = f"it is not up after {options.start_timeout:g} s: {wait.text}"
         if self._created:
-            self.stop(said, EXIT_NOT_UP)
+            self.stop(said, EXIT_TIMEOUT)
             return
         self._say(f"{said}; what lives of it waits, so it goes on trying")
         path = self.directory.path

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import posix_ipc
 import sysv_ipc
 
-from warren.engine.errors import EXIT_LACKS, EXIT_NO_SPACE, DiskFull
+from warren.engine.errors import DiskFull
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import SHM_DIRECTORY, RegionError, SegmentRefused
 from warren.ipc.superblock import SlotsFull
+from warren.workers.process.exit_codes import EXIT_LACKS, EXIT_NO_SPACE
 from warren.workers.process.shared_objects import segments
 
 DISK, SHM, SEGMENTS = CONSTANTS["LACK_DISK"], CONSTANTS["LACK_SHM"], CONSTANTS["LACK_SEGMENTS"]

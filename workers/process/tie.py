@@ -58,6 +58,12 @@ def queues_of(worker: int) -> str:
     return f"queues/worker-{worker}"
 
 
+def workers_there(directory: Path) -> list[int]:
+    """Numbers of the queue workers that have a folder."""
+    numbers = [path.name.removeprefix("worker-") for path in directory.glob("queues/worker-*") if path.is_dir()]
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+
+
 def described(ending: int, directory: Path | str) -> str:
     """Why a node ended by itself, and what to do; empty for ENDING_NONE."""
     return {

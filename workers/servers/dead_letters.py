@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 
 from warren.engine import _core
-from warren.engine._core import Confirm, SessionLost
+from warren.engine._core import Confirm, Delivery, SessionLost
 from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import (
@@ -49,7 +49,6 @@ from warren.engine.errors import (
 from warren.engine.queues.arguments import QueueArguments
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
-from warren.workers.faces.queues import Message
 from warren.workers.process.control import ControlClient
 
 REASONS = {
@@ -116,7 +115,7 @@ def is_cycle(queue: str, deaths: list[Death]) -> bool:
     return False
 
 
-def _told(letter: Message, origin: str) -> metadata.Metadata:
+def _told(letter: Delivery, origin: str) -> metadata.Metadata:
     """The metadata of a letter; of one that has none, or none that can be read, what a plain put would have."""
     if letter.meta is not None:
         with contextlib.suppress(msgspec.MsgspecError):
@@ -211,7 +210,7 @@ class Forwarder(threading.Thread):
             origin = catalog.by_id[companion.dead_letters_of]
             known = self._sources.get(id)
             if known is None or not known.handle.usable:
-                handle = client.handle(companion, _Origin(origin.name), Message)
+                handle = client.handle(companion, _Origin(origin.name), Delivery)
                 self._sources[id] = _Source(companion, origin, origin.policy, handle)
             else:
                 known.rests_until = 0.0
@@ -223,12 +222,12 @@ class Forwarder(threading.Thread):
         if not source.begun:
             source.handle.begin(PREFETCH)
             source.begun = True
-        letters: list[Message] = source.handle.get_many(PREFETCH, 0)  # type: ignore[assignment]
+        letters: list[Delivery] = source.handle.get_many(PREFETCH, 0)
         if not letters:
             return False
-        under_way: list[tuple[Message, Confirm]] = []
-        done: list[Message] = []
-        back: list[Message] = []
+        under_way: list[tuple[Delivery, Confirm]] = []
+        done: list[Delivery] = []
+        back: list[Delivery] = []
         trouble: Error | None = None
         for letter in letters:
             if trouble is not None or self._ending.is_set():
@@ -276,7 +275,7 @@ class Forwarder(threading.Thread):
         else:
             self._tell(f"dead letters of queue {name!r} wait: {type(trouble).__name__}: {trouble}")
 
-    def _publish(self, client: Client, source: _Source, letter: Message) -> Confirm | None:
+    def _publish(self, client: Client, source: _Source, letter: Delivery) -> Confirm | None:
         """Submit the copy of a letter; None when it goes nowhere."""
         policy, origin = source.policy, source.origin.name
         told = _told(letter, origin)

@@ -24,15 +24,7 @@ from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.errors import (
-    EXIT_CATALOG_CUT,
-    EXIT_DO_NOT_RESTART,
-    CatalogCut,
-    CorruptRecord,
-    Error,
-    FormatVersionError,
-    PermissionRefused,
-)
+from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
 from warren.engine.queues import queue_index
 from warren.engine.queues.queue_index import Folder
 from warren.engine.queues.service import Changes, Declaration, Options, QueueService
@@ -43,6 +35,7 @@ from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
 from warren.workers.process import lack, remains
+from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
 from warren.workers.process.tie import Tie, described, end, queues_of
 

@@ -22,19 +22,13 @@ import sysv_ipc
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.errors import (
-    EXIT_DO_NOT_RESTART,
-    FormatVersionError,
-    LimitError,
-    PermissionRefused,
-    StoreError,
-    SystemLimit,
-)
+from warren.engine.errors import FormatVersionError, LimitError, PermissionRefused, StoreError, SystemLimit
 from warren.engine.store.message_store import StoreHost, say
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.workers.process import remains
+from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
 from warren.workers.process.tie import COLLECTOR, STORE, Tie, described, end
 

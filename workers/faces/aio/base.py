@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from warren.engine.kernel.atomic_file import explained
-from warren.workers.client.client import checked_seconds
+from warren.workers.client.arguments import checked_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")

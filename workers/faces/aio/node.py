@@ -23,10 +23,10 @@ from warren.engine.catalog.names import check_name
 from warren.engine.errors import ClosedError, DiskFull, Error, NodeNotRunning, PeerLost, QueueFull, TimedOut, UsageError
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client import waiter
+from warren.workers.client.arguments import listed
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import META, Body, deadline_of, is_late, run_blocking, size_of, time_left
 from warren.workers.faces.aio.queue import Queue, Underneath
-from warren.workers.faces.arguments import listed
 from warren.workers.faces.queues import Queue as BlockingQueue
 
 P = ParamSpec("P")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import math
 import os
 import sys
 import time
@@ -24,10 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from warren.engine import _core
 from warren.engine._core import SessionLost
 from warren.engine.errors import Error, QueueEmpty, TimedOut, UsageError
+from warren.workers.client.arguments import checked_count, listed
 from warren.workers.client.client import SERVER_READY
 from warren.workers.faces import queues
 from warren.workers.faces.aio.base import META, RETRY_S, Body, deadline_of, is_late, run_blocking, size_of, time_left
-from warren.workers.faces.arguments import listed
 
 if TYPE_CHECKING:
     from warren.workers.faces.aio.node import Confirm, Node
@@ -98,11 +97,6 @@ class _Getter:
     def __init__(self, future: asyncio.Future[list[Message]], most: int) -> None:
         self.future = future
         self.most = most
-
-
-def _is_count(value: object, most: float = math.inf) -> bool:
-    """Whether it is a whole number from 1 to `most`."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 class Queue:
@@ -227,9 +221,7 @@ class Queue:
 
     async def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
         """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`."""
-        if not _is_count(max, sys.maxsize):
-            raise UsageError(f"max must be a whole number from 1 to {sys.maxsize}, not {max!r}")
-        return await self._get(max, timeout)
+        return await self._get(checked_count(max, "max", 1, sys.maxsize), timeout)
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Consumer:
         """Iterate over messages with `async for`, at most `prefetch` unacked at a time.
@@ -237,9 +229,7 @@ class Queue:
         It ends when none came for `timeout` seconds, also because `prefetch` are unacked while others are ready. An
         asynchronous context manager: when it is left, what was delivered and not handed out returns to the queue.
         """
-        if not _is_count(prefetch):
-            raise UsageError(f"prefetch must be a whole number from 1 on, not {prefetch!r}")
-        return Consumer(self, prefetch, timeout)
+        return Consumer(self, checked_count(prefetch, "prefetch"), timeout)
 
     async def _get(self, most: int, timeout: float | None) -> list[Message]:
         node = self._node

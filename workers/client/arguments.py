@@ -10,9 +10,11 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from warren.engine import _core
 from warren.engine.errors import InvalidName, UsageError
 
 T = TypeVar("T")
+LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 
 
 def checked_client_name(name: object) -> str | None:
@@ -22,14 +24,16 @@ def checked_client_name(name: object) -> str | None:
     return name
 
 
-def checked_count(value: object, what: str, low: int = 1) -> int:
-    """A whole number from `low` on. Raises UsageError."""
+def checked_count(value: object, what: str, low: int = 1, most: int | None = None) -> int:
+    """A whole number from `low` on, to `most` if there is one. Raises UsageError."""
     try:
         found = operator.index(value)  # type: ignore[arg-type]  # numpy's are welcome
     except TypeError:
         found = low - 1
-    if found < low or isinstance(value, bool):
-        raise UsageError(f"{what} must be a whole number from {low} on, not {value!r}")
+    if found < low or isinstance(value, bool) or (most is not None and found > most):
+        raise UsageError(
+            f"{what} must be a whole number from {low} {'on' if most is None else f'to {most}'}, not {value!r}"
+        )
     return found
 
 
@@ -60,3 +64,40 @@ def listed(many: Iterable[T], what: str) -> list[T] | tuple[T, ...]:
     except TypeError as error:
         raise UsageError(f"{what} must be a list or another iterable, not {type(many).__name__}") from error
     return list(iterator)
+
+
+def checked_timeout(call_timeout: float | None) -> float | None:
+    """The same; raises UsageError for what is no time."""
+    if call_timeout is not None and not (_is_seconds(call_timeout) and call_timeout > 0):
+        raise UsageError(f"call_timeout must be None or a number of seconds above 0, not {call_timeout!r}")
+    return call_timeout
+
+
+def _is_seconds(value: object) -> bool:
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value) >= 0
+    except OverflowError:
+        return False
+
+
+def checked_seconds(timeout: float | None, *, endless: bool = True, what: str = "timeout") -> None:
+    """Raises UsageError for a `timeout` that is no time; without `endless` None is none."""
+    if timeout is None and endless:
+        return
+    if not _is_seconds(timeout):
+        kinds = "None or a non-negative number of seconds" if endless else "a non-negative number of seconds"
+        raise UsageError(f"{what} must be {kinds}, not {timeout!r}")
+
+
+def level_of(durability: object, durable: bool, what: str) -> int:
+    """Level of a durability; raises UsageError for an unknown one, and for what a transient thing cannot promise."""
+    if durability is None:
+        return _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
+    level = LEVELS.get(durability) if isinstance(durability, str) else None
+    if level is None:
+        raise UsageError(f"durability must be one of 'none', 'written', 'synced' or None, not {durability!r}")
+    if level and not durable:
+        raise UsageError(
+            f"{what} is transient, it keeps messages in memory only: durability can only be 'none', not {durability!r}"
+        )
+    return level
