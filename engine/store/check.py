@@ -264,9 +264,9 @@ class StoreCheck:
         return _Look(file, scanned, listed, bad)
 
     def _torn_batch(self, file: StoreFile, found: _core.FileList) -> tuple[int, int, str] | None:
-        """Where the youngest file ends, as a start sees it (recovery): at a hole of which no frame says that it was
-        synced. The power failed while a batch was written, and nothing behind it was confirmed."""
-        if self.running or file.collected or file.number != self._youngest or self._mark is not None:
+        """Where the youngest file, or one begun behind it, ends, as a start sees it (recovery): at a hole of which no
+        frame says that it was synced. The power failed while a batch was written; nothing behind it was confirmed."""
+        if self.running or file.collected or file.number < self._youngest or self._mark is not None:
             return None
         if any(number > file.number and number not in self._headers for number in recovery.wanted(None, self._listed)):
             return None

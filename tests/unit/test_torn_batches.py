@@ -97,6 +97,27 @@ def test_a_first_batch_whose_beginning_never_came_to_the_disk(node: StoreNode) -
     assert "damage" not in node.log_text()
 
 
+def test_a_first_batch_of_which_only_its_padding_came_to_the_disk(node: StoreNode) -> None:
+    client = node.client()
+    one_batch(node, client, range(OLD))
+    node.kill()
+    path = node.folder() / "0.rdq"
+    data = bytearray(path.read_bytes())
+    listed, _reason = _core.scan_list(0, FILE_HEADER.unpack(data, "salt"), data)
+    end = max(offset + total for _id, offset, total, *_rest in listed.items())
+    assert listed.used > end, "the batch ends with padding"
+    data[4096:end] = os.urandom(end - 4096)
+    path.write_bytes(data)
+    listed, _reason = _core.scan_list(0, FILE_HEADER.unpack(data, "salt"), data)
+    assert (listed.messages, listed.controls, len(listed.damage)) == (0, 0, 1)
+    found = StoreCheck(node.folder(), node.node_id, 0, False).examine()
+    assert not any(item.problem for item in found if item.path == path), "check says what a start says"
+    node.restart_cold()
+    node.start()
+    assert there(node) == set()
+    assert "damage" not in node.log_text()
+
+
 def test_a_hole_in_what_was_synced_is_damage(node: StoreNode) -> None:
     harmed(node, vouched_for=True)
     assert there(node) == set(range(1, OLD + NEW))
