@@ -113,9 +113,9 @@ static PyObject *list_encode(ListObject *self, PyObject *const *args, Py_ssize_t
 static PyObject *list_items(ListObject *self, PyObject *ignored) {
     (void)ignored;
     PyObject *all = PyList_New(0);
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(self->list, 0);
     wr_list_item item;
-    while (all && wr_list_next(self->list, &cursor, &item)) {
+    while (all && wr_list_next(&cursor, &item)) {
         PyObject *one = Py_BuildValue("(y#KIIHB)", (const char *)item.id, (Py_ssize_t)16, (unsigned long long)item.offset,
                                       item.total, item.extra, item.meta_length, item.kind);
         if (!one || PyList_Append(all, one) < 0) Py_CLEAR(all);

@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#define AHEAD 16 /* ids from here are fetched */
+
 /* ---- the summary ---- */
 
 wr_summary_row *wr_store_file(const wr_store *store, uint64_t file) {
@@ -373,18 +375,19 @@ int wr_store_retire(wr_store *store, uint64_t file, const wr_list *list, uint64_
     wr_summary_row *row = wr_store_file(store, file);
     if (!row || !is_locked(row) || list->file != file) return EINVAL;
     wr_store_ghost(store, file);
-    wr_store_walk walk = wr_store_walk_from(list, *cursor);
-    wr_store_walked item;
+    wr_list_cursor walk = wr_list_cursor_at(list, *cursor);
+    wr_list_item item;
+    uint8_t ahead[16];
     for (uint32_t n = 0; n < WR_STORE_SLICE; n++) {
-        wr_store_walk_prefetch(&walk, &store->index, 16);
-        if (!wr_store_walk_next(&walk, &item)) break;
-        if (item.run->kind != WR_KIND_MESSAGE) continue;
+        if (wr_list_ahead(&walk, AHEAD, ahead)) wr_index_prefetch(&store->index, ahead);
+        if (!wr_list_next(&walk, &item)) break;
+        if (item.kind != WR_KIND_MESSAGE) continue;
         wr_index_entry *entry = wr_index_find(&store->index, item.id);
         if (!entry || entry->file != file) continue;
         if (wr_entry_held(entry)) return EBUSY;
         wr_index_remove(&store->index, item.id, entry);
     }
-    *cursor = wr_store_walk_place(&walk);
+    *cursor = wr_list_place(&walk);
     wr_crash_point(store->server->super, WR_CRASH_RETIRE_BEGUN);
     return 0;
 }
@@ -463,13 +466,14 @@ int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources
         inherit_pins(store, row, file, sources, n);
         store64(&row->messages, list->messages);
     }
-    wr_store_walk walk = wr_store_walk_from(list, *cursor);
-    wr_store_walked item;
+    wr_list_cursor walk = wr_list_cursor_at(list, *cursor);
+    wr_list_item item;
+    uint8_t ahead[16];
     for (uint32_t done = 0; done < WR_STORE_SLICE; done++) {
-        wr_store_walk_prefetch(&walk, &store->index, 16);
-        if (!wr_store_walk_next(&walk, &item)) break;
+        if (wr_list_ahead(&walk, AHEAD, ahead)) wr_index_prefetch(&store->index, ahead);
+        if (!wr_list_next(&walk, &item)) break;
         wr_index_entry *entry = wr_index_find(&store->index, item.id);
-        if (item.run->kind != WR_KIND_MESSAGE) {
+        if (item.kind != WR_KIND_MESSAGE) {
             if (entry && !is_source(sources, n, entry->file)) wr_store_pin(store, file, entry->file);
             continue;
         }
@@ -489,7 +493,7 @@ int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources
         entry->total_size = item.total;
         wr_entry_end(entry);
     }
-    *cursor = wr_store_walk_place(&walk);
+    *cursor = wr_list_place(&walk);
     if (*cursor != UINT64_MAX) {
         wr_crash_point(store->server->super, WR_CRASH_SWING_BEGUN);
         return 0;

@@ -69,6 +69,7 @@ wr_collect *wr_collect_new(const wr_collect_source *sources, uint32_t sources_n,
     c->copied = calloc(sources_n ? sources_n : 1, sizeof *c->copied);
     if (!c->sources || !c->copied) goto failed;
     memcpy(c->sources, sources, sources_n * sizeof *sources);
+    if (sources_n) c->cursor = wr_list_cursor_at(sources[0].list, 0);
     if (output->fd >= 0) {
         c->list = wr_list_new(output->file, output->salt);
         if (!c->list || posix_memalign((void **)&c->stage, WR_PAGE_BYTES, STAGE_BYTES)) goto failed;
@@ -413,7 +414,7 @@ static int gather_removes(wr_collect *c) {
         if (!error) error = grow((void **)&c->needed, &c->ids_size, c->ids_n, sizeof *c->needed);
         if (error) return error;
         memcpy(c->ids[c->ids_n++], c->item.id, 16);
-        c->has_item = wr_list_next(c->sources[c->source].list, &c->cursor, &c->item);
+        c->has_item = wr_list_next(&c->cursor, &c->item);
     } while (c->has_item && c->item.kind == WR_KIND_REMOVE && c->item.offset == c->removes_at);
     c->has_removes = true;
     return 0;
@@ -428,10 +429,10 @@ int wr_collect_step(wr_collect *c, uint64_t bytes) {
             if ((error = do_removes(c))) return error;
             if (c->has_item) continue;
         }
-        if (!c->has_item && !(c->has_item = wr_list_next(c->sources[c->source].list, &c->cursor, &c->item))) {
+        if (!c->has_item && !(c->has_item = wr_list_next(&c->cursor, &c->item))) {
             c->source++;
             c->window_used = 0;
-            c->cursor = (wr_list_cursor){0};
+            if (c->source < c->sources_n) c->cursor = wr_list_cursor_at(c->sources[c->source].list, 0);
             continue;
         }
         if (c->item.kind == WR_KIND_REMOVE) {

@@ -367,9 +367,9 @@ uint64_t wr_list_verify(const wr_list *list, const uint8_t *bytes, uint64_t leng
     uint64_t n = 0, offset = 0;
     wr_frame_head head = {0};
     const char *why = NULL;
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
-    while (wr_list_next(list, &cursor, &item)) {
+    while (wr_list_next(&cursor, &item)) {
         if (item.offset != offset) { /* many ids of a REMOVE lie in one frame */
             uint64_t total = wr_frame_check(bytes, length, item.offset, list->salt, &head, &why);
             if (total && (total != item.total || head.kind != item.kind)) why = "other";
@@ -391,9 +391,9 @@ uint64_t wr_list_verify(const wr_list *list, const uint8_t *bytes, uint64_t leng
 
 uint64_t wr_list_rewrite(const wr_list *list, const uint8_t *bytes, uint64_t length, uint8_t *to, uint64_t room, uint64_t salt) {
     uint64_t at = WR_FILE_HEADER_BYTES, offset = 0;
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
-    while (wr_list_next(list, &cursor, &item)) {
+    while (wr_list_next(&cursor, &item)) {
         if (item.offset == offset) continue; /* many ids of a REMOVE lie in one frame */
         offset = item.offset;
         wr_frame_head head;
@@ -563,26 +563,4 @@ wr_list *wr_list_decode(const uint8_t *bytes, uint64_t n, uint64_t node_id, uint
     if (!*reason) return list;
     wr_list_free(list);
     return NULL;
-}
-
-/* ---- walk ---- */
-
-bool wr_list_next(const wr_list *list, wr_list_cursor *cursor, wr_list_item *item) {
-    if (cursor->run >= list->runs_n) return false;
-    const wr_list_run *run = &list->runs[cursor->run];
-    if (cursor->at == 0) cursor->offset = run->offset;
-    uint32_t total = run->total ? run->total : list->totals[run->first_total + cursor->at];
-    wr_put64(item->id, run->id_high);
-    wr_put64(item->id + 8, run->id_low + cursor->at);
-    item->offset = cursor->offset;
-    item->total = total;
-    item->extra = run->extra;
-    item->meta_length = run->meta_length;
-    item->kind = run->kind;
-    if (run->kind != WR_KIND_REMOVE) cursor->offset += total;
-    if (++cursor->at == run->count) {
-        cursor->run++;
-        cursor->at = 0;
-    }
-    return true;
 }

@@ -94,20 +94,75 @@ uint64_t wr_list_verify(const wr_list *list, const uint8_t *bytes, uint64_t leng
  * page on, with its salt, and end it with a last padding frame. Returns the end, 0: they do not fit into `room`. */
 uint64_t wr_list_rewrite(const wr_list *list, const uint8_t *bytes, uint64_t length, uint8_t *to, uint64_t room, uint64_t salt);
 
-/* Walk over all ids of a list, in order of the file. */
+/* -- a walk over all ids of a list, in order of the file -- */
+/* It can be interrupted: its place is one number, run << 32 | id in the run, UINT64_MAX at the end. */
 typedef struct {
+    const wr_list *list;
     uint64_t run;
     uint32_t at;     /* in the run */
-    uint64_t offset; /* of the next frame */
+    uint64_t offset; /* of the frame of that id */
 } wr_list_cursor;
 typedef struct {
     uint8_t id[16];
     uint64_t offset;
-    uint32_t total; /* bytes of the frame */
+    uint32_t total; /* bytes of the frame; the ids of a REMOVE share one */
     uint32_t extra;
     uint16_t meta_length;
     uint8_t kind;
 } wr_list_item;
-/* False at the end. A zeroed cursor begins. */
-bool wr_list_next(const wr_list *list, wr_list_cursor *cursor, wr_list_item *item);
+
+static inline uint32_t wr_list_total(const wr_list *list, const wr_list_run *run, uint32_t at) {
+    return run->total ? run->total : list->totals[run->first_total + at];
+}
+/* Place 0 is the beginning of every list. */
+static inline wr_list_cursor wr_list_cursor_at(const wr_list *list, uint64_t place) {
+    wr_list_cursor cursor = {.list = list, .run = place >> 32, .at = (uint32_t)place};
+    if (cursor.run >= list->runs_n || cursor.at >= list->runs[cursor.run].count) {
+        cursor.run = list->runs_n; /* no place of this list: nothing more */
+        return cursor;
+    }
+    const wr_list_run *run = &list->runs[cursor.run];
+    cursor.offset = run->offset;
+    if (run->kind == WR_KIND_REMOVE) return cursor;
+    if (run->total)
+        cursor.offset += (uint64_t)cursor.at * run->total;
+    else
+        for (uint32_t i = 0; i < cursor.at; i++) cursor.offset += list->totals[run->first_total + i];
+    return cursor;
+}
+static inline uint64_t wr_list_place(const wr_list_cursor *cursor) {
+    return cursor->run < cursor->list->runs_n ? cursor->run << 32 | cursor->at : UINT64_MAX;
+}
+/* `n` ids further in the same run; `bytes` is what their frames take. */
+static inline void wr_list_skip(wr_list_cursor *cursor, uint32_t n, uint64_t bytes) {
+    const wr_list_run *run = &cursor->list->runs[cursor->run];
+    cursor->at += n;
+    if (run->kind != WR_KIND_REMOVE) cursor->offset += bytes;
+    if (cursor->at < run->count) return;
+    cursor->at = 0;
+    cursor->run++;
+    if (cursor->run < cursor->list->runs_n) cursor->offset = cursor->list->runs[cursor->run].offset;
+}
+/* False at the end. */
+static inline bool wr_list_next(wr_list_cursor *cursor, wr_list_item *item) {
+    if (cursor->run >= cursor->list->runs_n) return false;
+    const wr_list_run *run = &cursor->list->runs[cursor->run];
+    wr_put64(item->id, run->id_high);
+    wr_put64(item->id + 8, run->id_low + cursor->at);
+    item->offset = cursor->offset;
+    item->total = wr_list_total(cursor->list, run, cursor->at);
+    item->extra = run->extra;
+    item->meta_length = run->meta_length;
+    item->kind = run->kind;
+    wr_list_skip(cursor, 1, item->total);
+    return true;
+}
+/* The id that a walk comes to so many ids later, if its run is so long: what to fetch. False at the end. */
+static inline bool wr_list_ahead(const wr_list_cursor *cursor, uint32_t ahead, uint8_t id[16]) {
+    if (cursor->run >= cursor->list->runs_n) return false;
+    const wr_list_run *run = &cursor->list->runs[cursor->run];
+    wr_put64(id, run->id_high);
+    wr_put64(id + 8, run->id_low + cursor->at + ahead);
+    return true;
+}
 #endif

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #define APPLY_SLICE 1024 /* entries between two looks at the room in the index */
+#define AHEAD 16         /* ids from here are fetched */
 
 uint64_t wr_store_water(const wr_store *store, uint64_t client_epoch) {
     if (!store->waters_n) return 0;
@@ -51,16 +52,17 @@ bool wr_store_note_water(wr_store *store, uint64_t client_epoch, uint64_t water)
     return true;
 }
 
-static inline void put_message(wr_index_entry *entry, const wr_list_run *run, uint32_t file, uint64_t offset, uint32_t total) {
-    bool worker = run->extra && run->extra <= WR_WORKERS_MAX;
+static inline void put_message(wr_index_entry *entry, uint32_t extra, uint16_t meta_length, uint32_t file, uint64_t offset,
+                               uint32_t total) {
+    bool worker = extra && extra <= WR_WORKERS_MAX;
     wr_entry_begin(entry);
     entry->file = file;
     entry->offset = (uint32_t)offset;
     entry->total_size = total;
     entry->ref_count = !worker;
-    entry->holders = worker ? 1u << (run->extra - 1) : 0;
+    entry->holders = worker ? 1u << (extra - 1) : 0;
     entry->marks = 0;
-    entry->meta_length = run->meta_length;
+    entry->meta_length = meta_length;
     entry->state = 1;
     wr_entry_end(entry);
 }
@@ -70,7 +72,7 @@ static inline void superseded(wr_store *store, const wr_index_entry *entry, uint
 }
 
 /* Messages of a run that lie one behind the other in the dense part. Returns how many, 0: the other way. */
-static uint32_t apply_dense(wr_store *store, wr_store_walk *walk, uint32_t max) {
+static uint32_t apply_dense(wr_store *store, wr_list_cursor *walk, uint32_t max) {
     const wr_list *list = walk->list;
     const wr_list_run *run = &list->runs[walk->run];
     uint32_t left = run->count - walk->at, file = (uint32_t)list->file, fresh = 0;
@@ -82,34 +84,34 @@ static uint32_t apply_dense(wr_store *store, wr_store_walk *walk, uint32_t max) 
     uint64_t offset = walk->offset;
     for (uint32_t i = 0; i < entries.n; i++) {
         wr_index_entry *entry = &entries.entries[i];
-        uint32_t total = wr_store_walk_total(list, run, walk->at + i);
+        uint32_t total = wr_list_total(list, run, walk->at + i);
         if (entry->state == 1)
             superseded(store, entry, file);
         else
             fresh++;
-        put_message(entry, run, file, offset, total);
+        put_message(entry, run->extra, run->meta_length, file, offset, total);
         offset += total;
     }
     if (fresh) wr_index_run_filled(&store->index, &entries, fresh);
-    wr_store_walk_skip(walk, entries.n, offset - walk->offset);
+    wr_list_skip(walk, entries.n, offset - walk->offset);
     return entries.n;
 }
 
-static bool apply_message(wr_store *store, const wr_list *list, const wr_store_walked *item) {
+static bool apply_message(wr_store *store, const wr_list *list, const wr_list_item *item) {
     wr_index_entry *entry = wr_index_find(&store->index, item->id);
     if (entry)
         superseded(store, entry, list->file);
     else
         entry = wr_index_insert(&store->index, item->id);
-    if (entry) put_message(entry, item->run, (uint32_t)list->file, item->offset, item->total);
+    if (entry) put_message(entry, item->extra, item->meta_length, (uint32_t)list->file, item->offset, item->total);
     return entry != NULL;
 }
 
-static void apply_reference(wr_store *store, uint64_t file, const wr_store_walked *item) {
+static void apply_reference(wr_store *store, uint64_t file, const wr_list_item *item) {
     wr_index_entry *entry = wr_index_find(&store->index, item->id);
     if (!entry) return; /* its file is gone: so was every reference */
     wr_store_pin(store, file, entry->file);
-    bool more = item->run->kind == WR_KIND_ADD_REFERENCE;
+    bool more = item->kind == WR_KIND_ADD_REFERENCE;
     if (!more && !entry->ref_count) return;
     wr_entry_begin(entry);
     if (more)
@@ -129,7 +131,7 @@ int wr_store_apply_list(wr_store *store, const wr_list *list, uint64_t *cursor, 
         atomic_store_explicit(&row->messages, list->messages, memory_order_relaxed);
         if (list->controls) *wr_store_marks(store, list->file) |= WR_FILE_CONTROLS;
     }
-    wr_store_walk walk = wr_store_walk_from(list, *cursor);
+    wr_list_cursor walk = wr_list_cursor_at(list, *cursor);
     uint32_t since = 0;
     while (walk.run < list->runs_n) {
         if (since == 0) {
@@ -143,10 +145,11 @@ int wr_store_apply_list(wr_store *store, const wr_list *list, uint64_t *cursor, 
         uint32_t done = 1;
         if (run->kind != WR_KIND_MESSAGE || !(done = apply_dense(store, &walk, APPLY_SLICE))) {
             done = 1;
-            wr_store_walk before = walk;
-            wr_store_walked item;
-            wr_store_walk_prefetch(&walk, &store->index, 16);
-            wr_store_walk_next(&walk, &item);
+            wr_list_cursor before = walk;
+            wr_list_item item;
+            uint8_t ahead[16];
+            if (wr_list_ahead(&walk, AHEAD, ahead)) wr_index_prefetch(&store->index, ahead);
+            wr_list_next(&walk, &item);
             if (run->kind != WR_KIND_MESSAGE) {
                 apply_reference(store, list->file, &item);
             } else if (!apply_message(store, list, &item)) {
@@ -157,7 +160,7 @@ int wr_store_apply_list(wr_store *store, const wr_list *list, uint64_t *cursor, 
         }
         since = since + done >= APPLY_SLICE ? 0 : since + done;
     }
-    *cursor = wr_store_walk_place(&walk);
+    *cursor = wr_list_place(&walk);
     return 0;
 }
 

@@ -197,10 +197,10 @@ static void replay(bool restart) {
         const char *reason;
         wr_list *list = wr_list_scan(order[i], f->salt, f->bytes, FILE_BYTES, &reason);
         assert(list && list->damage_n == 0 && (strcmp(reason, "end") == 0 || strcmp(reason, "zeros") == 0));
-        wr_list_cursor cursor = {0}, known = {0};
+        wr_list_cursor cursor = wr_list_cursor_at(list, 0), known = wr_list_cursor_at(f->list, 0);
         wr_list_item item, said;
-        while (wr_list_next(list, &cursor, &item)) {
-            assert(wr_list_next(f->list, &known, &said)); /* the list made by appending says the same */
+        while (wr_list_next(&cursor, &item)) {
+            assert(wr_list_next(&known, &said)); /* the list made by appending says the same */
             assert(!memcmp(said.id, item.id, 16) && said.offset == item.offset && said.total == item.total && said.kind == item.kind);
             place *p = &found[number_of(item.id)];
             if (item.kind == WR_KIND_MESSAGE) {
@@ -212,7 +212,7 @@ static void replay(bool restart) {
                 p->refs--;
             }
         }
-        assert(!wr_list_next(f->list, &known, &said));
+        assert(!wr_list_next(&known, &said));
         wr_list_free(list);
     }
     for (uint32_t k = 0; k < IDS; k++) {
@@ -374,9 +374,9 @@ static void collect_once(bool fail) {
     f->high = high;
     f->there = true;
     wr_collect_free(c);
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(f->list, 0);
     wr_list_item item;
-    while (wr_list_next(f->list, &cursor, &item)) { /* swing */
+    while (wr_list_next(&cursor, &item)) { /* swing */
         if (item.kind != WR_KIND_MESSAGE) continue;
         place *p = &truth[number_of(item.id)];
         bool moved = false;
@@ -494,9 +494,9 @@ static void test_damaged_controls(void) {
     files[output].list = wr_collect_take_list(c);
     files[output].low = files[output].high = files[source].low;
     truth[3].file = output;
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(files[output].list, 0);
     wr_list_item item;
-    while (wr_list_next(files[output].list, &cursor, &item))
+    while (wr_list_next(&cursor, &item))
         if (item.kind == WR_KIND_MESSAGE) truth[3].offset = (uint32_t)item.offset;
     wr_collect_free(c);
     drop_file(source);

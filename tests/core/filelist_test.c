@@ -132,12 +132,12 @@ static void make_file(void) {
 }
 
 static void same_items(const wr_list *list, uint64_t skip_from, uint64_t skip_to) {
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
     uint64_t messages = 0, message_bytes = 0, controls = 0;
     for (uint64_t i = 0; i < items_n; i++) {
         if (items[i].offset >= skip_from && items[i].offset < skip_to) continue;
-        CHECK(wr_list_next(list, &cursor, &item));
+        CHECK(wr_list_next(&cursor, &item));
         CHECK(memcmp(item.id, items[i].id, 16) == 0 && item.offset == items[i].offset && item.total == items[i].total);
         CHECK(item.kind == items[i].kind && item.extra == items[i].extra && item.meta_length == items[i].meta_length);
         if (item.kind == WR_KIND_MESSAGE) {
@@ -147,7 +147,7 @@ static void same_items(const wr_list *list, uint64_t skip_from, uint64_t skip_to
             controls++;
         }
     }
-    CHECK(!wr_list_next(list, &cursor, &item));
+    CHECK(!wr_list_next(&cursor, &item));
     CHECK(list->messages == messages && list->message_bytes == message_bytes && list->controls == controls);
 }
 
@@ -228,10 +228,10 @@ static void damage_once(void) {
     uint64_t lost_from = list->damage[0].from, lost_to = list->damage[list->damage_n - 1].to;
     CHECK(lost_from <= from && lost_to >= to);
     /* All of the items outside are there; of those between the first and the last damage only true ones. */
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
     uint64_t i = 0;
-    while (wr_list_next(list, &cursor, &item)) {
+    while (wr_list_next(&cursor, &item)) {
         while (i < items_n && (items[i].offset < item.offset || memcmp(items[i].id, item.id, 16))) {
             CHECK(items[i].offset >= lost_from && items[i].offset < lost_to);
             i++;
@@ -302,10 +302,10 @@ static void try_decode(const uint8_t *bytes, uint64_t n, const char *want) {
     CHECK(!list == !!reason);
     if (want) CHECK(reason && !strcmp(reason, want));
     if (!list) return;
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
     uint64_t count = 0, ends = WR_FILE_HEADER_BYTES;
-    for (; wr_list_next(list, &cursor, &item); count++) {
+    for (; wr_list_next(&cursor, &item); count++) {
         CHECK(item.offset >= WR_FILE_HEADER_BYTES && item.offset + item.total <= BYTES && item.total >= WR_FRAME_BYTES_MIN);
         CHECK(item.offset >= ends || item.kind == WR_KIND_REMOVE);
         ends = item.offset + item.total;

@@ -9,10 +9,10 @@
 enum { NODE = 4711, FILE_NUMBER = 5, FILE_BYTES = 1 << 16 };
 
 static void check_list(const wr_list *list) {
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
     uint64_t messages = 0, bytes = 0, controls = 0, last = WR_FILE_HEADER_BYTES, last_remove = 0;
-    while (wr_list_next(list, &cursor, &item)) {
+    while (wr_list_next(&cursor, &item)) {
         FUZZ_CHECK(item.total >= WR_FRAME_BYTES_MIN && item.offset >= WR_FILE_HEADER_BYTES);
         FUZZ_CHECK(item.offset + item.total <= list->used);
         if (item.kind == WR_KIND_REMOVE) {
@@ -141,10 +141,10 @@ static void scan(fuzz_input *in, uint8_t mode) {
         FUZZ_CHECK(list->damage[i].from >= last && list->damage[i].to > list->damage[i].from && list->damage[i].to <= n && list->damage[i].reason);
         last = list->damage[i].to;
     }
-    wr_list_cursor cursor = {0};
+    wr_list_cursor cursor = wr_list_cursor_at(list, 0);
     wr_list_item item;
     uint64_t d = 0;
-    while (wr_list_next(list, &cursor, &item)) {
+    while (wr_list_next(&cursor, &item)) {
         while (d < list->damage_n && list->damage[d].to <= item.offset) d++;
         FUZZ_CHECK(d == list->damage_n || item.offset + item.total <= list->damage[d].from);
     }
