@@ -155,17 +155,17 @@ class Log:
 
 # ==== message store: binding/store_server.c ==========================================================================
 
-EVENT_FILE: int
-EVENT_SLOTS: int
-EVENT_INDEX: int
-EVENT_EMPTY: int
-EVENT_FAILED: int
-EVENT_STOP: int
-EVENT_TIMER: int
-EVENT_SWEPT: int
-EVENT_KICK: int
-EVENT_LIST: int
-EVENT_EXTENT: int
+STORE_EVENT_FILE: int
+STORE_EVENT_SLOTS: int
+STORE_EVENT_INDEX: int
+STORE_EVENT_EMPTY: int
+STORE_EVENT_FAILED: int
+STORE_EVENT_STOP: int
+STORE_EVENT_TIMER: int
+STORE_EVENT_SWEPT: int
+STORE_EVENT_KICK: int
+STORE_EVENT_LIST: int
+STORE_EVENT_EXTENT: int
 
 def populate(buffer: Any, /) -> None:
     """Touch every page of a writable buffer now, without the GIL."""
@@ -305,7 +305,7 @@ class StoreServer:
     def set_draining(self, on: bool, /) -> None: ...
     def set_unserved(self, on: bool, /) -> None: ...
     def run(self, max_ns: int, /) -> int:
-        """Serve until something needs Python (EVENT_… bits), a signal, or max_ns. Without the GIL."""
+        """Serve until something needs Python (STORE_EVENT_… bits), a signal, or max_ns. Without the GIL."""
 
     def kick(self) -> None:
         """From another thread: let run() return."""

@@ -511,10 +511,10 @@ static PyObject *server_look(PyObject *op, PyObject *number) {
     wr_store *store = store_of((ServerObject *)op, number);
     if (!store) return NULL;
     const wr_log_state *log = wr_log_look(store->log);
-    return Py_BuildValue("{sKsKsNsNsNsisKsKsKsKsKsKsKsKsNsNsi}", "file", (unsigned long long)log->file, "append",
+    return Py_BuildValue("{sKsKsNsNsNsisKsNsKsKsKsKsKsKsNsNsi}", "file", (unsigned long long)log->file, "append",
                          (unsigned long long)log->append, "has_file", PyBool_FromLong(log->has_file), "has_next",
                          PyBool_FromLong(log->has_next), "busy", PyBool_FromLong(log->busy), "failed", log->failed, "index_rows",
-                         (unsigned long long)store->index.rows_n, "index_used", (unsigned long long)store->index.used, "index_live",
+                         (unsigned long long)store->index.rows_n, "index_tight", PyBool_FromLong(wr_index_tight(&store->index)), "index_live",
                          (unsigned long long)store->index.hash_live, "messages", (unsigned long long)store->messages, "lost",
                          (unsigned long long)store->lost_n, "valid_bytes", (unsigned long long)store->valid_bytes, "resynced",
                          (unsigned long long)store->server->workers_resynced, "extents", (unsigned long long)store->index.extents_n,
@@ -593,10 +593,19 @@ int wr_bind_store(PyObject *module) {
     static const struct {
         const char *name;
         long value;
-    } events[] = {{"EVENT_FILE", WR_EVENT_FILE},   {"EVENT_SLOTS", WR_EVENT_SLOTS},   {"EVENT_INDEX", WR_EVENT_INDEX},
-                  {"EVENT_EMPTY", WR_EVENT_EMPTY}, {"EVENT_FAILED", WR_EVENT_FAILED}, {"EVENT_STOP", WR_EVENT_STOP},
-                  {"EVENT_TIMER", WR_EVENT_TIMER}, {"EVENT_SWEPT", WR_EVENT_SWEPT},   {"EVENT_KICK", WR_EVENT_KICK},
-                  {"EVENT_LIST", WR_EVENT_LIST},   {"EVENT_EXTENT", WR_EVENT_EXTENT}};
+    } events[] = {
+        {"STORE_EVENT_FILE", WR_STORE_EVENT_FILE},
+        {"STORE_EVENT_SLOTS", WR_STORE_EVENT_SLOTS},
+        {"STORE_EVENT_INDEX", WR_STORE_EVENT_INDEX},
+        {"STORE_EVENT_EMPTY", WR_STORE_EVENT_EMPTY},
+        {"STORE_EVENT_FAILED", WR_STORE_EVENT_FAILED},
+        {"STORE_EVENT_STOP", WR_STORE_EVENT_STOP},
+        {"STORE_EVENT_TIMER", WR_STORE_EVENT_TIMER},
+        {"STORE_EVENT_SWEPT", WR_STORE_EVENT_SWEPT},
+        {"STORE_EVENT_KICK", WR_STORE_EVENT_KICK},
+        {"STORE_EVENT_LIST", WR_STORE_EVENT_LIST},
+        {"STORE_EVENT_EXTENT", WR_STORE_EVENT_EXTENT},
+    };
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (PyModule_AddIntConstant(module, events[i].name, events[i].value)) return -1;
     static PyMethodDef functions[] = {{"populate", populate, METH_O, "populate(buffer): touch every page"}, {NULL, NULL, 0, NULL}};

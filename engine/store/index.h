@@ -85,7 +85,7 @@ void wr_index_remove(wr_index *index, const uint8_t id[16], wr_index_entry *entr
 void wr_index_prefetch(const wr_index *index, const uint8_t id[16]);
 
 /* Half of the hash part is used. A larger table takes long to make (its pages are touched for the first time), so it is asked for
- * early, and made while the loop goes on. The same rule as engine/store/index.py: tight(). */
+ * early, and made while the loop goes on. */
 static inline bool wr_index_tight(const wr_index *index) { return index->used > index->rows_n / 2; }
 /* Go over to a larger or cleaned hash part; *old is the header of the one before (mark it as retired when the new one is published).
  * 0, EINVAL (too small for what is there). */

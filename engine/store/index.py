@@ -13,6 +13,8 @@ from warren.ipc.layout import CONSTANTS, DENSE_TABLE_ROW, INDEX_ENTRY, INDEX_HEA
 
 #: a table whose live rows are fewer than this share of it is only cleaned of tombstones, not enlarged
 CLEAN = 0.25
+#: a table that cannot be enlarged any more takes this share of live rows, and is cleaned of tombstones until then
+FULL = 0.7
 ROWS_MAX = 1 << 31
 #: one extent of the dense part
 EXTENT_BYTES = CONSTANTS["DENSE_EXTENT_BLOCKS"] * CONSTANTS["DENSE_BLOCK_ENTRIES"] * INDEX_ENTRY.size
@@ -26,11 +28,6 @@ def region_bytes(rows: int) -> int:
 def dense_bytes(blocks: int) -> int:
     """Size of the region of a dense table for so many blocks (a power of two)."""
     return PAGE_BYTES + blocks * DENSE_TABLE_ROW.size
-
-
-def tight(used: int, rows: int) -> bool:
-    """Half of the rows are used: when the server asks for a new table (engine/store/index.h, wr_index_tight)."""
-    return used > rows // 2
 
 
 def rows_for(messages: int, least: int) -> int:

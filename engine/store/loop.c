@@ -307,7 +307,7 @@ static void finish(wr_store_server *server, uint32_t slot) {
         row->server_done[0] = row->server_done[1] = (uint8_t)server->generation[slot];
         atomic_thread_fence(memory_order_release);
     }
-    server->events |= WR_EVENT_SWEPT;
+    server->events |= WR_STORE_EVENT_SWEPT;
 }
 
 /* ---- rounds ---- */
@@ -553,22 +553,22 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
         const wr_log_state *state = wr_log_look(store->log);
         if (!state->has_next && !store->file_asked && !state->failed) {
             store->file_asked = true;
-            server->events |= WR_EVENT_FILE;
+            server->events |= WR_STORE_EVENT_FILE;
         }
         if (wr_index_tight(&store->index) && !store->index_asked) {
             store->index_asked = true;
-            server->events |= WR_EVENT_INDEX;
+            server->events |= WR_STORE_EVENT_INDEX;
         }
         if (wr_index_wants_extent(&store->index) && !store->extent_asked) {
             store->extent_asked = true;
-            server->events |= WR_EVENT_EXTENT;
+            server->events |= WR_STORE_EVENT_EXTENT;
         }
-        if (store->gone_n && wr_store_gone_ready(store)) server->events |= WR_EVENT_EMPTY;
+        if (store->gone_n && wr_store_gone_ready(store)) server->events |= WR_STORE_EVENT_EMPTY;
         if (store->rolled_n && (!store->persistent || store->rolled[0]->file < atomic_load_explicit(&store->durable_file, memory_order_relaxed)))
-            server->events |= WR_EVENT_LIST;
+            server->events |= WR_STORE_EVENT_LIST;
         if (state->failed && !store->failed_told) {
             store->failed_told = true;
-            server->events |= WR_EVENT_FAILED;
+            server->events |= WR_STORE_EVENT_FAILED;
         }
         done += here;
         *more |= more_here;
@@ -658,17 +658,17 @@ uint32_t wr_store_server_run(wr_store_server *server, uint64_t max_ns) {
         bool more = false;
         uint32_t done = round_once(server, &more);
         if (atomic_load_explicit(&server->super->slots_version, memory_order_acquire) != server->slots_seen)
-            server->events |= WR_EVENT_SLOTS;
+            server->events |= WR_STORE_EVENT_SLOTS;
         if (atomic_load_explicit(&server->super->state, memory_order_relaxed) == WR_NODE_DRAINING && !server->draining)
-            server->events |= WR_EVENT_STOP;
+            server->events |= WR_STORE_EVENT_STOP;
         if (atomic_load_explicit(&server->kicked, memory_order_relaxed)) {
             atomic_store_explicit(&server->kicked, 0, memory_order_relaxed);
-            server->events |= WR_EVENT_KICK;
+            server->events |= WR_STORE_EVENT_KICK;
         }
         if (!done || rounds % 64 == 0) now = wr_now_ns();
         if (now >= server->timer_at) {
             server->timer_at = now + TIMER_NS;
-            server->events |= WR_EVENT_TIMER;
+            server->events |= WR_STORE_EVENT_TIMER;
             server->timer = true;
             for (uint32_t number = 0; number < 2; number++) {
                 wr_store *store = &server->stores[number];

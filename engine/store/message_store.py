@@ -211,7 +211,7 @@ class MessageStore:
     def make_index(self, rows_now: int, live: int) -> tuple[Region, int]:
         """A region for a larger or cleaned table, its pages touched; any thread. Raises RegionError, LimitError."""
         rows = index.rows_after(rows_now, live)
-        if rows == rows_now and live > rows // 10 * 7:
+        if rows == rows_now and live > rows * index.FULL:
             raise LimitError(f"the index of the store has reached its limit of {index.ROWS_MAX} rows")
         region = posix_create(self._name("index", self.index_generation + 1), index.region_bytes(rows))
         _core.populate(region.buffer)
@@ -605,47 +605,51 @@ class StoreHost:
             self._handle(self.core.run(RUN_NS))
 
     def _handle(self, events: int) -> None:
-        if events & _core.EVENT_STOP:
+        if events & _core.STORE_EVENT_STOP:
             self.core.set_draining(True)  # seen; who decides when to stop is on_timer
             self.on_timer()
-        if events & _core.EVENT_SLOTS:
+        if events & _core.STORE_EVENT_SLOTS:
             self._scan_slots(starting=False)
-        if events & _core.EVENT_FILE:
+        if events & _core.STORE_EVENT_FILE:
             for store in self.stores:
                 store.file_wanted = not self.core.look(store.number)["has_next"]
-        if events & _core.EVENT_INDEX:
+        if events & _core.STORE_EVENT_INDEX:
             for store in self.stores:
                 self._want_index(store)
-        if events & _core.EVENT_EXTENT:
+        if events & _core.STORE_EVENT_EXTENT:
             for store in self.stores:
                 self._want_extent(store)
-        if events & _core.EVENT_LIST:
+        if events & _core.STORE_EVENT_LIST:
             for store in self.stores:
                 while (rolled := self.core.take_list(store.number)) is not None:
                     self._removers.ask(self._write_list, store, rolled)
-        if events & _core.EVENT_EMPTY:
+        if events & _core.STORE_EVENT_EMPTY:
             for store in self.stores:
                 self._garbage(store).on_empty(self.core.take_gone(store.number))
-        if events & _core.EVENT_FAILED:
+        if events & _core.STORE_EVENT_FAILED:
             self._failed()
         for _ in range(self._done.qsize()):  # what these put there waits for the next round
             self._done.get()()
         for store in self.stores:
-            if store.extent_wanted and events & _core.EVENT_TIMER:
+            if store.extent_wanted and events & _core.STORE_EVENT_TIMER:
                 self._want_extent(store)
-            if store.index_wanted and events & _core.EVENT_TIMER:
+            if store.index_wanted and events & _core.STORE_EVENT_TIMER:
                 self._want_index(store)
-            if store.file_wanted and not store.file_coming and (not store.disk_full or events & _core.EVENT_TIMER):
+            if (
+                store.file_wanted
+                and not store.file_coming
+                and (not store.disk_full or events & _core.STORE_EVENT_TIMER)
+            ):
                 store.file_wanted, store.file_coming = False, True
                 self._makers.ask(self._make, store, store.take_number())
             garbage = self._garbage(store)
-            if events & _core.EVENT_TIMER:
+            if events & _core.STORE_EVENT_TIMER:
                 garbage.on_timer()
                 self._look_for_memory(store)
                 self._look_for_space(store)
             if garbage.go_on():
                 self.core.kick()  # the next slice, after a round
-        if events & _core.EVENT_TIMER:
+        if events & _core.STORE_EVENT_TIMER:
             if self._unserved:
                 self._scan_slots(starting=False)
             self._detach_gone()
@@ -790,7 +794,7 @@ class StoreHost:
     def _want_index(self, store: MessageStore) -> None:
         """Have a new index made when this one is tight; the old one goes on meanwhile."""
         look = self.core.look(store.number)
-        store.index_wanted = index.tight(look["index_used"], look["index_rows"])
+        store.index_wanted = look["index_tight"]
         if store.index_wanted and not store.index_coming:
             store.index_coming = True
             self._growers.ask(self._make_index, store, look["index_rows"], look["index_live"])

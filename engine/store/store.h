@@ -26,17 +26,17 @@
 #include "kernel/log.h"
 
 /* Why run() returned (bits). */
-#define WR_EVENT_FILE 1     /* a store has no next file: make one and offer it */
-#define WR_EVENT_SLOTS 2    /* slots_version has changed: attach, close, detach; then wr_store_server_slots_seen */
-#define WR_EVENT_INDEX 4    /* an index is more than 70 % full: wr_store_replace_index */
-#define WR_EVENT_EMPTY 8    /* empty files that go: wr_store_take_gone */
-#define WR_EVENT_FAILED 16  /* a log has failed */
-#define WR_EVENT_STOP 32    /* the node is draining */
-#define WR_EVENT_TIMER 64   /* 250 ms have passed */
-#define WR_EVENT_SWEPT 128  /* a slot is finished: server_done is written */
-#define WR_EVENT_KICK 256   /* somebody in this process called wr_store_server_kick */
-#define WR_EVENT_LIST 512   /* lists of rolled files to be written: wr_store_take_list */
-#define WR_EVENT_EXTENT 1024 /* an index wants another extent: wr_store_add_extent */
+#define WR_STORE_EVENT_FILE 1       /* a store has no next file: make one and offer it */
+#define WR_STORE_EVENT_SLOTS 2      /* slots_version has changed: attach, close, detach; then set slots_seen */
+#define WR_STORE_EVENT_INDEX 4      /* the hash part of an index is tight: wr_store_replace_index */
+#define WR_STORE_EVENT_EMPTY 8      /* empty files that go: wr_store_take_gone */
+#define WR_STORE_EVENT_FAILED 16    /* a log has failed */
+#define WR_STORE_EVENT_STOP 32      /* the node is draining */
+#define WR_STORE_EVENT_TIMER 64     /* 250 ms have passed */
+#define WR_STORE_EVENT_SWEPT 128    /* a slot is finished: server_done is written */
+#define WR_STORE_EVENT_KICK 256     /* somebody in this process called wr_store_server_kick */
+#define WR_STORE_EVENT_LIST 512     /* lists of rolled files to be written: wr_store_take_list */
+#define WR_STORE_EVENT_EXTENT 1024  /* an index wants another extent: wr_store_add_extent */
 
 typedef struct {
     bool active;

@@ -23,8 +23,8 @@ static void *loop(void *unused) {
         bool last = atomic_load(&ending);
         uint32_t events = wr_store_server_run(server, 2000000);
         serve_events(here);
-        if (events & WR_EVENT_SLOTS) server->slots_seen = atomic_load(&super->slots_version);
-        CHECK(!(events & (WR_EVENT_INDEX | WR_EVENT_FAILED)));
+        if (events & WR_STORE_EVENT_SLOTS) server->slots_seen = atomic_load(&super->slots_version);
+        CHECK(!(events & (WR_STORE_EVENT_INDEX | WR_STORE_EVENT_FAILED)));
         if (last && wr_store_server_settle(server)) return NULL;
     }
 }
@@ -234,9 +234,9 @@ static void feed_nonsense(void) {
         for (int tries = 0; wr_store_server_detach(server, slot); tries++) {
             CHECK(tries < 20000);
             uint32_t events = wr_store_server_run(server, 1000000);
-            CHECK(!(events & WR_EVENT_FAILED));
+            CHECK(!(events & WR_STORE_EVENT_FAILED));
             serve_events(here);
-            if (events & WR_EVENT_INDEX) return; /* random ids have filled it: enough */
+            if (events & WR_STORE_EVENT_INDEX) return; /* random ids have filled it: enough */
         }
     }
 }

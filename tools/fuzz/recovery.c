@@ -99,7 +99,7 @@ static void serve(uint64_t client_epoch, uint64_t secret) {
     for (int tries = 0; atomic_load(&link->synced) < first + 3; tries++) {
         if (w.full) return;
         FUZZ_CHECK(tries < 100 && !atomic_load(&link->evicted));
-        world_events(&w, wr_store_server_run(w.server, 0) & ~(uint32_t)WR_EVENT_LIST);
+        world_events(&w, wr_store_server_run(w.server, 0) & ~(uint32_t)WR_STORE_EVENT_LIST);
         world_commit(&w, 0);
     }
     for (uint64_t i = 0; i < 3; i++) {

@@ -206,7 +206,7 @@ static void world_check_list(world *w, uint32_t number, wr_list *list) {
 }
 
 static void world_events(world *w, uint32_t events) {
-    FUZZ_CHECK(!(events & WR_EVENT_FAILED));
+    FUZZ_CHECK(!(events & WR_STORE_EVENT_FAILED));
     for (uint32_t n = 0; n < 2; n++) {
         wr_store *store = &w->server->stores[n];
         world_offer(w, n);
@@ -221,15 +221,15 @@ static void world_events(world *w, uint32_t events) {
             world_remove(w, n, file);
             wr_store_file_gone(store, file);
         }
-        if (events & WR_EVENT_LIST)
+        if (events & WR_STORE_EVENT_LIST)
             for (wr_list *list; (list = wr_store_take_list(store));) {
                 if (store->persistent) world_check_list(w, n, list);
                 wr_list_free(list);
             }
-        if (events & WR_EVENT_INDEX && wr_index_tight(&store->index)) world_grow(w, store);
-        if (events & WR_EVENT_EXTENT) world_extent(w, store);
+        if (events & WR_STORE_EVENT_INDEX && wr_index_tight(&store->index)) world_grow(w, store);
+        if (events & WR_STORE_EVENT_EXTENT) world_extent(w, store);
     }
-    if (events & WR_EVENT_SLOTS) w->server->slots_seen = atomic_load(&w->super->slots_version);
+    if (events & WR_STORE_EVENT_SLOTS) w->server->slots_seen = atomic_load(&w->super->slots_version);
 }
 
 static void world_run(world *w) { world_events(w, wr_store_server_run(w->server, 0)); }
