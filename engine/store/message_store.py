@@ -794,7 +794,7 @@ class StoreHost:
     def _want_index(self, store: MessageStore) -> None:
         """Have a new index made when this one is tight; the old one goes on meanwhile."""
         look = self.core.look(store.number)
-        store.index_wanted = look["index_tight"]
+        store.index_wanted = bool(look["index_tight"])
         if store.index_wanted and not store.index_coming:
             store.index_coming = True
             self._growers.ask(self._make_index, store, look["index_rows"], look["index_live"])
