@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.names import check_name, check_routing_key, dead_letters_name, subscription_name
 from warren.engine.catalog.placement import place
 from warren.engine.errors import (
@@ -41,7 +42,6 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
-from warren.engine.queues.arguments import QueueArguments
 from warren.ipc.layout import CONSTANTS
 
 FILE_NAME = "catalog.json"

@@ -1,5 +1,4 @@
-"""Which queue worker gets a new queue, which queues move when a node starts with more or fewer workers, and which
-workers a node needs.
+"""Which queue worker gets a new queue, and which queues move when a node starts with more or fewer workers.
 
 Rendezvous hashing with a bound: every worker has a weight for a name, and the heaviest one that is not too full gets
 the queue. So a name goes to the same worker on every node with as many workers, and one worker more takes names from
@@ -13,9 +12,8 @@ heaviest for, and what is too much elsewhere; a start with fewer places anew wha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 #: how much more than its share a worker may have, once shares are large enough for that to be a queue
 SLACK = 1.25
@@ -91,19 +89,3 @@ def moves(families: Sequence[Family], before: int, wanted: int, most: int) -> di
             if loads[to] + family.queues_n <= most:
                 go(family, to)
     return plan
-
-
-def workers_needed(directory: Path, wanted: int, used: Iterable[int], most: int) -> int:
-    """How many workers a start needs: as many as are wanted, and those that still have something.
-
-    `used`: workers of queues in the catalog; `most`: as many as there can be. A worker that did not stop in good order
-    may have something in its journal that the store knows of, whatever the catalog says.
-    """
-    from warren.engine.queues.queue_index import Folder  # here: clients place nothing, and it loads numpy
-
-    needed = max([wanted, *(worker + 1 for worker in used)])
-    for worker in range(needed, most):
-        folder = Folder.of(directory, worker)
-        if folder.journal.exists() and not folder.terms.exists():
-            needed = worker + 1
-    return needed

@@ -1,4 +1,4 @@
-"""What a store found damaged: files moved aside, and a report of every damaged part.
+"""What a store or a queue worker found damaged: files moved aside, and a report of every damaged part.
 
     <folder>/quarantine/<name>         a file that cannot be served: foreign, damaged in its first page, misnamed
     <folder>/quarantine/report.jsonl   a line of JSON for each damaged part: Entry
@@ -117,15 +117,16 @@ def free_name(folder: Path, name: str) -> str:
 
 
 def move(folder: Path, path: Path, reason: str, messages: int | None = None) -> Path | None:
-    """Move a file of a store's folder into its quarantine, and report it. None: that failed, and it is where it was."""
+    """Move a file of a folder, or of one below it, into its quarantine, and report it. None: it is where it was."""
+    name = str(path.relative_to(folder))
     try:
         size = path.lstat().st_size
         (folder / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
-        target = folder / QUARANTINE / free_name(folder, path.name)
-        note(folder, Entry(path.name, 0, size, reason, messages, size, target.name))
+        target = folder / QUARANTINE / free_name(folder, name.replace("/", "-"))
+        note(folder, Entry(name, 0, size, reason, messages, size, target.name))
         path.rename(target)
-        segment.sync_directory(folder / QUARANTINE)
-        segment.sync_directory(folder)
+        for directory in dict.fromkeys((target.parent, path.parent, folder)):
+            segment.sync_directory(directory)
     except (OSError, StoreError):
         return None
     return target

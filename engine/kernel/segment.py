@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from warren.engine import _core
 from warren.engine.errors import (
@@ -49,6 +49,9 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION, FRAME_BYTES_MIN
 from warren.engine.kernel.frame import Scan, pad, scan
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FILE_BYTES_MAX = 1 << 30  #: no more of a file is read, whatever its length (the largest file_bytes)
 UNFINISHED = ".new"
@@ -591,3 +594,16 @@ def list_files(directory: Path, suffix: str) -> Listing:
     listing.files.sort()
     listing.spares.sort()
     return listing
+
+
+def salt_of(page: Buffer) -> int | None:
+    """The salt of a header page that is whole, whatever file it is of; None: it is damaged, or no header page."""
+    page = bytes(page)
+    at = FILE_HEADER.offset("crc")
+    if (
+        len(page) < FILE_HEADER_BYTES
+        or page[:8] != FILE_MAGIC
+        or FILE_HEADER.unpack(page, "crc") != _core.crc32c(page[:at])
+    ):
+        return None
+    return FILE_HEADER.unpack(page, "salt")

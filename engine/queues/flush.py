@@ -1,6 +1,6 @@
 """How the queue index moves on: the oldest journal file into segments, acks into segment entries.
 
-Declared with its invariants and crash points in engine/queues/queue_index.py. A module of its own because it needs
+Declared with its invariants and crash points in engine/queues/folder.py. A module of its own because it needs
 numpy, which a start does not wait for: the thread that keeps the index imports it when there are two journal files.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
@@ -28,9 +29,8 @@ from warren.engine.kernel.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
-from warren.engine.queues import files as queue_files
-from warren.engine.queues.files import Entry, FileList, Key
-from warren.engine.queues.queue_index import Folder, Reached, nowhere
+from warren.engine.queues import segment_stamp
+from warren.engine.queues.folder import Folder, Reached, nowhere
 from warren.ipc.layout import CONSTANTS
 
 FILES_AT_ONCE = 128  #: segments that a flush has open
@@ -78,7 +78,7 @@ def flush(
     rows: memoryview,
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
-    files: FileList,
+    files: FileRegister,
     reached: Reached = nowhere,
 ) -> None:
     """Bring what is alive of a journal file into segments, durably, and give the rows their new places.
@@ -228,7 +228,7 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     unfinished = path.with_name(path.name + segment.UNFINISHED)
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(fd, 0, queue_files.STAMP_AT + queue_files.STAMP_BYTES)
+        os.posix_fallocate(fd, 0, segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES)
         page = _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns())
         atomic_file.write_all(fd, page, 0)
     except BaseException:
@@ -248,11 +248,11 @@ def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) 
         atomic_file.write_all(fd, view[begin * ENTRY_BYTES : stop * ENTRY_BYTES], at)
 
 
-def _stamp(fd: int, files: FileList, queue: int, number: int, salt: int) -> Entry:
+def _stamp(fd: int, files: FileRegister, queue: int, number: int, salt: int) -> Entry:
     """Say in a segment that it has changed once more; what the list is to say when that is durable."""
     known = files.known((LISTED_INDEX, queue, number)) or Entry()
     changes = known.end + 1
-    atomic_file.write_all(fd, queue_files.stamp(salt, queue, number, changes), queue_files.STAMP_AT)
+    atomic_file.write_all(fd, segment_stamp.stamp(salt, queue, number, changes), segment_stamp.STAMP_AT)
     return Entry(salt, changes, known.messages)
 
 
@@ -263,7 +263,7 @@ def write_entries(
     rows: memoryview,
     live: dict[tuple[int, int], int],
     named: set[tuple[int, int]],
-    files: FileList,
+    files: FileRegister,
     reached: Reached = nowhere,
 ) -> None:
     """Bring entries into segments, durably; the list knows the segments then."""
@@ -291,7 +291,7 @@ def _write_groups(
     groups: list[tuple[int, int, int, int]],
     named: set[tuple[int, int]],
     changed: dict[tuple[int, int], Entry],
-    files: FileList,
+    files: FileRegister,
     reached: Reached,
 ) -> None:
     """Written first, synced afterwards: the first sync of many files takes most of the others with it."""
@@ -331,7 +331,7 @@ def _write_groups(
 
 
 def apply_acks(
-    folder: Folder, acks: bytes, live: dict[tuple[int, int], int], files: FileList, reached: Reached = nowhere
+    folder: Folder, acks: bytes, live: dict[tuple[int, int], int], files: FileRegister, reached: Reached = nowhere
 ) -> int:
     """Zero the entries of messages that are gone, durably; remove segments without entries. Returns how many were
     removed.
@@ -402,7 +402,7 @@ def _left(path: Path, gone: NDArray[np.bool_]) -> tuple[int, int | None]:
     entries = np.frombuffer(content, dtype=np.uint64, offset=FILE_HEADER_BYTES)
     used: NDArray[np.bool_] = np.asarray(entries.reshape(-1, ENTRY_BYTES // 8).any(axis=1))
     used[gone[: len(used)]] = False
-    return int(used.sum()), queue_files.salt_of(content[:FILE_HEADER_BYTES])
+    return int(used.sum()), segment.salt_of(content[:FILE_HEADER_BYTES])
 
 
 def _masks(ranges: NDArray[np.void]) -> dict[tuple[int, int], NDArray[np.bool_]]:

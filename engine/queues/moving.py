@@ -36,6 +36,7 @@ from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
@@ -44,10 +45,11 @@ from warren.engine.kernel.formats import (
     LISTED_TERMS,
     SEEN_KEY,
 )
-from warren.engine.queues import queue_index
-from warren.engine.queues.files import Entry, FileList
+from warren.engine.queues import recovery
 from warren.engine.queues.flush import LOCATION_JOURNAL, LOCATION_SEGMENT, LOCATION_STORE, ROW, write_entries
-from warren.engine.queues.queue_index import Folder, QueueTerms, Reached, nowhere
+from warren.engine.queues.folder import Folder, Reached, nowhere, read_subscriptions
+from warren.engine.queues.policy import give_policy
+from warren.engine.queues.terms import QueueTerms, write_queue_terms
 from warren.ipc.layout import PAGE_BYTES, QUEUE_STATS, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
 
 BATCH_ROWS = 1 << 18
@@ -151,20 +153,20 @@ class Source:
         companions = {item.dead_letters_of: item.id for item in self.declared if item.dead_letters_of}
         for item in self.declared:
             engine.declare(item.id, item.durable)
-            queue_index.give_policy(engine, item.id, item.policy, companions.get(item.id, 0))
+            give_policy(engine, item.id, item.policy, companions.get(item.id, 0))
         if not self.folder.journal.exists() or not self.folder.segments.exists():
             return []
         # there are no transient rows that would have to be written anywhere
         engine.open_pages(self.folder.segments, os.devnull, self.node_id, self.memory_bytes)
-        return queue_index.look(engine, self.folder, self.node_id, self._server).damaged
+        return recovery.look(engine, self.folder, self.node_id, self._server).damaged
 
     def unknown(self, ids_end: int) -> tuple[set[int], set[int]]:
-        """Instead of `read`: as `queue_index.unknown_queues`."""
-        return queue_index.unknown_queues(self._engine, self.folder, self.node_id, self._server, ids_end)
+        """Instead of `read`: as `recovery.unknown_queues`."""
+        return recovery.unknown_queues(self._engine, self.folder, self.node_id, self._server, ids_end)
 
     def claimed(self) -> set[int]:
         """Queues to which claims of a deleted subscription are still to be returned: that is the worker's own task."""
-        subscriptions = queue_index.read_subscriptions(self.folder)
+        subscriptions = read_subscriptions(self.folder)
         return {of or subscriptions.get(id, 0) for id, of, entries in self._engine.ghosts() if entries}
 
     def write(self, to: int, ids: dict[int, int], reached: Reached = nowhere) -> int:
@@ -218,7 +220,7 @@ class _Target:
     _next: int = -1
 
     def __post_init__(self) -> None:
-        self.list = FileList(self.folder.files, self.node_id, self.server)
+        self.list = FileRegister(self.folder.files, self.node_id, self.server)
 
     def open(self) -> None:
         """Make the folder and its list, if there is none, durably: the catalog will rely on both."""
@@ -239,9 +241,7 @@ class _Target:
         self.reached("entries")
 
     def terms(self, queue: int, next: int, rows: bytes, keys: bytes) -> None:
-        queue_index.write_queue_terms(
-            self.folder, QueueTerms(FORMAT_VERSION, self.node_id, self.server, queue, next, rows, keys)
-        )
+        write_queue_terms(self.folder, QueueTerms(FORMAT_VERSION, self.node_id, self.server, queue, next, rows, keys))
         self.list.note({(LISTED_TERMS, queue, 0): Entry()})
         self.reached("terms")
 

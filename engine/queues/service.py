@@ -29,22 +29,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from warren.engine import _core
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError, UsageError, errno_of
 from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_DATA, LISTED_JOURNAL, LISTED_SUBSCRIPTIONS
-from warren.engine.queues import files as queue_files
-from warren.engine.queues import queue_index
-from warren.engine.queues.arguments import QueueArguments
-from warren.engine.queues.files import Entry, FileList, Key
-from warren.engine.queues.queue_index import Folder, Recovered
+from warren.engine.queues import recovery
+from warren.engine.queues.folder import Folder, Reached, read_subscriptions, remove_queue, write_subscriptions
+from warren.engine.queues.policy import give_policy
+from warren.engine.queues.recovered import Recovered
+from warren.engine.queues.terms import write_terms
 from warren.ipc import region as regions
-from warren.ipc.layout import (
-    CONSTANTS,
-    DELIVERY,
-    SERVER_STORE_PERSISTENT,
-    SERVER_STORE_TRANSIENT,
-    SERVER_WORKER_FIRST,
-)
+from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
 TURN_NS = 250_000_000
@@ -173,7 +169,7 @@ class Options:
     next_transient: int = 0  #: first file number of the transient journal
     timer: Callable[[], None] = lambda: None  #: called some times a second
     say: Say = lambda line: None
-    reached: queue_index.Reached = lambda point: None
+    reached: Reached = lambda point: None
 
 
 @dataclass
@@ -220,7 +216,7 @@ class QueueService:
     def __post_init__(self) -> None:
         self.server = SERVER_WORKER_FIRST + self.options.worker
         self._next = {False: 0, True: 0}
-        self._list = FileList(self.options.folder.files, self.options.node_id, self.server)
+        self._list = FileRegister(self.options.folder.files, self.options.node_id, self.server)
         self._files = _Files(self._make, self.engine.kick)
         self._index = _Index(self.engine.kick)
 
@@ -228,13 +224,13 @@ class QueueService:
 
     def start(self, held: Mapping[int, memoryview] | None = None) -> Recovered:
         """Recover, begin the journals, take up every client. Serving can begin; the epoch is given by `begin`.
-        `held`: journal files that are in memory (`queue_index.held_files`)."""
+        `held`: journal files that are in memory (`journal_images.held_files`)."""
         o = self.options
         had_subscriptions = o.folder.subscriptions.exists()
         try:
-            self._subscriptions = queue_index.read_subscriptions(o.folder)
+            self._subscriptions = read_subscriptions(o.folder)
         except CorruptRecord as error:
-            queue_files.set_aside(o.folder.path, o.folder.subscriptions, str(error))
+            quarantine.move(o.folder.path, o.folder.subscriptions, str(error))
             had_subscriptions = False
         self._declare(o.load_catalog())
         if o.memory_bytes:
@@ -242,7 +238,7 @@ class QueueService:
                 self.engine.open_pages(o.folder.segments, o.folder.spill, o.node_id, o.memory_bytes)
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
-        self.recovered = queue_index.recover(
+        self.recovered = recovery.recover(
             self.engine, o.folder, o.node_id, self.server, o.reached, held, self._list, had_subscriptions, o.ids_end()
         )
         self._listed = True
@@ -341,7 +337,7 @@ class QueueService:
         clean = clean and engine.sync(int(timeout_s * 1e9)) and not engine.counters()["failed"]
         if clean:
             file, end = engine.position()
-            queue_index.write_terms(engine, o.folder, o.node_id, self.server, file, end)
+            write_terms(engine, o.folder, o.node_id, self.server, file, end)
         self.release()
         return clean
 
@@ -676,7 +672,7 @@ class QueueService:
         subscriptions = {item.id: item.subscription_of for item in wanted if item.subscription_of}
         if not subscriptions.items() <= self._subscriptions.items():
             self._subscriptions |= subscriptions
-            queue_index.write_subscriptions(self.options.folder, self._subscriptions)
+            write_subscriptions(self.options.folder, self._subscriptions)
             if self._listed:
                 self._list.note({(LISTED_SUBSCRIPTIONS, 0, 0): Entry()})
 
@@ -684,7 +680,7 @@ class QueueService:
         if item.id in self._declared:
             return
         self.engine.declare(item.id, item.durable)
-        queue_index.give_policy(self.engine, item.id, item.policy, companion)
+        give_policy(self.engine, item.id, item.policy, companion)
         self._declared[item.id] = item
 
     def _reload_catalog(self, *, whole: bool = False) -> None:
@@ -761,7 +757,7 @@ class QueueService:
             done.append(id)
             if not of:
                 live = self.recovered.segment_live
-                removal = partial(queue_index.remove_queue, self.options.folder, id, live, self._list)
+                removal = partial(remove_queue, self.options.folder, id, live, self._list)
                 self._index.ask(removal, lambda _: None)
         timely = len(done) == len(self._going) or time.monotonic() < deadline
         for id in done:
@@ -794,7 +790,7 @@ class QueueService:
                 continue
             self.engine.drop(id)  # before its segments go: rows that are not in memory are read from them once more
             if entries or not any(n > 0 for (queue, _m), n in self.recovered.segment_live.items() if queue == id):
-                queue_index.remove_queue(o.folder, id, self.recovered.segment_live, self._list)
+                remove_queue(o.folder, id, self.recovered.segment_live, self._list)
 
     # ---- clients ----
 

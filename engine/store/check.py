@@ -29,10 +29,9 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel import atomic_file, file_register, quarantine, segment
+from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
-from warren.engine.queues import files as queue_files
-from warren.engine.queues.files import Entry, FileList, Listed
 from warren.engine.store import recovery
 from warren.engine.store.recovery import StoreFile
 
@@ -211,7 +210,7 @@ class StoreCheck:
     def _read_listed(self, files: bool) -> None:
         path = self.folder / recovery.FILES
         try:
-            self._listed = queue_files.read(path, self.node_id, self.owner)
+            self._listed = file_register.read(path, self.node_id, self.owner)
         except StoreError as error:
             self._listed = Listed(problem=str(error))
         if self._listed.problem and not self.running:
@@ -546,10 +545,10 @@ class StoreCheck:
     def _list_anew(self) -> None:
         entries = {}
         for number, path in segment.list_files(self.folder, segment.STORE).files:
-            salt = queue_files.salt_of(segment.read_page(path))
+            salt = segment.salt_of(segment.read_page(path))
             if salt is not None:
                 entries[recovery.key_of(number)] = Entry(salt, path.stat().st_size)
-        FileList(self.folder / recovery.FILES, self.node_id, self.owner).begin(entries, [self.folder])
+        FileRegister(self.folder / recovery.FILES, self.node_id, self.owner).begin(entries, [self.folder])
 
     def _mark_anew(self, mark: recovery.CleanMark) -> None:
         listing = segment.list_files(self.folder, segment.STORE)

@@ -35,8 +35,8 @@ from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
-from warren.engine.queues.files import Entry, FileList
 from warren.engine.saying import Voice
 from warren.engine.store import collection, file_summary, index, recovery
 from warren.engine.store.collection import GarbageCollection, Loss
@@ -101,7 +101,7 @@ class MessageStore:
         self.memory_short = False  #: the log has no memory for its images
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
         self.garbage: GarbageCollection | None = None  #: from the start on
-        self.listed: FileList | None = None  #: which files there are; the transient store has no such list
+        self.listed: FileRegister | None = None  #: which files there are; the transient store has no such list
 
     # -- regions ------------------------------------------------------------------------------------------------
 

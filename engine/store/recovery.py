@@ -3,7 +3,7 @@
     <folder>/<n>.rdq      segment files
     <folder>/<n>.lst      what a file holds, without the bodies (LIST_… in engine/kernel/formats.py)
     <folder>/<n>.free     spares (engine/kernel/segment.py)
-    <folder>/files        which of them there are (engine/queues/files.py), so that one is missed after a kill, too
+    <folder>/files        which of them there are (engine/kernel/file_register.py): one is missed after a kill, too
     <folder>/clean        the mark (JSON) of a stop in good order: files and next number; it goes before work begins
     <folder>/quarantine/  what could not be served (engine/kernel/quarantine.py)
 
@@ -43,10 +43,9 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, LimitError, StoreError
-from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel import atomic_file, file_register, quarantine, segment
+from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER, LISTED_STORE
-from warren.engine.queues import files as queue_files
-from warren.engine.queues.files import Entry, FileList, Listed
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
 SUFFIX = segment.STORE
@@ -282,7 +281,7 @@ def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
     return scanned.found, scanned.reason
 
 
-def key_of(number: int) -> queue_files.Key:
+def key_of(number: int) -> file_register.Key:
     """A store's file in the list of files."""
     return LISTED_STORE, 0, number
 
@@ -391,7 +390,7 @@ class Recovery:
         self.superblock = superblock
         self.say = say
         self.report = Report()
-        self.files = FileList(folder / FILES, node_id, owner)
+        self.files = FileRegister(folder / FILES, node_id, owner)
         self._listed = Listed()
         self._lists: dict[int, _core.FileList] = {}
         self._scanned: dict[int, Scanned] = {}

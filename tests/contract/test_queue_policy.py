@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from warren.engine import _core
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.kernel.formats import QUEUE_SEGMENT_ENTRY
-from warren.engine.queues import queue_index
-from warren.engine.queues.arguments import QueueArguments
 from warren.engine.queues.flush import ROW
 from warren.engine.queues.service import POLICY_COUNTS
 from warren.ipc.layout import CONSTANTS
@@ -103,7 +102,7 @@ def test_an_entry_that_says_nonsense_is_none(node: Node, field: str, value: int)
     entry = bytearray(worker.engine.encode_entries(row(queue=1, location=3, where=3).tobytes(), 77))
     QUEUE_SEGMENT_ENTRY.pack_into(entry, field, value)
     place = (77).to_bytes(8, "big") + (1).to_bytes(4, "big") + bytes(8)
-    QUEUE_SEGMENT_ENTRY.pack_into(entry, "crc", queue_index._core.crc32c(place + entry[4:]))
+    QUEUE_SEGMENT_ENTRY.pack_into(entry, "crc", _core.crc32c(place + entry[4:]))
     assert worker.engine.load_segment(1, 0, bytes(entry), 77) == (0, 1)
     worker.kill()
 

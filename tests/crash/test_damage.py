@@ -18,10 +18,10 @@ from warren.engine import _core
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
-from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel import file_register, quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FORMAT_VERSION, LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL
-from warren.engine.queues import files as queue_files
-from warren.engine.queues.queue_index import Folder
+from warren.engine.queues import segment_stamp
+from warren.engine.queues.folder import Folder
 from warren.ipc import _core as atomics
 from warren.ipc.layout import DELIVERY
 from warren.workers.cli.check import verify
@@ -50,7 +50,7 @@ class CheckedIncarnation(Incarnation):
             if not path.exists():
                 continue
             data = path.read_bytes()
-            salt = queue_files.salt_of(data[:FILE_HEADER_BYTES])
+            salt = segment.salt_of(data[:FILE_HEADER_BYTES])
             if salt is not None and not isinstance(_core.frame_check(data, offset, salt), str):
                 start = offset + word("blob_offset")
                 return data[start : start + word("body_length")]
@@ -195,7 +195,7 @@ def hurt(made: Made, path: Path, other: Path | None, how: str) -> bool:
             return False
         at = 2 * FILE_HEADER_BYTES
         if path.suffix == ".idx":  # a page in which there are entries
-            at = (len(content[: queue_files.STAMP_AT].rstrip(b"\0")) - 1) // FILE_HEADER_BYTES * FILE_HEADER_BYTES
+            at = (len(content[: segment_stamp.STAMP_AT].rstrip(b"\0")) - 1) // FILE_HEADER_BYTES * FILE_HEADER_BYTES
         path.write_bytes(content[:at] + bytes(FILE_HEADER_BYTES) + content[at + FILE_HEADER_BYTES :])
     elif how == "swapped":
         if other is None:
@@ -329,15 +329,15 @@ def test_whatever_is_listed_and_removed_is_named_by_its_path(made: Made, tmp_pat
     path = tmp_path / "node"
     shutil.copytree(made.path, path)
     folder = Folder.of(path, 0)
-    listed = queue_files.read(folder.files, NODE_ID, 2).entries
+    listed = file_register.read(folder.files, NODE_ID, 2).entries
     keys = [key for key in listed if key[0] == kind]
     assert keys
     for key in keys:
-        queue_files.path_of(folder, key).unlink()
+        folder.path_of(key).unlink()
     problems = verify(NodeDirectory(path)).problems
     said, _found, _bad = serve(node_at(path))
     for key in keys:
-        name = str(queue_files.path_of(folder, key))
+        name = str(folder.path_of(key))
         assert any(line.startswith(name) for line in problems)
         assert any(line.startswith(name) for line in said)
 
@@ -347,7 +347,7 @@ def test_an_index_of_zeros_is_named_with_what_it_held(made: Made, tmp_path: Path
     shutil.copytree(made.path, path)
     folder = Folder.of(path, 0)
     target = folder.index_file(1, 0)
-    held = queue_files.read(folder.files, NODE_ID, 2).entries[LISTED_INDEX, 1, 0].messages
+    held = file_register.read(folder.files, NODE_ID, 2).entries[LISTED_INDEX, 1, 0].messages
     assert held
     target.write_bytes(bytes(target.stat().st_size))
     assert any(line.startswith(str(target)) for line in verify(NodeDirectory(path)).problems)
@@ -365,8 +365,8 @@ def test_a_directory_in_the_place_of_a_file_is_named(made: Made, tmp_path: Path,
     path = tmp_path / "node"
     shutil.copytree(made.path, path)
     folder = Folder.of(path, 0)
-    key = next(key for key in queue_files.read(folder.files, NODE_ID, 2).entries if key[0] == kind)
-    target = queue_files.path_of(folder, key)
+    key = next(key for key in file_register.read(folder.files, NODE_ID, 2).entries if key[0] == kind)
+    target = folder.path_of(key)
     target.unlink()
     target.mkdir()
     assert any(line.startswith(str(target)) for line in verify(NodeDirectory(path)).problems)

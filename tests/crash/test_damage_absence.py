@@ -22,7 +22,7 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
 from warren.engine.kernel import atomic_file, quarantine
-from warren.engine.queues.queue_index import Folder
+from warren.engine.queues.folder import Folder
 from warren.workers.cli.check import Report, verify
 from warren.workers.node import absence
 from warren.workers.process.control import ControlClient

@@ -14,7 +14,7 @@ import numpy as np
 from warren.engine import _core
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
-from warren.engine.kernel import frame, segment
+from warren.engine.kernel import file_register, frame, segment
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
@@ -44,7 +44,7 @@ from warren.engine.kernel.formats import (
     SEGMENT_ENTRY_COUNT,
     TIMES,
 )
-from warren.engine.queues import files as queue_files
+from warren.engine.queues import segment_stamp
 from warren.engine.queues.flush import ROW
 
 FOLDER = Path(__file__).parent / "golden"
@@ -317,18 +317,18 @@ def test_the_catalog_is_read(tmp_path: Path) -> None:
 # -- lists of a queue worker's files, stamps of its segments ----------------------------------------------------------
 
 FILES = {
-    (LISTED_JOURNAL, 0, 12): queue_files.Entry(SALT, 16 << 20, 0, False),
-    (LISTED_JOURNAL, 0, 11): queue_files.Entry(SALT - 1, 8192, 0, True),
-    (LISTED_DATA, 0, (1 << 32) - 1): queue_files.Entry(5, 1 << 33),
-    (LISTED_INDEX, (1 << 32) - 2, 77): queue_files.Entry((1 << 64) - 1, 9, 16384),
-    (LISTED_TERMS, 8, 0): queue_files.Entry(),
-    (LISTED_SUBSCRIPTIONS, 0, 0): queue_files.Entry(),
+    (LISTED_JOURNAL, 0, 12): file_register.Entry(SALT, 16 << 20, 0, False),
+    (LISTED_JOURNAL, 0, 11): file_register.Entry(SALT - 1, 8192, 0, True),
+    (LISTED_DATA, 0, (1 << 32) - 1): file_register.Entry(5, 1 << 33),
+    (LISTED_INDEX, (1 << 32) - 2, 77): file_register.Entry((1 << 64) - 1, 9, 16384),
+    (LISTED_TERMS, 8, 0): file_register.Entry(),
+    (LISTED_SUBSCRIPTIONS, 0, 0): file_register.Entry(),
 }
 
 
 def build_files() -> bytes:
     """A list, and behind it the stamp of one of its segments."""
-    return queue_files.encode(PLACE["node_id"], 3, SALT, FILES) + queue_files.stamp(SALT, 9, 77, 12)
+    return file_register.encode(PLACE["node_id"], 3, SALT, FILES) + segment_stamp.stamp(SALT, 9, 77, 12)
 
 
 def test_lists_of_files_of_version_1_are_written_and_read_as_ever(tmp_path: Path) -> None:
@@ -336,14 +336,14 @@ def test_lists_of_files_of_version_1_are_written_and_read_as_ever(tmp_path: Path
     assert hashlib.sha256(content).hexdigest() == FILES_V1_SHA256
     assert build_files() == content
     path = tmp_path / "files"
-    path.write_bytes(content[: -queue_files.STAMP_BYTES])
-    found = queue_files.read(path, PLACE["node_id"], 3)
+    path.write_bytes(content[: -segment_stamp.STAMP_BYTES])
+    found = file_register.read(path, PLACE["node_id"], 3)
     assert (found.there, found.problem, found.entries) == (True, "", FILES)
-    assert queue_files.changes_of(content[-queue_files.STAMP_BYTES :], SALT, 9, 77) == 12
-    assert queue_files.changes_of(content[-queue_files.STAMP_BYTES :], SALT, 9, 78) is None
-    path.write_bytes(content[: -queue_files.STAMP_BYTES - 1])
-    assert "lost 1 of its records" in queue_files.read(path, PLACE["node_id"], 3).problem
-    assert "another worker" in queue_files.read(path, PLACE["node_id"], 4).problem
+    assert segment_stamp.changes_of(content[-segment_stamp.STAMP_BYTES :], SALT, 9, 77) == 12
+    assert segment_stamp.changes_of(content[-segment_stamp.STAMP_BYTES :], SALT, 9, 78) is None
+    path.write_bytes(content[: -segment_stamp.STAMP_BYTES - 1])
+    assert "lost 1 of its records" in file_register.read(path, PLACE["node_id"], 3).problem
+    assert "another worker" in file_register.read(path, PLACE["node_id"], 4).problem
 
 
 if __name__ == "__main__":

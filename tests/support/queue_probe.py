@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from warren.engine import _core
-from warren.engine.queues import queue_index
-from warren.engine.queues.arguments import QueueArguments
-from warren.engine.queues.queue_index import Folder
+from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.queues import journal_images
+from warren.engine.queues.folder import Folder
 from warren.engine.queues.service import Options, QueueService
 from warren.ipc import _core as atomics
 from warren.ipc import layout
@@ -450,8 +450,8 @@ class Node:
         held: dict[int, memoryview] = {}
         if self.old_images is not None and salvage:
             old = self.old_images.buffer
-            self.salvaged = queue_index.salvage(old, self.images_n, self.file_bytes, self.folder)
-            held = queue_index.held_files(old, self.images_n, self.file_bytes, self.folder)
+            self.salvaged = journal_images.salvage(old, self.images_n, self.file_bytes, self.folder)
+            held = journal_images.held_files(old, self.images_n, self.file_bytes, self.folder)
         size = PAGE + self.images_n * self.file_bytes
         images, timages, stats = _Region(size), _Region(size), _Region(64 * QUEUE_STATS.size)
         g = self.geometry

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.kernel import frame, quarantine, segment
+from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_ADD_REFERENCE, KIND_MESSAGE, KIND_REMOVE
-from warren.engine.queues.files import FileList
 from warren.engine.store import recovery
 from warren.ipc.layout import CRASH_POINTS
 
@@ -88,7 +88,7 @@ class Folder:
     def __post_init__(self) -> None:
         """As a node makes it: with its list of files. What is there and not listed does not matter."""
         if self.path.is_dir() and not (self.path / recovery.FILES).exists():
-            FileList(self.path / recovery.FILES, NODE, OWNER).begin({}, [])
+            FileRegister(self.path / recovery.FILES, NODE, OWNER).begin({}, [])
 
     def file(self, number: int) -> Path:
         return self.path / f"{number}.rdq"

@@ -266,17 +266,27 @@ IMPORTS = {
     "warren/workers/faces/a.py": "import warren.workers.node.a",
     "warren/workers/faces/c.py": "import warren.workers.servers.a",
     "warren/workers/spark/a.py": "import warren.workers.cli.a",
+    "warren/engine/kernel/a.py": "import warren.engine.catalog.a",
+    "warren/engine/catalog/a.py": "import warren.engine.queues.a",
+    "warren/engine/store/a.py": "import warren.engine.queues.a",
+    "warren/engine/store/b.py": "import warren.engine.catalog.a",
+    "warren/engine/queues/a.py": "import warren.engine.store.a",
 }
+#: what the contracts name
+ENGINE_ROOMS = ("engine/kernel", "engine/catalog", "engine/store", "engine/queues")
+MODULES = ("engine/config.py", "engine/errors.py", "engine/saying.py")
 
 
 @pytest.mark.parametrize("wrong", [None, *IMPORTS])
 def test_import_directions_are_enforced(tmp_path: Path, wrong: str | None) -> None:
     pytest.importorskip("importlinter")
-    for package in ("", "engine", "ipc", "workers", *(f"workers/{room}" for room in ROOMS), "tools"):
+    for package in ("", "engine", "ipc", "workers", *(f"workers/{room}" for room in ROOMS), *ENGINE_ROOMS, "tools"):
         folder = tmp_path / "warren" / package
         folder.mkdir()
         (folder / "__init__.py").touch()
         (folder / "a.py").touch()
+    for module in MODULES:
+        (tmp_path / "warren" / module).touch()
     (tmp_path / "warren/workers/cli/a.py").write_text("import warren\nfrom warren.tools import a\n")
     (tmp_path / "warren/workers/faces/a.py").write_text("from warren.engine import a\nimport warren.ipc.a\n")
     if wrong:

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.engine.catalog.placement import Family, bound_of, moves, place, weight, workers_needed
-from warren.engine.queues.queue_index import Folder
+from warren.engine.catalog.placement import Family, bound_of, moves, place, weight
+from warren.engine.queues.folder import Folder, workers_needed
 
 
 def spread(names: list[str], workers_n: int) -> dict[str, int]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from warren.engine import _core
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.queues import service as queue
-from warren.engine.queues.arguments import QueueArguments
 from warren.ipc import _core as atomics
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY

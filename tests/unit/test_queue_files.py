@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.kernel import file_register
+from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import FILES_HEADER, FILES_RECORD, LISTED_DATA, LISTED_JOURNAL
-from warren.engine.queues import files as queue_files
-from warren.engine.queues.files import Entry, FileList, Key
 
 NODE, OWNER = 7, 3
 BEGUN: dict[Key, Entry] = {(LISTED_JOURNAL, 0, n): Entry(n, 4096) for n in (1, 2)}
@@ -23,7 +23,7 @@ APPENDS: tuple[dict[Key, Entry], ...] = (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    files = FileList(tmp_path / "files", NODE, OWNER)
+    files = FileRegister(tmp_path / "files", NODE, OWNER)
     files.begin(BEGUN, [])
     for entries in APPENDS:
         files.note(entries)
@@ -41,14 +41,14 @@ def zero(path: Path, *records: int) -> None:
 @pytest.mark.parametrize("lost", [lost for n in range(4) for lost in itertools.combinations((5, 6, 7), n)])
 def test_any_part_of_the_last_append_may_be_missing(path: Path, lost: tuple[int, ...]) -> None:
     zero(path, *lost)
-    files = FileList(path, NODE, OWNER)
+    files = FileRegister(path, NODE, OWNER)
     listed = files.load()
     assert not listed.problem
     there = {(LISTED_DATA, 0, number - 1): Entry(number - 1, 100) for number in (5, 6, 7) if number not in lost}
     assert listed.entries == BEGUN | APPENDS[0] | there
     more: dict[Key, Entry] = {(LISTED_DATA, 0, 8): Entry(8, 100), (LISTED_DATA, 0, 9): Entry(9, 100)}
     files.note(more)
-    again = queue_files.read(path, NODE, OWNER)
+    again = file_register.read(path, NODE, OWNER)
     assert not again.problem
     assert again.entries == listed.entries | more
 
@@ -57,4 +57,4 @@ def test_any_part_of_the_last_append_may_be_missing(path: Path, lost: tuple[int,
 def test_what_was_lost_before_the_last_append_is_damage(path: Path, lost: tuple[int, ...]) -> None:
     zero(path, *lost)
     missing = sum(number < 5 for number in lost)
-    assert queue_files.read(path, NODE, OWNER).problem == f"has lost {missing} of its records"
+    assert file_register.read(path, NODE, OWNER).problem == f"has lost {missing} of its records"

@@ -20,10 +20,10 @@ import pytest
 
 from warren.engine.errors import StoreError, SyncFailed
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, LISTED_JOURNAL
-from warren.engine.queues import queue_index
-from warren.engine.queues.files import FileList
-from warren.engine.queues.queue_index import Folder
+from warren.engine.queues import journal_images
+from warren.engine.queues.folder import Folder
 from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Peer, Queue
@@ -284,7 +284,7 @@ def test_a_torn_tail_is_cut_at_every_byte(node: Node) -> None:
     cuts = sorted({FILE_HEADER_BYTES, FILE_HEADER_BYTES + 1, end - 1, *rng.sample(range(FILE_HEADER_BYTES, end), 40)})
     survivors = []
     for cut in cuts:
-        FileList(node.folder.files, 7, SERVER_INDEX).begin({}, [])  # nothing is missed
+        FileRegister(node.folder.files, 7, SERVER_INDEX).begin({}, [])  # nothing is missed
         for file in node.folder.journal.glob("*.jnl"):
             file.unlink()
         path.write_bytes(
@@ -310,7 +310,7 @@ def test_names_are_synced_before_a_start_lists_them(node: Node, monkeypatch: pyt
     publish(worker, node.peer(worker), 1, 1)
     worker.kill()
     node.peers.clear()
-    FileList(node.folder.files, 7, SERVER_INDEX).begin({}, [])  # as if it had died before it listed its file
+    FileRegister(node.folder.files, 7, SERVER_INDEX).begin({}, [])  # as if it had died before it listed its file
     steps: list[Path] = []
     sync, replace = segment.sync_directory, atomic_file.replace
     monkeypatch.setattr(segment, "sync_directory", lambda path: (steps.append(path), sync(path)))
@@ -349,7 +349,7 @@ def test_files_are_read_from_the_images_that_hold_them(node: Node, scribbled: bo
     node.peers.clear()
     assert node.old_images is not None
     images = node.old_images.buffer
-    held = queue_index.held_files(images, node.images_n, node.file_bytes, node.folder)
+    held = journal_images.held_files(images, node.images_n, node.file_bytes, node.folder)
     assert len(held[files[-2]]) > 50_000
     if scribbled:
         held[files[-2]][30_000] ^= 0xFF
@@ -577,7 +577,7 @@ def test_a_journal_file_that_stays_keeps_those_behind_it(
             refused.set()
             raise StoreError("the disk does not want to")
 
-    def note(files: FileList, there: Any = None, gone: Any = ()) -> None:
+    def note(files: FileRegister, there: Any = None, gone: Any = ()) -> None:
         gone = list(gone)
         if step == "list" and (LISTED_JOURNAL, 0, 0) in gone:
             refuse()
@@ -593,8 +593,8 @@ def test_a_journal_file_that_stays_keeps_those_behind_it(
             refuse()
         synced(path)
 
-    noted, unlinked, synced = FileList.note, Path.unlink, segment.sync_directory
-    monkeypatch.setattr(FileList, "note", note)
+    noted, unlinked, synced = FileRegister.note, Path.unlink, segment.sync_directory
+    monkeypatch.setattr(FileRegister, "note", note)
     monkeypatch.setattr(Path, "unlink", unlink)
     monkeypatch.setattr(segment, "sync_directory", sync)
     worker = small.worker()

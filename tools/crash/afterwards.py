@@ -32,8 +32,8 @@ from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
 from warren.engine.errors import Error
 from warren.engine.kernel.formats import FILE_HEADER, FRAME
-from warren.engine.queues import queue_index
-from warren.engine.queues.queue_index import Folder
+from warren.engine.queues import recovery
+from warren.engine.queues.folder import Folder
 from warren.engine.store import index
 from warren.engine.store.message_store import MessageStore
 from warren.ipc import layout
@@ -424,7 +424,7 @@ def _check_queues(
         declared = [queue for queue in catalog.queues.values() if queue.worker == worker]
         for queue in declared:
             engine.declare(queue.id, queue.durable)
-        report = queue_index.recover(engine, folder, node.node_id, server)
+        report = recovery.recover(engine, folder, node.node_id, server)
         found.wrong += [f"queue worker {worker}, damage: {line}" for line in report.damaged]
         for queue in declared:
             rows, _next = engine.browse(queue.id, 0, 1 << 20, False)

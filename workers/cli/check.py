@@ -29,7 +29,8 @@ from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
-from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel import file_register, quarantine, segment
+from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
@@ -39,10 +40,10 @@ from warren.engine.kernel.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
-from warren.engine.queues import body_check
-from warren.engine.queues import files as queue_files
-from warren.engine.queues.files import Entry
-from warren.engine.queues.queue_index import Folder, last_begun, read_subscriptions, read_terms, vouched, was_cut
+from warren.engine.queues import body_check, segment_stamp
+from warren.engine.queues.folder import Folder, read_subscriptions
+from warren.engine.queues.replay import last_begun, vouched, was_cut
+from warren.engine.queues.terms import read_terms
 from warren.engine.saying import command
 from warren.engine.store import recovery
 from warren.engine.store.check import Damage, StoreCheck
@@ -266,7 +267,7 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
     """What a worker's list of files says, by path; what it names and is not there is reported."""
     checked = Checked(str(folder.files), "files")
     try:
-        listed = queue_files.read(folder.files, node_id, owner)
+        listed = file_register.read(folder.files, node_id, owner)
     except StoreError as error:
         checked.problem = str(error)
         report.files.append(checked)
@@ -278,23 +279,23 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
             "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
         )
     report.files.append(checked)
-    missing = [key for key in listed.entries if not queue_files.path_of(folder, key).is_file()]
+    missing = [key for key in listed.entries if not folder.path_of(key).is_file()]
     if missing and report.running:  # some may have gone since
-        again = queue_files.read(folder.files, node_id, owner).entries
-        missing = [key for key in missing if key in again and not queue_files.path_of(folder, key).is_file()]
+        again = file_register.read(folder.files, node_id, owner).entries
+        missing = [key for key in missing if key in again and not folder.path_of(key).is_file()]
     names = _names(directory) if missing else {}
     for key in missing:
         kind, queue, _number = key
         entry = listed.entries[key]
         of = f" of queue {names.get(queue, f'with id {queue}')}" if queue else ""
         cost = f"; at most {entry.messages} messages are lost" if kind == LISTED_INDEX else ""
-        gone = Checked(str(queue_files.path_of(folder, key)), "missing")
+        gone = Checked(str(folder.path_of(key)), "missing")
         if kind == LISTED_JOURNAL and entry.sealed and entry.end <= FILE_HEADER_BYTES:
             cost = "; nothing was in it"
         gone.problem = f"is missing{of}{cost}: removed, or not copied at the same moment as the other files"
         report.files.append(gone)
     _told_before(report, folder.path, "by starts")
-    return {queue_files.path_of(folder, key): entry for key, entry in listed.entries.items()}
+    return {folder.path_of(key): entry for key, entry in listed.entries.items()}
 
 
 def _told_before(report: Report, folder: Path, when: str) -> None:
@@ -475,8 +476,8 @@ def _looked_again(
     folder = Folder(directory / "queues" / f"worker-{place.owner - SERVER_WORKER_FIRST}")
 
     def listed() -> Entry | None:
-        entries = queue_files.read(folder.files, node_id, place.owner).entries
-        return next((entry for key, entry in entries.items() if queue_files.path_of(folder, key) == path), None)
+        entries = file_register.read(folder.files, node_id, place.owner).entries
+        return next((entry for key, entry in entries.items() if folder.path_of(key) == path), None)
 
     seen, same = "", 0
     entry = listed()
@@ -551,11 +552,11 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
         at = FILE_HEADER_BYTES + wrong[0] * size
         checked.problem = f"{len(wrong)} entries are damaged, the first at byte {at}"
     elif listed is not None:
-        stamp = data[queue_files.STAMP_AT : queue_files.STAMP_AT + queue_files.STAMP_BYTES]
-        changes = queue_files.changes_of(stamp, header.salt, queue, number)
+        stamp = data[segment_stamp.STAMP_AT : segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES]
+        changes = segment_stamp.changes_of(stamp, header.salt, queue, number)
         if header.salt != listed.salt:
             checked.problem = "is not the file that was written: another one, or one of another time"
-        elif listed.end and len(data) < queue_files.STAMP_AT:
+        elif listed.end and len(data) < segment_stamp.STAMP_AT:
             checked.problem = f"was cut to {len(data)} bytes"
         elif listed.end and (changes or 0) < listed.end:
             checked.problem = "its stamp is damaged" if changes is None else "is an older copy"

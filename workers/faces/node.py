@@ -14,6 +14,7 @@ from typing import Any, Self, overload
 
 from warren.engine._core import Confirm, SessionLost
 from warren.engine.catalog import metadata
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
@@ -26,7 +27,6 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.engine.queues.arguments import QueueArguments
 from warren.engine.saying import command
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (

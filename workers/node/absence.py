@@ -30,8 +30,8 @@ from pathlib import Path
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import DataMissing
 from warren.engine.kernel import atomic_file, quarantine, segment
-from warren.engine.queues.files import FileList
-from warren.engine.queues.queue_index import Folder
+from warren.engine.kernel.file_register import FileRegister
+from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
 from warren.engine.store.recovery import FILES, STAMP
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
@@ -142,7 +142,7 @@ def prepare_store(directory: Path, node_id: int) -> None:
     with atomic_file.explained(f"cannot make {path}"):
         atomic_file.make_directories(path)
         if not (path / FILES).exists() and not segment.list_files(path, segment.STORE).files:
-            FileList(path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
+            FileRegister(path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
 
 
 def prepare_workers(directory: Path, node_id: int, epoch: int, workers: Iterable[int]) -> None:
@@ -159,7 +159,7 @@ def prepare_workers(directory: Path, node_id: int, epoch: int, workers: Iterable
 
 def _make_worker(folder: Folder, node_id: int, worker: int) -> None:
     atomic_file.make_directories(folder.path)
-    FileList(folder.files, node_id, SERVER_WORKER_FIRST + worker).begin({}, [])
+    FileRegister(folder.files, node_id, SERVER_WORKER_FIRST + worker).begin({}, [])
 
 
 def next_epoch(directory: Path, node_epoch: int) -> int:
@@ -207,7 +207,7 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
             lost = f"the folder {item.reason}, and was made anew by `warren check --repair`: {item.cost} are lost"
             quarantine.note(item.path, quarantine.Entry(".", 0, 0, lost))
             if item.worker is None:
-                FileList(item.path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
+                FileRegister(item.path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
             else:
                 _make_worker(Folder(item.path), node_id, item.worker)
         said.append(f"{item.path}: was missing or empty, and is made anew: {item.cost} are lost")

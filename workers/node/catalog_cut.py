@@ -17,8 +17,9 @@ from pathlib import Path
 
 from warren.engine.catalog.catalog import FILE_NAME, Catalog
 from warren.engine.errors import StoreError
+from warren.engine.queues.folder import Folder, read_subscriptions
 from warren.engine.queues.moving import Source
-from warren.engine.queues.queue_index import Folder, catalog_lost, read_subscriptions
+from warren.engine.queues.recovery import catalog_lost
 from warren.workers.process.tie import workers_there
 
 

@@ -40,8 +40,8 @@ from warren.engine.catalog.catalog import QUEUES_PER_WORKER_MAX, Catalog, QueueD
 from warren.engine.catalog.placement import Family, moves
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error, FormatVersionError
-from warren.engine.queues.files import FileList
-from warren.engine.queues.queue_index import Folder, remove_queue
+from warren.engine.kernel.file_register import FileRegister
+from warren.engine.queues.folder import Folder, remove_queue
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.process.tie import owning, queues_of, workers_there
 
@@ -173,7 +173,7 @@ class Mover:
                 self._remove_queue(folder, source, id)
 
     def _remove_queue(self, folder: Folder, worker: int, id: int) -> None:
-        files = FileList(folder.files, self.node_id, SERVER_WORKER_FIRST + worker)
+        files = FileRegister(folder.files, self.node_id, SERVER_WORKER_FIRST + worker)
         files.load()
         remove_queue(folder, id, {}, files)
 

@@ -37,7 +37,6 @@ import posix_ipc
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import FILE_NAME, Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile, check_running
-from warren.engine.catalog.placement import workers_needed
 from warren.engine.config import Settings
 from warren.engine.errors import (
     CatalogCut,
@@ -51,6 +50,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.kernel import atomic_file
+from warren.engine.queues.folder import workers_needed
 from warren.engine.saying import Repeats, command
 from warren.ipc import names
 from warren.ipc.identity import Identity, Namespaces

@@ -37,6 +37,7 @@ import msgspec
 from warren.engine import _core
 from warren.engine._core import Confirm, Delivery, SessionLost
 from warren.engine.catalog import metadata
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import (
     ClosedError,
@@ -46,7 +47,6 @@ from warren.engine.errors import (
     NodeNotRunning,
     QueueNotFound,
 )
-from warren.engine.queues.arguments import QueueArguments
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
 from warren.workers.process.control import ControlClient

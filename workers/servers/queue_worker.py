@@ -25,8 +25,8 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
-from warren.engine.queues import queue_index
-from warren.engine.queues.queue_index import Folder
+from warren.engine.queues import journal_images
+from warren.engine.queues.folder import Folder
 from warren.engine.queues.service import Changes, Declaration, Options, QueueService
 from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
@@ -113,7 +113,7 @@ class Worker:
                 continue
             try:
                 if region.size == size:
-                    salvaged += queue_index.salvage(
+                    salvaged += journal_images.salvage(
                         region.buffer, self.settings.images_n, self.settings.file_bytes, self.folder
                     )
             finally:
@@ -211,9 +211,9 @@ class Worker:
         images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
         images = self._images("images", generation, images_bytes, old)
         # before the engine takes the images for its own files
-        held = queue_index.held_files(images.buffer, settings.images_n, settings.file_bytes, self.folder)
+        held = journal_images.held_files(images.buffer, settings.images_n, settings.file_bytes, self.folder)
         timages = self._images("timages", generation, images_bytes, old)
-        next_transient = queue_index.next_file_of(timages.buffer, settings.images_n)
+        next_transient = journal_images.next_file_of(timages.buffer, settings.images_n)
         stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
         self._stack.callback(self._forget_statistics, stats.name)
         self._slot, own = self._claim_slot()

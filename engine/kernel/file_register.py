@@ -1,20 +1,13 @@
-"""What files a queue worker's index consists of, written down: `queues/worker-<i>/files` (formats.FILES_HEADER).
+"""The register of a folder's files: `files` of a queue worker and of the persistent store (formats.FILES_HEADER).
 
 A file that is missing looks like one that was never there: its messages would be gone without a word, and acked ones
-back. So each file stands in this list from when something relies on it until it may go.
-
-    journal/<n>.jnl          listed before its first byte is offered for appending
-    segments/<n>.dat,
-    segments/<queue>/<m>.idx listed when they are durable, and before the journal file that they replace goes
-    segments/<queue>/terms   listed before the catalog names the queue here (a move)
-    subscriptions.json       listed when it is there
+back. So each file stands in this list from when something relies on it until it may go. When that is, the
+owner of the folder says (engine/queues/folder.py, engine/store/recovery.py).
 
 Invariants
   What is listed is there: a file gets its durable name before it is listed, and leaves the list before it is unlinked.
-  A journal file that is not the newest ends with its LAST frame, is full, or is listed as sealed with its end.
-  An .idx has changed at least as often as the list says (its stamp), a .dat has at least as many bytes.
   Every start writes the list anew, after it has told what is missing. Between, records are appended and synced.
-  Writers: the worker, from the thread at hand; without a worker, a move. Never on the path of messages.
+  Writers: the owner, from the thread at hand; without one, a move or a repair. Never on the path of messages.
 Crash points: after each append (a file that is there and not listed is of no matter: what it replaces is still there,
 or what undoes it, or nothing was appended to it); within one: any part of it may be there, which `before` tells from
 damage; within a rewriting: the old list or the new one.
@@ -30,40 +23,17 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from warren.engine import _core
-from warren.engine.errors import FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, quarantine, segment
-from warren.engine.kernel.formats import (
-    FILE_HEADER,
-    FILE_HEADER_BYTES,
-    FILE_MAGIC,
-    FILES_HEADER,
-    FILES_MAGIC,
-    FILES_RECORD,
-    FILES_VERSION,
-    LISTED_DATA,
-    LISTED_INDEX,
-    LISTED_JOURNAL,
-    LISTED_TERMS,
-    QUEUE_SEGMENT_ENTRY,
-    QUEUE_SEGMENT_STAMP,
-    SEGMENT_ENTRY_COUNT,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from warren.engine.queues.queue_index import Folder
+from warren.engine.errors import FormatVersionError
+from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.formats import FILES_HEADER, FILES_MAGIC, FILES_RECORD, FILES_VERSION
 
 REWRITE_FACTOR, REWRITE_MIN = 4, 4096  #: so many records of a file on average, and in all, before the list is rewritten
 SLACK_BYTES = 1 << 16  #: written behind a list, so that files can leave it, and make room, on a full disk
-STAMP_AT = FILE_HEADER_BYTES + SEGMENT_ENTRY_COUNT * QUEUE_SEGMENT_ENTRY.size
-STAMP_BYTES = QUEUE_SEGMENT_STAMP.size
 _RECORD = struct.Struct(">BB?xIIQQQQ")  # behind the CRC
 _SEED = struct.Struct(">QQ")
-_STAMP_SEED = struct.Struct(">QIQ")
 assert _RECORD.size + 4 == FILES_RECORD.size
 
 #: (LISTED_…, queue id or 0, number)
@@ -87,52 +57,6 @@ class Listed:
     entries: dict[Key, Entry] = field(default_factory=dict)
     problem: str = ""  #: what is wrong with the list itself, for people
     torn: bool = False  #: a part of the last append is missing: it was not synced, and nothing relies on it
-
-
-def path_of(folder: Folder, key: Key) -> Path:
-    """Where a listed file has to be."""
-    kind, queue, number = key
-    if kind == LISTED_JOURNAL:
-        return folder.journal_file(number)
-    if kind == LISTED_DATA:
-        return folder.data_file(number)
-    if kind == LISTED_INDEX:
-        return folder.index_file(queue, number)
-    return folder.queue_terms(queue) if kind == LISTED_TERMS else folder.subscriptions
-
-
-def salt_of(page: Buffer) -> int | None:
-    """The salt of a header page that is whole, whatever file it is of; None: it is damaged, or no header page."""
-    page = bytes(page)
-    at = FILE_HEADER.offset("crc")
-    if (
-        len(page) < FILE_HEADER_BYTES
-        or page[:8] != FILE_MAGIC
-        or FILE_HEADER.unpack(page, "crc") != _core.crc32c(page[:at])
-    ):
-        return None
-    return FILE_HEADER.unpack(page, "salt")
-
-
-# ---- stamps of segments ---------------------------------------------------------------------------------------------
-
-
-def stamp(salt: int, queue: int, number: int, changes: int) -> bytes:
-    """What says how often a segment file was changed."""
-    content = bytearray(STAMP_BYTES)
-    QUEUE_SEGMENT_STAMP.pack_into(content, "changes", changes)
-    seed = _core.crc32c(_STAMP_SEED.pack(salt, queue, number))
-    QUEUE_SEGMENT_STAMP.pack_into(content, "crc", _core.crc32c(content[4:], seed))
-    return bytes(content)
-
-
-def changes_of(content: Buffer, salt: int, queue: int, number: int) -> int | None:
-    """How often a segment with this stamp was changed; None: nobody can say."""
-    content = bytes(content)
-    if len(content) < STAMP_BYTES:
-        return None
-    changes = QUEUE_SEGMENT_STAMP.unpack(content, "changes")
-    return changes if stamp(salt, queue, number, changes) == content[:STAMP_BYTES] else None
 
 
 # ---- the list -------------------------------------------------------------------------------------------------------
@@ -206,7 +130,7 @@ def _decode(content: bytes, node_id: int, owner: int) -> tuple[Listed, int, int]
 
 
 def read(path: Path, node_id: int, owner: int) -> Listed:
-    """A worker's list; nothing is changed. Raises FormatVersionError, StoreError."""
+    """The list of a folder; nothing is changed. Raises FormatVersionError, StoreError."""
     try:
         return _decode(path.read_bytes(), node_id, owner)[0]
     except FileNotFoundError:
@@ -215,8 +139,8 @@ def read(path: Path, node_id: int, owner: int) -> Listed:
         raise atomic_file.explain(error, f"cannot read {path}") from error
 
 
-class FileList:
-    """The list that a process writes. Any thread."""
+class FileRegister:
+    """The register that a process writes. Any thread."""
 
     def __init__(self, path: Path, node_id: int, owner: int) -> None:
         self.path = path
@@ -307,42 +231,3 @@ class FileList:
         self._whole = False
         atomic_file.replace(self.path, encode(self._node_id, self._owner, salt, entries) + bytes(SLACK_BYTES))
         self._entries, self._salt, self._records_n, self._whole = entries, salt, len(entries), True
-
-
-# ---- what is wrong with a file --------------------------------------------------------------------------------------
-
-
-def set_aside(folder: Path, path: Path, reason: str, messages: int | None = None) -> Path | None:
-    """Move a file of a worker's folder into its quarantine, and report it. None: it is where it was."""
-    name = str(path.relative_to(folder))
-    try:
-        size = path.lstat().st_size
-        (folder / segment.QUARANTINE).mkdir(mode=0o700, exist_ok=True)
-        target = folder / segment.QUARANTINE / quarantine.free_name(folder, name.replace("/", "-"))
-        quarantine.note(folder, quarantine.Entry(name, 0, size, reason, messages, size, target.name))
-        path.rename(target)
-        for directory in (target.parent, path.parent, folder):
-            segment.sync_directory(directory)
-    except (OSError, StoreError):
-        return None
-    return target
-
-
-def put_right(folder: Folder, wrong: Mapping[Key, int], entries: Mapping[Key, Entry]) -> dict[Key, Key]:
-    """Files that lie under each other's names get their own: `wrong` is the salt found under each name. Returns what
-    was found where (right key → key it lay under). What has no other place stays where it is. Raises OSError."""
-    owners = {(key[0], entry.salt): key for key, entry in entries.items() if entry.salt}
-    moves = {key: owners[key[0], salt] for key, salt in wrong.items() if (key[0], salt) in owners}
-    while stuck := [key for key, to in moves.items() if to not in moves and path_of(folder, to).exists()]:
-        for key in stuck:  # what lies there has no other place
-            del moves[key]
-    between = {}
-    for key, right in moves.items():
-        path = path_of(folder, key)
-        between[right] = path.with_name(path.name + ".swapped")
-        os.rename(path, between[right])
-    for right, path in between.items():
-        os.rename(path, path_of(folder, right))
-    for directory in {path_of(folder, key).parent for pair in moves.items() for key in pair}:
-        segment.sync_directory(directory)
-    return {right: key for key, right in moves.items()}

@@ -1,0 +1,26 @@
+"""What a queue's arguments ask of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.engine import _core
+from warren.engine.catalog.arguments import QueueArguments
+
+
+def give_policy(engine: _core.QueueEngine, queue: int, policy: QueueArguments, companion: int) -> None:
+    """What a queue's arguments ask of the engine; a queue without any stays a plain one. `companion`: queue of its dead
+    letters, 0: none."""
+    wanted: dict[str, Any] = {
+        "message_ttl_ms": policy.message_ttl_ms,
+        "max_length": policy.max_length or 0,
+        "max_length_bytes": policy.max_length_bytes or 0,
+        "deduplication_ms": policy.deduplication_window_ms,
+        "delivery_limit": policy.delivery_limit or 0,
+        "dead_letters": companion,
+        "max_priority": policy.max_priority,
+        "reject_publish": policy.rejects_publish,
+        "single_active": policy.single_active_consumer,
+    }
+    if any(wanted.values()):
+        engine.set_policy(queue, **wanted)
