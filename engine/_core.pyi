@@ -153,7 +153,7 @@ class Log:
 
 # ==== end of kernel ==================================================================================================
 
-# ==== message store: binding/store_server.c ==========================================================================
+# ==== message store: binding/store_server.c, binding/copy.c, binding/bare_store_client.c =============================
 
 STORE_EVENT_FILE: int
 STORE_EVENT_SLOTS: int
@@ -353,7 +353,7 @@ class StoreClient:
     def load(self, first: int, body: Buffer, flags: int, batch: int, seconds_ns: int, /) -> int:
         """Write counted ids as fast as it goes; returns how many."""
 
-# ==== client: binding/client_type.c, binding/confirm.c, binding/queue_handle.c, binding/store_type.c =================
+# ==== client: binding/client_type.c, binding/queue_handle_type.c, binding/sleeper.c, binding/queue_poll.c ============
 
 LEVEL_NONE: int
 LEVEL_WRITTEN: int
@@ -383,6 +383,11 @@ FOR_CONFIRM: int
 FOR_REPLY: int
 FOR_DELIVERY: int
 
+class SessionLost(Exception):
+    """This attachment is over: make another one and call again. Nothing was submitted."""
+
+# ==== client: binding/sleeper.c ======================================================================================
+
 def wait_any(clients: list[Client], seen: int, seconds: float, waitv: bool, /) -> list[Client]:
     """Sleep until wants of these clients are met, they have ended, or are in a new kind of trouble; returns those.
 
@@ -392,14 +397,14 @@ def wait_any(clients: list[Client], seen: int, seconds: float, waitv: bool, /) -
 def waiter_kicks() -> int: ...
 def waiter_kick() -> None: ...
 def waiter_forked() -> None: ...
+
+# ==== client: binding/confirm.c ======================================================================================
+
 def set_confirm_face(
     add_done_callback: Callable[[Confirm, Callable[[Confirm], object]], None],
     future: Callable[[Confirm], Future[None]],
     /,
 ) -> None: ...
-
-class SessionLost(Exception):
-    """This attachment is over: make another one and call again. Nothing was submitted."""
 
 @final
 class Confirm:
@@ -441,11 +446,15 @@ class Confirm:
     def duplicate(self) -> bool:
         """It is confirmed, and a message of it was dropped because its id was seen within the deduplication window."""
 
+# ==== client: binding/publish.c ======================================================================================
+
 @final
 class Route:
     """Where one message goes: [(server, [queue id, ...]), ...]."""
 
     def __new__(cls, targets: list[tuple[int, list[int]]], /) -> Self: ...
+
+# ==== client: binding/delivery_type.c ================================================================================
 
 class Delivery:
     """One delivered message."""
@@ -480,6 +489,8 @@ class Delivery:
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Not done: back to its place in the queue (marked redelivered), or dropped."""
+
+# ==== client: binding/client_type.c ==================================================================================
 
 @final
 class Client:
@@ -593,6 +604,8 @@ class Client:
     def store_dying(self, store: int, /) -> tuple[int, int]: ...
     def store_terminate(self, store: int, since: int, timeout: float | None, /) -> int: ...
 
+# ==== client: binding/store_type.c ===================================================================================
+
 class StoreFace:
     """The base of `warren.Store`: what is called for each message. See binding/store_type.c."""
 
@@ -651,6 +664,8 @@ class StoreFace:
 
     def new_ids(self, count: int, /) -> list[bytes]:
         """So many new ids, which count up: the ones to write batches with."""
+
+# ==== client: binding/queue_handle_type.c ============================================================================
 
 @final
 class QueueHandle:

@@ -10,6 +10,10 @@ static inline int count_ok(const char *name, Py_ssize_t given, Py_ssize_t wanted
     return 0;
 }
 
+/* The same, naming what is wanted; returns NULL from the function. */
+#define WR_ARGUMENTS(n, names)                                                                \
+    if (given != (n)) return PyErr_Format(PyExc_TypeError, "arguments: %s", names)
+
 /* An unsigned number of at most `bits` bits; -1 with an exception set. */
 static inline int number_of(PyObject *object, int bits, const char *name, uint64_t *to) {
     unsigned long long value = PyLong_AsUnsignedLongLong(object);

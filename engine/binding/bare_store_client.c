@@ -11,10 +11,10 @@ typedef struct {
     wr_view views[WR_CLIENT_SLOTS];
     uint32_t generations[WR_CLIENT_SLOTS];
     int ready;
-} ClientObject;
+} BareClientObject;
 
 static wr_view *client_view_of(void *context, uint32_t slot, uint32_t generation) {
-    ClientObject *self = context;
+    BareClientObject *self = context;
     if (slot >= WR_CLIENT_SLOTS || !self->others[slot].obj || self->generations[slot] != generation) return NULL;
     return &self->views[slot];
 }
@@ -25,7 +25,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     unsigned int slot, generation, server;
     unsigned long long epoch;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*w*IIKI:StoreClient", names, &super, &region, &slot, &generation, &epoch, &server)) return NULL;
-    ClientObject *self = (ClientObject *)type->tp_alloc(type, 0);
+    BareClientObject *self = (BareClientObject *)type->tp_alloc(type, 0);
     int error = ENOMEM;
     if (self && (size_t)super.len >= WR_SUPERBLOCK_BYTES && server < 2)
         error = wr_port_init(&self->port, super.buf, region.buf, (uint64_t)region.len, slot, generation, epoch);
@@ -52,7 +52,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 }
 
 static void client_dealloc(PyObject *op) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     wr_store_client_close(&self->s);
     if (self->port.uses) wr_port_free(&self->port);
     for (int i = 0; i < 3; i++) let_go(&self->regions[i]);
@@ -64,7 +64,7 @@ static void client_dealloc(PyObject *op) {
 
 /* set_regions(images, directory, summary, directory_fd) */
 static PyObject *client_set_regions(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     if (!count_ok("set_regions", given, 4)) return NULL;
     long fd = PyLong_AsLong(args[3]);
     if (fd == -1 && PyErr_Occurred()) return NULL;
@@ -85,7 +85,7 @@ static PyObject *client_set_regions(PyObject *op, PyObject *const *args, Py_ssiz
 
 /* set_other(slot, generation, region): the region of another client, for reads and for blobs of it. */
 static PyObject *client_set_other(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t n[2];
     if (!count_ok("set_other", given, 3) || numbers(args, 2, n)) return NULL;
     if (n[0] >= WR_CLIENT_SLOTS) return PyErr_Format(PyExc_ValueError, "there is no client slot %llu: there are %d", (unsigned long long)n[0], WR_CLIENT_SLOTS);
@@ -100,20 +100,20 @@ static PyObject *client_set_other(PyObject *op, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-static int ready(ClientObject *self) {
+static int ready(BareClientObject *self) {
     if (self->ready) return 1;
     PyErr_SetString(PyExc_RuntimeError, "set_regions first");
     return 0;
 }
 
-static PyObject *submitted(ClientObject *self) {
+static PyObject *submitted(BareClientObject *self) {
     wr_port_submit(&self->port, self->s.server);
     return PyLong_FromUnsignedLongLong(self->port.prepared[self->s.server]);
 }
 
 /* write_many([(id, body)], flags, submit) -> horizon that covers them; stops early (fewer commands) when the ring is full. */
 static PyObject *client_write_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t flags;
     if (!count_ok("write_many", given, 3) || numbers(args + 1, 1, &flags) || !ready(self)) return NULL;
     int submit = PyObject_IsTrue(args[2]);
@@ -150,7 +150,7 @@ failed:
 
 /* write_batch(first id, [body], flags, submit) -> horizon: one OP_STORE_WRITE_MANY. */
 static PyObject *client_write_batch(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t flags, sequence;
     if (!count_ok("write_batch", given, 4) || numbers(args + 2, 1, &flags) || !ready(self)) return NULL;
     int submit = PyObject_IsTrue(args[3]);
@@ -179,7 +179,7 @@ static PyObject *client_write_batch(PyObject *op, PyObject *const *args, Py_ssiz
 
 /* write_owned(id, position, length, owner_tag, flags) -> horizon: a body in another client's arena. */
 static PyObject *client_write_owned(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t n[4], sequence;
     if (!count_ok("write_owned", given, 5) || numbers(args + 1, 4, n) || !ready(self)) return NULL;
     const char *id;
@@ -191,7 +191,7 @@ static PyObject *client_write_owned(PyObject *op, PyObject *const *args, Py_ssiz
 }
 
 static PyObject *client_remove(PyObject *op, PyObject *list) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint8_t (*ids)[16];
     Py_ssize_t n;
     if (!ready(self) || ids_of(list, &ids, &n)) return NULL;
@@ -205,7 +205,7 @@ static PyObject *client_remove(PyObject *op, PyObject *list) {
 
 /* command(op, flags, id, ids) -> sequence: any other command; `ids` go into the blob. */
 static PyObject *client_command(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t n[2], sequence;
     if (!count_ok("command", given, 4) || numbers(args, 2, n)) return NULL;
     uint8_t (*ids)[16];
@@ -235,7 +235,7 @@ static PyObject *client_command(PyObject *op, PyObject *const *args, Py_ssize_t 
 }
 
 static PyObject *client_result(PyObject *op, PyObject *object) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t sequence;
     if (numbers(&object, 1, &sequence)) return NULL;
     return PyLong_FromUnsignedLong(atomic_load(&wr_view_command(&self->port.view, self->s.server, sequence)->result));
@@ -243,14 +243,14 @@ static PyObject *client_result(PyObject *op, PyObject *object) {
 
 static PyObject *client_reply(PyObject *op, PyObject *unused) {
     (void)unused;
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint32_t n = self->port.view.links[self->s.server].reply_length;
     if (n > self->port.view.g.reply_bytes) n = self->port.view.g.reply_bytes;
     return PyBytes_FromStringAndSize((const char *)wr_view_reply(&self->port.view, self->s.server), n);
 }
 
 static PyObject *client_read(PyObject *op, PyObject *object) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     char *id;
     Py_ssize_t id_n;
     if (!ready(self) || PyBytes_AsStringAndSize(object, &id, &id_n)) return NULL;
@@ -266,7 +266,7 @@ static PyObject *client_read(PyObject *op, PyObject *object) {
     return bytes;
 }
 
-static _Atomic uint64_t *horizon_word(ClientObject *self, PyObject *name) {
+static _Atomic uint64_t *horizon_word(BareClientObject *self, PyObject *name) {
     wr_link *link = &self->port.view.links[self->s.server];
     const char *text = PyUnicode_AsUTF8(name);
     if (!text) return NULL;
@@ -281,7 +281,7 @@ static _Atomic uint64_t *horizon_word(ClientObject *self, PyObject *name) {
 
 /* wait(horizon, sequence, timeout_ns) -> bool */
 static PyObject *client_wait(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t n[2];
     if (!count_ok("wait", given, 3) || numbers(args + 1, 2, n)) return NULL;
     _Atomic uint64_t *word = horizon_word(self, args[0]);
@@ -305,19 +305,19 @@ static PyObject *client_wait(PyObject *op, PyObject *const *args, Py_ssize_t giv
 }
 
 static PyObject *client_horizon(PyObject *op, PyObject *name) {
-    _Atomic uint64_t *word = horizon_word((ClientObject *)op, name);
+    _Atomic uint64_t *word = horizon_word((BareClientObject *)op, name);
     return word ? PyLong_FromUnsignedLongLong(atomic_load(word)) : NULL;
 }
 
 static PyObject *client_evicted(PyObject *op, PyObject *unused) {
     (void)unused;
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     return PyLong_FromUnsignedLong(atomic_load(&self->port.view.links[self->s.server].evicted));
 }
 
 /* load(first, count, body, flags, batch, seconds_ns) -> messages: write counted ids as fast as it goes, for measurements. */
 static PyObject *client_load(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    ClientObject *self = (ClientObject *)op;
+    BareClientObject *self = (BareClientObject *)op;
     uint64_t first, n[3];
     Py_buffer body;
     if (!count_ok("load", given, 5) || numbers(args, 1, &first) || numbers(args + 2, 3, n) || !ready(self)) return NULL;
@@ -387,7 +387,7 @@ static PyMethodDef client_methods[] = {
 
 static PyTypeObject client_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.StoreClient",
-    .tp_basicsize = sizeof(ClientObject),
+    .tp_basicsize = sizeof(BareClientObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "One client's side of one store, bare (engine/store/client.h).",
     .tp_new = client_new,

@@ -1,6 +1,11 @@
 /* The client's binding: Confirm, the promise of one or several writes. It holds sequences of commands; the horizons of their links say whether
  * it is kept. It outlives its attachment: then the horizons of its end count (`final`). */
-#include "binding/session.h"
+#include "binding/confirm.h"
+#include "binding/arguments.h"
+#include "binding/masked.h"
+
+PyTypeObject *wr_confirm_type;
+static PyObject *done_callback, *as_future; /* functions of Python, given with set_confirm_face */
 
 #define SPARE_CONFIRMS 256
 static ConfirmObject *spare_confirms[SPARE_CONFIRMS]; /* memory of dead ones: a hot loop makes and drops one for each message */
@@ -193,7 +198,7 @@ static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
         }
     }
     if (self->pairs_n == 1 && self->from <= self->first.sequence &&
-        wr_face_is_masked(c, self->first.server, self->from, self->first.sequence))
+        wr_masked_any(c, self->first.server, self->from, self->first.sequence))
         return masked();
     return results_of(self, NULL);
 }
@@ -249,7 +254,7 @@ PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t 
         }
         return NULL;
     }
-    if (wr_face_is_masked(c, server, from, to)) {
+    if (wr_masked_any(c, server, from, to)) {
         masked();
         return NULL;
     }
@@ -290,14 +295,14 @@ static PyObject *confirm_false(PyObject *op, PyObject *unused) {
 }
 
 static PyObject *confirm_add_done_callback(PyObject *op, PyObject *callback) {
-    if (!wr_confirm_callback) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
-    return PyObject_CallFunctionObjArgs(wr_confirm_callback, op, callback, NULL);
+    if (!done_callback) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
+    return PyObject_CallFunctionObjArgs(done_callback, op, callback, NULL);
 }
 
 static PyObject *confirm_as_future(PyObject *op, PyObject *unused) {
     (void)unused;
-    if (!wr_confirm_future) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
-    return PyObject_CallOneArg(wr_confirm_future, op);
+    if (!as_future) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
+    return PyObject_CallOneArg(as_future, op);
 }
 
 static PyObject *confirm_get_core(PyObject *op, void *closure) {
@@ -345,5 +350,24 @@ static PyType_Slot confirm_slots[] = {
     {Py_tp_getset, confirm_attributes},
     {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future whose result is None."},
     {0, NULL}};
-PyType_Spec wr_confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
+static PyType_Spec confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, confirm_slots};
+
+/* set_confirm_face(add_done_callback, future): what Confirm's methods of these names call, with the confirm first. */
+static PyObject *set_confirm_face(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(2, "add_done_callback, future");
+    Py_XSETREF(done_callback, Py_NewRef(args[0]));
+    Py_XSETREF(as_future, Py_NewRef(args[1]));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"set_confirm_face", (PyCFunction)(void (*)(void))set_confirm_face, METH_FASTCALL, "set_confirm_face(add_done_callback, future)"},
+    {NULL, NULL, 0, NULL}};
+
+int wr_bind_confirm(PyObject *module) {
+    wr_confirm_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &confirm_spec, NULL);
+    if (!wr_confirm_type || PyModule_AddObjectRef(module, "Confirm", (PyObject *)wr_confirm_type)) return -1;
+    return PyModule_AddFunctions(module, functions);
+}

@@ -7,8 +7,11 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (wr_bind_kernel(module) || wr_bind_list(module) || wr_bind_collect(module) || wr_bind_store(module) || wr_bind_queue(module) ||
-        wr_bind_client(module)) {
+    int (*const parts[])(PyObject *) = {
+        wr_bind_kernel,  wr_bind_list,    wr_bind_collect, wr_bind_store,    wr_bind_store_client, wr_bind_queue,      wr_bind_client,
+        wr_bind_publish, wr_bind_confirm, wr_bind_sleeper, wr_bind_delivery, wr_bind_queue_handle, wr_bind_queue_poll, wr_bind_store_type};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!parts[i](module)) continue;
         Py_DECREF(module);
         return NULL;
     }

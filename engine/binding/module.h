@@ -1,13 +1,22 @@
+/* The extension module warren.engine._core: what each file of this room registers in it. */
 #ifndef WR_BINDING_H
 #define WR_BINDING_H
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 /* Each returns 0, or -1 with an exception set. */
-int wr_bind_kernel(PyObject *module); /* binding/kernel.c: crc32c, frames, scan, log */
-int wr_bind_store(PyObject *module);  /* binding/store_server.c: StoreServer */
-int wr_bind_queue(PyObject *module);  /* binding/queue_engine.c: QueueEngine */
-int wr_bind_client(PyObject *module); /* binding/client_type.c: Client, Delivery */
-int wr_bind_list(PyObject *module);   /* binding/file_list.c: FileList */
-int wr_bind_collect(PyObject *module); /* binding/copy.c: Collection */
+int wr_bind_kernel(PyObject *module);       /* crc32c, frames, scan, log */
+int wr_bind_list(PyObject *module);         /* binding/file_list.c: FileList */
+int wr_bind_collect(PyObject *module);      /* binding/copy.c: Collection */
+int wr_bind_store(PyObject *module);        /* binding/store_server.c: StoreServer */
+int wr_bind_store_client(PyObject *module); /* binding/bare_store_client.c: StoreClient */
+int wr_bind_queue(PyObject *module);        /* binding/queue_engine.c: QueueEngine */
+int wr_bind_client(PyObject *module);       /* binding/client_type.c: Client */
+int wr_bind_publish(PyObject *module);      /* Route */
+int wr_bind_confirm(PyObject *module);      /* Confirm */
+int wr_bind_sleeper(PyObject *module);      /* wait_any, and what the waiter says to it */
+int wr_bind_delivery(PyObject *module);     /* binding/delivery_type.c: Delivery */
+int wr_bind_queue_handle(PyObject *module); /* binding/queue_handle_type.c: QueueHandle */
+int wr_bind_queue_poll(PyObject *module);   /* the codes of a poll */
+int wr_bind_store_type(PyObject *module);   /* binding/store_type.c: StoreFace */
 #endif

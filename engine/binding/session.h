@@ -1,6 +1,6 @@
-/* What the files of the client's binding share: types, and the functions that may wait. */
-#ifndef WR_BINDING_CLIENT_H
-#define WR_BINDING_CLIENT_H
+/* An attachment as Python holds it (the type Client): its memory, whether it may be used, and the functions that may wait. */
+#ifndef WR_BINDING_SESSION_H
+#define WR_BINDING_SESSION_H
 #include "binding/module.h"
 #include "client/consumer.h"
 
@@ -21,7 +21,14 @@ enum {
 /* What a wait is for: it decides which troubles end it. */
 typedef enum { WR_FOR_ROOM, WR_FOR_CONFIRM, WR_FOR_REPLY, WR_FOR_DELIVERY } wr_purpose;
 
+/* Commands of the stores that were masked by a delete_and_terminate of this client: binding/masked.c. */
 typedef struct {
+    bool looking; /* one has begun: confirms look */
+    uint64_t *sequences[2];
+    uint64_t n[2];
+} wr_masked;
+
+typedef struct ClientObject {
     PyObject_HEAD
     wr_attachment a;
     bool open;             /* the attachment is initialised */
@@ -39,46 +46,12 @@ typedef struct {
     uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
     uint32_t servers_n;
     struct wr_wants *wants;            /* binding/sleeper.c; NULL until somebody watches */
+    wr_masked masked;
+    void (*release)(struct ClientObject *c); /* binding/client_type.c: what is mapped, when nobody is inside */
     uint64_t call_ns;      /* how long a call waits that was given no time and is not to wait; 0: without end */
 } ClientObject;
 
-typedef struct {
-    uint32_t server;
-    uint64_t sequence;
-} wr_confirm_pair;
-
-/* Messages of a batch that follow each other in the batch and in a ring. */
-typedef struct {
-    uint32_t server;
-    uint64_t first; /* sequence */
-    uint64_t count;
-    uint64_t index; /* of the first in the batch */
-} wr_run;
-
-typedef struct {
-    wr_run *runs; /* PyMem, NULL: none */
-    uint32_t n, size;
-    uint32_t last[WR_SERVERS_MAX]; /* number + 1 of the run that grows */
-} wr_runs;
-
-typedef struct {
-    PyObject_HEAD
-    ClientObject *client;
-    int level;
-    uint32_t pairs_n;
-    wr_confirm_pair first;
-    uint64_t from;          /* store: first of the commands that it is for */
-    wr_confirm_pair *pairs; /* when pairs_n > 1 */
-    wr_run *runs;           /* of a batch, NULL: each pair is one message, the same one */
-    uint32_t runs_n;
-} ConfirmObject;
-
-typedef struct {
-    PyObject_HEAD
-    wr_route route;
-} RouteObject;
-
-extern PyTypeObject *wr_client_type, *wr_confirm_type, *wr_route_type;
+extern PyTypeObject *wr_client_type;
 extern PyObject *wr_session_lost;
 extern uint64_t wr_forks;
 
@@ -89,6 +62,8 @@ static inline int wr_enter(ClientObject *c) {
     return wr_enter_slow(c);
 }
 
+/* The index of a server, from an argument. */
+int wr_server_of(ClientObject *c, PyObject *argument, uint32_t *server);
 /* Absolute time in ns of a timeout argument (None: 0 = no end). -1 with an exception. */
 int wr_deadline(PyObject *timeout, uint64_t *deadline);
 /* The same for whoever has looked at the clock; *zero: the timeout is 0. */
@@ -139,8 +114,18 @@ int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadl
 void wr_note_deadline(uint64_t deadline);
 /* The same, and a passed deadline is an exception that names `what`. */
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
+/* What the routes of a publish were made from. While it waits and nothing of it was handed over, its queues may go: then it fails with
+ * SessionLost, and begins anew with the catalog of now. */
+typedef struct {
+    ClientObject *client;
+    uint64_t catalog;
+} wr_made_from;
+
 /* After EAGAIN: submit what is prepared everywhere and wait for room. After ECONNRESET, EMSGSIZE, ENOMEM: the exception. */
 int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what);
+/* The same for a publish; made: NULL when something of it was handed over. */
+int wr_blocked_while(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what,
+                     wr_made_from *made);
 /* What ends, or mends, a wait for this purpose: a code for the hook, or 0. */
 int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose);
 /* Call the hook; -1 when it raised. */
@@ -152,15 +137,10 @@ PyObject *wr_listed(PyObject *given, const char *what);
 /* Raise what warren.engine.kernel.atomic_file.explain makes of an errno. Returns -1. */
 int wr_raise_errno(int error, const char *doing);
 
-/* Publish one or many bodies; steals nothing. New reference: a Confirm, or None when `wait`. */
-PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int level, PyObject *meta, PyObject *timeout,
-                     bool wait, PyObject *options);
-PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
-                          PyObject *timeout, bool wait, PyObject *options);
-/* Before a publish or a write: is the node up, does the catalog hold, is no alarm on? Waits. */
-int wr_gate(ClientObject *c, uint64_t deadline);
-/* The last of these questions alone, for the middle of a batch. */
-int wr_alarm_gate(ClientObject *c, uint64_t deadline);
+/* Before a publish (routed) or a write: is the node up, does the catalog hold, is no alarm on? Waits. */
+int wr_client_gate(ClientObject *c, uint64_t deadline, bool routed);
+/* The last of these questions alone, for the middle of a batch; made: of a publish of which nothing was handed over, else NULL. */
+int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made);
 /* Let others run for a moment, without the GIL; -1 with an exception (signal, the client ended). */
 int wr_nap(ClientObject *c, uint64_t ns);
 /* After leaving `busy`: the last one out of an ended client releases its memory. */
@@ -179,47 +159,6 @@ int wr_level_of(PyObject *argument, int *level);
 static inline uint8_t wr_flags_of(int level) {
     return WR_FLAG_PERSISTENT | (level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0);
 }
-/* A Confirm of these sequences, or None when `wait` and they are confirmed. `runs`: of a batch, taken over by a Confirm; or NULL. */
-PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait,
-                       wr_runs *runs);
-/* After these were confirmed: 0, or -1 with the exception of what was refused. *duplicates (may be NULL): how many were dropped. */
-int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates);
-
-/* The same for commands from ... to of a store. */
-PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t to, int level, uint64_t deadline, bool wait);
-/* binding/confirm.c */
-extern PyType_Spec wr_confirm_spec;
-PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs);
-/* A Confirm of nothing: done. */
-PyObject *wr_confirm_none(ClientObject *c, int level);
 /* After SessionLost, when something of the call was handed over before: to do it all again would double that. */
 void wr_lost_in_the_middle(void);
-/* Was one of these commands of a store masked by a delete_and_terminate? */
-bool wr_face_is_masked(ClientObject *c, uint32_t server, uint64_t from, uint64_t to);
-
-/* 0, ENOENT (no such message, or the region is not there any more), EBADMSG, EIO; -1 with an exception. */
-int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], uint8_t **bytes, uint32_t *length, uint16_t *meta_length);
-
-int wr_bind_consumer(PyObject *module); /* binding/queue_handle.c: QueueHandle, Delivery */
-
-/* binding/sleeper.c: waiting for many attachments in one thread, and what never waits. */
-int wr_bind_wait(PyObject *module);
-void wr_waiter_kick(void); /* the thread in wait_any looks at its clients anew */
-PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_client_check(PyObject *op, PyObject *argument);
-PyObject *wr_client_lying(PyObject *op, PyObject *argument);
-PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t given);
-/* Confirm.add_done_callback and future: functions of Python, given with set_confirm_face. */
-extern PyObject *wr_confirm_callback, *wr_confirm_future;
-
-/* binding/store_side.c */
-int wr_store_side_open(ClientObject *c); /* ENOMEM */
-void wr_store_side_close(ClientObject *c);
-PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given);
-PyObject *wr_face_dying(PyObject *op, PyObject *argument);
-PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t given);
-
-PyObject *wr_columns(PyObject *client, PyObject *const *args, Py_ssize_t given);    /* Client.columns, the same for Arrow */
-PyObject *wr_deliveries(PyObject *client, PyObject *const *args, Py_ssize_t given); /* Client.deliveries, for browsing */
 #endif

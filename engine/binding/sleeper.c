@@ -1,5 +1,5 @@
-/* The client's binding, the part that never waits for one thing: one thread sleeps for all attachments of a process, and
- * whoever it wakes polls. Underneath asyncio (workers/aio.py) and the callbacks of confirms (workers/client/waiter.py).
+/* One thread that sleeps for all attachments of a process; whoever it wakes polls (binding/queue_poll.c). Underneath asyncio
+ * (workers/faces/aio) and the callbacks of confirms (workers/client/waiter.py).
  *
  * Watching
  *   A want is (server, kind, above): wake me when that word has passed `above`. The lowest of each server and kind is kept; a
@@ -10,9 +10,9 @@
  *   Only wait_any() ends a want, when it tells everybody who watches the client: the lowest want stands for higher ones, too.
  *   A client without wants is not rung by its servers: nobody sleeps on its word. A want that comes then kicks the sleeper.
  *   Wants are written under the GIL, and read without it. The memory of a client is kept by `busy`, as in every wait.
- *   What is polled and cannot be had at once is said by a code, never waited for.
  */
-#include "binding/queue_handle.h"
+#include "binding/sleeper.h"
+#include "binding/arguments.h"
 #include <linux/futex.h>
 #include <sys/syscall.h>
 
@@ -33,14 +33,12 @@ struct waiter {
 };
 
 enum { WANT_PROCESSED, WANT_WRITTEN, WANT_SYNCED, WANT_HEAD, WANT_DELIVERY, WANT_KINDS };
-enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
 
 typedef struct wr_wants {
     _Atomic uint64_t above[WR_SERVERS_MAX][WANT_KINDS];
     uint64_t trouble; /* what was reported last; the sleeper's own */
 } wants;
 
-PyObject *wr_confirm_callback, *wr_confirm_future;
 static _Atomic uint32_t kicks; /* rises when the sleeper must look at its list of clients anew */
 static _Atomic uint32_t idle;  /* 1: it sleeps on `kicks` alone */
 
@@ -54,26 +52,15 @@ static _Atomic uint64_t *word_of(ClientObject *c, uint32_t server, int kind) {
     return kind == WANT_DELIVERY ? &link->delivery_tail : kind == WANT_HEAD ? &link->head : wr_link_horizon(link, kind);
 }
 
-static int server_of(ClientObject *c, PyObject *argument, uint32_t *server) {
-    unsigned long value = PyLong_AsUnsignedLong(argument);
-    if (value == (unsigned long)-1 && PyErr_Occurred()) return -1;
-    if (value >= c->servers_n) {
-        PyErr_Format(PyExc_ValueError, "server %lu is not one of %u", value, c->servers_n);
-        return -1;
-    }
-    *server = (uint32_t)value;
-    return 0;
-}
-
-/* ---- wants ------------------------------------------------------------------------------------------------------- */
+/* ---- wants ------------------------------------------------------------------------------------------------------ */
 
 /* watch(server, kind, above): true when it is met already; whoever watches may be told of it once more. For deliveries `above` is what was taken
  * in, whatever is given. */
 PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
-    if (given != 3) return PyErr_Format(PyExc_TypeError, "arguments: server, kind, above");
-    if (wr_enter(c) || server_of(c, args[0], &server)) return NULL;
+    WR_ARGUMENTS(3, "server, kind, above");
+    if (wr_enter(c) || wr_server_of(c, args[0], &server)) return NULL;
     long kind = PyLong_AsLong(args[1]);
     uint64_t above = PyLong_AsUnsignedLongLong(args[2]);
     if (PyErr_Occurred()) return NULL;
@@ -275,24 +262,15 @@ static PyObject *waiter_forked(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* set_confirm_face(add_done_callback, future): what Confirm's methods of these names call, with the confirm first. */
-static PyObject *set_confirm_face(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    (void)module;
-    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: add_done_callback, future");
-    Py_XSETREF(wr_confirm_callback, Py_NewRef(args[0]));
-    Py_XSETREF(wr_confirm_future, Py_NewRef(args[1]));
-    Py_RETURN_NONE;
-}
-
-/* ---- what never waits -------------------------------------------------------------------------------------------- */
+/* ---- what never waits ------------------------------------------------------------------------------------------- */
 
 /* room(server, commands, bytes, largest): None when so many commands with so many bytes of blobs, `largest` the largest of them,
  * can be prepared at once, or can never be (the call itself says so); else (server, head): what to watch. */
 PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
-    if (given != 4) return PyErr_Format(PyExc_TypeError, "arguments: server, commands, bytes, largest");
-    if (wr_enter(c) || server_of(c, args[0], &server)) return NULL;
+    WR_ARGUMENTS(4, "server, commands, bytes, largest");
+    if (wr_enter(c) || wr_server_of(c, args[0], &server)) return NULL;
     uint64_t commands = PyLong_AsUnsignedLongLong(args[1]), bytes = PyLong_AsUnsignedLongLong(args[2]);
     uint64_t largest = PyLong_AsUnsignedLongLong(args[3]);
     if (PyErr_Occurred()) return NULL;
@@ -319,8 +297,8 @@ PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given) 
 PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
-    if (given != 2) return PyErr_Format(PyExc_TypeError, "arguments: server, purpose");
-    if (wr_enter(c) || server_of(c, args[0], &server)) return NULL;
+    WR_ARGUMENTS(2, "server, purpose");
+    if (wr_enter(c) || wr_server_of(c, args[0], &server)) return NULL;
     long purpose = PyLong_AsLong(args[1]);
     if (purpose == -1 && PyErr_Occurred()) return NULL;
     return PyLong_FromLong(wr_trouble(c, server, (wr_purpose)purpose));
@@ -330,7 +308,7 @@ PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t give
 PyObject *wr_client_check(PyObject *op, PyObject *argument) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
-    if (wr_enter(c) || server_of(c, argument, &server) || wr_hook(c, WR_HOOK_CHECK, server, "")) return NULL;
+    if (wr_enter(c) || wr_server_of(c, argument, &server) || wr_hook(c, WR_HOOK_CHECK, server, "")) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -338,7 +316,7 @@ PyObject *wr_client_check(PyObject *op, PyObject *argument) {
 PyObject *wr_client_lying(PyObject *op, PyObject *argument) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
-    if (wr_enter(c) || server_of(c, argument, &server)) return NULL;
+    if (wr_enter(c) || wr_server_of(c, argument, &server)) return NULL;
     if (wr_attachment_intake(&c->a, server) == ENOMEM) return PyErr_NoMemory();
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list && i < c->a.consumers_size; i++) {
@@ -351,120 +329,20 @@ PyObject *wr_client_lying(PyObject *op, PyObject *argument) {
     return list;
 }
 
-/* poll(max, wanted, memory): up to `max` messages that lie here, else a code; then the worker was asked for `wanted` (0: it was
- * not). With `memory` no message is taken that has to be read from a file or the store. */
-PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    HandleObject *h = (HandleObject *)op;
-    if (given != 3) return PyErr_Format(PyExc_TypeError, "arguments: max, wanted, memory");
-    long most = PyLong_AsLong(args[0]), wanted = PyLong_AsLong(args[1]);
-    if (PyErr_Occurred()) return NULL;
-    if (most < 1 || wanted < 0) return PyErr_Format(PyExc_ValueError, "max must be at least 1, wanted at least 0");
-    if (wr_handle_enter(h) || wr_handle_not_stopped(h)) return NULL;
-    ClientObject *c = h->client;
-    wr_client_consumer *consumer = &h->consumer;
-    uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
-    if (epoch != c->a.workers[h->server].epoch) return PyLong_FromLong(POLL_STALE);
-    if (!epoch) return PyLong_FromLong(POLL_UNBORN);
-    if (wr_handle_intake(h)) return NULL;
-    uint32_t slots = c->a.port.view.g.delivery_slots / 2;
-    if (wanted > (long)slots) wanted = slots;
-    if (wanted) wr_handle_note_call(h, (uint32_t)wanted);
-    bool memory = args[2] == Py_True;
-    PyObject *list = NULL;
-    while (wr_client_consumer_pending(consumer) && (!memory || wr_handle_in_memory(h))) {
-        PyObject *message = wr_handle_hand_out(h, !list);
-        if (!message) {
-            if (!PyErr_Occurred()) continue;
-            if (!list) return NULL;
-            PyErr_Clear(); /* what was handed out before goes to the caller; the trouble is met again by the next call */
-            break;
-        }
-        if (!list && !(list = PyList_New(0))) {
-            Py_DECREF(message);
-            return NULL;
-        }
-        int error = PyList_Append(list, message);
-        Py_DECREF(message);
-        if (error) {
-            Py_DECREF(list);
-            return NULL;
-        }
-        if (PyList_GET_SIZE(list) >= most || !h->registered) break;
-    }
-    int room = 0;
-    if (wanted && h->registered && !c->ended && (h->prefetch || !list || (h->window > 1 && !h->exact))) {
-        wr_condition blocked;
-        uint64_t lying = wr_client_consumer_pending(consumer), coming = consumer->announced && consumer->granted > consumer->popped ? consumer->granted - consumer->popped : 0;
-        if (h->prefetch) {
-            if (!consumer->announced || consumer->prefetch != h->prefetch) room = wr_attachment_credit(&c->a, consumer, 0, h->prefetch, &blocked);
-        } else if (lying + coming <= h->window / 2) {
-            room = wr_attachment_credit(&c->a, consumer, consumer->popped + h->window - lying, 0, &blocked);
-        }
-        wr_port_submit(&c->a.port, h->server);
-    }
-    if (list) {
-        h->last_ns = wr_now_ns();
-        return list;
-    }
-    if (wr_client_consumer_pending(consumer)) return PyLong_FromLong(POLL_SLOW);
-    return PyLong_FromLong(room ? POLL_NO_ROOM : POLL_EMPTY);
-}
-
-/* stop(): ask for no more. The sequence of the CANCEL, behind which nothing comes any more; None: nothing was asked for; False:
- * there is no room for it now. */
-PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
-    HandleObject *h = (HandleObject *)op;
-    (void)unused;
-    if (wr_handle_enter(h)) return NULL;
-    h->prefetch = 0;
-    h->window = 1;
-    h->last_ns = 0;
-    uint64_t sequence;
-    wr_condition blocked;
-    wr_attachment *a = &h->client->a;
-    if (h->registered && h->consumer.announced) {
-        if (wr_attachment_cancel(a, &h->consumer, &sequence, &blocked)) Py_RETURN_FALSE;
-        wr_port_submit(&a->port, h->server);
-        h->cancelled = sequence + 1;
-    }
-    if (atomic_load_explicit(&wr_attachment_link(a, h->server)->processed, memory_order_acquire) >= h->cancelled) Py_RETURN_NONE;
-    return PyLong_FromUnsignedLongLong(h->cancelled - 1);
-}
-
-/* give_back(): what lies here and was not handed out returns to its place in the queue, the last first. False: no room for saying
- * so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may come before these. */
-PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
-    HandleObject *h = (HandleObject *)op;
-    (void)unused;
-    if (wr_handle_enter(h)) return NULL;
-    if (!h->registered) Py_RETURN_TRUE;
-    if (wr_handle_intake(h)) return NULL;
-    int error = 0;
-    for (uint64_t left = 1; left && !error;) {
-        wr_condition blocked;
-        error = wr_handle_return_last(h, &left, &blocked);
-    }
-    wr_port_submit(&h->client->a.port, h->server);
-    return PyBool_FromLong(!error);
-}
-
-/* ---- module ------------------------------------------------------------------------------------------------------ */
+/* ---- module ----------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
     {"wait_any", (PyCFunction)(void (*)(void))wait_any, METH_FASTCALL, "wait_any(clients, seen, seconds, waitv) -> list of clients"},
     {"waiter_kicks", waiter_kicks, METH_NOARGS, "waiter_kicks() -> int"},
     {"waiter_kick", waiter_kick, METH_NOARGS, "waiter_kick(): wait_any returns"},
     {"waiter_forked", waiter_forked, METH_NOARGS, "waiter_forked(): in a child of fork nobody waits"},
-    {"set_confirm_face", (PyCFunction)(void (*)(void))set_confirm_face, METH_FASTCALL, "set_confirm_face(add_done_callback, future)"},
     {NULL, NULL, 0, NULL}};
 
-int wr_bind_wait(PyObject *module) {
+int wr_bind_sleeper(PyObject *module) {
     const struct {
         const char *name;
         int value;
-    } numbers[] = {{"WANT_HEAD", WANT_HEAD},     {"WANT_DELIVERY", WANT_DELIVERY}, {"WANT_PROCESSED", WANT_PROCESSED},
-                   {"POLL_EMPTY", POLL_EMPTY},   {"POLL_SLOW", POLL_SLOW},         {"POLL_STALE", POLL_STALE},
-                   {"POLL_UNBORN", POLL_UNBORN}, {"POLL_NO_ROOM", POLL_NO_ROOM},   {"FOR_ROOM", WR_FOR_ROOM},
+    } numbers[] = {{"WANT_HEAD", WANT_HEAD},     {"WANT_DELIVERY", WANT_DELIVERY}, {"WANT_PROCESSED", WANT_PROCESSED}, {"FOR_ROOM", WR_FOR_ROOM},
                    {"FOR_CONFIRM", WR_FOR_CONFIRM}, {"FOR_REPLY", WR_FOR_REPLY},   {"FOR_DELIVERY", WR_FOR_DELIVERY}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;

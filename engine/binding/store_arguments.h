@@ -49,6 +49,4 @@ static inline int ids_of(PyObject *list, uint8_t (**ids)[16], Py_ssize_t *n) {
 
 #define FAST(name, function, doc) {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, doc}
 
-/* The type StoreClient into the module; -1 with an exception. */
-int wr_bind_store_client(PyObject *module);
 #endif

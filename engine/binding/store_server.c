@@ -589,7 +589,7 @@ static PyTypeObject server_type = {
 };
 
 int wr_bind_store(PyObject *module) {
-    if (PyModule_AddType(module, &server_type) || wr_bind_store_client(module)) return -1;
+    if (PyModule_AddType(module, &server_type)) return -1;
     static const struct {
         const char *name;
         long value;

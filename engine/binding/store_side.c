@@ -7,6 +7,9 @@
  *   Regions of other clients stay attached from a find to the take after it: they go in tidy(), at the beginning of a call.
  */
 #include "binding/store_side.h"
+#include "binding/arguments.h"
+#include "binding/confirm.h"
+#include "binding/masked.h"
 #include "store/client.h"
 #include <sys/shm.h>
 
@@ -35,10 +38,6 @@ struct wr_store_side {
     uint32_t old_n, old_size;
     uint64_t slots_seen;
     int view_error; /* why a region could not be attached though it may be there; 0: none such */
-    /* sequences of writes that were masked, found at the end of a delete_and_terminate */
-    bool masking;
-    uint64_t *masked[2];
-    uint64_t masked_n[2];
 };
 
 static wr_view *view_of(void *context, uint32_t slot, uint32_t generation) {
@@ -152,7 +151,7 @@ void wr_store_side_close(ClientObject *c) {
     while (side->old_n) detach(side->old[--side->old_n]);
     for (uint32_t slot = 0; slot < WR_CLIENT_SLOTS; slot++)
         if (side->others[slot]) detach(side->others[slot]);
-    for (int i = 0; i < 2; i++) free(side->masked[i]);
+    wr_masked_free(c);
     free(side->no_links);
     free(side->old);
     free(side);
@@ -162,7 +161,7 @@ void wr_store_side_close(ClientObject *c) {
 /* set_store(store, directory, summary, images, folder, epoch): regions of this incarnation. */
 PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    if (given != 6) return PyErr_Format(PyExc_TypeError, "arguments: store, directory, summary, images, folder, epoch");
+    WR_ARGUMENTS(6, "store, directory, summary, images, folder, epoch");
     if (wr_enter(c)) return NULL;
     long i = PyLong_AsLong(args[0]), folder = PyLong_AsLong(args[4]);
     uint64_t epoch = PyLong_AsUnsignedLongLong(args[5]);
@@ -280,7 +279,7 @@ static int prepare_one(ClientObject *c, int i, const uint8_t id[16], const void 
 
 /* After a failed preparation: wait and return 0 to try again, or -1 with an exception. */
 static int try_again(ClientObject *c, int i, int error, uint64_t deadline) {
-    if (error == EAGAIN) return wait_for_room(c, i, deadline) || wr_alarm_gate(c, deadline) || wr_face_current(c, i, deadline) ? -1 : 0;
+    if (error == EAGAIN) return wait_for_room(c, i, deadline) || wr_alarm_gate(c, deadline, NULL) || wr_face_current(c, i, deadline) ? -1 : 0;
     wr_condition blocked = {NULL, 0, (uint32_t)i};
     wr_blocked(c, error, &blocked, deadline, "the message");
     return -1;
@@ -500,23 +499,7 @@ int wr_face_ask(ClientObject *c, int i, uint8_t op, const uint8_t *id, uint64_t 
     }
 }
 
-/* ---- masked writes ---- */
-
-static bool in_ring_and_masked(ClientObject *c, int i, uint64_t sequence) {
-    return c->open && !c->ended && c->forks == wr_forks &&
-           c->a.port.prepared[i] - sequence <= c->a.port.view.g.ring_records &&
-           atomic_load_explicit(&wr_view_command(&c->a.port.view, (uint32_t)i, sequence)->result, memory_order_acquire) == WR_RESULT_MASKED;
-}
-
-bool wr_face_is_masked(ClientObject *c, uint32_t server, uint64_t from, uint64_t to) {
-    struct wr_store_side *side = c->store;
-    if (server > WR_SERVER_STORE_TRANSIENT || !side || !side->masking) return false;
-    for (uint64_t k = 0; k < side->masked_n[server]; k++)
-        if (side->masked[server][k] >= from && side->masked[server][k] <= to) return true;
-    for (uint64_t sequence = from; sequence <= to; sequence++)
-        if (in_ring_and_masked(c, (int)server, sequence)) return true;
-    return false;
-}
+/* ---- the end of a client ---- */
 
 static int store_number(PyObject *argument) {
     long i = PyLong_AsLong(argument);
@@ -533,7 +516,7 @@ PyObject *wr_face_dying(PyObject *op, PyObject *argument) {
     ClientObject *c = (ClientObject *)op;
     int i = store_number(argument);
     if (i < 0 || wr_enter(c)) return NULL;
-    c->store->masking = true;
+    wr_masked_begin(c);
     wr_link *link = wr_attachment_link(&c->a, (uint32_t)i);
     atomic_store_explicit(&link->dying_until, atomic_load_explicit(&link->tail, memory_order_relaxed), memory_order_release);
     return Py_BuildValue("KK", (unsigned long long)atomic_load_explicit(&link->processed, memory_order_acquire),
@@ -546,24 +529,13 @@ PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t give
     ClientObject *c = (ClientObject *)op;
     uint64_t deadline;
     uint32_t result;
-    if (given != 3) return PyErr_Format(PyExc_TypeError, "arguments: store, since, timeout");
+    WR_ARGUMENTS(3, "store, since, timeout");
     int i = store_number(args[0]);
     uint64_t from = i < 0 ? 0 : PyLong_AsUnsignedLongLong(args[1]);
     if (PyErr_Occurred() || wr_enter(c) || wr_deadline(args[2], &deadline)) return NULL;
     if (wr_face_ask(c, i, WR_OP_STORE_TERMINATE, NULL, deadline, &result)) return NULL;
-    struct wr_store_side *side = c->store;
-    uint64_t to = c->a.port.prepared[i], ring = c->a.port.view.g.ring_records, before = side->masked_n[i];
-    if (from > to) from = to;
-    if (to - from > ring) from = to - ring;
-    if (from == to) return PyLong_FromLong(0);
-    /* Room for all of them: the records are the server's, and each is read once. */
-    uint64_t *bigger = realloc(side->masked[i], (before + (to - from)) * sizeof *bigger);
-    if (!bigger) return PyErr_NoMemory();
-    side->masked[i] = bigger;
-    for (uint64_t sequence = from; sequence < to; sequence++)
-        if (in_ring_and_masked(c, i, sequence)) bigger[side->masked_n[i]++] = sequence;
-    if ((bigger = realloc(side->masked[i], (side->masked_n[i] + 1) * sizeof *bigger))) side->masked[i] = bigger;
-    return PyLong_FromUnsignedLongLong(side->masked_n[i] - before);
+    int64_t n = wr_masked_note(c, i, from, c->a.port.prepared[i]);
+    return n < 0 ? NULL : PyLong_FromLongLong(n);
 }
 
 /* ---- reading ---- */

@@ -1,6 +1,6 @@
 /* What the message store's face in a client (binding/store_side.c) gives to the type that programs use (binding/store_type.c). */
-#ifndef WR_BINDING_STORE_H
-#define WR_BINDING_STORE_H
+#ifndef WR_BINDING_STORE_SIDE_H
+#define WR_BINDING_STORE_SIDE_H
 #include "binding/session.h"
 
 /* Ids as they were given: a list or tuple of bytes objects, or one buffer of 16 bytes each. */
@@ -36,10 +36,12 @@ static inline int wr_ids_get(const wr_ids *ids, Py_ssize_t at, const uint8_t **i
     return wr_id_of(PySequence_Fast_GET_ITEM(ids->list, at), id);
 }
 
+int wr_store_side_open(ClientObject *c); /* ENOMEM */
+void wr_store_side_close(ClientObject *c);
 /* The regions of the store's present incarnation, waiting for it if there were none yet. -1 with an exception. */
 int wr_face_current(ClientObject *c, int i, uint64_t deadline);
 
-/* i: 0 persistent, 1 transient. The caller has looked at wr_enter, and at wr_gate and wr_face_current before a write. */
+/* i: 0 persistent, 1 transient. The caller has looked at wr_enter, and at wr_client_gate and wr_face_current before a write. */
 int wr_face_write_one(ClientObject *c, int i, const uint8_t id[16], PyObject *body, int level, uint64_t deadline, uint64_t *sequence);
 /* bodies: a list or tuple. */
 PyObject *wr_face_write_many(ClientObject *c, int i, const wr_ids *ids, PyObject *bodies, int level, uint64_t deadline, bool wait);
@@ -49,5 +51,11 @@ int wr_face_ask(ClientObject *c, int i, uint8_t op, const uint8_t *id, uint64_t 
 PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]);
 PyObject *wr_face_read_many(ClientObject *c, int i, const wr_ids *ids);
 
-int wr_bind_store_type(PyObject *module);
+/* 0, ENOENT (no such message, or the region is not there any more), EBADMSG, EIO; -1 with an exception. */
+int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], uint8_t **bytes, uint32_t *length, uint16_t *meta_length);
+
+/* Methods of Client. */
+PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_face_dying(PyObject *op, PyObject *argument);
+PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t given);
 #endif

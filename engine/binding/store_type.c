@@ -5,6 +5,7 @@
  *   gives another one, or raises; what SessionLost interrupts before anything was handed over is done again with it.
  *   A call holds its own reference to the core: another thread may put a new one in its place meanwhile.
  */
+#include "binding/confirm.h"
 #include "binding/store_side.h"
 #include <structmember.h>
 
@@ -133,7 +134,7 @@ static PyObject *face_write(PyObject *op, PyObject *const *args, Py_ssize_t give
     do {
         if (!(c = core_of(self))) return NULL;
         answer = NULL;
-        if (!wr_enter(c) && !wr_gate(c, deadline) && !wr_face_current(c, self->store, deadline) &&
+        if (!wr_enter(c) && !wr_client_gate(c, deadline, false) && !wr_face_current(c, self->store, deadline) &&
             !wr_face_write_one(c, self->store, id, a[1], level, deadline, &sequence)) {
             wr_port_submit(&c->a.port, (uint32_t)self->store);
             answer = wr_face_confirmed(c, self->store, sequence, sequence, level, deadline, wait);
@@ -158,7 +159,7 @@ static PyObject *face_write_many(PyObject *op, PyObject *const *args, Py_ssize_t
     do {
         if (!bodies || !(c = core_of(self))) break;
         answer = NULL;
-        if (!wr_enter(c) && !wr_gate(c, deadline) && !wr_face_current(c, self->store, deadline))
+        if (!wr_enter(c) && !wr_client_gate(c, deadline, false) && !wr_face_current(c, self->store, deadline))
             answer = wr_face_write_many(c, self->store, &ids, bodies, level, deadline, wait);
     } while (again(c, answer));
     Py_XDECREF(bodies);

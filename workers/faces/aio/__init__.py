@@ -5,7 +5,7 @@
     base.py    time, and the threads for what blocks
 
 How it waits
-  Nothing in the loop's thread waits in the core: get and put there are tries (engine/binding/sleeper.c). When a try
+  Nothing in the loop's thread waits in the core: get and put there are tries (engine/binding/queue_poll.c). When a try
   has to wait, the node says what for (wants), and one thread of the process (workers/client/waiter.py) sleeps for all
   nodes and loops; it calls `_bell` in the loop. Attaching, declaring, reading bodies from files, regions of a restarted
   server: in a few threads shared by the process.

@@ -1,0 +1,172 @@
+/* The bytes of a delivered message: from the worker's memory, from one of its files, or from a store.
+ *
+ * Invariants
+ *   The GIL is let go where a file is read; the memory is kept by `busy` meanwhile.
+ *   What lies in a delivery slot of ours can be asked for: the worker says where it is now.
+ */
+#include "binding/delivery_body.h"
+#include "binding/delivery_type.h"
+#include "binding/store_side.h"
+
+#define FULL_NS 1000000000ull
+#define LOCATE_TRIES 6
+#define STORE_TRIES 80 /* about 5 s: store and worker were killed, and the worker, or its publisher, is about to send the body again */
+
+/* From memory: true when the bytes were there. */
+bool wr_body_from_image(ClientObject *c, uint32_t server, const wr_delivery *d, uint64_t from, void *to, uint64_t bytes) {
+    const wr_worker_side *side = &c->a.workers[server];
+    const uint8_t *region = d->location == WR_LOCATION_JOURNAL             ? side->images
+                            : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? side->transient_images
+                                                                           : NULL;
+    return region && wr_image_read(region, c->a.images_n, c->a.file_bytes, d->file, (uint64_t)d->offset + d->blob_offset + from,
+                                   to, bytes);
+}
+
+int wr_body_from_file(ClientObject *c, uint32_t server, const wr_delivery *d, void *to, const char **reason) {
+    wr_bodies *bodies = &c->a.bodies;
+    int error = EAGAIN;
+    if (!pthread_mutex_trylock(&bodies->lock)) {
+        error = wr_bodies_read(bodies, server, d, to, true, reason);
+        pthread_mutex_unlock(&bodies->lock);
+    }
+    if (error != EAGAIN) return error;
+    c->busy++;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&bodies->lock);
+    error = wr_bodies_read(bodies, server, d, to, false, reason);
+    pthread_mutex_unlock(&bodies->lock);
+    Py_END_ALLOW_THREADS
+    c->busy--;
+    wr_left(c);
+    return error;
+}
+
+/* Where is it now? Asks the worker and reads the delivery slot again. 0, ENOENT (we do not hold it any more), -1. */
+static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slot, uint64_t deadline) {
+    uint64_t sequence;
+    wr_condition blocked;
+    for (;;) {
+        int error = wr_attachment_command(&c->a, server, WR_OP_LOCATE, 0, d->queue, d->sequence, NULL, &sequence, &blocked);
+        if (!error) break;
+        if (wr_blocked(c, error, &blocked, deadline, "room for a question")) return -1;
+    }
+    wr_port_submit(&c->a.port, server);
+    wr_condition condition = {&wr_attachment_link(&c->a, server)->processed, sequence, server};
+    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the place of a message")) return -1;
+    wr_delivery now;
+    if (!wr_attachment_slot_read(&c->a, server, slot, &now) || now.queue != d->queue || now.sequence != d->sequence) return ENOENT;
+    memcpy((void *)d, (const void *)&now, sizeof now);
+    return 0;
+}
+
+/* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a start. */
+static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
+    const char *folder = d->location == WR_LOCATION_SEGMENT             ? "segments"
+                         : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
+                                                                        : "journal";
+    PyObject *module = PyImport_ImportModule("warren.engine.errors");
+    PyObject *error = NULL;
+    if (module)
+        error = d->location >= WR_LOCATION_STORE
+                    ? PyObject_CallMethod(module, "StoreError", "s",
+                                          lost ? "a message body in the store is damaged: the message is lost and not delivered again, run warren check"
+                                               : "a message body is not in the store: run warren check")
+                    : PyObject_CallMethod(module, "CorruptRecord", "NIsN",
+                                          PyUnicode_FromFormat("%s/%u.%s", folder, d->file,
+                                                               d->location == WR_LOCATION_SEGMENT ? "dat" : "jnl"),
+                                          d->offset, "the frame of a message",
+                                          PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
+                                                                    : "bad %s (run warren check)", reason));
+    if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_XDECREF(module);
+    return -1;
+}
+
+/* A message from its two parts, lying behind each other. */
+static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint8_t *bytes, uint32_t length, uint32_t meta_length) {
+    if (meta_length > length) {
+        corrupt(d, "length", false);
+        return NULL;
+    }
+    PyObject *body = PyBytes_FromStringAndSize((const char *)bytes + meta_length, (Py_ssize_t)(length - meta_length));
+    PyObject *meta = body && meta_length ? PyBytes_FromStringAndSize((const char *)bytes, meta_length) : NULL;
+    if (!body || (meta_length && !meta)) {
+        Py_XDECREF(body);
+        return NULL;
+    }
+    return wr_delivery_new(h, d, body, meta);
+}
+
+/* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it lies in a
+ * delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the deadline, but a second at least. *lost: with
+ * the exception, if its bytes are damaged. */
+PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held, uint64_t deadline, bool *lost) {
+    ClientObject *c = h->client;
+    uint32_t server = h->server;
+    const char *reason = "place";
+    int error = ENOENT;
+    /* What is not there may be about to come; bytes that are there and wrong are not. */
+    for (int attempt = 0; attempt < (d->location >= WR_LOCATION_STORE && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
+        error = ENOENT;
+        if (d->location >= WR_LOCATION_STORE || attempt) h->delays_n++;
+        if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
+            uint8_t *bytes;
+            uint32_t length;
+            uint16_t meta_length;
+            error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &bytes, &length, &meta_length);
+            if (error < 0) return NULL;
+            if (!error) {
+                PyObject *message = deliver_bytes(h, d, bytes, length, meta_length);
+                free(bytes);
+                return message;
+            }
+        } else if (d->body_length >= d->meta_length && d->body_length <= c->a.message_bytes_max) {
+            uint32_t length = d->body_length - d->meta_length;
+            PyObject *body = PyBytes_FromStringAndSize(NULL, length);
+            if (!body) return NULL;
+            if (wr_body_from_image(c, server, d, d->meta_length, PyBytes_AS_STRING(body), length)) {
+                if (!d->meta_length) return wr_delivery_new(h, d, body, NULL);
+                PyObject *meta = PyBytes_FromStringAndSize(NULL, d->meta_length);
+                if (!meta) {
+                    Py_DECREF(body);
+                    return NULL;
+                }
+                if (wr_body_from_image(c, server, d, 0, PyBytes_AS_STRING(meta), d->meta_length)) return wr_delivery_new(h, d, body, meta);
+                Py_DECREF(meta);
+            }
+            h->delays_n++;
+            if (!d->meta_length) {
+                error = wr_body_from_file(c, server, d, PyBytes_AS_STRING(body), &reason);
+                if (!error) return wr_delivery_new(h, d, body, NULL);
+            }
+            Py_DECREF(body);
+            if (d->meta_length) {
+                uint8_t *bytes = PyMem_Malloc(d->body_length);
+                if (!bytes) return PyErr_NoMemory();
+                error = wr_body_from_file(c, server, d, bytes, &reason);
+                PyObject *message = error ? NULL : deliver_bytes(h, d, bytes, d->body_length, d->meta_length);
+                PyMem_Free(bytes);
+                if (!error) return message;
+            }
+            if (c->ended) {
+                wr_enter_slow(c);
+                return NULL;
+            }
+        }
+        if (error != ENOENT && error != EBADMSG && error != EUCLEAN) {
+            wr_raise_errno(error, "cannot read the body of a message");
+            return NULL;
+        }
+        if (!held) break;
+        uint64_t least = wr_now_ns() + FULL_NS;
+        if (locate(c, server, d, slot, !deadline ? WR_CALL_DEADLINE : deadline < least ? least : deadline))
+            return NULL; /* an exception, or it is gone */
+        if (attempt && wr_nap(c, attempt < 6 ? 1000000ull << attempt : 64000000)) return NULL;
+    }
+    if (held) {
+        *lost = error == EBADMSG; /* the file is there, and is what its first page says */
+        corrupt(d, reason, *lost);
+    }
+    return NULL;
+}

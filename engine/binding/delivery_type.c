@@ -1,0 +1,256 @@
+/* The type Delivery: one message in hand, and its settling.
+ *
+ * Invariants
+ *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
+ */
+#include "binding/delivery_type.h"
+#include <structmember.h>
+
+#define TAGS_MAX 4096u
+
+PyTypeObject *wr_delivery_type;
+
+PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body, PyObject *meta) {
+    DeliveryObject *m = (DeliveryObject *)h->messages->tp_alloc(h->messages, 0);
+    if (!m) {
+        Py_DECREF(body);
+        Py_XDECREF(meta);
+        return NULL;
+    }
+    /* A class made in Python is always one for the collector of cycles, which then goes through every thousand messages and, as
+     * they are many, through all objects of the process: half of what a consumer did. It can visit nothing in them: their type has no
+     * tp_traverse, and without slots or a dictionary of its own the class adds none. */
+    if (PyType_IS_GC(h->messages) && !h->messages->tp_dictoffset && h->messages->tp_basicsize == sizeof(DeliveryObject))
+        PyObject_GC_UnTrack(m);
+    m->body = body;
+    m->meta = meta;
+    m->handle = (HandleObject *)Py_NewRef(h);
+    m->tag = d->sequence;
+    memcpy(m->id, d->id, 16);
+    m->delivery_count = d->delivery_count;
+    m->redelivered = d->flags & WR_DELIVERY_REDELIVERED;
+    m->priority = d->flags >> WR_DELIVERY_PRIORITY_SHIFT;
+    m->reason = d->flags >> WR_DELIVERY_REASON_SHIFT & WR_DELIVERY_REASON_MASK;
+    m->persistent = d->location != WR_LOCATION_JOURNAL_TRANSIENT && d->location != WR_LOCATION_STORE_TRANSIENT;
+    return (PyObject *)m;
+}
+
+/* ---- settling --------------------------------------------------------------------------------------------------- */
+
+/* The node stops, or has stopped: is anybody left who will read what is submitted now? */
+static __attribute__((noinline)) int settle_late(HandleObject *h, uint32_t state) {
+    wr_server *worker = wr_superblock_server(h->client->a.port.super, h->server);
+    if (state == WR_NODE_DRAINING && atomic_load_explicit(&worker->state, memory_order_acquire) != WR_SERVER_DOWN) return 0;
+    return wr_raise("PeerLost", "the node was stopped since this message was delivered: it is in its queue again, and comes redelivered from the "
+                                "next node");
+}
+
+/* Is the message still in the hands of this attachment, and its worker there? */
+static int settle_enter(HandleObject *h) {
+    if (!wr_enter(h->client) && h->registered) {
+        uint32_t state = atomic_load_explicit(&h->client->a.port.super->state, memory_order_acquire);
+        return __builtin_expect(state > WR_NODE_RUNNING, 0) ? settle_late(h, state) : 0;
+    }
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(wr_session_lost)) {
+        PyErr_Clear();
+        wr_raise("PeerLost", "this message was delivered to an attachment that has ended: it returns to its queue, redelivered");
+    }
+    return -1;
+}
+
+/* Send the tags (taken out of `unacked` before). When that fails they are ours again. */
+static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, uint32_t n) {
+    ClientObject *c = h->client;
+    wr_condition blocked;
+    uint64_t deadline = WR_CALL_DEADLINE;
+    for (;;) {
+        int error = wr_attachment_settle(&c->a, &h->consumer, op, flags, tags, n, &blocked);
+        if (!error) return 0;
+        deadline = wr_by_when(c, deadline);
+        if (wr_blocked(c, error, &blocked, deadline, "room for an acknowledgement")) {
+            for (uint32_t i = 0; i < n && h->registered && !c->ended; i++)
+                if (wr_client_consumer_hand(&h->consumer, tags[i])) break;
+            return -1;
+        }
+        if (!h->registered) return settle_enter(h);
+    }
+}
+
+static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag) {
+    uint64_t tags[512];
+    for (;;) {
+        uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, tag, tags, 512);
+        if (!n) return 0;
+        if (send_tags(h, op, flags, tags, n)) return -1;
+    }
+}
+
+static int flag_of(PyObject *const *args, Py_ssize_t given, PyObject *names, const char *const *known, bool *values, int known_n) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    if (given > known_n) {
+        PyErr_Format(PyExc_TypeError, "at most %d arguments", known_n);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < given + named; i++) {
+        int at = i < given ? (int)i : -1;
+        for (int k = 0; at < 0 && k < known_n; k++)
+            if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i - given), known[k])) at = k;
+        if (at < 0) {
+            PyErr_Format(PyExc_TypeError, "unexpected argument %R", PyTuple_GET_ITEM(names, i - given));
+            return -1;
+        }
+        int truth = PyObject_IsTrue(args[i]);
+        if (truth < 0) return -1;
+        values[at] = truth;
+    }
+    return 0;
+}
+
+static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool multiple) {
+    HandleObject *h = m->handle;
+    if (m->settled) {
+        wr_raise("UsageError", "this message was acked or nacked before");
+        return NULL;
+    }
+    if (settle_enter(h)) return NULL;
+    m->settled = true;
+    int error;
+    if (multiple) error = settle_up_to(h, op, flags, m->tag);
+    else error = wr_client_consumer_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1) : 0;
+    if (error) {
+        m->settled = false;
+        return NULL;
+    }
+    wr_port_submit(&h->client->a.port, h->server);
+    if (flags & WR_FLAG_REQUEUE) h->nacked = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *delivery_ack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    static const char *const known[] = {"multiple"};
+    bool values[1] = {false};
+    if ((given || names) && flag_of(args, given, names, known, values, 1)) return NULL;
+    return settle_one((DeliveryObject *)self, WR_OP_ACK, 0, values[0]);
+}
+
+static PyObject *delivery_nack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    static const char *const known[] = {"requeue", "multiple"};
+    bool values[2] = {true, false};
+    if ((given || names) && flag_of(args, given, names, known, values, 2)) return NULL;
+    return settle_one((DeliveryObject *)self, WR_OP_NACK, values[0] ? WR_FLAG_REQUEUE : 0, values[1]);
+}
+
+/* settle_many(messages, ack, requeue, unseen = False): messages of this queue, in as few commands as possible. `unseen`: they were
+ * handed to nobody, so that their delivery does not count. */
+PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    if (given != 3 && given != 4) return PyErr_Format(PyExc_TypeError, "arguments: messages, ack, requeue, unseen");
+    uint8_t code = args[1] == Py_True ? WR_OP_ACK : WR_OP_NACK;
+    uint8_t flags = code == WR_OP_NACK && args[2] == Py_True ? WR_FLAG_REQUEUE : 0;
+    if (flags && given == 4 && args[3] == Py_True) flags |= WR_FLAG_UNSEEN;
+    PyObject *list = wr_listed(args[0], "messages");
+    if (!list) return NULL;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+        const char *wrong = !PyObject_TypeCheck(item, wr_delivery_type)     ? "not a message"
+                            : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
+                            : ((DeliveryObject *)item)->handle != h      ? NULL
+                            : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
+                                                                         : NULL;
+        if (wrong) {
+            Py_DECREF(list);
+            wr_raise("UsageError", "element %zd is %s; nothing was done", i, wrong);
+            return NULL;
+        }
+        if (((DeliveryObject *)item)->handle != h) {
+            Py_DECREF(list);
+            wr_raise("PeerLost", "element %zd was delivered to an attachment that has ended: it returns to its queue, redelivered", i);
+            return NULL;
+        }
+    }
+    if (n && settle_enter(h)) {
+        Py_DECREF(list);
+        return NULL;
+    }
+    int error = 0;
+    uint64_t *tags = PyMem_Malloc(TAGS_MAX * sizeof *tags);
+    if (!tags) {
+        Py_DECREF(list);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; !error && i < n && i < PySequence_Fast_GET_SIZE(list);) {
+        uint32_t k = 0;
+        for (; k < TAGS_MAX && i < n && i < PySequence_Fast_GET_SIZE(list); i++) {
+            PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+            if (!PyObject_TypeCheck(item, wr_delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
+            DeliveryObject *m = (DeliveryObject *)item;
+            if (m->settled) continue;
+            m->settled = true;
+            if (wr_client_consumer_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
+        }
+        if (k) error = send_tags(h, code, flags, tags, k);
+        if (k && flags == WR_FLAG_REQUEUE) h->nacked = true;
+    }
+    PyMem_Free(tags);
+    Py_DECREF(list);
+    if (error) return NULL;
+    if (n) wr_port_submit(&h->client->a.port, h->server);
+    Py_RETURN_NONE;
+}
+
+/* ---- the type --------------------------------------------------------------------------------------------------- */
+
+static void delivery_dealloc(PyObject *op) {
+    DeliveryObject *m = (DeliveryObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    Py_XDECREF(m->body);
+    Py_XDECREF(m->meta);
+    Py_XDECREF(m->handle);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *delivery_id(PyObject *op, void *closure) {
+    (void)closure;
+    return PyBytes_FromStringAndSize((char *)((DeliveryObject *)op)->id, 16);
+}
+
+static PyObject *delivery_owner(PyObject *op, void *closure) {
+    (void)closure;
+    return Py_NewRef(((DeliveryObject *)op)->handle->owner);
+}
+
+static PyMethodDef delivery_methods[] = {
+    {"ack", (PyCFunction)(void (*)(void))delivery_ack, METH_FASTCALL | METH_KEYWORDS,
+     "ack(multiple=False): done with it; with `multiple` with all handed out before it, too."},
+    {"nack", (PyCFunction)(void (*)(void))delivery_nack, METH_FASTCALL | METH_KEYWORDS,
+     "nack(requeue=True, multiple=False): not done: back to its place in the queue (marked redelivered), or dropped."},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "16 bytes", NULL},
+                                            {"queue", delivery_owner, NULL, "the queue that it came from", NULL},
+                                            {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMemberDef delivery_members[] = {
+    {"body", T_OBJECT_EX, offsetof(DeliveryObject, body), READONLY, "the bytes that were put"},
+    {"meta", T_OBJECT, offsetof(DeliveryObject, meta), READONLY, "metadata as it was published (msgpack), or None"},
+    {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue"},
+    {"delivery_count", T_USHORT, offsetof(DeliveryObject, delivery_count), READONLY, "deliveries before this one"},
+    {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been handed to somebody before"},
+    {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 9"},
+    {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "REASON_...: why it died, in a queue of dead letters; else 0"},
+    {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives the node"},
+    {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked"},
+    {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot delivery_slots[] = {{Py_tp_dealloc, delivery_dealloc},   {Py_tp_methods, delivery_methods},
+                                       {Py_tp_getset, delivery_attributes}, {Py_tp_members, delivery_members},
+                                       {Py_tp_doc, "One delivered message."}, {0, NULL}};
+static PyType_Spec delivery_spec = {"warren.engine._core.Delivery", sizeof(DeliveryObject), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, delivery_slots};
+
+int wr_bind_delivery(PyObject *module) {
+    wr_delivery_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &delivery_spec, NULL);
+    return wr_delivery_type ? PyModule_AddObjectRef(module, "Delivery", (PyObject *)wr_delivery_type) : -1;
+}

@@ -1,0 +1,27 @@
+/* The type Delivery: one message in hand. */
+#ifndef WR_BINDING_DELIVERY_TYPE_H
+#define WR_BINDING_DELIVERY_TYPE_H
+#include "binding/queue_handle.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *body;
+    PyObject *meta; /* bytes or NULL */
+    HandleObject *handle;
+    uint64_t tag;
+    uint8_t id[16];
+    uint16_t delivery_count;
+    uint8_t priority;
+    uint8_t reason; /* WR_REASON_...: why it died, in a queue of dead letters */
+    bool persistent;
+    bool redelivered;
+    bool settled;
+} DeliveryObject;
+
+extern PyTypeObject *wr_delivery_type;
+
+/* A message of the handle's class; takes body and meta (or NULL) in any case. */
+PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body, PyObject *meta);
+/* QueueHandle.settle_many */
+PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t given);
+#endif

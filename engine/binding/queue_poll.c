@@ -1,0 +1,117 @@
+/* What never waits for one queue: poll, stop, give back. Underneath asyncio (workers/faces/aio). What cannot be had at once is
+ * said by a code. */
+#include "binding/queue_poll.h"
+#include "binding/arguments.h"
+
+enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
+
+/* poll(max, wanted, memory): up to `max` messages that lie here, else a code; then the worker was asked for `wanted` (0: it was
+ * not). With `memory` no message is taken that has to be read from a file or the store. */
+PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    WR_ARGUMENTS(3, "max, wanted, memory");
+    long most = PyLong_AsLong(args[0]), wanted = PyLong_AsLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (most < 1 || wanted < 0) return PyErr_Format(PyExc_ValueError, "max must be at least 1, wanted at least 0");
+    if (wr_handle_enter(h) || wr_handle_not_stopped(h)) return NULL;
+    ClientObject *c = h->client;
+    wr_client_consumer *consumer = &h->consumer;
+    uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
+    if (epoch != c->a.workers[h->server].epoch) return PyLong_FromLong(POLL_STALE);
+    if (!epoch) return PyLong_FromLong(POLL_UNBORN);
+    if (wr_handle_intake(h)) return NULL;
+    uint32_t slots = c->a.port.view.g.delivery_slots / 2;
+    if (wanted > (long)slots) wanted = slots;
+    if (wanted) wr_handle_note_call(h, (uint32_t)wanted);
+    bool memory = args[2] == Py_True;
+    PyObject *list = NULL;
+    while (wr_client_consumer_pending(consumer) && (!memory || wr_handle_in_memory(h))) {
+        PyObject *message = wr_handle_hand_out(h, 0, !list);
+        if (!message) {
+            if (!PyErr_Occurred()) continue;
+            if (!list) return NULL;
+            PyErr_Clear(); /* what was handed out before goes to the caller; the trouble is met again by the next call */
+            break;
+        }
+        if (!list && !(list = PyList_New(0))) {
+            Py_DECREF(message);
+            return NULL;
+        }
+        int error = PyList_Append(list, message);
+        Py_DECREF(message);
+        if (error) {
+            Py_DECREF(list);
+            return NULL;
+        }
+        if (PyList_GET_SIZE(list) >= most || !h->registered) break;
+    }
+    int room = 0;
+    if (wanted && h->registered && !c->ended && (h->prefetch || !list || (h->window > 1 && !h->exact))) {
+        wr_condition blocked;
+        uint64_t lying = wr_client_consumer_pending(consumer), coming = consumer->announced && consumer->granted > consumer->popped ? consumer->granted - consumer->popped : 0;
+        if (h->prefetch) {
+            if (!consumer->announced || consumer->prefetch != h->prefetch) room = wr_attachment_credit(&c->a, consumer, 0, h->prefetch, &blocked);
+        } else if (lying + coming <= h->window / 2) {
+            room = wr_attachment_credit(&c->a, consumer, consumer->popped + h->window - lying, 0, &blocked);
+        }
+        wr_port_submit(&c->a.port, h->server);
+    }
+    if (list) {
+        h->last_ns = wr_now_ns();
+        return list;
+    }
+    if (wr_client_consumer_pending(consumer)) return PyLong_FromLong(POLL_SLOW);
+    return PyLong_FromLong(room ? POLL_NO_ROOM : POLL_EMPTY);
+}
+
+/* stop(): ask for no more. The sequence of the CANCEL, behind which nothing comes any more; None: nothing was asked for; False:
+ * there is no room for it now. */
+PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    h->prefetch = 0;
+    h->window = 1;
+    h->last_ns = 0;
+    uint64_t sequence;
+    wr_condition blocked;
+    wr_attachment *a = &h->client->a;
+    if (h->registered && h->consumer.announced) {
+        if (wr_attachment_cancel(a, &h->consumer, &sequence, &blocked)) Py_RETURN_FALSE;
+        wr_port_submit(&a->port, h->server);
+        h->cancelled = sequence + 1;
+    }
+    if (atomic_load_explicit(&wr_attachment_link(a, h->server)->processed, memory_order_acquire) >= h->cancelled) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(h->cancelled - 1);
+}
+
+/* give_back(): what lies here and was not handed out returns to its place in the queue, the last first. False: no room for saying
+ * so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may come before these. */
+PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    if (!h->registered) Py_RETURN_TRUE;
+    if (wr_handle_intake(h)) return NULL;
+    int error = 0;
+    for (uint64_t left = 1; left && !error;) {
+        wr_condition blocked;
+        error = wr_handle_return_last(h, &left, &blocked);
+    }
+    wr_port_submit(&h->client->a.port, h->server);
+    return PyBool_FromLong(!error);
+}
+
+int wr_bind_queue_poll(PyObject *module) {
+    const struct {
+        const char *name;
+        int value;
+    } numbers[] = {{"POLL_EMPTY", POLL_EMPTY},
+                   {"POLL_SLOW", POLL_SLOW},
+                   {"POLL_STALE", POLL_STALE},
+                   {"POLL_UNBORN", POLL_UNBORN},
+                   {"POLL_NO_ROOM", POLL_NO_ROOM}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;
+    return 0;
+}

@@ -1,0 +1,333 @@
+/* An attachment as Python holds it: may it be used, how one waits in it, what ends a wait, and the gate before a publish.
+ *
+ * Invariants
+ *   State of the port is only touched under the GIL. Whoever waits lets the GIL go with a wr_condition alone, and counts
+ *   itself in `busy`: the regions are released by end() or by the last waiter after it, so no waiter loses its memory.
+ *   After a fork the child's calls fail with SessionLost before they touch the parent's region (`wr_forks`).
+ *   Trouble (server restarted, link closed, node stopping, disk failed) goes to Python's hook, which mends it or raises.
+ */
+#include "binding/session.h"
+#include <stdarg.h>
+
+#define SLICE_NS 50000000ull
+#define CHECK_NS 1000000000ull
+#define SPIN_NS_MIN 2000ull
+#define SPIN_NS_MAX 40000ull
+
+PyTypeObject *wr_client_type;
+PyObject *wr_session_lost;
+uint64_t wr_forks;
+
+/* ---- errors, arguments, deadlines --------------------------------------------------------------------------------- */
+
+int wr_raise(const char *name, const char *format, ...) {
+    PyObject *module = PyImport_ImportModule("warren.engine.errors");
+    PyObject *class = module ? PyObject_GetAttrString(module, name) : NULL;
+    if (class) {
+        va_list arguments;
+        va_start(arguments, format);
+        PyErr_FormatV(class, format, arguments);
+        va_end(arguments);
+    }
+    Py_XDECREF(class);
+    Py_XDECREF(module);
+    return -1;
+}
+
+PyObject *wr_listed(PyObject *given, const char *what) {
+    if (!Py_TYPE(given)->tp_iter && !PySequence_Check(given)) {
+        wr_raise("UsageError", "%s must be a list or another iterable, not %s", what, Py_TYPE(given)->tp_name);
+        return NULL;
+    }
+    return PySequence_Fast(given, what);
+}
+
+int wr_raise_errno(int error, const char *doing) {
+    PyObject *module = PyImport_ImportModule("warren.engine.kernel.atomic_file");
+    PyObject *told = module ? PyObject_CallMethod(module, "explain_errno", "is", error, doing) : NULL;
+    if (told) PyErr_SetObject((PyObject *)Py_TYPE(told), told);
+    Py_XDECREF(told);
+    Py_XDECREF(module);
+    return -1;
+}
+
+int wr_hook(ClientObject *c, int code, uint32_t server, const char *what) {
+    PyObject *hook = Py_NewRef(c->hook);
+    PyObject *answer = PyObject_CallFunction(hook, "iIs", code, server, what ? what : "");
+    Py_DECREF(hook);
+    if (!answer) return -1;
+    Py_DECREF(answer);
+    return c->ended ? wr_enter_slow(c) : 0;
+}
+
+int wr_enter_slow(ClientObject *c) {
+    if (c->forks != wr_forks)
+        PyErr_SetString(wr_session_lost, "this attachment belongs to the parent process");
+    else if (c->end_error)
+        PyErr_SetObject((PyObject *)Py_TYPE(c->end_error), c->end_error);
+    else
+        PyErr_SetString(wr_session_lost, "this attachment has ended");
+    return -1;
+}
+
+int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *zero) {
+    *deadline = 0;
+    *zero = false;
+    if (timeout == Py_None) return 0;
+    double seconds = PyBool_Check(timeout) ? -2.0 : PyFloat_AsDouble(timeout);
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
+        PyErr_Clear();
+        seconds = -1.0;
+    }
+    if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a non-negative number of seconds");
+    *zero = seconds == 0.0;
+    if (seconds > 1e9) return 0;
+    *deadline = now + (uint64_t)(seconds * 1e9);
+    return 0;
+}
+
+int wr_deadline(PyObject *timeout, uint64_t *deadline) {
+    bool zero;
+    return wr_deadline_from(timeout, timeout == Py_None ? 0 : wr_now_ns(), deadline, &zero);
+}
+
+uint64_t wr_by_when(const ClientObject *c, uint64_t deadline) {
+    if (deadline != WR_CALL_DEADLINE) return deadline;
+    return c->call_ns ? wr_now_ns() + c->call_ns : 0;
+}
+
+int wr_server_of(ClientObject *c, PyObject *argument, uint32_t *server) {
+    unsigned long value = PyLong_AsUnsignedLong(argument);
+    if (value == (unsigned long)-1 && PyErr_Occurred()) return -1;
+    if (value >= c->servers_n) {
+        PyErr_Format(PyExc_ValueError, "server %lu is not one of %u", value, c->servers_n);
+        return -1;
+    }
+    *server = (uint32_t)value;
+    return 0;
+}
+
+int wr_level_of(PyObject *argument, int *level) {
+    long value = PyLong_AsLong(argument);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value < WR_LEVEL_NONE || value > WR_LEVEL_SYNCED) {
+        PyErr_SetString(PyExc_ValueError, "a level is 0, 1 or 2");
+        return -1;
+    }
+    *level = (int)value;
+    return 0;
+}
+
+int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body) {
+    body->buffer.obj = NULL;
+    if (PyBytes_CheckExact(object)) {
+        body->bytes = PyBytes_AS_STRING(object);
+        body->length = PyBytes_GET_SIZE(object);
+    } else {
+        if (PyUnicode_Check(object) || PyObject_GetBuffer(object, &body->buffer, PyBUF_SIMPLE)) {
+            PyErr_Clear();
+            return wr_raise("UsageError", "a body is bytes, bytearray, memoryview or another contiguous buffer, not %s",
+                            Py_TYPE(object)->tp_name);
+        }
+        body->bytes = body->buffer.buf;
+        body->length = body->buffer.len;
+    }
+    if ((uint64_t)body->length + meta_length > c->a.message_bytes_max) {
+        if (body->buffer.obj) PyBuffer_Release(&body->buffer);
+        return wr_raise("MessageTooLarge",
+                        "a message of %zd bytes (with %llu bytes of headers) is larger than message_bytes_max = %llu: "
+                        "split it, or make the node with a larger message_bytes_max",
+                        body->length, (unsigned long long)meta_length, (unsigned long long)c->a.message_bytes_max);
+    }
+    return 0;
+}
+
+void wr_lost_in_the_middle(void) {
+    if (!PyErr_ExceptionMatches(wr_session_lost)) return;
+    PyErr_Clear();
+    wr_raise("PeerLost", "the attachment ended in the middle: a part of the messages may have been stored; none was confirmed");
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+void wr_left(ClientObject *c) {
+    if (c->ended && !c->busy) c->release(c);
+}
+
+int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose) {
+    wr_link *link = wr_attachment_link(&c->a, server);
+    wr_server *peer = wr_superblock_server(c->a.port.super, server);
+    uint32_t state = atomic_load_explicit(&c->a.port.super->state, memory_order_acquire);
+    if (state == WR_NODE_STOPPED || (state == WR_NODE_DRAINING && (purpose == WR_FOR_ROOM || purpose == WR_FOR_DELIVERY)))
+        return WR_HOOK_STOPPING;
+    if (atomic_load_explicit(&link->evicted, memory_order_acquire)) return WR_HOOK_EVICTED;
+    if (purpose != WR_FOR_DELIVERY && atomic_load_explicit(&peer->error, memory_order_acquire)) return WR_HOOK_FROZEN;
+    if (atomic_load_explicit(&peer->state, memory_order_acquire) == WR_SERVER_FAILED) return WR_HOOK_FAILED;
+    if (purpose == WR_FOR_DELIVERY &&
+        atomic_load_explicit(&link->server_epoch, memory_order_acquire) != c->a.workers[server].epoch)
+        return WR_HOOK_EPOCH;
+    return 0;
+}
+
+int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, int (*also)(void *), void *of) {
+    uint64_t started = wr_now_ns(), check_at = started + CHECK_NS, now = started;
+    if (wr_condition_met(condition)) return 0;
+    deadline = wr_by_when(c, deadline);
+    for (;;) {
+        int code = wr_trouble(c, condition->server, purpose);
+        if (!code && now >= check_at) {
+            code = WR_HOOK_CHECK;
+            check_at = now + CHECK_NS;
+        }
+        if (code) {
+            if (wr_hook(c, code, condition->server, "")) return -1;
+            if (code == WR_HOOK_EPOCH) return 0; /* what to wait for may be another thing now */
+        }
+        if (wr_condition_met(condition)) return 0;
+        if (deadline && now >= deadline) return 1;
+        uint64_t limit = deadline && deadline - now < SLICE_NS ? deadline - now : SLICE_NS;
+        wr_client *client = c->a.port.view.client;
+        uint64_t spin = c->a.spin_ns;
+        c->busy++;
+        bool met;
+        if (purpose == WR_FOR_ROOM) atomic_fetch_add_explicit(&client->blocked_credit, 1, memory_order_relaxed);
+        Py_BEGIN_ALLOW_THREADS
+        met = wr_attachment_sleep(client, condition, limit, spin);
+        Py_END_ALLOW_THREADS
+        if (purpose == WR_FOR_ROOM) atomic_fetch_sub_explicit(&client->blocked_credit, 1, memory_order_relaxed);
+        c->busy--;
+        wr_left(c);
+        if (c->ended) return wr_enter_slow(c);
+        now = wr_now_ns();
+        uint64_t took = now - started;
+        c->a.spin_ns = met && took < SPIN_NS_MAX ? SPIN_NS_MAX : spin / 2 > SPIN_NS_MIN ? spin / 2 : SPIN_NS_MIN;
+        if (PyErr_CheckSignals()) return -1;
+        if (c->ended) return wr_enter_slow(c);
+        if (met || purpose == WR_FOR_DELIVERY) return 0; /* whoever waits for deliveries looks after its credit now and then */
+        if (also && also(of)) return -1;
+    }
+}
+
+int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose) {
+    return wr_wait_while(c, condition, deadline, purpose, NULL, NULL);
+}
+
+static int timed_out(ClientObject *c, uint32_t server, const char *what) {
+    if (wr_hook(c, WR_HOOK_TIMED_OUT, server, what)) return -1;
+    return wr_raise("TimedOut", "%s: not done within the timeout", what);
+}
+
+int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what) {
+    int answer = wr_wait(c, condition, deadline, purpose);
+    return answer <= 0 ? answer : timed_out(c, condition->server, what);
+}
+
+void wr_note_deadline(uint64_t deadline) {
+    if (!deadline || deadline == WR_CALL_DEADLINE || !PyErr_ExceptionMatches(wr_session_lost)) return;
+    PyObject *type, *value, *trace, *when = NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value && (!(when = PyFloat_FromDouble((double)deadline / 1e9)) || PyObject_SetAttrString(value, "deadline", when)))
+        PyErr_Clear(); /* no memory: whoever calls again takes its whole time once more */
+    Py_XDECREF(when);
+    PyErr_Restore(type, value, trace);
+}
+
+/* While a publish waits and nothing of it was handed over: its queues may have gone. Then it begins anew, with the catalog of now,
+ * also when another thread has read that meanwhile. */
+static int routes_gone(void *of) {
+    const wr_made_from *made = of;
+    ClientObject *c = made->client;
+    if (wr_catalog_is_old(c) && wr_catalog_due(c) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return -1;
+    if (c->catalog_seen == made->catalog) return 0;
+    PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
+    return -1;
+}
+
+int wr_blocked_while(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what,
+                         wr_made_from *made) {
+    if (error == EAGAIN) {
+        for (uint32_t server = 0; server < c->servers_n; server++) wr_port_submit(&c->a.port, server);
+        int answer = wr_wait_while(c, blocked, deadline, WR_FOR_ROOM, made ? routes_gone : NULL, made);
+        return answer <= 0 ? answer : timed_out(c, blocked->server, what);
+    }
+    return wr_blocked(c, error, blocked, deadline, what);
+}
+
+int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what) {
+    switch (error) {
+    case EAGAIN:
+        return wr_blocked_while(c, error, blocked, deadline, what, NULL);
+    case ECONNRESET:
+        if (wr_hook(c, WR_HOOK_EVICTED, blocked->server, what)) return -1;
+        return wr_raise("PeerLost", "the server closed this client's link");
+    case EMSGSIZE:
+        return wr_raise("LimitError", "%s does not fit into the client's arena: raise the setting arena_bytes", what);
+    default:
+        PyErr_NoMemory();
+        return -1;
+    }
+}
+
+/* `blocked`, if any, counts us while we sleep; the region stays mapped as long as somebody is busy. */
+static int nap(ClientObject *c, uint64_t ns, _Atomic uint32_t *blocked) {
+    struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+    c->busy++;
+    if (blocked) atomic_fetch_add_explicit(blocked, 1, memory_order_relaxed);
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&t, NULL);
+    Py_END_ALLOW_THREADS
+    if (blocked) atomic_fetch_sub_explicit(blocked, 1, memory_order_relaxed);
+    c->busy--;
+    wr_left(c);
+    if (c->ended) return wr_enter_slow(c);
+    if (PyErr_CheckSignals()) return -1;
+    return c->ended ? wr_enter_slow(c) : 0;
+}
+
+int wr_nap(ClientObject *c, uint64_t ns) { return nap(c, ns, NULL); }
+
+/* ---- the gate before a publish ---------------------------------------------------------------------------------- */
+
+static bool alarmed(const ClientObject *c) {
+    return atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & (WR_ALARM_MEMORY | WR_ALARM_DISK);
+}
+
+/* made: of a publish of which nothing was handed over; else NULL. */
+int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made) {
+    if (__builtin_expect(!alarmed(c), 1)) return 0;
+    const uint32_t server = WR_SERVER_WORKER_FIRST;
+    uint64_t now = wr_now_ns(), check_at = now + CHECK_NS;
+    deadline = wr_by_when(c, deadline);
+    do {
+        if (deadline && now >= deadline) {
+            if (wr_hook(c, WR_HOOK_TIMED_OUT, server, "publish")) return -1;
+            return wr_raise("TimedOut", "publishing is blocked by an alarm");
+        }
+        if (nap(c, deadline && deadline - now < SLICE_NS / 2 ? deadline - now : SLICE_NS / 2, &c->a.port.view.client->blocked_alarm))
+            return -1;
+        if (atomic_load_explicit(&c->a.port.super->state, memory_order_relaxed) > WR_NODE_RUNNING &&
+            wr_hook(c, WR_HOOK_STOPPING, server, "publish"))
+            return -1;
+        now = wr_now_ns();
+        if (now >= check_at) { /* is there anybody left who could clear it? */
+            if (wr_hook(c, WR_HOOK_CHECK, server, "publish")) return -1;
+            check_at = now + CHECK_NS;
+        }
+        if (made && routes_gone(made)) {
+            wr_note_deadline(deadline);
+            return -1;
+        }
+    } while (alarmed(c));
+    return 0;
+}
+
+int wr_client_gate(ClientObject *c, uint64_t deadline, bool routed) {
+    wr_superblock *super = c->a.port.super;
+    if (__builtin_expect(atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING, 0) &&
+        wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
+        return -1;
+    wr_made_from made = {c, c->catalog_seen};
+    return wr_alarm_gate(c, deadline, routed ? &made : NULL);
+}
