@@ -113,11 +113,11 @@ def test_the_type_of_an_exchange_is_an_option(directory: Path) -> None:
 
 def test_consume_says_that_nothing_came(directory: Path) -> None:
     run("queue", "declare", directory, "few")
-    assert "no message came within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1)
-    assert "no message came within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1, "--count", 2, code=4)
+    assert "no message arrived within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1)
+    assert "no message arrived within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1, "--count", 2, code=4)
     run("publish", directory, "few", "--body", "x")
     said = run("consume", directory, "few", "--timeout", 0.1, "--count", 2, code=4)
-    assert "1 of 2 messages came" in said
+    assert "1 of 2 messages arrived" in said
     run("publish", directory, "few", "--body", "x")
     assert run("consume", directory, "few", "--timeout", 0.1) == "x\n"
 

@@ -419,7 +419,7 @@ def _marks(folder: Path) -> Iterator[Checked]:
         return
     checked = Checked(str(path), "mark", len(content))
     if content[:8] != TERMS_MAGIC or int.from_bytes(content[8:12], "big") != zlib.crc32(content[12:]):
-        checked.problem = "has a wrong checksum: whatever is there counts as delivered before"
+        checked.problem = "has a wrong checksum: all messages of this worker count as delivered before"
     yield checked
 
 
@@ -582,7 +582,7 @@ def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Set damaged files aside, keep what is good of them, make missing lists, declare lost queues anew.",
+    help="Quarantine damaged files, keep their good records, make missing lists, declare lost queues anew.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")

@@ -19,13 +19,18 @@ PLAIN_WIDTH = 120
 @click.option(
     "--input", "path", metavar="FILE", help="CSV, JSON lines or a log, instead of the flights; .gz and .zip too."
 )
-@click.option("--key", metavar="NAME", help="Column to group by (of a log: number of the word); default: the first.")
-@click.option("--value", metavar="NAME", help="Column whose sum, mean and 95th percentile is wanted.")
 @click.option(
-    "--dir", "directory", metavar="DIR", help="Where node and results live and stay; default: a temporary directory."
+    "--key", metavar="NAME", help="Column to group by (in a log: the number of the word); default: the first."
+)
+@click.option("--value", metavar="NAME", help="Column to compute sum, mean and 95th percentile of.")
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    help="Directory for node and results, kept afterwards; default: a temporary one.",
 )
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Only the first N records.")
-@click.option("--chaos", is_flag=True, help="SIGKILL the store server, queue workers and a consumer on the way.")
+@click.option("--chaos", is_flag=True, help="SIGKILL the store server, queue workers and a consumer along the way.")
 @click.option("--cluster", is_flag=True, help="Spark as a local cluster: two executor JVMs.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")

@@ -30,8 +30,8 @@ COMMANDS = {
 }
 SUMMARIES = {
     "up": "Run a node for a directory",
-    "status": "What runs, who is attached, how deep the queues are",
-    "stop": "Stop a node in good order",
+    "status": "Show processes, clients, queues and alarms",
+    "stop": "Shut down a node",
     "top": "Watch a node live",
     "queue": "Declare, list, bind, purge and delete queues",
     "exchange": "Declare, list and delete exchanges",
@@ -41,7 +41,7 @@ SUMMARIES = {
     "demo": "Run the main job on real flights, and check it",
     "bench": "Measure this machine and Warren on it",
     "stress": "Kill producers and consumers, and count every message",
-    "inspect": "Look into the shared memory of a node",
+    "inspect": "Show the shared memory of a node",
     "check": "Verify every file of a data directory",
 }
 

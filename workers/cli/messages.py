@@ -27,19 +27,19 @@ BATCH = 1000
 @click.option(
     "--file", "source", type=click.File("rb", lazy=False), help="What to publish; default (or '-'): standard input."
 )
-@click.option("--body", help="Publish this text as one message, with the bytes of the command line.")
-@click.option("--whole", is_flag=True, help="The whole input is one message; else each line is one.")
+@click.option("--body", help="Publish this text as one message, byte for byte.")
+@click.option("--whole", is_flag=True, help="Publish the whole input as one message, not one per line.")
 @click.option(
     "--durability",
     type=click.Choice(["none", "written", "synced"]),
-    help="What a confirm means; default: by the queue.",
+    help="What a confirm means; default: as the queue requires.",
 )
 @click.option("--priority", type=click.IntRange(0, 9), default=0, help="Priority, 0 to 9.")
-@click.option("--ttl", type=output.Seconds(min=0), help="They expire after so many seconds.")
-@click.option("--delay", type=output.Seconds(min=0), help="Nobody gets them for so many seconds.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be given several times.")
-@click.option("--transient", is_flag=True, help="Keep them in memory only, also in a durable queue.")
-@click.option("--mandatory", is_flag=True, help="With --exchange: fail when no queue gets them.")
+@click.option("--ttl", type=output.Seconds(min=0), help="Messages expire after this many seconds.")
+@click.option("--delay", type=output.Seconds(min=0), help="Messages are not delivered for this many seconds.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
+@click.option("--transient", is_flag=True, help="Keep messages in memory only, even in a durable queue.")
+@click.option("--mandatory", is_flag=True, help="With --exchange: fail if no queue receives them.")
 @click.option("--json", "as_json", is_flag=True)
 def publish(
     directory: str,
@@ -62,9 +62,9 @@ def publish(
     import warren
 
     if (queue is None) == (exchange is None):
-        raise UsageError("name a QUEUE or an --exchange, one of them: `warren publish DIR QUEUE`")
+        raise UsageError("name either a QUEUE or an --exchange: `warren publish DIR QUEUE`")
     if body is not None and source is not None:
-        raise UsageError("--body and --file both say what to publish: give one of them")
+        raise UsageError("--body and --file both name the input: give only one of them")
     lines = sys.stdin.buffer if source is None else source
     if body is not None:
         bodies: Iterator[bytes] = iter([os.fsencode(body)])
@@ -115,14 +115,14 @@ def _take(bodies: Iterator[bytes]) -> list[bytes]:
 @click.command()
 @DIRECTORY
 @click.argument("queue")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--timeout", type=output.Seconds(min=0), help="End when no message came for so many seconds.")
-@click.option("--no-ack", is_flag=True, help="Only look: the messages go back to the queue, marked redelivered.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option("--timeout", type=output.Seconds(min=0), help="End when no message arrives for this many seconds.")
+@click.option("--no-ack", is_flag=True, help="Do not ack: the messages return to the queue, marked redelivered.")
 @click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
 def consume(directory: str, queue: str, count: int | None, timeout: float | None, no_ack: bool, style: str) -> int:
-    """Print messages of QUEUE and ack them: each on a line (raw), or as JSON with its properties.
+    """Print messages of QUEUE and ack them: one per line (raw), or as JSON with their properties.
 
-    Exit code 4 when --count messages did not come, or the node did not answer, within --timeout.
+    Exit code 4 if fewer than --count messages arrive, or the node does not answer, within --timeout.
     """
     import warren
 
@@ -134,7 +134,7 @@ def consume(directory: str, queue: str, count: int | None, timeout: float | None
                 message = source.get(timeout=timeout)
             except QueueEmpty:
                 if count is not None or not printed:
-                    came = f"{printed:,} of {count:,} messages came, then none" if printed else "no message came"
+                    came = f"{printed:,} of {count:,} messages arrived, then none" if printed else "no message arrived"
                     print(f"warren: queue {output.escaped(queue)}: {came} within {timeout:g} s", file=sys.stderr)
                 break
             _print(message, style)

@@ -41,23 +41,23 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
 )
-@click.option("--idle-exit", type=output.Seconds(min=0), metavar="SECONDS", help="End after so long without clients.")
+@click.option("--idle-exit", type=output.Seconds(min=0), metavar="SECONDS", help="End after this long without clients.")
 @click.option(
     "--adopt",
     is_flag=True,
-    help="Be content when a node runs already, with these settings; take over what a dead supervisor left.",
+    help="Succeed if a node with these settings already runs; take over from a dead supervisor.",
 )
 @click.option("--successor", is_flag=True, hidden=True)
 @click.option("--starting", type=int, default=-1, hidden=True)  # descriptor of the lock of launch.start_successor
 @click.option(
-    "--stop-timeout", type=output.Seconds(min=0), default=30.0, show_default=True, help="Longest drain, seconds."
+    "--stop-timeout", type=output.Seconds(min=0), default=30.0, show_default=True, help="Longest drain, in seconds."
 )
 @click.option(
     "--start-timeout",
     type=output.Seconds(min=0),
     default=START_TIMEOUT_S,
     show_default=True,
-    help="Longest wait for room, or for a folder that another process has, seconds; exit code 4.",
+    help="Longest wait for room, or for a folder that another process holds, in seconds; then exit code 4.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing when the node is up.")
 @click.option(
@@ -78,7 +78,7 @@ def up(
 ) -> int:
     """Run a node for DIR: store server, queue workers, and the supervisor that keeps them alive.
 
-    DIR is made if it is not there. Ctrl-C, SIGTERM or `warren stop DIR` end the node in good order.
+    DIR is created if it does not exist. Ctrl-C, SIGTERM or `warren stop DIR` shut the node down cleanly.
     """
     settings: dict[str, Any] = {}
     for change in changes:
@@ -185,12 +185,12 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
         except _LetGo:
             ours.sendall(b"g")
             raise TimedOut(
-                f"the node of {target.path} is not up in time, and goes on starting in the background (process {pid}): "
-                f"{command('status', target.path)} says how far it is, {command('stop', target.path)} ends it"
+                f"the node of {target.path} was not up in time and continues in the background (process {pid}): "
+                f"{command('status', target.path)} shows its progress, {command('stop', target.path)} ends it"
             ) from None
         except KeyboardInterrupt:
             ours.close()
-            output.waiting(f"interrupted: process {pid} ends what it began")
+            output.waiting(f"interrupted: process {pid} is cleaning up")
             os.waitpid(pid, 0)
             raise
     if kind == "up":
@@ -222,7 +222,7 @@ def _hear(sock: socket.socket, pid: int, target: NodeDirectory) -> tuple[str, st
             part = sock.recv(1 << 16)
         except TimeoutError:
             output.starting(
-                f"the supervisor (process {pid}) prepares the start; {target.log_file('supervisor')} may say what",
+                f"the supervisor (process {pid}) is preparing the start; see {target.log_file('supervisor')}",
                 False,
             )
             sock.settimeout(None)
@@ -288,9 +288,9 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
 @click.option("--all", "everything", is_flag=True, help=f"Show all queues and clients, not only {output.ROWS} of each.")
 @click.option("--timeout", type=output.Seconds(min=0), default=10.0, show_default=True)
 def status(directory: str, as_json: bool, everything: bool, timeout: float) -> int:
-    """Show processes, clients, queues, store and alarms of a node. Exit code 3 when none runs.
+    """Show processes, clients, queues, store and alarms of a node. Exit code 3 if none runs.
 
-    Of queues and clients those with most messages and traffic are shown, in the order of their names.
+    Shows the queues and clients with the most messages and traffic, ordered by name.
     """
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
@@ -318,12 +318,14 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
     type=output.Seconds(min=0),
     default=60.0,
     show_default=True,
-    help="How long to wait until it has stopped; exit code 4.",
+    help="Longest wait until it has stopped, in seconds; then exit code 4.",
 )
-@click.option("--force", is_flag=True, help="Kill the servers instead of letting them finish; what is confirmed stays.")
+@click.option(
+    "--force", is_flag=True, help="Kill the servers instead of letting them finish; confirmed messages are kept."
+)
 @click.option("--json", "as_json", is_flag=True)
 def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
-    """Stop the node of DIR in good order, and wait until it has. Exit code 3 when none runs."""
+    """Shut down the node of DIR and wait until it has stopped. Exit code 3 if none runs."""
     began = time.monotonic()
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
@@ -345,7 +347,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
         if pidfd >= 0 and not select.select([pidfd], [], [], min(left, TELL_S))[0]:
             left = max(0.0, timeout - (time.monotonic() - began))
             output.waiting(
-                f"the servers finish what was handed over to them, at most {left:.0f} s more; --force kills them"
+                f"the servers are finishing what was submitted, for at most {left:.0f} s; --force kills them"
             )
             if not select.select([pidfd], [], [], min(left, WAIT_MAX_S))[0]:
                 why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
@@ -366,11 +368,13 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
 
 @click.command()
 @DIRECTORY
-@click.option("--interval", type=output.Seconds(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each look.")
+@click.option(
+    "--interval", type=output.Seconds(min=0.1), default=1.0, show_default=True, help="Seconds between updates."
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after this many updates.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON per update.")
 def top(directory: str, interval: float, count: int | None, as_json: bool) -> int:
-    """Watch a node: the tables of `status`, again and again. Ctrl-C ends it."""
+    """Watch a node: the tables of `status`, updated until Ctrl-C."""
     from rich.live import Live
 
     looks = 0

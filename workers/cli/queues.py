@@ -21,9 +21,7 @@ NAMES = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 
 
-ARGUMENT = click.option(
-    "--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; may be given several times."
-)
+ARGUMENT = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; repeatable.")
 
 
 def _pairs(arguments: tuple[str, ...]) -> dict[str, str]:
@@ -75,15 +73,17 @@ def queue() -> None:
 @DIRECTORY
 @NAMES
 @click.option(
-    "--durable/--transient", default=True, help="Whether it and its messages outlive the node; default: durable."
+    "--durable/--transient",
+    default=True,
+    help="Whether queues and messages survive a stop of the node; default: durable.",
 )
 @ARGUMENT
 @JSON
 def declare_queue(
     directory: str, names: tuple[str, ...], durable: bool, arguments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Declare queues. Those that exist with the same properties are fine. Several are declared in one change: all of
-    them, or none.
+    """Declare queues. Queues that already exist with the same properties are left as they are. Several names are one
+    change: all, or none.
 
     Arguments: message_ttl, expires, deduplication_window (seconds), max_length, max_length_bytes, overflow (drop-head
     or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-9), delivery_limit,
@@ -108,9 +108,7 @@ def declare_queue(
 @NAMES
 @JSON
 def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
-    """Delete queues with their messages, bindings and subscriptions. Several are deleted in one change: all of them, or
-    none.
-    """
+    """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none."""
     if len(names) > 1:
         _done(as_json, _call_named(directory, "delete_queues", names=names), f"{len(names)} queues deleted")
         return
@@ -120,12 +118,12 @@ def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
 @queue.command("list")
 @DIRECTORY
 @click.argument("pattern", required=False)
-@click.option("--all", "everything", is_flag=True, help=f"Show all of them, not only {output.ROWS}.")
+@click.option("--all", "everything", is_flag=True, help=f"Show all queues, not only {output.ROWS}.")
 @JSON
 def list_queues(directory: str, pattern: str | None, everything: bool, as_json: bool) -> None:
-    """List queues with their depths and bindings: all of them, or those whose names match PATTERN (*, ?, [abc]).
+    """List queues with their depths and bindings: all, or those whose names match PATTERN (*, ?, [abc]).
 
-    A table has those with most messages and traffic, in the order of their names; --all and --json have all.
+    The table shows the queues with the most messages and traffic, ordered by name; --all and --json show all.
     """
     most = None if everything or as_json else output.ROWS
     with ControlClient(directory, output.waiting) as client:
@@ -179,7 +177,7 @@ def _grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, A
 @NAME
 @JSON
 def show_queue(directory: str, name: str, as_json: bool) -> None:
-    """Everything about one queue: arguments, counters, bindings, subscriptions, dead letters on their way."""
+    """Show everything about one queue: arguments, counters, bindings, subscriptions, waiting dead letters."""
     with ControlClient(directory, output.waiting) as client:
         report = client.call("status", pattern=glob.escape(name))
         bindings = client.call("queues", of=[name])["bindings"]
@@ -235,7 +233,7 @@ def purge_queue(directory: str, name: str, as_json: bool) -> None:
 def bind_queue(
     directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Let messages of EXCHANGE with ROUTING_KEY go to the queue; --argument: headers wanted by a headers exchange."""
+    """Route messages of EXCHANGE with ROUTING_KEY to the queue. --argument: headers that a headers exchange matches."""
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
     with output.found_in(directory, queue=name, exchange=exchange):
         answer = _call(directory, "bind", queue=name, **fields)
@@ -270,12 +268,12 @@ def exchange() -> None:
 @NAME
 @click.option("--type", "kind", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True)
 @click.option("--durable/--transient", default=True)
-@click.option("--alternate", help="The exchange that gets what this one cannot route.")
+@click.option("--alternate", help="Exchange for messages that this one cannot route.")
 @JSON
 def declare_exchange(
     context: click.Context, directory: str, name: str, kind: str, durable: bool, alternate: str | None, as_json: bool
 ) -> None:
-    """Declare an exchange. One that exists with the same properties is fine."""
+    """Declare an exchange. One that already exists with the same properties is left as it is."""
     if context.args:
         known = context.args[0] in EXCHANGE_TYPES
         advice = f"give its type as --type {context.args[0]}" if known else "it takes DIR and NAME, and options"
@@ -297,7 +295,7 @@ def delete_exchange(directory: str, name: str, as_json: bool) -> None:
 @DIRECTORY
 @JSON
 def list_exchanges(directory: str, as_json: bool) -> None:
-    """List exchanges and what is bound to them."""
+    """List exchanges and their bindings."""
     answer = _call(directory, "queues")
     bindings = _grouped(answer["bindings"], "exchange")
     rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in answer["exchanges"]]
@@ -314,5 +312,5 @@ def list_exchanges(directory: str, as_json: bool) -> None:
 @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def topic(words: tuple[str, ...]) -> None:
-    """Replayable topics. They are planned and not part of this version."""
-    raise NotYet("topics are planned and not part of this version; use queues, which are (`warren queue --help`)")
+    """Replayable topics. They are planned, but not part of this version."""
+    raise NotYet("topics are planned, but not part of this version; use queues (`warren queue --help`)")

@@ -89,20 +89,21 @@ class Node:
         return self._client.name
 
     def close(self) -> None:
-        """Wait for what was submitted, then leave the node; 10 s at most, and up to 2 s more for threads inside.
+        """Wait for what was submitted, then leave the node. Takes at most 10 s, and up to 2 s more for threads inside.
 
-        Messages not acked are back in their queues, redelivered, when this returns; exclusive queues are gone.
+        When this returns, unacked messages are back in their queues, marked redelivered, and exclusive queues are
+        deleted.
         """
         self._client.close()
 
     # -- queues -------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
-        """Open a queue, declaring it when it is not there. Arguments: docs/operations.md.
+        """Open a queue; declare it if it does not exist. Arguments: docs/operations.md.
 
-        Raises DeclarationMismatch when it exists with other properties, ResourceLocked when it is exclusive and belongs
-        to another client, InvalidName, UsageError (unknown or wrong argument). With create=False it is opened as it is,
-        and QueueNotFound is raised when it is not there.
+        Raises DeclarationMismatch if it exists with other properties, ResourceLocked if it is exclusive to another
+        client, InvalidName, and UsageError (unknown or wrong argument). With create=False the queue is opened as it is;
+        QueueNotFound if it does not exist.
         """
         check_name(name)
         catalog = self._client.catalog()
@@ -135,11 +136,11 @@ class Node:
     def work_queue(
         self, name: str, maxsize: int = 0, *, serializer: object = None, durable: bool = True, **arguments: Any
     ) -> WorkQueue[Any]:
-        """A queue in the shape of queue.Queue (put, get, task_done, join, ...), declared as by queue().
+        """A queue that behaves like queue.Queue (put, get, task_done, join, ...); declared as by queue().
 
-        `maxsize` items at most that nobody has got yet (0: any number); `serializer` packs items: 'pickle', 'json',
-        'msgpack', or an object with dumps and loads or encode and decode (None: items are bytes). What unpickles trusts
-        whoever may put.
+        `maxsize` limits the items that nobody has received yet (0: no limit). `serializer` packs items: 'pickle',
+        'json', 'msgpack', or an object with dumps and loads or with encode and decode (None: items are bytes).
+        Unpickling can run code: use 'pickle' only if everyone who can put is trusted.
         """
         most = checked_count(maxsize, "maxsize", -sys.maxsize)  # any below 1 is no limit, as in queue.Queue
         if most > 0:
@@ -155,10 +156,10 @@ class Node:
     def declare_queues(
         self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
     ) -> list[str]:
-        """Declare many queues in one change: all of them or, when one is refused, none. Returns the names of new ones.
+        """Declare many queues in one change: all of them, or none if one is refused. Returns the names of the new ones.
 
-        Each is a name, or a mapping with `name` and what differs from the rest: `durable`, `arguments`. It costs one
-        request and one sync; `queue(name)` then opens any of them without asking. Raises what `queue` raises.
+        Each is a name, or a mapping with `name` and its own `durable` or `arguments`. This takes one request and one
+        sync; afterwards `queue(name)` opens any of them without asking. Raises what `queue` raises.
         """
         wanted = [_specification(item, bool(durable), arguments) for item in listed(queues, "queues")]
         known = self._client.catalog().queues
@@ -176,16 +177,14 @@ class Node:
         return list(answer["new"])
 
     def delete_queues(self, names: Iterable[str]) -> None:
-        """Delete many queues in one change: all of them or, when one is refused, none. Raises what `delete_queue`
-        raises.
-        """
+        """Delete many queues in one change: all, or none if one is refused. Raises what `delete_queue` raises."""
         checked = [check_name(name) for name in listed(names, "names")]
         if checked:
             self._client.declare("delete_queues", names=checked)
             self._client.router()
 
     def queues(self) -> list[str]:
-        """Names of the queues that are declared."""
+        """Names of all declared queues."""
         queues = list(self._client.catalog().queues.values())  # at once: another thread may follow the catalog
         return sorted(item.name for item in queues if not item.hidden)
 
@@ -194,8 +193,8 @@ class Node:
     def declare_exchange(
         self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
     ) -> None:
-        """Declare an exchange (direct, fanout, topic or headers). What no binding of it matches goes to the exchange
-        `alternate`, if one is named and there. Raises DeclarationMismatch, InvalidName, UsageError.
+        """Declare an exchange (direct, fanout, topic or headers). Messages that match no binding go to the exchange
+        `alternate`, if it is given and exists. Raises DeclarationMismatch, InvalidName, UsageError.
         """
         if type not in EXCHANGE_TYPES:
             raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
@@ -218,11 +217,11 @@ class Node:
         routing_key: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Let messages of an exchange with this routing key go to the queue. Raises QueueNotFound, ExchangeNotFound,
+        """Route messages of an exchange with this routing key to the queue. Raises QueueNotFound, ExchangeNotFound,
         ResourceLocked, UsageError.
 
-        `arguments` are for a headers exchange: what the headers of a message must have (None: whatever value), and
-        `x-match`: "all" (default), "any", "all-with-x", "any-with-x".
+        `arguments` are for a headers exchange: the headers that a message must have (None: any value), and `x-match`:
+        "all" (default), "any", "all-with-x", "any-with-x".
         """
         self._client.declare("bind", **_binding((queue, exchange, routing_key, arguments)))
 
@@ -233,12 +232,12 @@ class Node:
         routing_key: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Remove the binding with this routing key and these arguments; False when there was none."""
+        """Remove the binding with this routing key and these arguments. Returns False if there was none."""
         answer = self._client.declare("unbind", **_binding((queue, exchange, routing_key, arguments)))
         return bool(answer["removed"])
 
     def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
-        """Bind in one change: all of it or, when one is refused, nothing. Returns how many bindings are new.
+        """Add bindings in one change: all of them, or none if one is refused. Returns how many are new.
 
         Each is (queue, exchange), (queue, exchange, routing key) or (queue, exchange, routing key, arguments).
         """
@@ -246,7 +245,7 @@ class Node:
         return int(self._client.declare("bind_many", bindings=wanted)["new"]) if wanted else 0
 
     def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
-        """Remove bindings in one change, given as for `bind_many`; returns how many there were."""
+        """Remove bindings in one change, given as for `bind_many`. Returns how many existed."""
         wanted = [_binding(item) for item in listed(bindings, "bindings")]
         return int(self._client.declare("unbind_many", bindings=wanted)["removed"]) if wanted else 0
 
@@ -268,11 +267,12 @@ class Node:
         properties: Mapping[str, Any] | None = None,
         persistent: bool = True,
     ) -> Confirm | None:
-        """Publish a message to an exchange; it is stored once, however many queues it goes to.
+        """Publish a message to an exchange. It is stored once, however many queues receive it.
 
-        Returns when it is as durable as asked for (default: 'synced' if any of its queues is durable); with
-        wait=False a Confirm. A message without a queue is dropped, or with `mandatory` refused with Unroutable, before
-        anything is sent. `priority` and what follows: see Queue.put. QueueFull: a queue refused it, the others have it.
+        Returns when it is as durable as requested (default: 'synced' if any of its queues is durable); with wait=False,
+        returns a Confirm. A message that matches no queue is dropped, or with `mandatory` refused with Unroutable
+        before anything is sent. `priority` and the other options: see Queue.put. QueueFull: a queue refused the
+        message, and the others have it.
         """
         client = self._client
         find = client.mandatory_route if mandatory else client.route
@@ -310,9 +310,10 @@ class Node:
         properties: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
         persistent: bool | Sequence[bool] = True,
     ) -> Confirm | None:
-        """Publish many messages in order; with `routing_keys` each has its own. One Confirm for all of them.
+        """Publish many messages in order, with one Confirm for all. With `routing_keys` each has its own.
 
-        Other values: one for all, or a list or tuple with one for each. QueueFull: `refused` says which were refused.
+        The other options are one value for all, or a list or tuple with one per message. QueueFull: `refused` lists the
+        refused ones.
         """
         client = self._client
         many = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
@@ -363,11 +364,11 @@ class Node:
         return topic(name)
 
     def status(self) -> dict[str, Any]:
-        """What `warren status --json` tells (docs/operations.md). Raises TimedOut, NodeNotRunning, ClosedError."""
+        """The report of `warren status --json` (docs/operations.md). Raises TimedOut, NodeNotRunning, ClosedError."""
         return self._client.control("status")
 
     def ping(self) -> dict[str, Any]:
-        """Ask the supervisor for a sign of life: {pid, state}."""
+        """Ask the supervisor whether it answers: {pid, state}."""
         return self._client.control("ping")
 
 
@@ -438,11 +439,11 @@ def attach(
     name: str | None = None,
     call_timeout: float | None = CALL_TIMEOUT_S,
 ) -> Node:
-    """Attach to the node that runs for a directory; `timeout` is for one that is just starting.
+    """Attach to the running node of a directory. `timeout` covers a node that is just starting.
 
-    `call_timeout`: seconds that calls without a timeout of their own, and publishing ahead (wait=False), wait at most
-    for a node that does not answer or takes nothing (None: without end). docs/python.md says which calls those are.
-    `name` is for people (`warren status`). Raises NodeNotRunning, PermissionRefused, FormatVersionError, LimitError.
+    `call_timeout` limits calls that have no timeout of their own, and publishing with wait=False, in seconds (None: no
+    limit); docs/python.md lists them. `name` is shown in `warren status`. Raises NodeNotRunning, PermissionRefused,
+    FormatVersionError, LimitError.
     """
     return Node(Client(directory, name, timeout, call_timeout=call_timeout))
 
@@ -456,11 +457,11 @@ def open(
     call_timeout: float | None = CALL_TIMEOUT_S,
     **settings: Any,
 ) -> Node:
-    """Attach to the node of a directory, and start one if none runs. `name`, `call_timeout`: as for attach.
+    """Attach to the node of a directory; start one if none runs. `name`, `call_timeout`: as for attach.
 
-    A node that was started so ends `idle_exit` seconds after its last client (None: never).
-    `settings` are settings of the node (docs/operations.md); a node that runs already must have the same. Raises what
-    refuses the start: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
+    A node that is started this way ends `idle_exit` seconds after its last client has left (None: never). `settings`
+    are the node's settings (docs/operations.md); a node that already runs must have the same. Raises what makes the
+    start fail: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
     """
     target = NodeDirectory(directory)
     checked_seconds(timeout, endless=False)

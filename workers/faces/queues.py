@@ -58,29 +58,29 @@ _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "qu
 
 
 class Message(_core.Delivery):
-    """One message in hand: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`; to be acked."""
+    """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`."""
 
     __slots__ = ()
 
     @property
     def exchange(self) -> str:
-        """The exchange that it was published to; '' is the default exchange."""
+        """The exchange it was published to; '' is the default exchange."""
         return metadata.decode(self.meta).exchange if self.meta is not None else ""
 
     @property
     def routing_key(self) -> str:
-        """The routing key that it was published with."""
+        """The routing key it was published with."""
         return metadata.decode(self.meta).routing_key if self.meta is not None else str(self.queue.name)
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers that it was published with; empty when there were none."""
+        """The headers it was published with; empty if there were none."""
         return (metadata.decode(self.meta).headers or {}) if self.meta is not None else {}
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties that it was published with (content_type, correlation_id, message_id, …); those that were
-        given.
+        """The properties it was published with (content_type, correlation_id, message_id, …), without those that were
+        not set.
         """
         return (metadata.decode(self.meta).properties or {}) if self.meta is not None else {}
 
@@ -115,7 +115,7 @@ class Message(_core.Delivery):
         return self.properties.get("type")
 
     def reject(self) -> None:
-        """Drop it, or (queue with a dead_letter_exchange) dead-letter it: nack(requeue=False)."""
+        """Drop it or, if its queue has a dead_letter_exchange, dead-letter it: nack(requeue=False)."""
         self.nack(requeue=False)
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class Message(_core.Delivery):
 
 
 class Queue:
-    """A queue of the node. Made by `node.queue(name)`; safe for threads."""
+    """A queue of the node. Created by `node.queue(name)`; thread-safe."""
 
     _messages: type[Message] = Message  #: what its messages are made of
 
@@ -195,18 +195,18 @@ class Queue:
         properties: Mapping[str, Any] | None = None,
         persistent: bool = True,
     ) -> Confirm | None:
-        """Publish one message. Returns when it is as durable as asked for; with wait=False a Confirm, at once.
+        """Publish one message. Returns when it is as durable as requested; with wait=False, returns a Confirm at once.
 
-        `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage, the default
-        of a durable queue). `timeout` bounds waiting for room and for the confirm together; after TimedOut from the
-        confirm the message may still be stored. Without it wait=True waits without end, and wait=False at most the
-        node's call_timeout for room; what ends so (TimedOut, DiskFull, PeerLost) has stored nothing.
+        `durability`: 'none' (accepted), 'written' (survives every process), 'synced' (on stable storage; the default of
+        a durable queue). `timeout` limits the wait for room and confirm together; if it runs out during the confirm
+        (TimedOut), the message may still be stored. Without a timeout, wait=True waits without limit, and wait=False at
+        most the node's call_timeout for room; if that fails (TimedOut, DiskFull, PeerLost), nothing was stored.
 
-        `priority` 0 to 9 (queue argument max_priority); `ttl`: s after which it expires, counted from the end of the
-        delay; `delay`: s before which nobody gets it; `message_id`: dropped when a message with this id was seen within
-        the queue's deduplication_window (Confirm.duplicate); `properties`: content_type, correlation_id, reply_to, …;
-        `persistent=False`: it is kept in memory only, also by a durable queue.
-        Raises QueueFull, MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        `priority`: 0 to 9 (queue argument max_priority). `ttl`: seconds until it expires, counted from the end of the
+        delay. `delay`: seconds until it can be delivered. `message_id`: the message is dropped if this id was seen
+        within the queue's deduplication_window (Confirm.duplicate). `properties`: content_type, correlation_id,
+        reply_to, …. `persistent=False`: kept in memory only, even by a durable queue. Raises QueueFull,
+        MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
         durable = self.durable and persistent
         level = level_of(durability, durable, self._what if persistent else _NOT_KEPT)
@@ -240,11 +240,12 @@ class Queue:
         properties: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
         persistent: bool | Sequence[bool] = True,
     ) -> Confirm | None:
-        """Publish many messages in order. Returns when all are as durable as asked for.
+        """Publish many messages in order. Returns when all are as durable as requested; with wait=False, one Confirm
+        for all.
 
-        With wait=False one Confirm for all. `headers` and the other values as for `put`: one for all, or a list or
-        tuple with one for each. A body that is too large or of a wrong type refuses the whole call before anything is
-        sent. QueueFull: `refused` says which were refused (by number, from 0); the others are stored.
+        `headers` and the other options as for `put`: one value for all, or a list or tuple with one per message. If a
+        body is too large or of a wrong type, the whole call is refused before anything is sent. QueueFull: `refused`
+        lists the refused ones (numbered from 0); the others are stored.
         """
         if not isinstance(bodies, (list, tuple)):
             bodies = listed(bodies, "bodies")
@@ -287,17 +288,18 @@ class Queue:
     # -- consuming ----------------------------------------------------------------------------------------------
 
     def get(self, timeout: float | None = None, ahead: bool = True) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: without end);
-        QueueNotFound (also when deleted meanwhile), ClosedError, PeerLost, NodeNotRunning (every process of the node is
-        dead, also without a timeout), LimitError (too many unacked), CorruptRecord (its body is damaged: it is counted
-        as lost, and the next call goes on behind it).
+        """The next message. Raises QueueEmpty if none arrives within `timeout` seconds (None: no limit); QueueNotFound
+        (also if deleted meanwhile), ClosedError, PeerLost, NodeNotRunning (every process of the node is dead; also
+        without a timeout), LimitError (too many unacked), CorruptRecord (its body is damaged; it is counted as lost,
+        and the next call continues behind it).
 
-        QueueEmpty is the worker's word: it has looked, and lives. When it has not, because it stands still or is being
-        restarted, TimedOut or PeerLost is raised at the end of the timeout, but not before the worker had a quarter of
-        a second. A timeout of 0 waits for no message to come, only for the worker's answer, at most call_timeout.
+        QueueEmpty means that the worker has looked. If it has not, because it is stopped, overloaded or being
+        restarted, TimedOut or PeerLost is raised at the end of the timeout, but not before the worker has had a quarter
+        of a second. With timeout=0 the call does not wait for a message to arrive, only for the worker's answer, at
+        most call_timeout.
 
-        A loop of gets has messages delivered ahead; with ahead=False nothing is: one message comes for one get, each
-        costs a round trip, and what an earlier get has ahead returns first.
+        A loop of gets receives messages ahead. With ahead=False nothing is delivered ahead: each get takes one message
+        at the price of a round trip, and messages ahead from earlier gets return first.
         """
         # `ahead` may be given by position because Python calls functions with keyword-only parameters slowly.
         try:
@@ -318,10 +320,10 @@ class Queue:
                 left = time_left(lost, left)
 
     def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
-        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`
-        (0: as for get). Raises what get raises.
+        """As many messages as are ready, 1 to `max`; an empty list if none arrives within `timeout` (0: as for get).
+        Raises what get raises.
 
-        `ahead`: as for get; with ahead=False nothing but what is in the list has left the queue.
+        `ahead`: as for get. With ahead=False, only the messages in the list have left the queue.
         """
         while True:
             try:
@@ -331,12 +333,12 @@ class Queue:
                 self._renew()
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
-        """Iterate over messages, at most `prefetch` unacked at a time; ends when none came for `timeout` seconds.
+        """Iterate over messages, with at most `prefetch` unacked at a time; ends if none arrives for `timeout` seconds.
         Raises what get raises.
 
-        While `prefetch` messages are unacked none comes, however many are ready: then it ends at its timeout as with an
-        empty queue (without one it waits for ever). Ack as you go, or give a larger prefetch.
-        When the iterator is left, what was delivered and not handed out returns to the queue.
+        While `prefetch` messages are unacked, no further one is delivered, however many are ready: the iterator then
+        ends at its timeout as with an empty queue, or without one waits forever. Ack as you go, or use a larger
+        prefetch. When the iterator is left, messages that were delivered but not handed out return to the queue.
         """
         return self._consume(prefetch, timeout)
 
@@ -382,11 +384,11 @@ class Queue:
         self.release()
 
     def release(self) -> None:
-        """Return to the queue what was delivered ahead and not handed out; the next get or consume begins anew. It is
-        there when this returns. Raises TimedOut, PeerLost when the worker does not answer for 10 s. When every process
-        of the node is dead it returns at once: the next node puts it there.
+        """Return messages that were delivered ahead but not handed out; the next get or consume starts over. When this
+        returns, they are back in the queue. Raises TimedOut or PeerLost if the worker does not answer for 10 s. If
+        every process of the node is dead it returns at once, and the next node puts them back.
 
-        Threads that get or consume at that moment go on, and so does the order: what lies ready for them stays here.
+        Threads that are inside get or consume at that moment continue in order: messages that lie ready for them stay.
         """
         self._release(None)
 
@@ -424,7 +426,7 @@ class Queue:
         self._handle.settle_many(messages, True, False)
 
     def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
-        """Nack many messages of this queue: back to their places, or dropped."""
+        """Nack many messages of this queue: return them to their places, or drop them."""
         self._handle.settle_many(messages, False, bool(requeue))
 
     # -- looking ------------------------------------------------------------------------------------------------
@@ -432,10 +434,10 @@ class Queue:
     def stats(self) -> dict[str, int]:
         """Counters of the queue; they may be a few milliseconds old.
 
-        Messages now: `ready`, `unacked`, and `bytes` of both (bodies and headers); numbers since the worker started:
-        `published`, `delivered`, `acked`, `requeued`; `consumers` that get messages now; `base`, `next`: the lowest
-        sequence in the queue, and the next one to be given out. Messages that lie ready at a client count as unacked.
-        Raises QueueNotFound, TimedOut, PeerLost.
+        Messages now: `ready`, `unacked`, and `bytes` of both (bodies and headers). Since the worker started:
+        `published`, `delivered`, `acked`, `requeued`. `consumers` counts those that can receive messages now. `base`
+        and `next` are the lowest sequence in the queue and the next one to be assigned. Messages that lie ready at a
+        client count as unacked. Raises QueueNotFound, TimedOut, PeerLost.
         """
         while True:
             attachment = self._client.attachment()
@@ -450,7 +452,7 @@ class Queue:
             return {name: int(answer.get(name, 0)) for name in _STATISTICS}
 
     def depth(self) -> int:
-        """Messages that are ready."""
+        """Number of ready messages."""
         return self.stats()["ready"]
 
     def __len__(self) -> int:
@@ -491,7 +493,7 @@ class Queue:
     # -- changing -----------------------------------------------------------------------------------------------
 
     def purge(self, timeout: float | None = 30.0) -> int:
-        """Drop the messages that are ready; returns how many. Unacked ones stay with whoever holds them."""
+        """Drop all ready messages; returns how many. Unacked ones stay with their consumers."""
         checked_seconds(timeout)
         return int(self._ask("purge", timeout)["count"])
 
@@ -501,7 +503,7 @@ class Queue:
         self._client.router()
 
     def subscription(self, name: str) -> Subscription:
-        """A subscription (durable numbered claims) of this queue; made when it is not there yet."""
+        """A subscription (durable numbered claims) of this queue; created if it does not exist."""
         check_name(name, "subscription")
         if not self._handle.usable:
             self._renew()
@@ -512,14 +514,14 @@ class Queue:
         return Subscription(self._client, self, name, declared)
 
     def bind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> None:
-        """Let messages of an exchange with this routing key (pattern) come here; `arguments`: see Node.bind.
+        """Route messages of an exchange with this routing key (pattern) to this queue; `arguments`: see Node.bind.
 
         Raises ExchangeNotFound, UsageError.
         """
         self._client.declare("bind", **self._binding(exchange, routing_key, arguments))
 
     def unbind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> bool:
-        """Remove the binding with this routing key and these arguments; False when there was none."""
+        """Remove the binding with this routing key and these arguments. Returns False if there was none."""
         return bool(self._client.declare("unbind", **self._binding(exchange, routing_key, arguments))["removed"])
 
     def _binding(self, exchange: str, routing_key: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -545,9 +547,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class Subscription:
-    """Durable numbered claims on messages of a queue: what is claimed stays readable by number until it is acked.
+    """Durable numbered claims on messages of a queue: a claimed message can be read by its number until it is acked.
 
-    Nobody owns a subscription: a reader that died is followed by another, which begins at `range()[0]`.
+    No process owns a subscription. If a reader dies, the next one begins at `range()[0]`.
     """
 
     def __init__(self, client: Client, queue: Queue, name: str, declaration: QueueDeclaration) -> None:
@@ -565,8 +567,8 @@ class Subscription:
         return self._client.ask_queue(self._claims.declaration, op, fields)
 
     def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
-        """Claim ready messages of the queue, in order; returns their numbers [start, end), durable by then. It does not
-        wait for messages: when none is ready, start and end are the same.
+        """Claim ready messages of the queue, in order. Returns their numbers [start, end), which are durable by then.
+        It does not wait for messages: if none is ready, start and end are equal.
 
         Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
@@ -578,16 +580,16 @@ class Subscription:
         return int(answer["start"]), int(answer["end"])
 
     def range(self) -> tuple[int, int]:
-        """[lowest claim not acked, end of the claims)."""
+        """[lowest unacked claim, end of the claims)."""
         answer = self._ask("ranges", lambda claims: {"queue": claims.id})
         return int(answer["base"]), int(answer["next"])
 
     def ready(self) -> int:
-        """Messages of the queue that nobody has claimed or taken yet."""
+        """Number of messages in the queue that nobody has claimed or taken yet."""
         return self.queue.depth()
 
     def read(self, start: int, end: int) -> list[Message]:
-        """The claimed messages [start, end), in order; `delivery_tag` is the number. What was acked is missing."""
+        """The claimed messages [start, end), in order; `delivery_tag` is the number. Acked ones are missing."""
         start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
         read: list[Message] = []
         at = start
@@ -607,16 +609,16 @@ class Subscription:
         return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=most), None) or batches.empty()
 
     def ack(self, upto: int) -> int:
-        """Done with every claim below `upto`; returns how many that were."""
+        """Ack every claim below `upto`; returns how many there were."""
         below = min(checked_count(upto, "upto", 0), UNLIMITED)
         return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": below})["count"])
 
     def release(self) -> int:
-        """A reader begins anew: returns the lowest claim not acked. Claims keep their numbers and their order."""
+        """Start over as a new reader: returns the lowest unacked claim. Claims keep their numbers and their order."""
         return self.range()[0]
 
     def delete(self) -> int:
-        """Return all claims that are not acked to the end of the queue (redelivered), and forget the subscription."""
+        """Return all unacked claims to the end of the queue (redelivered), and delete the subscription."""
         count = int(self._ask("release", _both)["count"])
         self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
         return count

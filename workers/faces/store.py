@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Store(StoreFace):
-    """The persistent or the transient message store of the node. Made by `node.store()`; safe for threads."""
+    """The persistent or the transient message store of the node. Created by `node.store()`; thread-safe."""
 
     _client: Client
 
@@ -31,7 +31,7 @@ class Store(StoreFace):
         return SERVER_STORE_TRANSIENT if self.transient else SERVER_STORE_PERSISTENT
 
     def barrier(self, durability: str = "none", timeout: float | None = None) -> None:
-        """Return when everything that this client did before is applied (and as durable as asked for)."""
+        """Return when everything that this client did before has been applied (and is as durable as requested)."""
         level = level_of(durability, True, "this store")
         while True:
             try:
@@ -44,11 +44,11 @@ class Store(StoreFace):
         self.barrier("none" if self.transient else "synced", timeout)
 
     def delete_and_terminate(self, timeout: float | None = None) -> int:
-        """Make an end with what is under way: writes that the store has not taken when it hears of this are dropped.
+        """Abandon what is under way: writes that the store has not yet taken when it learns of this are dropped.
 
-        Returns when all that was submitted before is done with; from then on the store can be used again. What was
-        dropped was not stored: its Confirms raise ClosedError. Returns how many commands were dropped, all or in part.
-        A write that only adds a reference to a message that is there is done, and so are removes.
+        Returns how many commands were dropped, completely or in part, when everything submitted before is finished;
+        then the store can be used again. Dropped writes were not stored, and their Confirms raise ClosedError. A write
+        that only adds a reference to an existing message is executed, and so are removes.
         """
         while True:
             attachment = self._client.attachment()

@@ -1,17 +1,17 @@
-"""A queue of the node in the shape of queue.Queue: for programs that are written for that, across processes.
+"""A queue of the node that behaves like queue.Queue, across processes: for programs that are written for that.
 
     tasks = node.work_queue("tasks", maxsize=1000, serializer="pickle")
     tasks.put({"page": 1})                          # durable when it returns
     item = tasks.get(timeout=5)
-    tasks.task_done()                               # done with it: only now is it gone
-    tasks.join()                                    # until nothing is left, whoever works on it
+    tasks.task_done()                               # only now is it removed
+    tasks.join()                                    # until all items of all processes are done
 
 What differs from queue.Queue
-  An item that was got and is not done (its process died, or closed the queue) comes back to whoever gets next.
-  task_done() is for the oldest item that the calling thread got and that is not done; a thread that has none is done
-  with the oldest of any thread of this process. So a thread that gets one item at a time names its own.
-  maxsize counts items that nobody has got yet, as in queue.Queue; it belongs to the declaration (max_length with
-  reject-publish), so every process has the same. join() and the sizes count what all processes put.
+  An unfinished item whose process died or closed the queue goes to the next get.
+  task_done() acknowledges the oldest unfinished item of the calling thread or, if that thread has none, of the process.
+  So a thread that takes one item at a time acknowledges its own.
+  maxsize counts items that nobody has received yet, as in queue.Queue. It is part of the declaration (max_length with
+  reject-publish), so all processes have the same. join() and the sizes count what all processes put.
 
 Invariants
   An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
@@ -101,7 +101,7 @@ def _name_of(serializer: object) -> str:
 
 
 class WorkQueue(Generic[T]):
-    """queue.Queue over a queue of the node. Made by `node.work_queue`; safe for threads and fork. A context manager."""
+    """queue.Queue over a queue of the node. Created by `node.work_queue`; thread- and fork-safe. A context manager."""
 
     def __init__(self, queue: Queue, maxsize: int = 0, serializer: object = None) -> None:
         self.queue = queue
@@ -127,12 +127,12 @@ class WorkQueue(Generic[T]):
     # -- putting ------------------------------------------------------------------------------------------------
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
-        """Put an item; it is stored (a durable queue: on stable storage) when this returns.
+        """Put an item; when this returns it is stored (durable queue: on stable storage).
 
-        With a maxsize it waits for a place, at most `timeout` seconds (also while publishers are blocked by an alarm);
-        then it waits until the item is stored: with a timeout, the node's call_timeout at most. Raises warren.QueueFull
-        (a queue.Full) when there was no place, UsageError (also for an item that the serializer cannot write),
-        MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item may be stored).
+        With a maxsize it waits for a place for at most `timeout` seconds (also while an alarm blocks publishers); then,
+        if a timeout was given, at most the node's call_timeout until the item is stored. Raises warren.QueueFull (a
+        queue.Full) if there was no place, UsageError (also if the serializer cannot write the item), MessageTooLarge;
+        TimedOut, PeerLost, SyncFailed (the item may be stored).
         """
         deadline = _deadline(block, timeout)
         try:
@@ -169,19 +169,19 @@ class WorkQueue(Generic[T]):
         return None if most is None else max(most, _left(deadline))
 
     def put_nowait(self, item: T) -> None:
-        """put(item, block=False): raises QueueFull at once. It still waits for the item to be stored."""
+        """put(item, block=False): raises QueueFull at once. It still waits until the item is stored."""
         self.put(item, block=False)
 
     # -- getting ------------------------------------------------------------------------------------------------
 
     def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
-        """The next item. Raises warren.QueueEmpty (a queue.Empty) when none came within `timeout` seconds.
+        """The next item. Raises warren.QueueEmpty (a queue.Empty) if none arrives within `timeout` seconds.
 
-        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get goes on
-        behind it. The error has its bytes as `body`. If the queue has dead letters the item was rejected to them. Else
-        nothing drops it: the error's `message` is the caller's, to reject() (drop it), ack(), or nack() (put it back,
-        so that the next get meets it again); until then it counts as not done, and it comes back when this process
-        closes the work queue or ends. task_done() is not for it.
+        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get continues
+        behind it. The error has the bytes as `body`. If the queue has dead letters, the item was rejected to them.
+        Otherwise the error's `message` is yours: reject() drops it, ack() removes it, nack() puts it back (the next get
+        meets it again). Until then it counts as unfinished; it comes back when this process closes the work queue or
+        ends. task_done() does not cover it.
 
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
@@ -229,9 +229,9 @@ class WorkQueue(Generic[T]):
         return self.get(block=False)
 
     def task_done(self) -> None:
-        """Done with the oldest item that this thread got (else: that this process got) and that is not done.
+        """Acknowledge the oldest unfinished item of this thread or, if it has none, of this process.
 
-        Raises ValueError when there is none, PeerLost when it went back to the queue (its attachment has ended).
+        Raises ValueError if there is none, and PeerLost if it went back to the queue (its attachment has ended).
         """
         me = threading.get_ident()
         with self._lock:
@@ -244,11 +244,11 @@ class WorkQueue(Generic[T]):
         message.ack()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds, QueueNotFound
-        when the queue is deleted meanwhile.
+        """Wait until every item that any process put is done. Raises TimedOut after `timeout` seconds, and
+        QueueNotFound if the queue is deleted meanwhile.
 
-        Items that are delayed, or out of sight because they were dead-lettered, are not waited for. One that could not
-        be read is, until the message of its Undecodable is settled.
+        It does not wait for delayed items, nor for those that were dead-lettered. It does wait for an item that could
+        not be read, until the message of its Undecodable is settled.
         """
         deadline = _deadline(True, timeout)
         pause_s = PAUSE_FIRST_S
@@ -261,23 +261,23 @@ class WorkQueue(Generic[T]):
     # -- looking ------------------------------------------------------------------------------------------------
 
     def qsize(self) -> int:
-        """Items that nobody has got, as the queue's worker knows after all that this process did."""
+        """Number of items that nobody has received, as known to the worker after everything this process did."""
         return int(self._counts()["ready"])
 
     def empty(self) -> bool:
-        """Whether qsize() is 0; may be wrong when it is told, as in queue.Queue."""
+        """Whether qsize() is 0; it may have changed by the time you read it, as with queue.Queue."""
         return not self.qsize()
 
     def full(self) -> bool:
-        """Whether there is no place; never without a maxsize."""
+        """Whether there is no place left; never without a maxsize."""
         return 0 < self.maxsize <= self.qsize()
 
     def close(self) -> None:
-        """Give back what this process got and is not done with, items that it could not read, and what was delivered
-        ahead, in order: others get them, marked redelivered.
+        """Return the unfinished items of this process, those it could not read, and those delivered ahead, in order:
+        others receive them, marked redelivered.
 
-        It waits for no item to be done (that is join()), and deletes nothing; other threads that wait in get() go on.
-        The work queue can be used again after it. task_done() for what was given back is one too many.
+        It does not wait for items to be done (join() does) and deletes nothing; other threads that wait in get()
+        continue. The work queue can be used again. task_done() for a returned item is one call too many.
         """
         with self._lock:
             undone = self._mine()

@@ -39,7 +39,7 @@ __all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm"]
 
 
 class _Opening:
-    """What open and attach return: `async with` it, or await it."""
+    """The result of open and attach: `async with` it, or await it."""
 
     def __init__(self, make: Callable[[], nodes.Node]) -> None:
         self._make = make

@@ -39,7 +39,7 @@ ALARM_S = 0.02
 
 
 class Confirm:
-    """The promise of a put with wait=False. Await it, once or often; what it raises is as from put."""
+    """The promise of a put with wait=False. Await it, once or several times; it raises what put raises."""
 
     def __init__(
         self, node: Node, parts: Sequence[tuple[int, _core.Confirm]], queue: BlockingQueue | None = None
@@ -54,11 +54,11 @@ class Confirm:
 
     @property
     def duplicate(self) -> bool:
-        """It is confirmed, and a message of it was dropped because its id was seen within the deduplication window."""
+        """It is confirmed, and a message was dropped because its id was seen within the deduplication window."""
         return any(part.duplicate for _start, part in self._parts)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Return when it is confirmed. Raises QueueFull, TimedOut (it may be stored still), PeerLost, SyncFailed."""
+        """Return when it is confirmed. Raises QueueFull, TimedOut (it may still be stored), PeerLost, SyncFailed."""
         await self._until(deadline_of(timeout))
 
     async def _until(self, deadline: float | None) -> None:
@@ -80,7 +80,7 @@ class Confirm:
 
 
 class Node:
-    """A node as one event loop uses it. An asynchronous context manager; close() ends the attachment, not the node."""
+    """A node as used by one event loop. An asynchronous context manager; close() ends the attachment, not the node."""
 
     def __init__(self, node: nodes.Node) -> None:
         self._node = node
@@ -133,9 +133,9 @@ class Node:
         return self._node.client_name
 
     async def close(self) -> None:
-        """Wait for what was submitted, then leave the node. Who waits gets ClosedError.
+        """Wait for what was submitted, then leave the node. Tasks that are waiting get ClosedError.
 
-        Messages not acked return to their queues at their places, marked redelivered, those delivered ahead, too.
+        Unacked messages, and those delivered ahead, return to their places in their queues, marked redelivered.
         """
         if self._closed:
             return
@@ -162,7 +162,7 @@ class Node:
     # -- queues and exchanges -----------------------------------------------------------------------------------
 
     async def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
-        """Open a queue, declaring it when it is not there: as warren.Node.queue."""
+        """Open a queue; declare it if it does not exist: as warren.Node.queue."""
         self._enter()
         check_name(name)
         await run_blocking(self._node.queue, name, durable, create=create, **arguments)
@@ -191,7 +191,7 @@ class Node:
         await self._do(self._node.delete_queues, listed(names, "names"))
 
     async def queues(self) -> list[str]:
-        """Names of the queues that are declared."""
+        """Names of all declared queues."""
         return await self._do(self._node.queues)
 
     async def declare_exchange(self, name: str, type: str = "direct", durable: bool = True, **arguments: Any) -> None:
@@ -207,7 +207,7 @@ class Node:
         await self._do(self._node.bind, _name(queue), exchange, routing_key, **arguments)
 
     async def unbind(self, queue: str | Queue, exchange: str, routing_key: str = "", **arguments: Any) -> bool:
-        """Remove a binding; False when there was none."""
+        """Remove a binding. Returns False if there was none."""
         return await self._do(self._node.unbind, _name(queue), exchange, routing_key, **arguments)
 
     async def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
@@ -215,15 +215,15 @@ class Node:
         return await self._do(self._node.bind_many, [_plain(item) for item in listed(bindings, "bindings")])
 
     async def unbind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
-        """Remove bindings in one change; returns how many there were."""
+        """Remove bindings in one change; returns how many existed."""
         return await self._do(self._node.unbind_many, [_plain(item) for item in listed(bindings, "bindings")])
 
     async def status(self) -> dict[str, Any]:
-        """What `warren status --json` tells."""
+        """The report of `warren status --json`."""
         return await self._do(self._node.status)
 
     async def ping(self) -> dict[str, Any]:
-        """Ask the supervisor for a sign of life: {pid, state}."""
+        """Ask the supervisor whether it answers: {pid, state}."""
         return await self._do(self._node.ping)
 
     async def publish(

@@ -62,21 +62,21 @@ class Underneath(queues.Queue):
 
 
 class Message(queues.Message):
-    """One message in hand: `body`, `headers`, `redelivered`, ...; to be acked, awaiting it."""
+    """One received message: `body`, `headers`, `redelivered`, ...; await its ack."""
 
     __slots__ = ()
 
     @property
     def queue(self) -> Queue:
-        """The queue that it came from."""
+        """The queue it came from."""
         return super().queue.face  # type: ignore[no-any-return]  # the handle's owner is an object to the core
 
     async def ack(self, multiple: bool = False) -> None:  # type: ignore[override]
-        """Done with it; with `multiple` with all that this node got from the queue before it, too."""
+        """Ack it; with `multiple`, also everything that this node received from the queue before it."""
         await self.queue._settle([self], functools.partial(super().ack, multiple), multiple)
 
     async def nack(self, requeue: bool = True, multiple: bool = False) -> None:  # type: ignore[override]
-        """Not done: back to its place in the queue (marked redelivered), or dropped."""
+        """Return it to its place in the queue (marked redelivered), or drop it."""
         await self.queue._settle([self], functools.partial(super().nack, requeue, multiple), multiple)
 
 
@@ -100,7 +100,7 @@ class _Getter:
 
 
 class Queue:
-    """A queue of the node. Made by `await node.queue(name)`; any number of tasks may use it."""
+    """A queue of the node. Created by `await node.queue(name)`; any number of tasks can use it."""
 
     def __init__(self, node: Node, sync: Underneath) -> None:
         self._node = node
@@ -128,7 +128,7 @@ class Queue:
 
     @property
     def durable(self) -> bool:
-        """Whether it is on disk."""
+        """Whether the queue is on disk."""
         return self._sync.durable
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -142,10 +142,10 @@ class Queue:
         headers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Confirm | None:
-        """Publish one message: as warren.Queue.put. Returns when it is as durable as asked for.
+        """Publish one message: as warren.Queue.put. Returns when it is as durable as requested.
 
-        With wait=False it returns a Confirm to await, when there was room for the message. When it is cancelled while
-        it waits for the confirm the message may be stored.
+        With wait=False it returns a Confirm to await, as soon as there was room for the message. If it is cancelled
+        while it waits for the confirm, the message may be stored.
         """
         node = self._node
         node._enter()
@@ -163,9 +163,10 @@ class Queue:
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
         **options: Any,
     ) -> Confirm | None:
-        """Publish many messages in order: as warren.Queue.put_many. They go in parts; other tasks' may come between.
+        """Publish many messages in order: as warren.Queue.put_many. They are sent in parts; messages of other tasks may
+        come in between.
 
-        After a TimedOut for want of room those before it may be stored.
+        After a TimedOut for lack of room, the first parts may be stored.
         """
         node = self._node
         node._enter()
@@ -209,10 +210,10 @@ class Queue:
     # -- consuming ----------------------------------------------------------------------------------------------
 
     async def get(self, timeout: float | None = None) -> Message:
-        """The next message. Raises QueueEmpty when none came within `timeout` seconds (None: ever, 0: the worker's
-        answer is all that is waited for), and what else warren.Queue.get raises.
+        """The next message. Raises QueueEmpty if none arrives within `timeout` seconds (None: no limit, 0: wait only
+        for the worker's answer), and what else warren.Queue.get raises.
 
-        A get that is cancelled takes no message with it.
+        Cancelling a get loses no message.
         """
         found = await self._get(1, timeout)
         if not found:
@@ -220,14 +221,15 @@ class Queue:
         return found[0]
 
     async def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
-        """At least one message, as many as are there, at most `max`; an empty list when none came within `timeout`."""
+        """As many messages as are ready, 1 to `max`; an empty list if none arrives within `timeout`."""
         return await self._get(checked_count(max, "max", 1, sys.maxsize), timeout)
 
     def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Consumer:
-        """Iterate over messages with `async for`, at most `prefetch` unacked at a time.
+        """Iterate over messages with `async for`, with at most `prefetch` unacked at a time.
 
-        It ends when none came for `timeout` seconds, also because `prefetch` are unacked while others are ready. An
-        asynchronous context manager: when it is left, what was delivered and not handed out returns to the queue.
+        It ends if none arrives for `timeout` seconds, also because `prefetch` are unacked while others are ready. It is
+        an asynchronous context manager: on leaving, messages that were delivered but not handed out return to the
+        queue.
         """
         return Consumer(self, checked_count(prefetch, "prefetch"), timeout)
 
@@ -617,7 +619,7 @@ class Queue:
         await self._settle(messages, functools.partial(self._sync.ack, messages), False)
 
     async def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
-        """Nack many messages of this queue: back to their places, or dropped."""
+        """Nack many messages of this queue: return them to their places, or drop them."""
         messages = listed(messages, "messages")
         await self._settle(messages, functools.partial(self._sync.nack, messages, requeue), False)
 
@@ -649,11 +651,11 @@ class Queue:
         return await self._node._do(self._sync.stats)
 
     async def depth(self) -> int:
-        """Messages that are ready."""
+        """Number of ready messages."""
         return await self._node._do(self._sync.depth)
 
     async def purge(self, timeout: float | None = 30.0) -> int:
-        """Drop the messages that are ready; returns how many."""
+        """Drop all ready messages; returns how many."""
         return await self._node._do(self._sync.purge, timeout)
 
     async def delete(self) -> None:
@@ -665,7 +667,7 @@ class Queue:
         await self._node._do(self._sync.bind, exchange, routing_key, **arguments)
 
     async def unbind(self, exchange: str, routing_key: str = "", **arguments: Any) -> bool:
-        """Remove a binding; False when there was none."""
+        """Remove a binding. Returns False if there was none."""
         return await self._node._do(self._sync.unbind, exchange, routing_key, **arguments)
 
 
@@ -690,7 +692,7 @@ class _Share:
 
 
 class Consumer:
-    """Messages of a queue, delivered ahead: an asynchronous iterator and context manager. Made by `queue.consume`."""
+    """Messages of a queue, delivered ahead: an async iterator and context manager. Created by `queue.consume`."""
 
     def __init__(self, queue: Queue, prefetch: int, timeout: float | None) -> None:
         self._queue = queue
@@ -735,7 +737,9 @@ class Consumer:
         return found[0]
 
     async def aclose(self) -> None:
-        """End it: what was not handed out is back in the queue then. What was handed out can be acked still."""
+        """End it: messages that were not handed out are back in the queue afterwards. Those handed out can still be
+        acked.
+        """
         self._closed = True
         returning = self._queue._part(self._share) if self._begun else None
         if returning is not None:
