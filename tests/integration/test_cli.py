@@ -406,7 +406,8 @@ def test_foreground_and_signals(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _out, said = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert said == ""
+    slow = "warren: waiting: "  # on a busy machine the start takes longer than a person waits without a word
+    assert [line for line in said.splitlines() if not line.startswith(slow)] == []
     shared_id = NodeDirectory(tmp_path / "node").shared_id
     assert region.posix_names(names.node_prefix(shared_id)) == []
 
