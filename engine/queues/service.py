@@ -2,8 +2,7 @@
 (core/queue.h).
 
 One thread serves (`serve`, which alternates between the C loop and the events it returns). Two helpers do slow things
-with the disk: `_Files` prepares the next journal files, `_Index` flushes, zeroes and removes. They never touch the
-engine but by `kick`; their results are taken up by the serving thread.
+with the disk (engine/queues/helpers.py); control requests are answered by engine/queues/control.py.
 
 Invariants
   A client's region is detached only when the engine has finished it; then server_done is written.
@@ -16,7 +15,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import queue as queues
 import threading
 import time
 from collections import deque
@@ -24,23 +22,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import msgspec
+from typing import NamedTuple, Protocol
 
 from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
-from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError, UsageError, errno_of
+from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError, errno_of
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_DATA, LISTED_JOURNAL, LISTED_SUBSCRIPTIONS
-from warren.engine.queues import recovery
+from warren.engine.queues import control, recovery
 from warren.engine.queues.folder import Folder, Reached, read_subscriptions, remove_queue, write_subscriptions
+from warren.engine.queues.helpers import FileMaker, IndexKeeper, prepare
 from warren.engine.queues.policy import give_policy
 from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.terms import write_terms
 from warren.ipc import region as regions
-from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
 TURN_NS = 250_000_000
@@ -50,10 +47,6 @@ CATALOG_TURN_S = 0.001  #: how long changes of the catalog are followed before o
 CATALOG_TURN_N = 8  #: how many queues come or go between two looks at the clock
 CATALOG_PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits
 PREPARE_S = 2.0  #: after the start, at the earliest, what flushes need is loaded
-#: names of what the engine's policy_counts answers
-POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
-#: what the reply of a browse needs beside its rows
-REPLY_MARGIN = 128
 
 Say = Callable[[str], None]
 
@@ -79,74 +72,6 @@ class Changes(NamedTuple):
     came: list[Declaration]
     went: list[int]
     more: bool  #: another piece follows, in which may be what belongs to a queue of this one
-
-
-class _Files(threading.Thread):
-    """Prepares journal files ahead: making one costs several syncs."""
-
-    def __init__(self, make: Callable[[bool, int], segment.Created], kick: Callable[[], None]) -> None:
-        super().__init__(name="warren-files", daemon=True)
-        self._make = make
-        self._kick = kick
-        self._wanted: queues.SimpleQueue[tuple[bool, int] | None] = queues.SimpleQueue()
-        self.made: deque[tuple[bool, segment.Created | StoreError]] = deque()
-        self.crash: BaseException | None = None
-
-    def want(self, transient: bool, file: int) -> None:
-        self._wanted.put((transient, file))
-
-    def stop(self) -> None:
-        self._wanted.put(None)
-
-    def run(self) -> None:
-        while (item := self._wanted.get()) is not None:
-            transient, file = item
-            try:
-                self.made.append((transient, self._make(transient, file)))
-            except StoreError as error:
-                self.made.append((transient, error))
-            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: a worker without helpers must end
-                self.crash = error
-            self._kick()
-
-
-def _prepare() -> None:
-    """Load what flushes need. A start does not wait for numpy, and an idle worker does without its 20 MB; nor does the
-    first flush wait, which comes when there is most to do: it is loaded with the second journal file."""
-    from warren.engine.queues import flush as queue_flush  # noqa: F401 - loading it is all
-
-
-class _Index(threading.Thread):
-    """Flushes journal files, applies acks to segments and removes files, in the order asked for."""
-
-    def __init__(self, kick: Callable[[], None]) -> None:
-        super().__init__(name="warren-index", daemon=True)
-        self._kick = kick
-        self._jobs: queues.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = queues.SimpleQueue()
-        self.done: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self.crash: BaseException | None = None
-
-    def ask(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run `job` in the thread, then `then(result or StoreError)` in the serving thread."""
-        self._jobs.put((job, then))
-
-    def stop(self) -> None:
-        self._jobs.put(None)
-
-    def run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, then = item
-            result: Any
-            try:
-                result = job()
-            except (StoreError, OSError) as error:
-                result = error if isinstance(error, StoreError) else StoreError(str(error))
-            except BaseException as error:  # noqa: BLE001 - as above
-                self.crash = error
-                self._kick()
-                continue
-            self.done.append((then, result))
-            self._kick()
 
 
 @dataclass
@@ -217,8 +142,8 @@ class QueueService:
         self.server = SERVER_WORKER_FIRST + self.options.worker
         self._next = {False: 0, True: 0}
         self._list = FileRegister(self.options.folder.files, self.options.node_id, self.server)
-        self._files = _Files(self._make, self.engine.kick)
-        self._index = _Index(self.engine.kick)
+        self._files = FileMaker(self._make, self.engine.kick)
+        self._index = IndexKeeper(self.engine.kick)
 
     # ---- start and stop ----
 
@@ -292,7 +217,7 @@ class QueueService:
             if events & _core.QUEUE_EVENT_FINISHED:
                 self._let_go()
         if events & _core.QUEUE_EVENT_CONTROL:
-            self._control()
+            control.serve(self, self.options.reply_bytes)
         if events & _core.QUEUE_EVENT_FILES_MANY:
             self._flush()
         if events & _core.QUEUE_EVENT_FILES_EMPTY:
@@ -400,7 +325,7 @@ class QueueService:
             self._catch_up(now + CATALOG_TURN_S)
         if now >= self._prepare_at and len(self.engine.files(False)) > 1:
             self._prepare_at = math.inf
-            self._index.ask(_prepare, lambda _: None)
+            self._index.ask(prepare, lambda _: None)
         counters = self.engine.counters()
         if counters["no_memory"] != self._memory_short:
             self._memory_short = bool(counters["no_memory"])
@@ -750,7 +675,7 @@ class QueueService:
             if len(done) % CATALOG_TURN_N == CATALOG_TURN_N - 1 and time.monotonic() >= deadline:
                 break
             of = item.subscription_of
-            if of in self._declared and of not in self._going and not self._release(id, of):
+            if of in self._declared and of not in self._going and not self.release_claims(id, of):
                 continue  # the journal has no room now: with the next turn
             self.engine.drop(id)
             del self._declared[id]
@@ -764,15 +689,6 @@ class QueueService:
             del self._going[id]
         return timely
 
-    def _release(self, source: int, target: int) -> bool:
-        """Everything of a subscription goes back to the end of its queue; False when the journal has no room now."""
-        while True:
-            moved = self.engine.move(source, target, 1 << 62, 1 << 62, True, 0, 0)
-            if moved is None:
-                return False
-            if moved[0] == moved[1]:
-                return True
-
     def _bury_ghosts(self) -> None:
         """After recovery: claims of subscriptions deleted since go back to their queue, other leftovers go.
 
@@ -782,7 +698,7 @@ class QueueService:
         for id, claimed_from, entries in self.engine.ghosts():
             of = claimed_from or self._subscriptions.get(id, 0)
             if entries and of in self._declared:
-                if not self._release(id, of):
+                if not self.release_claims(id, of):
                     raise StoreError(
                         f"the journal has no room to bring back the claims of subscription {id}: raise file_bytes"
                     )
@@ -884,82 +800,21 @@ class QueueService:
 
     # ---- control requests ----
 
-    def _control(self) -> None:
-        while (request := self.engine.control_next()) is not None:
-            slot, epoch, sequence, content, high = request
-            ok, durable = True, False
-            answer: dict[str, Any]
-            try:
-                found = self._answer(content, epoch, sequence, high)
-                if found is None:
-                    self.engine.control_later(slot)
-                    self.engine.pending(_core.QUEUE_EVENT_CONTROL, True)  # until a journal file is there
-                    return
-                answer, durable = found
-            except (UsageError, StoreError) as error:
-                ok, answer = False, {"error": type(error).__name__, "message": str(error)}
-            except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError, OverflowError) as error:
-                ok, answer = False, {"error": "UsageError", "message": f"not a control request: {error!r}"}
-            except OSError as error:
-                ok, answer = False, {"error": "SyncFailed", "message": f"the journal failed: {error.strerror}"}
-            reply = msgspec.msgpack.encode(answer)
-            if len(reply) > self.options.reply_bytes:
-                ok, reply = False, msgspec.msgpack.encode({"error": "LimitError", "message": "raise reply_bytes"})
-            self.engine.control_answer(slot, reply, ok, durable)
-
-    def _known(self, request: dict[str, Any], name: str = "queue") -> int:
-        id = int(request[name])
+    def known(self, id: int) -> Declaration:
+        """A queue that is served, taken up now if the catalog has it. Raises QueueNotFound."""
         if id not in self._declared:
             self._reload_catalog(whole=True)
         if id in self._coming:  # its turn has not come: it comes now
             self._take_up(self._coming[id], self._companions.get(id, 0))
         if id not in self._declared or id in self._going:
             raise QueueNotFound(f"worker {self.options.worker} has no queue with id {id}: declare it first")
-        return id
+        return self._declared[id]
 
-    def _answer(self, content: bytes, epoch: int, sequence: int, high: int) -> tuple[dict[str, Any], bool] | None:
-        """(answer, durable) of one request, None when the journal has no room now."""
-        engine = self.engine
-        request = msgspec.msgpack.decode(content, type=dict[str, Any])
-        op = request["op"]
-        if op == "stats":
-            id = self._known(request)
-            ready, unacked, alpha, beta, gamma, delta, size, base, next = engine.stats(id)
-            counts = {"alpha": alpha, "beta": beta, "gamma": gamma, "delta": delta}
-            counts |= dict(zip(POLICY_COUNTS, engine.policy_counts(id), strict=True))
-            return {"ready": ready, "unacked": unacked, **counts, "bytes": size, "base": base, "next": next}, False
-        if op == "ranges":
-            found = engine.stats(self._known(request))
-            return {"base": found[7], "next": found[8]}, False
-        if op == "purge":
-            return {"count": engine.purge(self._known(request), 1 << 62, False)}, True
-        if op == "ack_to":
-            return {"count": engine.purge(self._known(request), int(request["sequence"]), True)}, True
-        if op == "browse":
-            most = (self.options.reply_bytes - REPLY_MARGIN) // DELIVERY.size
-            count = max(0, min(int(request.get("count", most)), most))
-            start = max(0, int(request.get("start", 0)))
-            rows, next = engine.browse(self._known(request), start, count, bool(request.get("ready_only", False)))
-            return {"rows": rows, "next": next}, False
-        if op == "claim":
-            source, target = self._known(request), self._known(request, "subscription_queue")
-            self._check_claim(source, target)
-            if sequence <= high and (before := engine.replayed_claim(epoch, sequence)) is not None:
-                return {"start": before[0], "end": before[1]}, True
-            messages, size = int(request["max_messages"]), int(request.get("max_bytes", 1 << 62))
-            moved = engine.move(source, target, max(0, messages), max(0, size), False, epoch, sequence)
-            return None if moved is None else ({"start": moved[0], "end": moved[1]}, True)
-        if op == "release":
-            source, target = self._known(request, "subscription_queue"), self._known(request)
-            self._check_claim(target, source)
-            before_n = engine.stats(target)[8]
-            if not self._release(source, target):
-                return None
-            return {"count": engine.stats(target)[8] - before_n}, True
-        raise UsageError(f"there is no control operation {op!r}")
-
-    def _check_claim(self, queue: int, subscription: int) -> None:
-        if queue == subscription or not (self._declared[queue].durable and self._declared[subscription].durable):
-            raise UsageError(
-                f"queues {queue} and {subscription} cannot be queue and subscription: both must be durable"
-            )
+    def release_claims(self, source: int, target: int) -> bool:
+        """Everything of a subscription goes back to the end of its queue; False when the journal has no room now."""
+        while True:
+            moved = self.engine.move(source, target, 1 << 62, 1 << 62, True, 0, 0)
+            if moved is None:
+                return False
+            if moved[0] == moved[1]:
+                return True

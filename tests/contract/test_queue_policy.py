@@ -16,8 +16,8 @@ import pytest
 from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.kernel.formats import QUEUE_SEGMENT_ENTRY
+from warren.engine.queues.control import POLICY_COUNTS
 from warren.engine.queues.flush import ROW
-from warren.engine.queues.service import POLICY_COUNTS
 from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue

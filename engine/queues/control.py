@@ -1,0 +1,206 @@
+"""Control requests of a queue worker: what clients ask it beside publishing and consuming (OP_CONTROL).
+
+A request is a msgpack map with its operation's name as `op`; each operation is one class here, and has one class of
+answers. The asking side (workers/client) makes requests of these classes and reads answers by them. A refusal is a
+`Refusal` instead, with RESULT_ERROR.
+
+Invariant: a durable answer leaves only after the frames that it speaks of are synced (the engine holds the link).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from warren.engine import _core
+from warren.engine.errors import StoreError, UsageError
+from warren.ipc.layout import DELIVERY
+
+#: names of what the engine's policy_counts answers
+POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
+#: what the reply of a browse needs beside its rows
+REPLY_MARGIN = 128
+UNLIMITED = 1 << 62
+
+
+class Request(msgspec.Struct, tag_field="op"):
+    """`queue`: id of the queue that the operation is about."""
+
+    queue: int
+
+
+class Stats(Request, tag="stats"):
+    """How many messages are where, and what became of others: `Counts`."""
+
+
+class Ranges(Request, tag="ranges"):
+    """Lowest and next sequence: `Range`."""
+
+
+class Purge(Request, tag="purge"):
+    """Drop what is ready: `Count`, durable."""
+
+
+class AckTo(Request, tag="ack_to"):
+    """Ack everything below a sequence: `Count`, durable."""
+
+    sequence: int
+
+
+class Browse(Request, tag="browse"):
+    """Look at messages from a sequence on, without taking them: `Rows`."""
+
+    start: int = 0
+    count: int = UNLIMITED  #: at most; the worker answers as many as a reply has room for
+    ready_only: bool = False
+
+
+class Claim(Request, tag="claim"):
+    """Move ready messages to a subscription's queue, oldest first: `Claimed`, durable."""
+
+    subscription_queue: int
+    max_messages: int
+    max_bytes: int = UNLIMITED
+
+
+class Release(Request, tag="release"):
+    """Return everything that a subscription holds to the end of its queue: `Count`, durable."""
+
+    subscription_queue: int
+
+
+#: each counter of a queue, by name; see `Queue.stats` and POLICY_COUNTS
+Counts = dict[str, int]
+
+
+class Range(msgspec.Struct):
+    """The lowest sequence in a queue, and the next one to be given out."""
+
+    base: int
+    next: int
+
+
+class Count(msgspec.Struct):
+    """How many messages an operation concerned."""
+
+    count: int
+
+
+class Rows(msgspec.Struct):
+    """Rows as deliveries have them (DELIVERY), and the sequence to go on with; no rows: there are no more messages."""
+
+    rows: bytes
+    next: int
+
+
+class Claimed(msgspec.Struct):
+    """Sequences [start, end) of the subscription's queue."""
+
+    start: int
+    end: int
+
+
+class Refusal(msgspec.Struct):
+    """The name of an error's class (warren.engine.errors) and what it says."""
+
+    error: str
+    message: str
+
+
+Answer = Counts | Range | Count | Rows | Claimed
+
+_decode = msgspec.msgpack.Decoder(Stats | Ranges | Purge | AckTo | Browse | Claim | Release).decode
+
+
+class Declared(Protocol):
+    """What has to be known of a queue."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def durable(self) -> bool: ...
+
+
+class Worker(Protocol):
+    """What answers: a QueueService."""
+
+    @property
+    def engine(self) -> _core.QueueEngine: ...
+
+    def known(self, id: int) -> Declared:
+        """A queue that is served. Raises QueueNotFound."""
+
+    def release_claims(self, source: int, target: int) -> bool:
+        """Everything of a subscription goes back to its queue; False when the journal has no room now."""
+
+
+def serve(worker: Worker, reply_bytes: int) -> None:
+    """Answer the requests that are there, in order."""
+    engine = worker.engine
+    while (request := engine.control_next()) is not None:
+        slot, epoch, sequence, content, high = request
+        ok, durable = True, False
+        answer: Answer | Refusal
+        try:
+            found = _answer(worker, _decode(content), epoch, sequence, high, reply_bytes)
+            if found is None:
+                engine.control_later(slot)
+                engine.pending(_core.QUEUE_EVENT_CONTROL, True)  # until a journal file is there
+                return
+            answer, durable = found
+        except (UsageError, StoreError) as error:
+            ok, answer = False, Refusal(type(error).__name__, str(error))
+        except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+            ok, answer = False, Refusal("UsageError", f"not a control request: {error!r}")
+        except OSError as error:
+            ok, answer = False, Refusal("SyncFailed", f"the journal failed: {error.strerror}")
+        reply = msgspec.msgpack.encode(answer)
+        if len(reply) > reply_bytes:
+            ok, reply = False, msgspec.msgpack.encode(Refusal("LimitError", "raise reply_bytes"))
+        engine.control_answer(slot, reply, ok, durable)
+
+
+def _answer(
+    worker: Worker, request: Request, epoch: int, sequence: int, high: int, reply_bytes: int
+) -> tuple[Answer, bool] | None:
+    """(answer, durable) of one request, None when the journal has no room now."""
+    engine, queue = worker.engine, worker.known(request.queue)
+    match request:
+        case Stats():
+            ready, unacked, alpha, beta, gamma, delta, size, base, next = engine.stats(queue.id)
+            counts = {"alpha": alpha, "beta": beta, "gamma": gamma, "delta": delta}
+            counts |= dict(zip(POLICY_COUNTS, engine.policy_counts(queue.id), strict=True))
+            return {"ready": ready, "unacked": unacked, **counts, "bytes": size, "base": base, "next": next}, False
+        case Ranges():
+            found = engine.stats(queue.id)
+            return Range(found[7], found[8]), False
+        case Purge():
+            return Count(engine.purge(queue.id, UNLIMITED, False)), True
+        case AckTo(sequence=below):
+            return Count(engine.purge(queue.id, below, True)), True
+        case Browse(start=start, count=count, ready_only=ready_only):
+            most = (reply_bytes - REPLY_MARGIN) // DELIVERY.size
+            rows, next = engine.browse(queue.id, max(0, start), max(0, min(count, most)), ready_only)
+            return Rows(rows, next), False
+        case Claim(max_messages=messages, max_bytes=size):
+            claims = _claims(worker, queue, request.subscription_queue)
+            if sequence <= high and (before := engine.replayed_claim(epoch, sequence)) is not None:
+                return Claimed(*before), True
+            moved = engine.move(queue.id, claims.id, max(0, messages), max(0, size), False, epoch, sequence)
+            return None if moved is None else (Claimed(*moved), True)
+        case Release():
+            claims = _claims(worker, queue, request.subscription_queue)
+            before_n = engine.stats(queue.id)[8]
+            if not worker.release_claims(claims.id, queue.id):
+                return None
+            return Count(engine.stats(queue.id)[8] - before_n), True
+    raise UsageError(f"there is no control operation {type(request).__name__!r}")
+
+
+def _claims(worker: Worker, queue: Declared, subscription: int) -> Declared:
+    """The queue of a subscription's claims. Raises QueueNotFound, UsageError."""
+    claims = worker.known(subscription)
+    if queue.id == subscription or not (queue.durable and claims.durable):
+        raise UsageError(f"queues {queue.id} and {subscription} cannot be queue and subscription: both must be durable")
+    return claims
