@@ -383,7 +383,7 @@ FOR_CONFIRM: int
 FOR_REPLY: int
 FOR_DELIVERY: int
 
-class SessionLost(Exception):
+class AttachmentLost(Exception):
     """This attachment is over: make another one and call again. Nothing was submitted."""
 
 # ==== client: binding/sleeper.c ======================================================================================
@@ -555,7 +555,7 @@ class Client:
 
     def horizons(self, server: int, /) -> dict[str, int]: ...
     def end(self, error: BaseException | None, /) -> None:
-        """Nothing is submitted any more; whoever waits gets `error` (None: SessionLost)."""
+        """Nothing is submitted any more; whoever waits gets `error` (None: AttachmentLost)."""
 
     def set_worker(
         self,

@@ -1,5 +1,5 @@
 /* StoreClient for Python: one client's side of one store, bare, for tests and tools; applications use Client. */
-#include "binding/store_arguments.h"
+#include "binding/arguments.h"
 #include "store/client.h"
 
 typedef struct {
@@ -55,10 +55,10 @@ static void client_dealloc(PyObject *op) {
     BareClientObject *self = (BareClientObject *)op;
     wr_store_client_close(&self->s);
     if (self->port.uses) wr_port_free(&self->port);
-    for (int i = 0; i < 3; i++) let_go(&self->regions[i]);
-    for (int i = 0; i < WR_CLIENT_SLOTS; i++) let_go(&self->others[i]);
-    let_go(&self->region);
-    let_go(&self->super);
+    for (int i = 0; i < 3; i++) drop_buffer(&self->regions[i]);
+    for (int i = 0; i < WR_CLIENT_SLOTS; i++) drop_buffer(&self->others[i]);
+    drop_buffer(&self->region);
+    drop_buffer(&self->super);
     Py_TYPE(op)->tp_free(op);
 }
 
@@ -68,7 +68,7 @@ static PyObject *client_set_regions(PyObject *op, PyObject *const *args, Py_ssiz
     if (!count_ok("set_regions", given, 4)) return NULL;
     long fd = PyLong_AsLong(args[3]);
     if (fd == -1 && PyErr_Occurred()) return NULL;
-    for (int i = 0; i < 3; i++) let_go(&self->regions[i]);
+    for (int i = 0; i < 3; i++) drop_buffer(&self->regions[i]);
     self->ready = 0;
     for (int i = 0; i < 3; i++)
         if (PyObject_GetBuffer(args[i], &self->regions[i], i == 1 ? PyBUF_WRITABLE : PyBUF_SIMPLE)) return NULL;
@@ -89,11 +89,11 @@ static PyObject *client_set_other(PyObject *op, PyObject *const *args, Py_ssize_
     uint64_t n[2];
     if (!count_ok("set_other", given, 3) || numbers(args, 2, n)) return NULL;
     if (n[0] >= WR_CLIENT_SLOTS) return PyErr_Format(PyExc_ValueError, "there is no client slot %llu: there are %d", (unsigned long long)n[0], WR_CLIENT_SLOTS);
-    let_go(&self->others[n[0]]);
+    drop_buffer(&self->others[n[0]]);
     if (PyObject_GetBuffer(args[2], &self->others[n[0]], PyBUF_WRITABLE)) return NULL;
     wr_geometry g = wr_geometry_of(self->super.buf);
     if (wr_view_init(&self->views[n[0]], self->others[n[0]].buf, (uint64_t)self->others[n[0]].len, &g)) {
-        let_go(&self->others[n[0]]);
+        drop_buffer(&self->others[n[0]]);
         return raise_errno(EINVAL, "the region does not fit the superblock");
     }
     self->generations[n[0]] = (uint32_t)n[1];

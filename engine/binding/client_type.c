@@ -7,7 +7,7 @@
 #include "binding/sleeper.h"
 #include "binding/store_side.h"
 
-static void forked(void) { wr_forks++; }
+static void forked(void) { wr_module.forks++; }
 
 /* ---- control, barrier ------------------------------------------------------------------------------------------- */
 
@@ -112,11 +112,6 @@ static PyObject *client_horizons(PyObject *op, PyObject *argument) {
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
-static void drop_buffer(Py_buffer *buffer) {
-    if (buffer->obj) PyBuffer_Release(buffer);
-    buffer->obj = NULL;
-}
-
 /* Release what is mapped. Nobody is inside. */
 static void release_memory(ClientObject *c) {
     if (!c->open) return;
@@ -140,7 +135,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     ClientObject *c = (ClientObject *)type->tp_alloc(type, 0);
     if (!c) return NULL;
     c->release = release_memory;
-    c->forks = wr_forks;
+    c->forks = wr_module.forks;
     c->hook = Py_NewRef(hook);
     int error = 0;
     if (PyObject_GetBuffer(super, &c->super, PyBUF_WRITABLE) || PyObject_GetBuffer(region, &c->region, PyBUF_WRITABLE)) goto failed;
@@ -170,7 +165,7 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
     WR_ARGUMENTS(1, "error");
     if (c->ended) Py_RETURN_NONE;
     if (args[0] != Py_None && !PyExceptionInstance_Check(args[0])) return PyErr_Format(PyExc_TypeError, "an exception or None");
-    bool child = c->forks != wr_forks;
+    bool child = c->forks != wr_module.forks;
     for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++)
         for (int level = 0; level < 3; level++)
             c->final[server][level] =
@@ -273,7 +268,7 @@ static PyObject *client_next_id(PyObject *op, PyObject *unused) {
 static PyObject *client_get_ended(PyObject *op, void *closure) {
     (void)closure;
     ClientObject *c = (ClientObject *)op;
-    return PyBool_FromLong(c->ended || c->forks != wr_forks);
+    return PyBool_FromLong(c->ended || c->forks != wr_module.forks);
 }
 
 static PyObject *client_get_busy(PyObject *op, void *closure) {
@@ -377,13 +372,13 @@ static int client_set_call_timeout(PyObject *op, PyObject *value, void *unused) 
 static PyObject *client_get_over(PyObject *op, void *closure) {
     (void)closure;
     const ClientObject *c = (ClientObject *)op;
-    return PyBool_FromLong(c->ended || c->forks != wr_forks || !c->open || wr_node_stopped(c));
+    return PyBool_FromLong(c->ended || c->forks != wr_module.forks || !c->open || wr_node_stopped(c));
 }
 
 static PyObject *client_get_behind(PyObject *op, void *closure) {
     (void)closure;
     const ClientObject *c = (ClientObject *)op;
-    return PyBool_FromLong(c->forks != wr_forks || !c->open || wr_catalog_is_old(c));
+    return PyBool_FromLong(c->forks != wr_module.forks || !c->open || wr_catalog_is_old(c));
 }
 
 static PyGetSetDef client_attributes[] = {
@@ -411,11 +406,11 @@ int wr_bind_client(PyObject *module) {
         return -1;
     }
     watching = true;
-    wr_client_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &client_spec, NULL);
-    if (!wr_client_type || PyModule_AddObjectRef(module, "Client", (PyObject *)wr_client_type)) return -1;
-    wr_session_lost = PyErr_NewExceptionWithDoc("warren.engine._core.SessionLost",
+    wr_module.client_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &client_spec, NULL);
+    if (!wr_module.client_type || PyModule_AddObjectRef(module, "Client", (PyObject *)wr_module.client_type)) return -1;
+    wr_module.attachment_lost = PyErr_NewExceptionWithDoc("warren.engine._core.AttachmentLost",
                                                 "This attachment is over: make another one and call again.", NULL, NULL);
-    if (!wr_session_lost || PyModule_AddObjectRef(module, "SessionLost", wr_session_lost)) return -1;
+    if (!wr_module.attachment_lost || PyModule_AddObjectRef(module, "AttachmentLost", wr_module.attachment_lost)) return -1;
     const struct {
         const char *name;
         int value;

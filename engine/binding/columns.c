@@ -8,7 +8,7 @@
  * do: nobody changes those. NULL with an exception. */
 static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize_t given) {
     if (given != 2) PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
-    else if (!PyObject_TypeCheck(args[0], wr_handle_type)) PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
+    else if (!PyObject_TypeCheck(args[0], wr_module.handle_type)) PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
     else if (!PyBytes_CheckExact(args[1])) PyErr_Format(PyExc_TypeError, "rows must be bytes, not %s", Py_TYPE(args[1])->tp_name);
     else if (((HandleObject *)args[0])->client != c) PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
     else if (!wr_handle_enter((HandleObject *)args[0]) && !wr_handle_up_to_date((HandleObject *)args[0])) return (HandleObject *)args[0];

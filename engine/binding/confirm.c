@@ -4,19 +4,13 @@
 #include "binding/arguments.h"
 #include "binding/masked.h"
 
-PyTypeObject *wr_confirm_type;
-static PyObject *done_callback, *as_future; /* functions of Python, given with set_confirm_face */
-
-#define SPARE_CONFIRMS 256
-static ConfirmObject *spare_confirms[SPARE_CONFIRMS]; /* memory of dead ones: a hot loop makes and drops one for each message */
-static int spare_confirms_n;
 
 static ConfirmObject *confirm_of(ClientObject *c, int level, uint32_t pairs_n) {
     ConfirmObject *confirm;
-    if (spare_confirms_n) {
-        confirm = spare_confirms[--spare_confirms_n];
-        PyObject_Init((PyObject *)confirm, wr_confirm_type);
-    } else if (!(confirm = PyObject_New(ConfirmObject, wr_confirm_type))) {
+    if (wr_module.spare_confirms_n) {
+        confirm = (ConfirmObject *)wr_module.spare_confirms[--wr_module.spare_confirms_n];
+        PyObject_Init((PyObject *)confirm, wr_module.confirm_type);
+    } else if (!(confirm = PyObject_New(ConfirmObject, wr_module.confirm_type))) {
         return NULL;
     }
     confirm->client = (ClientObject *)Py_NewRef(c);
@@ -57,7 +51,7 @@ static void confirm_dealloc(ConfirmObject *self) {
     Py_XDECREF(self->client);
     PyMem_Free(self->pairs);
     PyMem_Free(self->runs);
-    if (spare_confirms_n < SPARE_CONFIRMS) spare_confirms[spare_confirms_n++] = self;
+    if (wr_module.spare_confirms_n < WR_SPARE_CONFIRMS) wr_module.spare_confirms[wr_module.spare_confirms_n++] = (PyObject *)self;
     else PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -66,7 +60,7 @@ static const wr_confirm_pair *pairs_of(const ConfirmObject *self) { return self-
 
 static bool pair_done(const ConfirmObject *self, const wr_confirm_pair *pair) {
     ClientObject *c = self->client;
-    if (c->ended || !c->open || c->forks != wr_forks) return c->final[pair->server][self->level] > pair->sequence;
+    if (c->ended || !c->open || c->forks != wr_module.forks) return c->final[pair->server][self->level] > pair->sequence;
     return atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, pair->server), self->level), memory_order_acquire) >
            pair->sequence;
 }
@@ -112,7 +106,7 @@ static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool
 
 /* A worker could not take a message. Its disk, or that of a store, is why when one has failed: then the hook says so. */
 static int raise_not_taken(ClientObject *c, uint32_t worker) {
-    if (c->open && !c->ended && c->forks == wr_forks) {
+    if (c->open && !c->ended && c->forks == wr_module.forks) {
         const uint32_t servers[] = {worker, WR_SERVER_STORE_PERSISTENT, WR_SERVER_STORE_TRANSIENT};
         for (size_t i = 0; i < sizeof servers / sizeof *servers; i++) {
             wr_server *server = wr_superblock_server(c->a.port.super, servers[i]);
@@ -131,7 +125,7 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
         const wr_run *run = &runs[i];
         if (run->index + run->count > messages_n) messages_n = run->index + run->count;
         wr_results *r = &c->a.results[run->server];
-        if (c->open && !c->ended && c->forks == wr_forks && wr_results_unusual(r, wr_attachment_link(&c->a, run->server)))
+        if (c->open && !c->ended && c->forks == wr_module.forks && wr_results_unusual(r, wr_attachment_link(&c->a, run->server)))
             wr_results_look(r, &c->a.port, run->server);
         uint32_t n;
         const wr_result *found = wr_results_find(r, run->first, run->first + run->count, &n);
@@ -178,7 +172,7 @@ static int masked(void) {
 
 /* The attachment is over, and with it the wait: say so in the user's words. */
 static int lost(void) {
-    if (!PyErr_ExceptionMatches(wr_session_lost)) return -1;
+    if (!PyErr_ExceptionMatches(wr_module.attachment_lost)) return -1;
     PyErr_Clear();
     return wr_raise("PeerLost", "the attachment ended before this was confirmed: it may or may not have been stored; "
                                 "publish it again if that does no harm");
@@ -248,7 +242,7 @@ PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t 
     }
     wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), to, server};
     if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm (the message was handed over and may still be stored)")) {
-        if (PyErr_ExceptionMatches(wr_session_lost)) {
+        if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
             PyErr_Clear();
             wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");
         }
@@ -275,7 +269,7 @@ static PyObject *confirm_done(PyObject *op, PyObject *unused) {
     ClientObject *c = self->client;
     (void)unused;
     const wr_confirm_pair *pair = open_pair(self);
-    return PyBool_FromLong(!pair || c->ended || !c->open || c->forks != wr_forks || wr_trouble(c, pair->server, WR_FOR_CONFIRM));
+    return PyBool_FromLong(!pair || c->ended || !c->open || c->forks != wr_module.forks || wr_trouble(c, pair->server, WR_FOR_CONFIRM));
 }
 
 /* waits_for(): (server, level, sequence): it is confirmed, or waits for another one, when the level's horizon has passed that; None:
@@ -295,14 +289,14 @@ static PyObject *confirm_false(PyObject *op, PyObject *unused) {
 }
 
 static PyObject *confirm_add_done_callback(PyObject *op, PyObject *callback) {
-    if (!done_callback) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
-    return PyObject_CallFunctionObjArgs(done_callback, op, callback, NULL);
+    if (!wr_module.confirm_callback) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
+    return PyObject_CallFunctionObjArgs(wr_module.confirm_callback, op, callback, NULL);
 }
 
 static PyObject *confirm_as_future(PyObject *op, PyObject *unused) {
     (void)unused;
-    if (!as_future) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
-    return PyObject_CallOneArg(as_future, op);
+    if (!wr_module.confirm_future) return PyErr_Format(PyExc_RuntimeError, "import warren.workers.client.waiter first");
+    return PyObject_CallOneArg(wr_module.confirm_future, op);
 }
 
 static PyObject *confirm_get_core(PyObject *op, void *closure) {
@@ -357,8 +351,8 @@ static PyType_Spec confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
 static PyObject *set_confirm_face(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     WR_ARGUMENTS(2, "add_done_callback, future");
-    Py_XSETREF(done_callback, Py_NewRef(args[0]));
-    Py_XSETREF(as_future, Py_NewRef(args[1]));
+    Py_XSETREF(wr_module.confirm_callback, Py_NewRef(args[0]));
+    Py_XSETREF(wr_module.confirm_future, Py_NewRef(args[1]));
     Py_RETURN_NONE;
 }
 
@@ -367,7 +361,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL}};
 
 int wr_bind_confirm(PyObject *module) {
-    wr_confirm_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &confirm_spec, NULL);
-    if (!wr_confirm_type || PyModule_AddObjectRef(module, "Confirm", (PyObject *)wr_confirm_type)) return -1;
+    wr_module.confirm_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &confirm_spec, NULL);
+    if (!wr_module.confirm_type || PyModule_AddObjectRef(module, "Confirm", (PyObject *)wr_module.confirm_type)) return -1;
     return PyModule_AddFunctions(module, functions);
 }

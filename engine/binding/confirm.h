@@ -34,8 +34,6 @@ typedef struct {
     uint32_t runs_n;
 } ConfirmObject;
 
-extern PyTypeObject *wr_confirm_type;
-
 /* A Confirm of what a publish handed over. `runs`: of a batch, taken over; or NULL. */
 PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs);
 /* A Confirm of nothing: done. */

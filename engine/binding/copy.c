@@ -2,7 +2,7 @@
  *
  * It belongs to one thread; step runs without the GIL. It keeps its lists and the superblock's buffer alive.
  */
-#include "binding/module.h"
+#include "binding/arguments.h"
 #include "binding/file_list.h"
 #include "store/copy.h"
 #include "store/index_reader.h"
@@ -56,7 +56,7 @@ static ssize_t write_at(void *context, int fd, const void *from, size_t n, off_t
     return pwrite(fd, from, n, at);
 }
 
-static void let_go(CollectionObject *self) {
+static void release_all(CollectionObject *self) {
     wr_collect_free(self->collect);
     self->collect = NULL;
     if (self->reader_open) wr_index_reader_close(&self->reader);
@@ -64,12 +64,12 @@ static void let_go(CollectionObject *self) {
     Py_CLEAR(self->lists);
     free(self->rows);
     self->rows = NULL;
-    if (self->summary.obj) PyBuffer_Release(&self->summary);
-    if (self->super.obj) PyBuffer_Release(&self->super);
+    drop_buffer(&self->summary);
+    drop_buffer(&self->super);
 }
 
 static void collection_dealloc(PyObject *op) {
-    let_go((CollectionObject *)op);
+    release_all((CollectionObject *)op);
     Py_TYPE(op)->tp_free(op);
 }
 
@@ -160,9 +160,8 @@ failed:
 
 static PyObject *collection_step(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     CollectionObject *self = (CollectionObject *)op;
-    if (given != 1) return PyErr_Format(PyExc_TypeError, "step takes 1 argument, %zd given", given);
-    unsigned long long bytes = PyLong_AsUnsignedLongLong(args[0]);
-    if (bytes == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    uint64_t bytes;
+    if (!count_ok("step", given, 1) || numbers(args, 1, &bytes)) return NULL;
     wr_collect *collect = collect_of(op);
     if (!collect) return NULL;
     int error;
@@ -173,8 +172,7 @@ static PyObject *collection_step(PyObject *op, PyObject *const *args, Py_ssize_t
     self->running = false;
     if (!error) Py_RETURN_TRUE;
     if (error == EAGAIN) Py_RETURN_FALSE;
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    return os_error(error);
 }
 
 static PyObject *collection_fits(PyObject *op, PyObject *unused) {
@@ -226,7 +224,7 @@ static PyObject *collection_close(PyObject *op, PyObject *unused) {
     (void)unused;
     CollectionObject *self = (CollectionObject *)op;
     if (self->collect && !collect_of(op)) return NULL;
-    let_go(self);
+    release_all(self);
     Py_RETURN_NONE;
 }
 

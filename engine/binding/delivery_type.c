@@ -8,8 +8,6 @@
 
 #define TAGS_MAX 4096u
 
-PyTypeObject *wr_delivery_type;
-
 PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body, PyObject *meta) {
     DeliveryObject *m = (DeliveryObject *)h->messages->tp_alloc(h->messages, 0);
     if (!m) {
@@ -51,7 +49,7 @@ static int settle_enter(HandleObject *h) {
         uint32_t state = atomic_load_explicit(&h->client->a.port.super->state, memory_order_acquire);
         return __builtin_expect(state > WR_NODE_RUNNING, 0) ? settle_late(h, state) : 0;
     }
-    if (!PyErr_Occurred() || PyErr_ExceptionMatches(wr_session_lost)) {
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(wr_module.attachment_lost)) {
         PyErr_Clear();
         wr_raise("PeerLost", "this message was delivered to an attachment that has ended: it returns to its queue, redelivered");
     }
@@ -153,7 +151,7 @@ PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t 
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-        const char *wrong = !PyObject_TypeCheck(item, wr_delivery_type)     ? "not a message"
+        const char *wrong = !PyObject_TypeCheck(item, wr_module.delivery_type)     ? "not a message"
                             : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
                             : ((DeliveryObject *)item)->handle != h      ? NULL
                             : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
@@ -183,7 +181,7 @@ PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t 
         uint32_t k = 0;
         for (; k < TAGS_MAX && i < n && i < PySequence_Fast_GET_SIZE(list); i++) {
             PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-            if (!PyObject_TypeCheck(item, wr_delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
+            if (!PyObject_TypeCheck(item, wr_module.delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
             DeliveryObject *m = (DeliveryObject *)item;
             if (m->settled) continue;
             m->settled = true;
@@ -251,6 +249,6 @@ static PyType_Spec delivery_spec = {"warren.engine._core.Delivery", sizeof(Deliv
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, delivery_slots};
 
 int wr_bind_delivery(PyObject *module) {
-    wr_delivery_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &delivery_spec, NULL);
-    return wr_delivery_type ? PyModule_AddObjectRef(module, "Delivery", (PyObject *)wr_delivery_type) : -1;
+    wr_module.delivery_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &delivery_spec, NULL);
+    return wr_module.delivery_type ? PyModule_AddObjectRef(module, "Delivery", (PyObject *)wr_module.delivery_type) : -1;
 }

@@ -18,8 +18,6 @@ typedef struct {
     bool settled;
 } DeliveryObject;
 
-extern PyTypeObject *wr_delivery_type;
-
 /* A message of the handle's class; takes body and meta (or NULL) in any case. */
 PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body, PyObject *meta);
 /* QueueHandle.settle_many */

@@ -1,6 +1,7 @@
 /* The list of a store's file for Python: made by a scan, by a list file, or handed out by the store. store/file_list.h */
 #include "binding/arguments.h"
 #include "binding/file_list.h"
+#include "binding/state.h"
 #include <stdlib.h>
 
 #define LONG_BYTES 65536 /* above this the GIL is released */
@@ -11,11 +12,10 @@ typedef struct {
     wr_list *list;
 } ListObject;
 
-static PyTypeObject *list_type;
 
 PyObject *wr_file_list_wrap(wr_list *list) {
     if (!list) return PyErr_NoMemory();
-    ListObject *self = PyObject_New(ListObject, list_type);
+    ListObject *self = PyObject_New(ListObject, wr_module.list_type);
     if (self)
         self->list = list;
     else
@@ -24,7 +24,7 @@ PyObject *wr_file_list_wrap(wr_list *list) {
 }
 
 wr_list *wr_file_list_of(PyObject *object) {
-    if (Py_TYPE(object) == list_type) return ((ListObject *)object)->list;
+    if (Py_TYPE(object) == wr_module.list_type) return ((ListObject *)object)->list;
     PyErr_Format(PyExc_TypeError, "a FileList is wanted, not %s", Py_TYPE(object)->tp_name);
     return NULL;
 }
@@ -244,6 +244,6 @@ static PyMethodDef functions[] = {
 
 int wr_bind_list(PyObject *module) {
     if (PyModule_AddFunctions(module, functions) < 0) return -1;
-    list_type = (PyTypeObject *)PyType_FromSpec(&list_spec);
-    return list_type ? PyModule_AddObjectRef(module, "FileList", (PyObject *)list_type) : -1;
+    wr_module.list_type = (PyTypeObject *)PyType_FromSpec(&list_spec);
+    return wr_module.list_type ? PyModule_AddObjectRef(module, "FileList", (PyObject *)wr_module.list_type) : -1;
 }

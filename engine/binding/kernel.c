@@ -275,11 +275,6 @@ static int open_log(LogObject *self) {
     return 0;
 }
 
-static PyObject *os_error(int error) {
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
-}
-
 static PyObject *log_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"buffer", "images_n", "file_bytes", "may_sync", NULL};
     PyObject *buffer;
@@ -474,21 +469,20 @@ static PyType_Spec log_spec = {"warren.engine._core.Log", sizeof(LogObject), 0, 
 
 /* ---- module ---- */
 
-#define FAST(name, text) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, text}
 
 static PyMethodDef functions[] = {
-    FAST(crc32c, "crc32c(data, seed=0): CRC32C of a buffer."),
-    FAST(copy_crc32c, "copy_crc32c(to, data, seed=0): copy and CRC32C in one pass."),
-    FAST(copy_crc32c_table, "The same without the processor's instruction."),
-    FAST(frame_encode, "frame_encode(kind, id, flags, client_epoch, sequence, extra, meta_length, body, salt): one frame."),
-    FAST(frame_pad, "frame_pad(bytes, salt, last=False): one padding frame."),
-    FAST(frame_check, "frame_check(buffer, at, salt): (total, kind, flags, id, client_epoch, sequence, extra, "
+    FAST("crc32c", crc32c, "crc32c(data, seed=0): CRC32C of a buffer."),
+    FAST("copy_crc32c", copy_crc32c, "copy_crc32c(to, data, seed=0): copy and CRC32C in one pass."),
+    FAST("copy_crc32c_table", copy_crc32c_table, "The same without the processor's instruction."),
+    FAST("frame_encode", frame_encode, "frame_encode(kind, id, flags, client_epoch, sequence, extra, meta_length, body, salt): one frame."),
+    FAST("frame_pad", frame_pad, "frame_pad(bytes, salt, last=False): one padding frame."),
+    FAST("frame_check", frame_check, "frame_check(buffer, at, salt): (total, kind, flags, id, client_epoch, sequence, extra, "
                       "meta_length), or the reason why there is no frame."),
-    FAST(frame_behind, "frame_behind(buffer, at, salt): where valid frames go on behind damage, 0: nowhere."),
-    FAST(frame_scan, "frame_scan(buffer, salt, start): (rows, end, reason)."),
-    FAST(file_header_pack, "file_header_pack(kind, node_id, owner, file, salt, created_ns[, low, high]): the header page."),
-    FAST(file_header_check, "file_header_check(page, kind, node_id, owner, file): (reason or None, salt)."),
-    FAST(image_read, "image_read(region, images_n, file_bytes, file, offset, bytes): the bytes, or None."),
+    FAST("frame_behind", frame_behind, "frame_behind(buffer, at, salt): where valid frames go on behind damage, 0: nowhere."),
+    FAST("frame_scan", frame_scan, "frame_scan(buffer, salt, start): (rows, end, reason)."),
+    FAST("file_header_pack", file_header_pack, "file_header_pack(kind, node_id, owner, file, salt, created_ns[, low, high]): the header page."),
+    FAST("file_header_check", file_header_check, "file_header_check(page, kind, node_id, owner, file): (reason or None, salt)."),
+    FAST("image_read", image_read, "image_read(region, images_n, file_bytes, file, offset, bytes): the bytes, or None."),
     {NULL, NULL, 0, NULL},
 };
 

@@ -3,7 +3,7 @@
 #include "binding/masked.h"
 
 static bool in_ring_and_masked(ClientObject *c, int i, uint64_t sequence) {
-    return c->open && !c->ended && c->forks == wr_forks &&
+    return c->open && !c->ended && c->forks == wr_module.forks &&
            c->a.port.prepared[i] - sequence <= c->a.port.view.g.ring_records &&
            atomic_load_explicit(&wr_view_command(&c->a.port.view, (uint32_t)i, sequence)->result, memory_order_acquire) == WR_RESULT_MASKED;
 }

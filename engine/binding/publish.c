@@ -4,8 +4,6 @@
 
 #define SUBMIT_EVERY 64
 
-PyTypeObject *wr_route_type;
-
 /* ---- Route ------------------------------------------------------------------------------------------------------ */
 
 #define ROUTE_IDS_MAX 1024
@@ -178,7 +176,7 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequences[t], server};
         if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM,
                              "the confirm (the message was handed over and may still be stored)")) {
-            if (PyErr_ExceptionMatches(wr_session_lost)) {
+            if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
                 PyErr_Clear();
                 wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");
             }
@@ -263,7 +261,7 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
     if (plan->routes) {
         if (i >= PySequence_Fast_GET_SIZE(plan->routes)) return wr_raise("UsageError", "the list of routes was changed during the call: give each call a list of its own");
         PyObject *object = PySequence_Fast_GET_ITEM(plan->routes, i);
-        if (!PyObject_TypeCheck(object, wr_route_type)) {
+        if (!PyObject_TypeCheck(object, wr_module.route_type)) {
             PyErr_SetString(PyExc_TypeError, "routes must be Route objects");
             return -1;
         }
@@ -422,7 +420,7 @@ done:
 static int routes_hold(ClientObject *c) {
     if (wr_enter(c)) return -1;
     if (!wr_catalog_is_old(c)) return 0;
-    if (!wr_hook(c, WR_HOOK_CATALOG, 0, "")) PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
+    if (!wr_hook(c, WR_HOOK_CATALOG, 0, "")) PyErr_SetString(wr_module.attachment_lost, "the catalog has changed: route again");
     return -1;
 }
 
@@ -430,7 +428,7 @@ PyObject *wr_client_publish(PyObject *op, PyObject *const *args, Py_ssize_t give
     ClientObject *c = (ClientObject *)op;
     if (given != 7) WR_ARGUMENTS(6, "route, body, level, meta, timeout, wait, options=None");
     int level;
-    if (!PyObject_TypeCheck(args[0], wr_route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
+    if (!PyObject_TypeCheck(args[0], wr_module.route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
     if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
     return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], args[5] == Py_True,
                       given == 7 ? args[6] : NULL);
@@ -441,11 +439,11 @@ PyObject *wr_client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t
     if (given != 7) WR_ARGUMENTS(6, "routes, bodies, level, metas, timeout, wait, options=None");
     int level;
     if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
-    const wr_route *one = PyObject_TypeCheck(args[0], wr_route_type) ? &((RouteObject *)args[0])->route : NULL;
+    const wr_route *one = PyObject_TypeCheck(args[0], wr_module.route_type) ? &((RouteObject *)args[0])->route : NULL;
     return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], args[5] == Py_True, given == 7 ? args[6] : NULL);
 }
 
 int wr_bind_publish(PyObject *module) {
-    wr_route_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &route_spec, NULL);
-    return wr_route_type ? PyModule_AddObjectRef(module, "Route", (PyObject *)wr_route_type) : -1;
+    wr_module.route_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &route_spec, NULL);
+    return wr_module.route_type ? PyModule_AddObjectRef(module, "Route", (PyObject *)wr_module.route_type) : -1;
 }

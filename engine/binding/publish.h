@@ -8,8 +8,6 @@ typedef struct {
     wr_route route;
 } RouteObject;
 
-extern PyTypeObject *wr_route_type;
-
 /* Publish one or many bodies; steals nothing. New reference: a Confirm, or None when `wait`. */
 PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int level, PyObject *meta, PyObject *timeout,
                      bool wait, PyObject *options);

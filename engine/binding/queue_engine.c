@@ -1,6 +1,6 @@
 /* QueueEngine for Python: policy stays there (engine/queues/service.py), the loop is wr_queue_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run are called by the thread that calls run. */
-#include "binding/module.h"
+#include "binding/arguments.h"
 #include "queues/policy.h"
 #include "queues/segments.h"
 #include <structmember.h>
@@ -36,17 +36,12 @@ static wr_queue *queue_of(wr_queue_engine *e, unsigned int id) {
     return q;
 }
 
-static PyObject *os_error(int error) {
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
-}
-
 static void release_all(engine_object *o) {
     Py_buffer *all[] = {&o->super, &o->images, &o->timages, &o->stats, &o->region, &o->directories[0], &o->directories[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->obj) PyBuffer_Release(all[i]);
+        drop_buffer(all[i]);
     for (uint32_t i = 0; i < WR_CLIENT_SLOTS; i++)
-        if (o->links[i].obj) PyBuffer_Release(&o->links[i]);
+        drop_buffer(&o->links[i]);
 }
 
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {

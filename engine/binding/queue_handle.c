@@ -24,12 +24,10 @@
 #define FULL_NS 1000000000ull
 #define WINDOW_MAX 256u
 
-PyTypeObject *wr_handle_type;
-
 int wr_handle_enter(HandleObject *h) {
     if (wr_enter(h->client)) return -1;
     if (!h->dead) return 0;
-    PyErr_SetObject(wr_session_lost, h->dead);
+    PyErr_SetObject(wr_module.attachment_lost, h->dead);
     return -1;
 }
 

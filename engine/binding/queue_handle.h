@@ -27,14 +27,12 @@ typedef struct {
     PyObject *weak;
 } HandleObject;
 
-extern PyTypeObject *wr_handle_type;
-
 #define WR_ANSWER_NS 250000000ull /* a get gives the worker at least so long to answer, whatever its timeout is */
 extern const char wr_the_answer[]; /* what a get that was not answered says */
 
 /* Each of these: -1 (or NULL) with an exception. */
 int wr_handle_enter(HandleObject *h);       /* can it be used? */
-int wr_handle_not_stopped(HandleObject *h); /* is the node of its attachment still there? SessionLost when it was stopped */
+int wr_handle_not_stopped(HandleObject *h); /* is the node of its attachment still there? AttachmentLost when it was stopped */
 int wr_handle_up_to_date(HandleObject *h);  /* the regions of a restarted worker are opened anew, before anything is read */
 int wr_handle_register(HandleObject *h);    /* `consumer` stands in the attachment from now on */
 int wr_handle_intake(HandleObject *h);      /* what was pushed, into `pending` */

@@ -30,12 +30,12 @@ static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     PyObject *client, *owner, *messages;
     unsigned int server, queue;
     if (keywords && PyDict_GET_SIZE(keywords)) return PyErr_Format(PyExc_TypeError, "no keywords");
-    if (!PyArg_ParseTuple(args, "O!IIOO!", wr_client_type, &client, &server, &queue, &owner, &PyType_Type, &messages)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!IIOO!", wr_module.client_type, &client, &server, &queue, &owner, &PyType_Type, &messages)) return NULL;
     ClientObject *c = (ClientObject *)client;
     if (wr_enter(c)) return NULL;
     if (server < WR_SERVER_WORKER_FIRST || server >= c->servers_n)
         return PyErr_Format(PyExc_ValueError, "server %u is no queue worker of this node", server);
-    if (!PyType_IsSubtype((PyTypeObject *)messages, wr_delivery_type))
+    if (!PyType_IsSubtype((PyTypeObject *)messages, wr_module.delivery_type))
         return PyErr_Format(PyExc_TypeError, "the message class must be derived from Delivery");
     HandleObject *h = (HandleObject *)type->tp_alloc(type, 0);
     if (!h) return NULL;
@@ -80,7 +80,7 @@ static void handle_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-/* kill(reason): the queue is gone; calls fail with SessionLost(reason) from now on. Messages in hand can still be settled. */
+/* kill(reason): the queue is gone; calls fail with AttachmentLost(reason) from now on. Messages in hand can still be settled. */
 static PyObject *handle_kill(PyObject *op, PyObject *reason) {
     Py_XSETREF(((HandleObject *)op)->dead, Py_NewRef(reason));
     Py_RETURN_NONE;
@@ -111,14 +111,14 @@ static PyObject *handle_get_quiet(PyObject *op, void *closure) {
 static PyObject *handle_get_usable(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
-    return PyBool_FromLong(!h->dead && !h->client->ended && h->client->forks == wr_forks);
+    return PyBool_FromLong(!h->dead && !h->client->ended && h->client->forks == wr_module.forks);
 }
 
 static PyObject *handle_get_perhaps_gone(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
     ClientObject *c = h->client;
-    return PyBool_FromLong(!h->dead && !c->ended && c->forks == wr_forks && c->open && wr_queue_perhaps_gone(c, h->queue));
+    return PyBool_FromLong(!h->dead && !c->ended && c->forks == wr_module.forks && c->open && wr_queue_perhaps_gone(c, h->queue));
 }
 
 static PyMethodDef handle_methods[] = {
@@ -137,7 +137,7 @@ static PyMethodDef handle_methods[] = {
     {"stop", wr_handle_stop, METH_NOARGS, "stop(): ask for no more; the sequence of the CANCEL, None: nothing asked for, False: no room"},
     {"give_back", wr_handle_give_back, METH_NOARGS, "give_back() -> bool: what was not handed out returns to the queue; False: no room"},
     {"settle_many", (PyCFunction)(void (*)(void))wr_handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue, unseen=False)"},
-    {"kill", handle_kill, METH_O, "kill(reason): calls fail with SessionLost from now on"},
+    {"kill", handle_kill, METH_O, "kill(reason): calls fail with AttachmentLost from now on"},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef handle_attributes[] = {
@@ -163,9 +163,9 @@ static PyType_Spec handle_spec = {"warren.engine._core.QueueHandle", sizeof(Hand
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, handle_slots};
 
 int wr_bind_queue_handle(PyObject *module) {
-    wr_handle_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &handle_spec, NULL);
+    wr_module.handle_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &handle_spec, NULL);
     if (PyModule_AddStringConstant(module, "THE_ANSWER", wr_the_answer) ||
         PyModule_AddIntConstant(module, "ANSWER_MS", (long)(WR_ANSWER_NS / 1000000)))
         return -1;
-    return wr_handle_type ? PyModule_AddObjectRef(module, "QueueHandle", (PyObject *)wr_handle_type) : -1;
+    return wr_module.handle_type ? PyModule_AddObjectRef(module, "QueueHandle", (PyObject *)wr_module.handle_type) : -1;
 }

@@ -3,7 +3,7 @@
  * Invariants
  *   State of the port is only touched under the GIL. Whoever waits lets the GIL go with a wr_condition alone, and counts
  *   itself in `busy`: the regions are released by end() or by the last waiter after it, so no waiter loses its memory.
- *   After a fork the child's calls fail with SessionLost before they touch the parent's region (`wr_forks`).
+ *   After a fork the child's calls fail with AttachmentLost before they touch the parent's region (`wr_module.forks`).
  *   Trouble (server restarted, link closed, node stopping, disk failed) goes to Python's hook, which mends it or raises.
  */
 #include "binding/session.h"
@@ -13,10 +13,6 @@
 #define CHECK_NS 1000000000ull
 #define SPIN_NS_MIN 2000ull
 #define SPIN_NS_MAX 40000ull
-
-PyTypeObject *wr_client_type;
-PyObject *wr_session_lost;
-uint64_t wr_forks;
 
 /* ---- errors, arguments, deadlines --------------------------------------------------------------------------------- */
 
@@ -61,12 +57,12 @@ int wr_hook(ClientObject *c, int code, uint32_t server, const char *what) {
 }
 
 int wr_enter_slow(ClientObject *c) {
-    if (c->forks != wr_forks)
-        PyErr_SetString(wr_session_lost, "this attachment belongs to the parent process");
+    if (c->forks != wr_module.forks)
+        PyErr_SetString(wr_module.attachment_lost, "this attachment belongs to the parent process");
     else if (c->end_error)
         PyErr_SetObject((PyObject *)Py_TYPE(c->end_error), c->end_error);
     else
-        PyErr_SetString(wr_session_lost, "this attachment has ended");
+        PyErr_SetString(wr_module.attachment_lost, "this attachment has ended");
     return -1;
 }
 
@@ -144,7 +140,7 @@ int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_bod
 }
 
 void wr_lost_in_the_middle(void) {
-    if (!PyErr_ExceptionMatches(wr_session_lost)) return;
+    if (!PyErr_ExceptionMatches(wr_module.attachment_lost)) return;
     PyErr_Clear();
     wr_raise("PeerLost", "the attachment ended in the middle: a part of the messages may have been stored; none was confirmed");
 }
@@ -224,7 +220,7 @@ int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t de
 }
 
 void wr_note_deadline(uint64_t deadline) {
-    if (!deadline || deadline == WR_CALL_DEADLINE || !PyErr_ExceptionMatches(wr_session_lost)) return;
+    if (!deadline || deadline == WR_CALL_DEADLINE || !PyErr_ExceptionMatches(wr_module.attachment_lost)) return;
     PyObject *type, *value, *trace, *when = NULL;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
@@ -241,7 +237,7 @@ static int routes_gone(void *of) {
     ClientObject *c = made->client;
     if (wr_catalog_is_old(c) && wr_catalog_due(c) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return -1;
     if (c->catalog_seen == made->catalog) return 0;
-    PyErr_SetString(wr_session_lost, "the catalog has changed: route again");
+    PyErr_SetString(wr_module.attachment_lost, "the catalog has changed: route again");
     return -1;
 }
 

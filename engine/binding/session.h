@@ -1,7 +1,7 @@
 /* An attachment as Python holds it (the type Client): its memory, whether it may be used, and the functions that may wait. */
 #ifndef WR_BINDING_SESSION_H
 #define WR_BINDING_SESSION_H
-#include "binding/module.h"
+#include "binding/state.h"
 #include "client/consumer.h"
 
 /* Why Python's hook is called: hook(code, server, what). It returns to go on waiting, or raises. */
@@ -51,14 +51,10 @@ typedef struct ClientObject {
     uint64_t call_ns;      /* how long a call waits that was given no time and is not to wait; 0: without end */
 } ClientObject;
 
-extern PyTypeObject *wr_client_type;
-extern PyObject *wr_session_lost;
-extern uint64_t wr_forks;
-
 /* Each of these: -1 with an exception set when the client cannot be used (any more). */
 int wr_enter_slow(ClientObject *c);
 static inline int wr_enter(ClientObject *c) {
-    if (__builtin_expect(!c->ended && c->forks == wr_forks && c->open, 1)) return 0;
+    if (__builtin_expect(!c->ended && c->forks == wr_module.forks && c->open, 1)) return 0;
     return wr_enter_slow(c);
 }
 
@@ -110,12 +106,12 @@ static inline bool wr_catalog_due(ClientObject *c) {
 int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose);
 /* The same; after each slice `also` says whether there is still something to wait for: 0, or -1 with an exception. */
 int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, int (*also)(void *), void *of);
-/* After SessionLost from a call that had a deadline: the exception says when that is, for whoever calls again. */
+/* After AttachmentLost from a call that had a deadline: the exception says when that is, for whoever calls again. */
 void wr_note_deadline(uint64_t deadline);
 /* The same, and a passed deadline is an exception that names `what`. */
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
 /* What the routes of a publish were made from. While it waits and nothing of it was handed over, its queues may go: then it fails with
- * SessionLost, and begins anew with the catalog of now. */
+ * AttachmentLost, and begins anew with the catalog of now. */
 typedef struct {
     ClientObject *client;
     uint64_t catalog;
@@ -159,6 +155,6 @@ int wr_level_of(PyObject *argument, int *level);
 static inline uint8_t wr_flags_of(int level) {
     return WR_FLAG_PERSISTENT | (level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0);
 }
-/* After SessionLost, when something of the call was handed over before: to do it all again would double that. */
+/* After AttachmentLost, when something of the call was handed over before: to do it all again would double that. */
 void wr_lost_in_the_middle(void);
 #endif

@@ -39,12 +39,9 @@ typedef struct wr_wants {
     uint64_t trouble; /* what was reported last; the sleeper's own */
 } wants;
 
-static _Atomic uint32_t kicks; /* rises when the sleeper must look at its list of clients anew */
-static _Atomic uint32_t idle;  /* 1: it sleeps on `kicks` alone */
-
 void wr_waiter_kick(void) {
-    atomic_fetch_add_explicit(&kicks, 1, memory_order_seq_cst);
-    syscall(SYS_futex, &kicks, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+    atomic_fetch_add_explicit(&wr_module.kicks, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &wr_module.kicks, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
 }
 
 static _Atomic uint64_t *word_of(ClientObject *c, uint32_t server, int kind) {
@@ -82,7 +79,7 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
     atomic_thread_fence(memory_order_seq_cst);
     /* Met by now: the want stays all the same, because it may stand for a higher one of somebody else, who is told with it. */
     bool met = atomic_load_explicit(word, memory_order_acquire) > above;
-    if (atomic_load_explicit(&idle, memory_order_seq_cst)) wr_waiter_kick();
+    if (atomic_load_explicit(&wr_module.idle, memory_order_seq_cst)) wr_waiter_kick();
     return PyBool_FromLong(met);
 }
 
@@ -159,20 +156,20 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
             if (list[i].any || lingers) /* SYNC waiting: set, then look once more, as in wr_attachment_sleep */
                 atomic_store_explicit(&list[i].client->a.port.view.client->waiting, 1, memory_order_seq_cst);
         bool resting = !any && !lingers;
-        if (resting) atomic_store_explicit(&idle, 1, memory_order_seq_cst);
+        if (resting) atomic_store_explicit(&wr_module.idle, 1, memory_order_seq_cst);
         atomic_thread_fence(memory_order_seq_cst);
         bool met = look(list, n);
         bool more = false;
         for (Py_ssize_t i = 0; i < n; i++) more |= list[i].any;
         uint64_t now = wr_now_ns();
-        if (met || (more && resting) || now >= end || atomic_load_explicit(&kicks, memory_order_seq_cst) != seen) {
-            atomic_store_explicit(&idle, 0, memory_order_relaxed);
+        if (met || (more && resting) || now >= end || atomic_load_explicit(&wr_module.kicks, memory_order_seq_cst) != seen) {
+            atomic_store_explicit(&wr_module.idle, 0, memory_order_relaxed);
             if (met || !(more && resting)) return;
             continue;
         }
         uint64_t slice = end - now < SLICE_NS || resting ? end - now : SLICE_NS;
         uint32_t used = 0;
-        set_waiter(&waiters[used++], &kicks, seen, true);
+        set_waiter(&waiters[used++], &wr_module.kicks, seen, true);
         for (Py_ssize_t i = 0; i < n && used < WAITERS_MAX; i++)
             if (list[i].any || lingers) set_waiter(&waiters[used++], &list[i].client->a.port.view.client->waiting, 1, false);
         bool all = waitv && (used < WAITERS_MAX || n < WAITERS_MAX);
@@ -185,9 +182,9 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
             if (!slept) waitv = false;
         } else {
             struct timespec t = {(time_t)(slice / 1000000000ull), (long)(slice % 1000000000ull)};
-            syscall(SYS_futex, &kicks, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, seen, &t, NULL, 0);
+            syscall(SYS_futex, &wr_module.kicks, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, seen, &t, NULL, 0);
         }
-        atomic_store_explicit(&idle, 0, memory_order_relaxed);
+        atomic_store_explicit(&wr_module.idle, 0, memory_order_relaxed);
         if (!more && wr_now_ns() - now >= SLICE_NS) lingers = false;
     }
 }
@@ -208,10 +205,10 @@ static PyObject *wait_any(PyObject *module, PyObject *const *args, Py_ssize_t gi
     for (Py_ssize_t i = 0; met && i < n; i++) {
         PyObject *item = PyList_GET_ITEM(args[0], i);
         ClientObject *c = (ClientObject *)item;
-        if (!PyObject_TypeCheck(item, wr_client_type)) {
+        if (!PyObject_TypeCheck(item, wr_module.client_type)) {
             PyErr_SetString(PyExc_TypeError, "not a Client");
             Py_CLEAR(met);
-        } else if (c->ended || !c->open || c->forks != wr_forks) {
+        } else if (c->ended || !c->open || c->forks != wr_module.forks) {
             if (PyList_Append(met, item)) Py_CLEAR(met);
         } else {
             list[used].client = (ClientObject *)Py_NewRef(item);
@@ -244,7 +241,7 @@ static PyObject *wait_any(PyObject *module, PyObject *const *args, Py_ssize_t gi
 static PyObject *waiter_kicks(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    return PyLong_FromUnsignedLong(atomic_load(&kicks));
+    return PyLong_FromUnsignedLong(atomic_load(&wr_module.kicks));
 }
 
 static PyObject *waiter_kick(PyObject *module, PyObject *unused) {
@@ -258,7 +255,7 @@ static PyObject *waiter_kick(PyObject *module, PyObject *unused) {
 static PyObject *waiter_forked(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    atomic_store(&idle, 0);
+    atomic_store(&wr_module.idle, 0);
     Py_RETURN_NONE;
 }
 

@@ -4,7 +4,7 @@
  * buffers of all regions that it was given until it lets go of them.
  */
 #include "binding/file_list.h"
-#include "binding/store_arguments.h"
+#include "binding/arguments.h"
 #include "store/store.h"
 #include <sys/mman.h>
 
@@ -54,12 +54,12 @@ static void server_dealloc(PyObject *op) {
         free(self->server);
     }
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < 5; k++) let_go(&self->regions[i][k]);
-        for (Py_ssize_t k = 0; k < self->extents_n[i]; k++) let_go(&self->extents[i][k]);
+        for (int k = 0; k < 5; k++) drop_buffer(&self->regions[i][k]);
+        for (Py_ssize_t k = 0; k < self->extents_n[i]; k++) drop_buffer(&self->extents[i][k]);
         free(self->extents[i]);
     }
-    for (int i = 0; i < WR_CLIENT_SLOTS; i++) let_go(&self->clients[i]);
-    let_go(&self->super);
+    for (int i = 0; i < WR_CLIENT_SLOTS; i++) drop_buffer(&self->clients[i]);
+    drop_buffer(&self->super);
     Py_TYPE(op)->tp_free(op);
 }
 
@@ -111,7 +111,7 @@ static PyObject *server_open(PyObject *op, PyObject *const *args, Py_ssize_t giv
         }
         raise_errno(error, "a region of the store does not fit the superblock");
     }
-    for (int i = 0; i < 5; i++) let_go(&r[i]);
+    for (int i = 0; i < 5; i++) drop_buffer(&r[i]);
     return NULL;
 }
 
@@ -136,7 +136,7 @@ static PyObject *server_add_extent(PyObject *op, PyObject *const *args, Py_ssize
     if (PyObject_GetBuffer(args[1], &more[n], PyBUF_WRITABLE)) return NULL;
     int error = wr_store_add_extent(store, more[n].buf, (uint64_t)more[n].len);
     if (error) {
-        let_go(&more[n]);
+        drop_buffer(&more[n]);
         return raise_errno(error, "the index does not take this extent");
     }
     self->extents_n[store->number]++;
@@ -360,7 +360,7 @@ static PyObject *server_replace_index(PyObject *op, PyObject *const *args, Py_ss
         PyBuffer_Release(&fresh);
         return raise_errno(error, "this region is no larger index");
     }
-    let_go(&self->regions[store->number][3]);
+    drop_buffer(&self->regions[store->number][3]);
     self->regions[store->number][3] = fresh;
     Py_RETURN_NONE;
 }
@@ -401,7 +401,7 @@ static PyObject *server_attach(PyObject *op, PyObject *const *args, Py_ssize_t g
     int error = wr_store_server_attach(self->server, (uint32_t)n[0], (uint32_t)n[1], n[2], buffer->buf, (uint64_t)buffer->len,
                                        (int)holder, epochs, starting);
     if (error) {
-        let_go(buffer);
+        drop_buffer(buffer);
         return raise_errno(error, "the client's region is too small");
     }
     Py_RETURN_NONE;
@@ -430,7 +430,7 @@ static PyObject *server_detach(PyObject *op, PyObject *object) {
     uint32_t slot;
     if (slot_of(object, &slot)) return NULL;
     if (wr_store_server_detach(self->server, slot)) Py_RETURN_FALSE;
-    let_go(&self->clients[slot]);
+    drop_buffer(&self->clients[slot]);
     Py_RETURN_TRUE;
 }
 

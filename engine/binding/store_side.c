@@ -92,15 +92,10 @@ static void tidy(ClientObject *c) {
     side->slots_seen = version;
 }
 
-static void drop(Py_buffer *buffer) {
-    if (buffer->obj) PyBuffer_Release(buffer);
-    buffer->obj = NULL;
-}
-
 static void forget_regions(struct wr_store_side *side, int i) {
-    drop(&side->directory[i]);
-    drop(&side->summary[i]);
-    drop(&side->images[i]);
+    drop_buffer(&side->directory[i]);
+    drop_buffer(&side->summary[i]);
+    drop_buffer(&side->images[i]);
     wr_store_client_close(&side->readers[i]);
     if (side->readers[i].directory_fd >= 0) close(side->readers[i].directory_fd);
     side->readers[i].directory_fd = -1;
@@ -208,7 +203,7 @@ PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     pthread_mutex_unlock(&side->lock);
     Py_RETURN_NONE;
 failed:
-    for (int k = 0; k < 3; k++) drop(&fresh[k]);
+    for (int k = 0; k < 3; k++) drop_buffer(&fresh[k]);
     return NULL;
 }
 
@@ -351,7 +346,7 @@ typedef struct {
     Py_buffer *held; /* of bodies that are no bytes objects */
 } wr_bodies_of_batch;
 
-static void let_go(wr_bodies_of_batch *b) {
+static void drop_bodies(wr_bodies_of_batch *b) {
     for (uint32_t k = 0; k < b->held_n; k++) PyBuffer_Release(&b->held[k]);
     b->held_n = 0;
 }
@@ -390,13 +385,13 @@ static Py_ssize_t write_next(ClientObject *c, int i, const wr_ids *ids, PyObject
     uint8_t first[16];
     uint32_t run = run_of(ids, at, n - at < WR_BATCH_MESSAGES ? (uint32_t)(n - at) : WR_BATCH_MESSAGES, first);
     if (!run || bodies_from(c, bodies, at, run, b)) {
-        let_go(b);
+        drop_bodies(b);
         return -1;
     }
     run = wr_store_batch_cut(b->bodies, b->n);
     int error = run > 1 ? wr_store_client_write_many(&c->store->stores[i], first, b->bodies, run, wr_flags_of(level), sequence)
                         : prepare_one(c, i, first, b->bodies[0].bytes, b->bodies[0].length, level, sequence);
-    let_go(b);
+    drop_bodies(b);
     if (error) return try_again(c, i, error, deadline);
     c->submitted[i][level] = *sequence + 1;
     if (run > 1) wr_port_submit(&c->a.port, (uint32_t)i);

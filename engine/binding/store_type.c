@@ -2,7 +2,7 @@
  *
  * Invariants
  *   `core` is the attachment that was good last. When it is not any more (node restarted, fork, link closed) the owner's attribute `core`
- *   gives another one, or raises; what SessionLost interrupts before anything was handed over is done again with it.
+ *   gives another one, or raises; what AttachmentLost interrupts before anything was handed over is done again with it.
  *   A call holds its own reference to the core: another thread may put a new one in its place meanwhile.
  */
 #include "binding/confirm.h"
@@ -21,7 +21,7 @@ typedef struct {
 
 enum { A_ID, A_IDS, A_BODY, A_BODIES, A_DURABILITY, A_WAIT, A_TIMEOUT, A_N };
 static const char *const argument_texts[A_N] = {"id", "ids", "body", "bodies", "durability", "wait", "timeout"};
-static PyObject *argument_names[A_N], *level_names[3];
+_Static_assert(A_N <= sizeof wr_module.store_argument_names / sizeof *wr_module.store_argument_names, "a name for each");
 static const char *const level_texts[3] = {"none", "written", "synced"};
 
 typedef struct {
@@ -40,7 +40,7 @@ static int take_arguments(const wr_signature *signature, PyObject *const *args, 
     for (Py_ssize_t k = 0; names && k < PyTuple_GET_SIZE(names); k++) {
         PyObject *name = PyTuple_GET_ITEM(names, k);
         int at = 0;
-        while (at < signature->n && name != argument_names[signature->arguments[at]]) at++;
+        while (at < signature->n && name != wr_module.store_argument_names[signature->arguments[at]]) at++;
         if (at == signature->n) /* not interned, or wrong */
             for (at = 0; at < signature->n && PyUnicode_CompareWithASCIIString(name, argument_texts[signature->arguments[at]]);) at++;
         if (at == signature->n || to[at]) {
@@ -64,7 +64,7 @@ static int level_from(const FaceObject *self, PyObject *durability, int *level) 
     if (!durability || durability == Py_None) return 0;
     int found = -1;
     for (int k = 0; k < 3 && found < 0; k++)
-        if (durability == level_names[k]) found = k;
+        if (durability == wr_module.level_names[k]) found = k;
     for (int k = 0; k < 3 && found < 0 && PyUnicode_Check(durability); k++)
         if (!PyUnicode_CompareWithASCIIString(durability, level_texts[k])) found = k;
     if (found < 0)
@@ -92,13 +92,13 @@ static inline int deadline_from(PyObject *timeout, bool wait, uint64_t *deadline
 /* A new reference; NULL with an exception. */
 static ClientObject *core_of(FaceObject *self) {
     ClientObject *core = self->core;
-    if (core && core->open && !core->ended && core->forks == wr_forks && !wr_node_stopped(core)) return (ClientObject *)Py_NewRef(core);
+    if (core && core->open && !core->ended && core->forks == wr_module.forks && !wr_node_stopped(core)) return (ClientObject *)Py_NewRef(core);
     PyObject *found = self->owner ? PyObject_GetAttrString(self->owner, "core") : NULL;
     if (!found) {
         if (!PyErr_Occurred()) wr_raise("ClosedError", "this store was never opened");
         return NULL;
     }
-    if (!PyObject_TypeCheck(found, wr_client_type)) {
+    if (!PyObject_TypeCheck(found, wr_module.client_type)) {
         Py_DECREF(found);
         PyErr_SetString(PyExc_TypeError, "the owner's core is no Client");
         return NULL;
@@ -109,10 +109,10 @@ static ClientObject *core_of(FaceObject *self) {
     return (ClientObject *)found;
 }
 
-/* To do it again after SessionLost? Whatever happened, the reference to the core is given back. */
+/* To do it again after AttachmentLost? Whatever happened, the reference to the core is given back. */
 static bool again(ClientObject *c, PyObject *answer) {
     Py_DECREF(c);
-    if (answer || !PyErr_ExceptionMatches(wr_session_lost)) return false;
+    if (answer || !PyErr_ExceptionMatches(wr_module.attachment_lost)) return false;
     PyErr_Clear();
     return true;
 }
@@ -303,14 +303,14 @@ static void face_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-#define FAST(name, function, doc) {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL | METH_KEYWORDS, doc}
+#define NAMED(name, function, doc) {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL | METH_KEYWORDS, doc}
 
 static PyMethodDef face_methods[] = {
-    FAST("write", face_write,
+    NAMED("write", face_write,
          "write(id, body, durability=None, wait=True, timeout=None)\n--\n\n"
          "Write a message. Returns when it is as durable as asked for (default: 'synced', transient 'none').\n\n"
          "With wait=False: a Confirm, at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed."),
-    FAST("write_many", face_write_many,
+    NAMED("write_many", face_write_many,
          "write_many(ids, bodies, durability=None, wait=True, timeout=None)\n--\n\n"
          "Write many messages in order; one Confirm for all of them. `ids`: a sequence, or one buffer of 16 bytes each.\n\n"
          "Ids that count up (new_ids) go as batches, which cost a fraction. Raises as write does; a wrong id or body refuses all."),
@@ -320,11 +320,11 @@ static PyMethodDef face_methods[] = {
     {"read_many", face_read_many, METH_O,
      "read_many(ids)\n--\n\nThe bodies of many messages, None for each that is not there. Raises StoreError for a damaged one.\n\n"
      "As read: just after remove() bodies may still be found; barrier() waits until they are gone."},
-    FAST("remove", face_remove,
+    NAMED("remove", face_remove,
          "remove(ids, timeout=None)\n--\n\n"
          "Take one reference of each id away; returns how many of the writes were eliminated before they were stored.\n\n"
          "An id that is not there is no error. It is done in order; `barrier()` waits for it."),
-    FAST("contains", face_contains,
+    NAMED("contains", face_contains,
          "contains(id, timeout=None)\n--\n\nWhether the store holds the message, after everything this client did before."),
     {"new_id", face_new_id, METH_NOARGS,
      "new_id()\n--\n\nA message id that no other client makes: client epoch, counter."},
@@ -345,9 +345,9 @@ static PyType_Spec face_spec = {"warren.engine._core.StoreFace", sizeof(FaceObje
 
 int wr_bind_store_type(PyObject *module) {
     for (int k = 0; k < A_N; k++)
-        if (!argument_names[k] && !(argument_names[k] = PyUnicode_InternFromString(argument_texts[k]))) return -1;
+        if (!wr_module.store_argument_names[k] && !(wr_module.store_argument_names[k] = PyUnicode_InternFromString(argument_texts[k]))) return -1;
     for (int k = 0; k < 3; k++)
-        if (!level_names[k] && !(level_names[k] = PyUnicode_InternFromString(level_texts[k]))) return -1;
+        if (!wr_module.level_names[k] && !(wr_module.level_names[k] = PyUnicode_InternFromString(level_texts[k]))) return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &face_spec, NULL);
     if (!type) return -1;
     int error = PyModule_AddObjectRef(module, "StoreFace", type);

@@ -279,7 +279,7 @@ def test_a_handle_that_is_made_while_its_queue_goes_is_not_waited_with(running: 
         other.delete_queue(name)
         node._client.router()
         handle = node._client.handle(declaration, object(), Message)
-        with pytest.raises(_core.SessionLost, match="deleted"):
+        with pytest.raises(_core.AttachmentLost, match="deleted"):
             handle.get(END_S)
 
 

@@ -240,7 +240,7 @@ def test_a_catalog_is_read_for_routes_and_when_the_queue_of_a_handle_may_be_gone
     node: FakeNode, handle: _core.QueueHandle
 ) -> None:
     node.set_node("catalog_version", 5)
-    with pytest.raises(_core.SessionLost):
+    with pytest.raises(_core.AttachmentLost):
         node.client.publish(_core.Route([(WORKER, [1])]), b"x", NONE, None, None, False)
     assert [code for code, _server, _what in node.trouble] == [_core.HOOK_CATALOG]
     node.set_node("catalog_version", 6)
@@ -261,18 +261,18 @@ def test_a_catalog_is_read_for_routes_and_when_the_queue_of_a_handle_may_be_gone
     assert handle.perhaps_gone, "this attachment has read none"
     node.client.catalog_seen = 6
     handle.kill("deleted")
-    with pytest.raises(_core.SessionLost, match="deleted"):
+    with pytest.raises(_core.AttachmentLost, match="deleted"):
         handle.put(b"x", NONE, None, None, False)
     assert node.link(WORKER, "tail") == 4
 
 
 def test_who_waits_has_the_catalog_read_when_its_queue_may_be_gone(node: FakeNode, handle: _core.QueueHandle) -> None:
-    node.raising[_core.HOOK_CATALOG] = _core.SessionLost("deleted")
+    node.raising[_core.HOOK_CATALOG] = _core.AttachmentLost("deleted")
     thread, outcome = start_get(node, handle)
     node.set_node("catalog_version", 7)
     node.queue_gone(handle.queue, 7)
     thread.join(10)
-    assert isinstance(outcome[0], _core.SessionLost)
+    assert isinstance(outcome[0], _core.AttachmentLost)
     assert (_core.HOOK_CATALOG, 0, "") in node.trouble
 
 
@@ -613,7 +613,7 @@ def test_a_lost_session_makes_confirms_lost(node: FakeNode, handle: _core.QueueH
     node.client.end(None)
     assert confirm is not None
     assert isinstance(confirm.exception(), PeerLost)
-    with pytest.raises(_core.SessionLost):
+    with pytest.raises(_core.AttachmentLost):
         handle.get(0.0)
 
 
@@ -629,7 +629,7 @@ def test_a_forked_child_touches_nothing(node: FakeNode, handle: _core.QueueHandl
                 lambda: handle.get(0.0),
                 node.client.next_id,
             ):
-                with pytest.raises(_core.SessionLost, match="parent"):
+                with pytest.raises(_core.AttachmentLost, match="parent"):
                     call()
             with pytest.raises(PeerLost):
                 message.ack()

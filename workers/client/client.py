@@ -7,7 +7,7 @@ Life of an attachment
   claim a slot → segment → core → one unit of the live semaphore (SEM_UNDO) → ACTIVE → mailbox `register`
   end: what was submitted is waited for → LEAVING → mailbox `deregister` → detach. The servers return what it held.
   A sudden death needs nothing of this: the supervisor sees the pidfd, the kernel undoes the semaphore and detaches.
-When an attachment is over (node stopped and started anew, link closed by a server, fork) the core raises SessionLost
+When an attachment is over (node stopped and started anew, link closed by a server, fork) the core raises AttachmentLost
 before anything is submitted; whoever called asks for another attachment and calls again. What was submitted and not
 confirmed is reported as PeerLost, never repeated by itself. Whoever asks for the attachment in use gets none that is
 over: a node that was stopped says so in the superblock, which stays mapped (`over`, one load), so nobody is told what
@@ -38,7 +38,7 @@ import msgspec
 import sysv_ipc
 
 from warren.engine import _core, errors
-from warren.engine._core import SessionLost
+from warren.engine._core import AttachmentLost
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
@@ -210,7 +210,7 @@ class Attachment:
             if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
                 try:
                     settled = self.core.settle(wait_s)
-                except (Error, SessionLost):
+                except (Error, AttachmentLost):
                     settled = False
             self.core.end(error)
             if self.superblock.leave(self.slot.slot, self.slot.generation):
@@ -621,7 +621,7 @@ class Client:
             error = ClosedError(f"this client of {self.directory.path} was closed: attach again")
             mine = attachment.pid == os.getpid()
             if mine:
-                with contextlib.suppress(Error, SessionLost):  # the servers return it all the same
+                with contextlib.suppress(Error, AttachmentLost):  # the servers return it all the same
                     self._give_back(attachment, min(wait_s, GIVE_BACK_S))
                 if self._owner_epoch == attachment.slot.client_epoch and not attachment.deserted():
                     with contextlib.suppress(Error):  # the supervisor finds them without an owner
@@ -726,20 +726,20 @@ class Client:
             raise ClosedError(f"the node of {self.directory.path} is being stopped{': ' if why else ''}{why}")
         if attachment.superblock.state >= NODE_DRAINING:
             self._lose(attachment, None)
-            raise SessionLost("the node was stopped")
+            raise AttachmentLost("the node was stopped")
 
     def _check(self, attachment: Attachment, server: int) -> None:
         """A second has passed without an answer. Is there anybody left who could give one?"""
         superblock = attachment.superblock
         if superblock.slot(attachment.slot.slot).claim != attachment.slot.claim:
             self._lose(attachment, None)
-            raise SessionLost("this client's slot was taken away")
+            raise AttachmentLost("this client's slot was taken away")
         if superblock.server_identity(server).alive() or superblock.supervisor.alive():
             self._silence = None
             return
         if _forsaken(superblock):
             self._lose(attachment, None)
-            raise SessionLost("the shared memory of the node was removed, and its processes are dead")
+            raise AttachmentLost("the shared memory of the node was removed, and its processes are dead")
         if attachment.supervised() or attachment.served():
             self._silence = None
             return
@@ -990,7 +990,7 @@ class Client:
             now = self.current(queue)
             try:
                 return self._ask_worker(SERVER_WORKER_FIRST + now.worker, op, fields(now), limit)
-            except SessionLost:
+            except AttachmentLost:
                 continue
 
     def _ask_worker(self, server: int, op: str, fields: dict[str, Any], timeout: float | None) -> dict[str, Any]:
@@ -998,7 +998,7 @@ class Client:
         request = msgspec.msgpack.encode({"op": op, **fields})
         attachment = self.attachment()
         if server >= len(attachment.control_locks):
-            raise SessionLost("the node was started with fewer workers meanwhile")
+            raise AttachmentLost("the node was started with fewer workers meanwhile")
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = attachment.control_locks[server]  # one answer area for each server
         if not lock.acquire(timeout=-1 if timeout is None else min(timeout, WAIT_MAX_S)):
@@ -1038,7 +1038,7 @@ class Client:
                 if hoard == 0:
                     self._hot.pop(queue, None)
             if hoard > 0:
-                with contextlib.suppress(Error, SessionLost):  # when the attachment is over the servers return it
+                with contextlib.suppress(Error, AttachmentLost):  # when the attachment is over the servers return it
                     handle.tidy()
         with self._lock:
             if self._hot and not self.closed:

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 
 from warren.engine import _core
-from warren.engine._core import Confirm, SessionLost
+from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.errors import Error, NodeNotRunning
 
 log = logging.getLogger("warren")
@@ -231,7 +231,7 @@ class _Callbacks:
         """Say to the core what is waited for; True when something of it is met already."""
         try:
             return self.promises.watch(self.core)
-        except (SessionLost, Error):  # it has ended: all of them are done, one way or the other
+        except (AttachmentLost, Error):  # it has ended: all of them are done, one way or the other
             return len(self.promises) > 0
 
     def check(self) -> None:
@@ -242,7 +242,7 @@ class _Callbacks:
         except NodeNotRunning as error:
             for confirm, call in self.promises.take_all():
                 _call(confirm, call, error)
-        except (SessionLost, Error):
+        except (AttachmentLost, Error):
             self()  # it has ended
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from warren.engine._core import SessionLost
+from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
 from warren.ipc.layout import DELIVERY
 from warren.workers.faces.queues import BROWSE_ROWS, Message, Patience
@@ -175,7 +175,7 @@ class Batches:
             try:
                 handle = self._client.handle(self._client.current(self._queue), self._owner, Message)
                 found = self._client.core.columns(handle, rows[: wanted * DELIVERY.size])
-            except SessionLost:
+            except AttachmentLost:
                 continue
             read = found[0]
             left -= read

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-from warren.engine._core import Confirm, SessionLost
+from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration
@@ -284,7 +284,7 @@ class Node:
             meta = route.meta if plain else metadata.encode(exchange, routing_key, headers, properties, message_id)
             try:
                 return client.core.publish(route.core, body, level, meta, timeout, wait, options)
-            except SessionLost as lost:
+            except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
             except QueueNotFound as error:
                 if mandatory:
@@ -350,7 +350,7 @@ class Node:
             core = (routes[0].core if routes else []) if same else [route.core for route in routes]
             try:
                 return client.core.publish_many(core, many, level, meta, timeout, wait, options)
-            except SessionLost as lost:
+            except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
 
     # -- the rest -----------------------------------------------------------------------------------------------

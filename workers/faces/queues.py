@@ -1,7 +1,7 @@
 """Queues as a client sees them: Queue, Message, Subscription. What a Confirm is, the core says.
 
 Hot paths (put, get, ack) are one call into the core each; this file checks what people give, and comes back with
-another attachment when the old one is over (SessionLost: nothing was submitted).
+another attachment when the old one is over (AttachmentLost: nothing was submitted).
 
 Invariants
   There is one Queue object for a name in a client, so a process is one consumer of a queue, however often it opens it.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from warren.engine import _core
-from warren.engine._core import Confirm, SessionLost
+from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.names import check_name, check_routing_key
@@ -219,7 +219,7 @@ class Queue:
                 if options is None:
                     return self._handle.put(body, level, meta, timeout, wait)
                 return self._handle.put(body, level, meta, timeout, wait, options)
-            except SessionLost as lost:
+            except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
             except QueueFull as error:
@@ -268,7 +268,7 @@ class Queue:
         while True:
             try:
                 return self._handle.put_many(bodies, level, meta, timeout, wait, options)
-            except SessionLost as lost:
+            except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
             except QueueFull as error:
@@ -304,7 +304,7 @@ class Queue:
         # `ahead` may be given by position because Python calls functions with keyword-only parameters slowly.
         try:
             message = self._handle.get(timeout, ahead)
-        except SessionLost as lost:
+        except AttachmentLost as lost:
             message = self._get_again(time_left(lost, timeout), ahead)
         if message is None:
             raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
@@ -316,7 +316,7 @@ class Queue:
             self._renew()
             try:
                 return self._handle.get(left, ahead)
-            except SessionLost as lost:
+            except AttachmentLost as lost:
                 left = time_left(lost, left)
 
     def get_many(self, max: int = 1000, timeout: float | None = None, *, ahead: bool = True) -> list[Message]:
@@ -328,7 +328,7 @@ class Queue:
         while True:
             try:
                 return self._handle.get_many(max, timeout, ahead)  # type: ignore[return-value]
-            except SessionLost as lost:
+            except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
 
@@ -356,7 +356,7 @@ class Queue:
                         self._begun = handle.begin(prefetch)
                         begun = True
                     message = handle.get(left)
-                except SessionLost as lost:
+                except AttachmentLost as lost:
                     left = time_left(lost, left)
                     handle, begun = self._renew(), False
                     continue
@@ -399,7 +399,7 @@ class Queue:
                     self._leave_to_next(begun)
                 else:
                     self._handle.release(begun)
-            except SessionLost:
+            except AttachmentLost:
                 return  # the servers return it
             except NodeNotRunning:  # all of them died meanwhile
                 self._leave_to_next(begun)
@@ -407,7 +407,7 @@ class Queue:
     def _give_back_later(self, begun: int) -> None:
         """Nothing more is asked for; what lies here returns when the worker answers again."""
         if self._handle.usable and begun == self._begun:
-            with contextlib.suppress(SessionLost):
+            with contextlib.suppress(AttachmentLost):
                 if self._client.deserted():
                     self._leave_to_next(begun)
                 else:
@@ -417,7 +417,7 @@ class Queue:
     def _leave_to_next(self, begun: int | None) -> None:
         """Submit what gives back what lies here, and wait for nobody: the next node does it before all else."""
         if begun is None or begun == self._begun:
-            with contextlib.suppress(SessionLost):
+            with contextlib.suppress(AttachmentLost):
                 self._handle.stop()
                 self._handle.give_back()
 
@@ -673,7 +673,7 @@ def _browse(
                 for number, message in enumerate(found):
                     if message is None:
                         found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
-        except SessionLost:
+        except AttachmentLost:
             continue
         return found, following if following > start else -1
 
@@ -706,7 +706,7 @@ def _read_again(
             return message
 
 
-def time_left(lost: SessionLost, timeout: float | None) -> float | None:
+def time_left(lost: AttachmentLost, timeout: float | None) -> float | None:
     """What is left of the timeout of a call that has to be made again, with another attachment or another handle. Only
     what was 0 is 0: that means to wait for the worker's answer.
     """

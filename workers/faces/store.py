@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.engine._core import SessionLost, StoreFace
+from warren.engine._core import AttachmentLost, StoreFace
 from warren.ipc import mailbox, names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.workers.client.arguments import level_of
@@ -36,7 +36,7 @@ class Store(StoreFace):
         while True:
             try:
                 return self._client.core.barrier(self._server, level, timeout)
-            except SessionLost:
+            except AttachmentLost:
                 continue
 
     def terminate(self, timeout: float | None = None) -> None:
@@ -54,7 +54,7 @@ class Store(StoreFace):
             attachment = self._client.attachment()
             try:
                 since, until = attachment.core.store_dying(self._server)
-            except SessionLost:
+            except AttachmentLost:
                 continue
             mailbox.post(
                 names.mailbox(attachment.superblock.shared_id, "store"),
@@ -67,5 +67,5 @@ class Store(StoreFace):
             )  # if it is lost, or late, nothing is dropped
             try:
                 return attachment.core.store_terminate(self._server, since, timeout)
-            except SessionLost:
+            except AttachmentLost:
                 continue

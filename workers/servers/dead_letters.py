@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 
 from warren.engine import _core
-from warren.engine._core import Confirm, Delivery, SessionLost
+from warren.engine._core import AttachmentLost, Confirm, Delivery
 from warren.engine.catalog import metadata
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
@@ -192,7 +192,7 @@ class Forwarder(threading.Thread):
                         busy = self._forward(client, source) or busy
                 if not busy:
                     client.core.wait_delivery(self._server, IDLE_S)
-            except SessionLost:
+            except AttachmentLost:
                 self._sources, self._version = {}, -1
             except ClosedError:
                 return  # the node is being stopped
@@ -311,7 +311,7 @@ class Forwarder(threading.Thread):
                     with contextlib.suppress(MessageTooLarge):
                         return core.publish(route, letter.body, level, meta, PUBLISH_S, False, words)
                 return core.publish(route, letter.body, level, None, PUBLISH_S, False, words)
-            except SessionLost:
+            except AttachmentLost:
                 if core.ended:
                     raise  # else the catalog has changed: route again
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from warren.engine import _core
-from warren.engine._core import SessionLost
+from warren.engine._core import AttachmentLost
 from warren.engine.catalog.names import check_name
 from warren.engine.errors import ClosedError, DiskFull, Error, NodeNotRunning, PeerLost, QueueFull, TimedOut, UsageError
 from warren.ipc.layout import SERVER_WORKER_FIRST
@@ -332,7 +332,7 @@ class Node:
             try:
                 servers = [queue._server] if queue is not None else self._workers()
                 blocked = next(filter(None, (core.room(one, count, size, size) for one in servers)), None)
-            except SessionLost:
+            except AttachmentLost:
                 continue
             if blocked is not None and not is_late(deadline):
                 await self._passed(blocked[0], _core.WANT_HEAD, blocked[1], deadline, _core.FOR_ROOM)
@@ -448,7 +448,7 @@ class Node:
                     if not future.done():
                         future.set_result(None)
             again |= self._promises.watch(core)
-        except (SessionLost, Error):
+        except (AttachmentLost, Error):
             self._lost()
             return
         if again:
@@ -504,7 +504,7 @@ class Node:
     async def _mended(self, server: int, code: int) -> None:
         try:
             await self._hook(code, server)
-        except SessionLost:
+        except AttachmentLost:
             self._lost()
         except Error as error:
             for queue in list(self._waiting.get(server, ())):
@@ -539,7 +539,7 @@ class Node:
             for server in servers:
                 code = core.trouble(server, _core.FOR_REPLY)  # what confirms cannot get over, they say themselves
                 await self._hook(code or _core.HOOK_CHECK, server)
-        except SessionLost:
+        except AttachmentLost:
             self._lost()
         except Error as error:
             for queue in list(self._by_id.values()):

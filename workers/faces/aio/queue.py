@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from warren.engine import _core
-from warren.engine._core import SessionLost
+from warren.engine._core import AttachmentLost
 from warren.engine.errors import Error, QueueEmpty, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, listed
 from warren.workers.client.client import SERVER_READY
@@ -332,7 +332,7 @@ class Queue:
             return None
         try:
             return _Question(handle, self._epoch(), self._horizon("tail"))
-        except (SessionLost, Error):
+        except (AttachmentLost, Error):
             return None
 
     def _horizon(self, name: str) -> int:
@@ -370,7 +370,7 @@ class Queue:
         try:
             code = core.trouble(handle.server, _core.FOR_DELIVERY)
             return code == _core.HOOK_EPOCH or core.link_epoch(handle.server) == 0
-        except (SessionLost, Error):
+        except (AttachmentLost, Error):
             return False
 
     async def _stop(self, future: asyncio.Future[list[Message]] | None, end: float | None) -> bool:
@@ -390,7 +390,7 @@ class Queue:
                     await asyncio.sleep(RETRY_S)
             if stopped is not None and stopped is not False:
                 return await node._passed(handle.server, _core.WANT_PROCESSED, stopped, end, _core.FOR_REPLY)
-        except SessionLost:
+        except AttachmentLost:
             return False  # the servers return it
         return stopped is None
 
@@ -422,7 +422,7 @@ class Queue:
                     await self._heard(time.monotonic() + LAST_LOOK_S)
                     break
                 await asyncio.sleep(RETRY_S)
-        except (SessionLost, Error):
+        except (AttachmentLost, Error):
             return  # the attachment is over: the servers return it
         if self._getters:
             self._pump()
@@ -472,7 +472,7 @@ class Queue:
         self._polled = _core.POLL_STALE
         try:
             answer = self._sync._handle.poll(most, wanted, True)
-        except SessionLost:
+        except AttachmentLost:
             if wanted:
                 self._node._spawn(self._renew_for_getters())
             return []
@@ -514,7 +514,7 @@ class Queue:
             answer = await asyncio.shield(run_blocking(self._sync._handle.poll, FILL, 0, False))
             if isinstance(answer, list):
                 self._put_back(answer)  # type: ignore[arg-type]  # the class given to the handle
-        except SessionLost:
+        except AttachmentLost:
             self._node._lost()
         except (Error, OSError) as error:
             if self._getters:
@@ -559,7 +559,7 @@ class Queue:
                 if not by_node:  # (the node waits for us)
                     await self._node._ready()
                 await run_blocking(self._renew)
-            except SessionLost:
+            except AttachmentLost:
                 return  # it went again; the next look comes back here
             except Error as error:
                 self._fail(error)
@@ -591,7 +591,7 @@ class Queue:
             if is_late(deadline):
                 return False
             await node._ready(self._sync._handle)
-            with contextlib.suppress(SessionLost):
+            with contextlib.suppress(AttachmentLost):
                 await node._hook(_core.HOOK_CHECK, self._sync._server)
             if not self._sync._handle.usable:
                 await self._renew_for_getters()
@@ -630,7 +630,7 @@ class Queue:
         if core is not None and not core.ended:
             many = multiple or len(messages) > 1
             need = (16, 1 << 16, 1 << 15) if many else (1, 0, 0)
-            with contextlib.suppress(SessionLost):  # then the call says so, in words
+            with contextlib.suppress(AttachmentLost):  # then the call says so, in words
                 while (blocked := core.room(self._sync._server, *need)) is not None:
                     await node._passed(blocked[0], _core.WANT_HEAD, blocked[1], None, _core.FOR_ROOM)
         call()
