@@ -95,7 +95,7 @@ def test_put_many_get_many_nack_and_confirms(directory: Path, name: str) -> None
             assert confirm is not None
             await confirm
             assert confirm.done()
-        await asyncio.gather(*(confirm.wait(5) for confirm in confirms if confirm is not None))
+        await asyncio.gather(*(confirm.wait(60) for confirm in confirms if confirm is not None))
         await node.close()
         assert confirms[0] is not None
         await confirms[0]  # is known still

@@ -324,7 +324,7 @@ def end_node(directory: Path) -> None:
         for process in processes_of(directory):
             with contextlib.suppress(psutil.Error):
                 process.kill()
-                process.wait(20)
+                process.wait(60)
         try:
             folder.lock()
         except DirectoryInUse:

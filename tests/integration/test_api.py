@@ -135,7 +135,7 @@ def test_confirm_is_like_a_future(node: warren.Node, name: str) -> None:
     assert confirm.wait(0) is None
     many = queue.put_many([b"x"] * 1000, wait=False)
     assert many is not None
-    many.wait(5)
+    many.wait(60)
     nothing = queue.put_many([], wait=False)
     assert nothing is not None
     assert nothing.done()
@@ -168,7 +168,7 @@ def test_single_puts_overtake_no_ring(node: warren.Node, name: str) -> None:
     queue = node.queue(name)
     confirms = [queue.put(b"%d" % n * 100, wait=False) for n in range(5000)]
     assert confirms[-1] is not None
-    confirms[-1].wait(10)
+    confirms[-1].wait(60)
     assert all(confirm is not None and confirm.done() for confirm in confirms)
     assert queue.depth() == 5000
 
@@ -653,7 +653,7 @@ def test_another_process_reads_what_is_under_way(node: warren.Node, directory: P
             confirm = store.write(id, b"%d" % n * 1000, wait=False)
             assert reader.read(id) == b"%d" % n * 1000, "visible with the write, before any disk"
             assert confirm is not None
-            confirm.wait(5)
+            confirm.wait(60)
             store.remove(id)
 
 
@@ -774,7 +774,7 @@ def test_ten_processes_open_one_node_and_it_goes_after_them(tmp_path: Path) -> N
         with pytest.raises(warren.UsageError, match="no setting"):
             warren.open(directory, colour=2)
     for process in openers:
-        process.communicate("\n", timeout=30)
+        process.communicate("\n", timeout=60)
         assert process.returncode == 0
     pid = int(supervisors.pop())
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), 20, what="the node to go")

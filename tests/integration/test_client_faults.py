@@ -298,7 +298,7 @@ def test_a_killed_client_returns_what_it_held(running: RealNode) -> None:
         ready = context.Event()
         child = context.Process(target=_hold, args=(running.directory, ready))
         child.start()
-        assert ready.wait(20)
+        assert ready.wait(60)
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join(10)

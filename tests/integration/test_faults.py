@@ -121,10 +121,10 @@ def test_a_file_of_a_newer_version_stops_the_start(tmp_path: Path, folder: str, 
         env=os.environ | {"PYTHONPATH": os.pathsep.join(item for item in sys.path if item)},
     )
     try:
-        said, _nothing = process.communicate(timeout=20)
+        said, _nothing = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.terminate()  # in good order: a killed supervisor would be followed by another
-        said, _nothing = process.communicate(timeout=40)
+        said, _nothing = process.communicate(timeout=60)
     assert process.returncode == EXIT_DO_NOT_RESTART, said
     assert "version 99" in said
     assert path.name in said

@@ -46,7 +46,7 @@ OTHER_TIME = ("unshare", "--time", "--fork", "--kill-child", "--boottime", "1000
 def can(*prefix: str) -> bool:
     """Whether this user may run something so."""
     try:
-        return subprocess.run([*prefix, "true"], capture_output=True, timeout=20).returncode == 0
+        return subprocess.run([*prefix, "true"], capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -109,7 +109,7 @@ class Publisher:
         """End it; returns what was confirmed."""
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(60)
         return self.confirmed()
 
 
@@ -119,7 +119,7 @@ def publish(tmp_path: Path) -> Iterator[list[Publisher]]:
     yield started
     for publisher in started:
         publisher.process.kill()
-        publisher.process.wait(20)
+        publisher.process.wait(60)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def kill_supervisor(node: RealNode) -> None:
     assert node.process is not None
     process, node.process = node.process, None
     process.kill()
-    process.wait(20)
+    process.wait(60)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -581,7 +581,7 @@ def begin(nodes: contextlib.ExitStack, directory: Path, said: Path) -> Path:
 
     def stop() -> None:
         process.terminate()
-        process.wait(40)
+        process.wait(60)
 
     nodes.callback(stop)
     wait_until(lambda: NodeDirectory(directory).lock_holder() == process.pid, 30, what="it to have the lock")

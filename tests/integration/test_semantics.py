@@ -300,7 +300,7 @@ def test_duplicates_are_dropped(node: Node) -> None:
     again = queue.put(b"2", message_id=b"a", wait=False)
     assert first is not None
     assert again is not None
-    again.wait(10)
+    again.wait(60)
     assert (first.duplicate, again.duplicate) == (False, True)
     queue.put_many([b"3", b"4", b"5"], message_id=["b", "a", "b"])
     queue.put(b"6")

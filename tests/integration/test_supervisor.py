@@ -651,7 +651,7 @@ def test_a_node_needs_no_standard_streams(tmp_path: Path, streams: str, detach: 
 
 def up_successor(directory: Path) -> "subprocess.CompletedProcess[str]":
     command = interpreter.command("warren", "up", str(directory), "--detach", "--adopt", "--successor")
-    return subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, timeout=60)
 
 
 def test_a_successor_that_lost_ends_at_once(start: Starter, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class RealNode:
             os.kill(pid, signal.SIGSTOP)  # so that nobody restarts anybody
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(120)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None
@@ -121,7 +121,7 @@ class RealNode:
         if process.poll() is None:
             process.terminate()
         try:
-            process.wait(40)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

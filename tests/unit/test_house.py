@@ -65,7 +65,7 @@ def start(code: str, **environment: str) -> "subprocess.Popen[str]":
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
 
 
 def make_mapping(name: str) -> Callable[[], None]:
@@ -136,7 +136,7 @@ def test_what_a_stranger_holds_is_his(before: Census) -> None:
         "mapped = mmap.mmap(memory.fd, 4096)"
     )
     stranger = start(code, **{leaks.MARK: "another run"})
-    stranger.wait(timeout=10)
+    stranger.wait(timeout=60)
     assert Path(f"/dev/shm/{NODE}-super").exists()
     assert found_since(before) == []
     assert stranger.stdin is not None
@@ -151,7 +151,7 @@ def test_what_a_stranger_holds_is_his(before: Census) -> None:
 def test_a_process_is_found_even_when_it_left_the_tree(before: Census, detached: bool) -> None:
     child = start("import os\nif os.fork(): os._exit(0)\nos.setsid()" if detached else "")
     if detached:
-        child.wait(timeout=10)
+        child.wait(timeout=60)
     (found,) = leaks.leaks_since(before, ROOT, grace_s=0, own_process=False)
     assert (found.kind, int(found.name) == child.pid) == ("process", not detached)
     assert psutil.Process(int(found.name)).is_running()
@@ -160,7 +160,7 @@ def test_a_process_is_found_even_when_it_left_the_tree(before: Census, detached:
     child.stdin.close()
     child.stdout.read()
     child.stdout.close()
-    child.wait(timeout=10)
+    child.wait(timeout=60)
     assert leaks.leaks_since(before, ROOT, grace_s=5) == []
 
 

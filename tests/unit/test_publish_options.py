@@ -84,7 +84,7 @@ def test_the_answer_to_one_message(
                 confirm.wait(1)
         assert type(confirm.exception(1)) is (error or type(None))
     assert confirm.duplicate is (result == DUPLICATE)
-    after.wait(1)
+    after.wait(60)
     node.client.end(None)
     assert type(confirm.exception(1)) is (error or type(None)), "it outlives the attachment"
 
