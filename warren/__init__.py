@@ -46,9 +46,11 @@ from warren.engine.errors import (
 )
 
 if TYPE_CHECKING:
+    from warren.workers.faces.message import Message
     from warren.workers.faces.node import Node, attach, open
-    from warren.workers.faces.queues import Confirm, Message, Queue, Subscription
+    from warren.workers.faces.queues import Confirm, Queue
     from warren.workers.faces.store import Store
+    from warren.workers.faces.subscription import Subscription
     from warren.workers.faces.work_queue import WorkQueue
 
 __version__ = "0.1.0"
@@ -60,9 +62,9 @@ _LATER = {
     "Node": "warren.workers.faces.node",
     "WorkQueue": "warren.workers.faces.work_queue",
     "Queue": "warren.workers.faces.queues",
-    "Message": "warren.workers.faces.queues",
+    "Message": "warren.workers.faces.message",
     "Confirm": "warren.workers.faces.queues",
-    "Subscription": "warren.workers.faces.queues",
+    "Subscription": "warren.workers.faces.subscription",
     "Store": "warren.workers.faces.store",
 }
 #: modules of the face; `warren.spark` needs PySpark, which is an extra

@@ -58,7 +58,7 @@ static int take_arguments(const wr_signature *signature, PyObject *const *args, 
     return 0;
 }
 
-/* The rules of workers/client/client.py: level_of. */
+/* The rules of workers/client/arguments.py: level_of. */
 static int level_from(const FaceObject *self, PyObject *durability, int *level) {
     *level = self->transient ? WR_LEVEL_NONE : WR_LEVEL_SYNCED;
     if (!durability || durability == Py_None) return 0;

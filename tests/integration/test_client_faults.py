@@ -272,7 +272,7 @@ def test_no_memory_for_a_client(running: RealNode, monkeypatch: pytest.MonkeyPat
     with warren.attach(running.directory) as node:
         slots = len(list(node._client.attachment().superblock.slots()))
         with monkeypatch.context() as patch:
-            patch.setattr("warren.workers.client.client.sysv_create", refuse)
+            patch.setattr("warren.workers.client.attachment.sysv_create", refuse)
             with pytest.raises(warren.LimitError, match="arena_bytes"):
                 warren.attach(running.directory)
         with warren.attach(running.directory):

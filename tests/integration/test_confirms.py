@@ -118,7 +118,7 @@ def test_the_end_of_the_attachment_is_an_answer(running: RealNode) -> None:
             confirm = put(queue)
             future = confirm.future()
             confirm.add_done_callback(lambda confirm: answers.append(confirm.exception(0)))
-            own._client._lose(own._client._attachment, None)
+            own._client.attachment().lose()
             wait_until(lambda: answers)
         assert isinstance(answers[0], warren.PeerLost)
         assert isinstance(future.exception(5), warren.PeerLost)

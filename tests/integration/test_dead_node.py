@@ -22,6 +22,7 @@ import warren.aio
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
 from warren.workers.client import client as clients
+from warren.workers.client import trouble
 
 from support.real_node import RealNode, frozen
 from support.waiting import patience, wait_until
@@ -312,7 +313,7 @@ def test_asyncio_ends_and_says_no_empty_when_all_are_dead(running: RealNode) -> 
 
 def test_a_node_started_anew_is_waited_for(running: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the time that every process may be dead, which is made long enough for a busy machine."""
-    monkeypatch.setattr(clients, "ABANDONED_S", 10.0 * END_S)
+    monkeypatch.setattr(trouble, "ABANDONED_S", 10.0 * END_S)
     with warren.attach(running.directory) as node:
         waiting = Waiting(lambda: node.queue("q").get(timeout=8 * END_S))
 
@@ -396,7 +397,7 @@ def test_a_supervisor_that_is_missing_is_said(running: RealNode) -> None:
 def test_close_and_release_wait_for_nobody(running: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "CLOSE_WAIT_S", 100.0 * END_S)
     monkeypatch.setattr(clients, "GIVE_BACK_S", 100.0 * END_S)
-    monkeypatch.setattr(clients, "ABANDONED_S", 100.0 * END_S)
+    monkeypatch.setattr(trouble, "ABANDONED_S", 100.0 * END_S)
     node, other = warren.attach(running.directory), warren.attach(running.directory)
     queue = node.queue("q")
     node.queue("mine", exclusive=True)
@@ -443,7 +444,7 @@ def test_what_was_released_to_nobody_is_others_when_the_node_is_back(running: Re
 
 def test_asyncio_leaves_a_dead_node_at_once(running: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "CLOSE_WAIT_S", 100.0 * END_S)
-    monkeypatch.setattr(clients, "ABANDONED_S", 100.0 * END_S)
+    monkeypatch.setattr(trouble, "ABANDONED_S", 100.0 * END_S)
 
     async def work(node: warren.aio.Node) -> object:
         queue = await node.queue("q")
@@ -460,8 +461,8 @@ def test_the_end_of_a_process_waits_for_no_dead_node(running: RealNode) -> None:
     """It holds a message, and has submitted one that nobody confirms."""
     program = (
         "import os, signal, sys, warren\n"
-        "from warren.workers.client import client\n"
-        f"client.CLOSE_WAIT_S = client.GIVE_BACK_S = client.ABANDONED_S = {100.0 * END_S}\n"
+        "from warren.workers.client import client, trouble\n"
+        f"client.CLOSE_WAIT_S = client.GIVE_BACK_S = trouble.ABANDONED_S = {100.0 * END_S}\n"
         "client.Client.close.__defaults__ = (client.CLOSE_WAIT_S,)\n"
         "node = warren.attach(sys.argv[1])\n"
         "queue = node.queue('q')\n"

@@ -21,7 +21,7 @@ import warren.aio
 from warren.engine import _core
 from warren.engine.errors import ResourceLocked
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
-from warren.workers.faces.queues import Message
+from warren.workers.faces.message import Message
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -208,7 +208,7 @@ def test_exclusive_when_the_attachment_of_its_owner_has_ended(running: RealNode)
     with warren.attach(running.directory) as node:
         waiting = begin(node, tuple(call for call in CALLS if call is not work_put), exclusive=True)
         putting = begin(node, (work_put,), exclusive=True)
-        node._client._lose(node._client._attachment, None)
+        node._client.attachment().lose()
         assert outcomes(waiting) == all_of(warren.QueueNotFound, waiting)
         # PeerLost: it waited for a confirm at that moment
         assert set(outcomes(putting)["work_put"]) <= {warren.QueueNotFound, warren.PeerLost}
@@ -444,7 +444,7 @@ def test_asyncio(running: RealNode, by: str) -> None:
                 while not (await queue.stats())["consumers"]:  # the limit of the loop bounds it
                     await asyncio.sleep(0)
             if by == "exclusive":
-                node._client._lose(node._client._attachment, None)
+                node._client.attachment().lose()
             for queue in queues.values():
                 if by == "the same client":
                     await queue.delete()

@@ -136,7 +136,7 @@ def test_a_start_that_fails_gives_slot_and_segment_back(tmp_path: Path) -> None:
     with RealNode(directory), superblock_of(directory) as superblock:
         before, made = {view.slot for view in superblock.slots()}, mine()
         worker = Worker(directory, superblock.shared_id, 0, Settings(), None)
-        worker._slot, _region = worker._claim_slot()
+        worker._claim()
         assert {view.slot for view in superblock.slots()} - before == {worker._slot.slot}
         assert len(mine()) == len(made) + 1
         worker.close()

@@ -23,8 +23,9 @@ from warren.tools.demo.talk import SAY_EVERY_S, Talk, child
 from warren.workers.faces.node import attach
 
 if TYPE_CHECKING:
+    from warren.workers.faces.message import Message
     from warren.workers.faces.node import Node
-    from warren.workers.faces.queues import Message, Queue
+    from warren.workers.faces.queues import Queue
 
 TIMEOUT_S = 120.0
 WAIT_S = 0.2

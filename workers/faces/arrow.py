@@ -18,7 +18,8 @@ import pyarrow as pa
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
 from warren.ipc.layout import DELIVERY
-from warren.workers.faces.queues import BROWSE_ROWS, Message, Patience
+from warren.workers.faces.browse import BROWSE_ROWS, Patience
+from warren.workers.faces.message import Message
 
 if TYPE_CHECKING:
     from warren.engine.catalog.catalog import QueueDeclaration

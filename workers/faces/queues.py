@@ -1,12 +1,10 @@
-"""Queues as a client sees them: Queue, Message, Subscription. What a Confirm is, the core says.
+"""Queues as a client sees them. What a Confirm is, the core says.
 
 Hot paths (put, get, ack) are one call into the core each; this file checks what people give, and comes back with
 another attachment when the old one is over (AttachmentLost: nothing was submitted).
 
-Invariants
+Invariant
   There is one Queue object for a name in a client, so a process is one consumer of a queue, however often it opens it.
-  A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and
-  ack() says so.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,7 +26,7 @@ from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
-from warren.ipc.layout import DELIVERY, QUEUE_STATS, SERVER_WORKER_FIRST
+from warren.ipc.layout import QUEUE_STATS, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import (
     checked_count,
     checked_exchange,
@@ -37,90 +35,20 @@ from warren.workers.client.arguments import (
     level_of,
     listed,
 )
+from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
+from warren.workers.faces.message import Message
+from warren.workers.faces.subscription import Subscription
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from warren.workers.client.client import Client
 
-__all__ = ["Queue", "Message", "Confirm", "Subscription"]
+__all__ = ["Queue", "Confirm"]
 
 PREFETCH = 500
 _NOT_KEPT = "a message that is not persistent"  #: what would be transient, for an error
-#: rows asked of a worker at once when reading a range or browsing
-BROWSE_ROWS = 1000
-PATIENCE_S = 2.0  #: for bodies of one browse that cannot be read yet
-#: bytes of bodies in one Arrow batch, if not said otherwise
-BATCH_BYTES = 8 << 20
-UNLIMITED = (1 << 62) - 1
-_ROW_BYTES = DELIVERY.size
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
-
-
-class Message(_core.Delivery):
-    """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`."""
-
-    __slots__ = ()
-
-    @property
-    def exchange(self) -> str:
-        """The exchange it was published to; '' is the default exchange."""
-        return metadata.decode(self.meta).exchange if self.meta is not None else ""
-
-    @property
-    def routing_key(self) -> str:
-        """The routing key it was published with."""
-        return metadata.decode(self.meta).routing_key if self.meta is not None else str(self.queue.name)
-
-    @property
-    def headers(self) -> dict[str, Any]:
-        """The headers it was published with; empty if there were none."""
-        return (metadata.decode(self.meta).headers or {}) if self.meta is not None else {}
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """The properties it was published with (content_type, correlation_id, message_id, …), without those that were
-        not set.
-        """
-        return (metadata.decode(self.meta).properties or {}) if self.meta is not None else {}
-
-    @property
-    def content_type(self) -> str | None:
-        """Property content_type."""
-        return self.properties.get("content_type")
-
-    @property
-    def correlation_id(self) -> str | bytes | None:
-        """Property correlation_id."""
-        return self.properties.get("correlation_id")
-
-    @property
-    def reply_to(self) -> str | None:
-        """Property reply_to."""
-        return self.properties.get("reply_to")
-
-    @property
-    def timestamp(self) -> float | None:
-        """Property timestamp, seconds since 1970."""
-        return self.properties.get("timestamp")
-
-    @property
-    def app_id(self) -> str | None:
-        """Property app_id."""
-        return self.properties.get("app_id")
-
-    @property
-    def type(self) -> str | None:
-        """Property type."""
-        return self.properties.get("type")
-
-    def reject(self) -> None:
-        """Drop it or, if its queue has a dead_letter_exchange, dead-letter it: nack(requeue=False)."""
-        self.nack(requeue=False)
-
-    def __repr__(self) -> str:
-        again = ", redelivered" if self.redelivered else ""
-        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {len(self.body)} bytes{again}>"
 
 
 class Queue:
@@ -412,7 +340,7 @@ class Queue:
                     self._leave_to_next(begun)
                 else:
                     self._handle.stop()
-                    self._client._look_after(self._handle.queue)
+                    self._client.look_after(self._handle.queue)
 
     def _leave_to_next(self, begun: int | None) -> None:
         """Submit what gives back what lies here, and wait for nobody: the next node does it before all else."""
@@ -470,7 +398,7 @@ class Queue:
             self._renew()
         left, at = max, 0
         while left > 0:
-            found, at = _browse(self._client, self, self._declaration, at, min(left, BROWSE_ROWS), ready_only=True)
+            found, at = browse(self._client, self, self._declaration, at, min(left, BROWSE_ROWS), ready_only=True)
             if not found and at < 0:
                 return
             for message in found:
@@ -544,166 +472,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-class Subscription:
-    """Durable numbered claims on messages of a queue: a claimed message can be read by its number until it is acked.
-
-    No process owns a subscription. If a reader dies, the next one begins at `range()[0]`.
-    """
-
-    def __init__(self, client: Client, queue: Queue, name: str, declaration: QueueDeclaration) -> None:
-        self.name = name
-        self.queue = queue
-        self._client = client
-        self._claims = _Claims(queue, declaration)
-        #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
-        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.lasting_id}"
-
-    def __repr__(self) -> str:
-        return f"<Subscription {self.name!r} of {self.queue.name!r}>"
-
-    def _ask(self, op: str, fields: Callable[[QueueDeclaration], dict[str, Any]]) -> dict[str, Any]:
-        return self._client.ask_queue(self._claims.declaration, op, fields)
-
-    def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
-        """Claim ready messages of the queue, in order. Returns their numbers [start, end), which are durable by then.
-        It does not wait for messages: if none is ready, start and end are equal.
-
-        Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
-        """
-        most = {
-            "max_messages": min(checked_count(max_messages, "max_messages"), UNLIMITED),
-            "max_bytes": min(checked_count(max_bytes, "max_bytes"), UNLIMITED),
-        }
-        answer = self._ask("claim", lambda claims: _both(claims) | most)
-        return int(answer["start"]), int(answer["end"])
-
-    def range(self) -> tuple[int, int]:
-        """[lowest unacked claim, end of the claims)."""
-        answer = self._ask("ranges", lambda claims: {"queue": claims.id})
-        return int(answer["base"]), int(answer["next"])
-
-    def ready(self) -> int:
-        """Number of messages in the queue that nobody has claimed or taken yet."""
-        return self.queue.depth()
-
-    def read(self, start: int, end: int) -> list[Message]:
-        """The claimed messages [start, end), in order; `delivery_tag` is the number. Acked ones are missing."""
-        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
-        read: list[Message] = []
-        at = start
-        while 0 <= at < end:
-            count = min(end - at, BROWSE_ROWS)
-            found, at = _browse(self._client, self._claims, self._claims.declaration, at, count, ready_only=False)
-            read += [message for message in found if message is not None and message.delivery_tag < end]
-        return read
-
-    def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
-        """The same as an Arrow batch (faces/arrow.py) of about `max_bytes` of bodies, at least one message."""
-        from warren.workers.faces.arrow import Batches
-
-        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
-        most = checked_count(max_bytes, "max_bytes")
-        batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)
-        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=most), None) or batches.empty()
-
-    def ack(self, upto: int) -> int:
-        """Ack every claim below `upto`; returns how many there were."""
-        below = min(checked_count(upto, "upto", 0), UNLIMITED)
-        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": below})["count"])
-
-    def release(self) -> int:
-        """Start over as a new reader: returns the lowest unacked claim. Claims keep their numbers and their order."""
-        return self.range()[0]
-
-    def delete(self) -> int:
-        """Return all unacked claims to the end of the queue (redelivered), and delete the subscription."""
-        count = int(self._ask("release", _both)["count"])
-        self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
-        return count
-
-
-def _both(claims: QueueDeclaration) -> dict[str, Any]:
-    """The hidden queue of a subscription and the queue that it claims from, for the worker."""
-    return {"queue": claims.subscription_of, "subscription_queue": claims.id}
-
-
-class _Claims:
-    """The hidden queue of a subscription, as the owner of messages that are read from it."""
-
-    def __init__(self, queue: Queue, declaration: QueueDeclaration) -> None:
-        self.name = queue.name
-        self.declaration = declaration
-
-
-class Patience:
-    """For stored bodies that cannot be read yet, as in the first moments of a node with moved queues. It ends after
-    PATIENCE_S in all, so that damaged messages do not add up."""
-
-    def __init__(self) -> None:
-        self._left, self._pause = PATIENCE_S, 0.001
-
-    def again(self) -> bool:
-        """Wait a moment; false: no more."""
-        if self._left <= 0:
-            return False
-        time.sleep(self._pause)
-        self._left -= self._pause
-        self._pause = min(2 * self._pause, 0.05)
-        return True
-
-
-def _browse(
-    client: Client, owner: Queue | _Claims, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
-) -> tuple[list[Message | None], int]:
-    """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
-    more = {"start": start, "count": count, "ready_only": ready_only}
-    patience = Patience()
-    while True:
-        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
-        rows, following = answer["rows"], int(answer["next"])
-        if not rows:
-            return [], -1
-        try:
-            handle = client.handle(client.current(queue), owner, Message)
-            found = handle_deliveries(client, handle, rows)
-            if None in found and any(message is None for message in found):
-                # A file moved into the segments between the answer and the reading: those rows have another place now.
-                for number, message in enumerate(found):
-                    if message is None:
-                        found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
-        except AttachmentLost:
-            continue
-        return found, following if following > start else -1
-
-
-def handle_deliveries(client: Client, handle: _core.QueueHandle, rows: bytes) -> list[Message | None]:
-    """Messages of the rows of a browse answer; None for one that is not where the row says."""
-    return client.core.deliveries(handle, rows)  # type: ignore[return-value]
-
-
-def _read_again(
-    client: Client,
-    owner: Queue | _Claims,
-    queue: QueueDeclaration,
-    rows: bytes,
-    number: int,
-    ready_only: bool,
-    patience: Patience,
-) -> Message | None:
-    """One message of an older answer, asked for anew; None when it is gone, or stays unreadable."""
-    row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
-    sequence = DELIVERY.unpack(row, "sequence")
-    more = {"start": sequence, "count": 1, "ready_only": ready_only}
-    while True:
-        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
-        fresh = answer["rows"][:_ROW_BYTES]
-        if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
-            return None
-        message = handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
-        if message is not None or not patience.again():
-            return message
 
 
 def time_left(lost: AttachmentLost, timeout: float | None) -> float | None:

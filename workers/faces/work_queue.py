@@ -33,7 +33,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
 from warren.workers.client.arguments import checked_seconds
-from warren.workers.faces.queues import Message, Queue
+from warren.workers.faces.message import Message
+from warren.workers.faces.queues import Queue
 
 T = TypeVar("T")
 

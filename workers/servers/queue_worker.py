@@ -1,11 +1,8 @@
 """The process of one queue worker: regions, its own client slot towards the stores, start, serving, stop.
 
-What it serves is engine/queues/service.py. Order of a start: salvage of the dead worker's images, new regions under a
-higher generation, client slot, recovery, take-up of all clients, slot active (before anything is submitted, after
-everything that may fail), state READY, epoch + 1 (published last). Order of a stop:
-rings finished, journal synced, clean mark, slot left, regions unlinked. Crash points: until the epoch is published
-clients wait; regions of unfinished starts are found by their names and unlinked by the next one, after it has salvaged
-them. Exit codes: 0 clean, 1 try again, 3 do not restart, 5 the catalog was cut.
+What it serves is engine/queues/service.py. The order of a start and of a stop: Worker.run. Crash points: until the
+epoch is published clients wait; regions of unfinished starts are found by their names and unlinked by the next one,
+after it has salvaged them. Exit codes: 0 clean, 1 try again, 3 do not restart, 5 the catalog was cut.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +25,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder
+from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.service import Changes, Declaration, Options, QueueService
 from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
@@ -60,6 +59,19 @@ CRASH_POINTS = {
 
 #: one line into the worker's log
 say = Voice()
+
+
+@dataclass
+class _Memory:
+    """The regions of one incarnation, and what the last one left in them."""
+
+    old: list[int]  #: generations of regions that were there
+    generation: int
+    images: regions.Region
+    transient: regions.Region
+    statistics: regions.Region
+    held: dict[int, memoryview]  #: journal files that the images hold as they are on disk
+    next_transient: int
 
 
 class Worker:
@@ -147,9 +159,9 @@ class Worker:
             regions.posix_unlink(name)
         return self._region(what, generation, size)
 
-    def _claim_slot(self) -> tuple[SlotView, regions.Region]:
+    def _claim(self) -> regions.Region:
         """A slot that only the supervisor knows of until `_activate`: a start that fails gives it back, and from one
-        that is killed the supervisor takes it without asking a server.
+        that is killed the supervisor takes it without asking a server. Returns its region.
         """
         view = self._free_slot()
         self._stack.callback(self._give_back, view)
@@ -159,7 +171,8 @@ class Worker:
         self.superblock.set_segment(view, region.id)
         self._stack.callback(region.close)
         self._stack.callback(self._remove_segment, region)
-        return view, region
+        self._slot = view
+        return region
 
     def _free_slot(self) -> SlotView:
         """One of this worker's slots. When it was killed twice in short time the stores are not done with both yet.
@@ -195,34 +208,81 @@ class Worker:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve until told to stop; returns the exit code."""
+        """Serve until told to stop; returns the exit code.
+
+        The order of the steps is the crash protocol: a death between any two leaves what the next start needs.
+          take          the folder is this process's alone; the state is RECOVERING
+          salvage       what the dead worker had written to memory and not to its files: into its files, first of all
+          make_regions  under a higher generation, from the dead worker's where they fit; nobody looks for them yet
+          claim         a client slot that only the supervisor knows of
+          recover       files and memory are read: the last step that may fail, and nothing was submitted yet
+          activate      the servers may know of the slot
+          announce      generation, alarms, READY, and last the epoch: from then on clients come
+          serve         until told to stop: rings finished, journal synced, clean mark
+          leave         slot left, regions unlinked
+        """
         began = time.monotonic()
-        settings, superblock = self.settings, self.superblock
+        if not self._take():
+            return 0
+        old = self._old_generations()
+        self.salvaged = self._salvage(old)
+        memory = self._make_regions(old)
+        own = self._claim()
+        service = self.service = self._service(memory, own)
+        with self._signals(service.engine):
+            try:
+                recovered = self._recover(service, memory)
+                self._activate()
+                self._announce(service, memory)
+                say(
+                    f"worker {self.worker} ready in {time.monotonic() - began:.3f} s: "
+                    f"{service.engine.counters()['messages']} messages, {recovered.frames} frames, "
+                    f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
+                )
+                clean = self._serve(service)
+            except BaseException:
+                service.release()
+                raise
+        self._leave(memory, clean)
+        say(f"worker {self.worker} stopped {'clean' if clean else 'without the clean mark'}")
+        return 0
+
+    def _take(self) -> bool:
+        """Own the folder, and say that it is being recovered. False: the node ends, or another one has it."""
+        superblock = self.superblock
         self.tie.enter()
         needed = str(self.folder.files) if superblock.server_get(self.server, "epoch") else ""
         if not self.tie.take(queues_of(self.worker), say, needed):
             superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])  # nothing was begun
-            return 0
+            return False
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_RECOVERING"])
         self.folder.make()
-        old = self._old_generations()
-        self.salvaged = self._salvage(old)
-        generation = max([*old, superblock.server_get(self.server, "generation")]) + 1
+        return True
+
+    def _make_regions(self, old: list[int]) -> _Memory:
+        """The regions of this incarnation, and what is known of the dead worker's images."""
+        settings = self.settings
+        generation = max([*old, self.superblock.server_get(self.server, "generation")]) + 1
         images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
         images = self._images("images", generation, images_bytes, old)
         # before the engine takes the images for its own files
         held = journal_images.held_files(images.buffer, settings.images_n, settings.file_bytes, self.folder)
-        timages = self._images("timages", generation, images_bytes, old)
-        next_transient = journal_images.next_file_of(timages.buffer, settings.images_n)
-        stats = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
-        self._stack.callback(self._forget_statistics, stats.name)
-        self._slot, own = self._claim_slot()
+        transient = self._images("timages", generation, images_bytes, old)
+        next_transient = journal_images.next_file_of(transient.buffer, settings.images_n)
+        statistics = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
+        self._stack.callback(self._forget_statistics, statistics.name)
+        return _Memory(old, generation, images, transient, statistics, held, next_transient)
+
+    def _service(self, memory: _Memory, own: regions.Region) -> QueueService:
+        """The engine and the service around it; they have touched nothing yet."""
+        assert self._slot is not None
+        settings, superblock = self.settings, self.superblock
         engine = _core.QueueEngine(
             superblock.buffer,
             self.server,
-            images.buffer,
-            timages.buffer,
-            stats.buffer,
+            memory.images.buffer,
+            memory.transient.buffer,
+            memory.statistics.buffer,
             own.buffer,
             self._slot.slot,
             self._slot.generation,
@@ -234,7 +294,7 @@ class Worker:
             commit_bytes=settings.commit_bytes,
             journal_files_max=settings.journal_files_max,
         )
-        service = self.service = QueueService(
+        return QueueService(
             engine,
             Options(
                 superblock=superblock,
@@ -250,47 +310,48 @@ class Worker:
                 own_slot=self._slot.slot,
                 # The other half: what a flush has in hand, and what the allocator keeps.
                 memory_bytes=settings.queue_memory_bytes // (2 * (superblock.servers_n - SERVER_WORKER_FIRST)),
-                next_transient=next_transient,
+                next_transient=memory.next_transient,
                 timer=self._timer,
                 reached=self._reached,
                 say=say,
             ),
         )
-        with self._signals(engine):
-            try:
-                recovered = service.start(held)
-                held.clear()
-                self._activate()
-                epoch = superblock.server_get(self.server, "epoch") + 1
-                service.begin(epoch)
-                superblock.server_set(self.server, "generation", generation)
-                superblock.server_set(self.server, "queue_stats_generation", generation)
-                superblock.server_set(self.server, "error", 0)
-                superblock.server_set(self.server, "alarms", 0)
-                superblock.server_set(self.server, "state", CONSTANTS["SERVER_READY"])
-                superblock.server_set(self.server, "epoch", epoch)
-                self._unlink(old)
-                say(
-                    f"worker {self.worker} ready in {time.monotonic() - began:.3f} s: "
-                    f"{engine.counters()['messages']} messages, {recovered.frames} frames, "
-                    f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
-                )
-                self._serving = self._served = True
-                self._forward_dead_letters()
-                service.serve()
-                superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
-                self._stop_dead_letters(service)
-                clean = service.stop()
-            except BaseException:
-                service.release()
-                raise
+
+    def _recover(self, service: QueueService, memory: _Memory) -> Recovered:
+        recovered = service.start(memory.held)
+        memory.held.clear()
+        return recovered
+
+    def _announce(self, service: QueueService, memory: _Memory) -> None:
+        """Clients look at the epoch, and then at what was said before it."""
+        superblock = self.superblock
+        epoch = superblock.server_get(self.server, "epoch") + 1
+        service.begin(epoch)
+        superblock.server_set(self.server, "generation", memory.generation)
+        superblock.server_set(self.server, "queue_stats_generation", memory.generation)
+        superblock.server_set(self.server, "error", 0)
+        superblock.server_set(self.server, "alarms", 0)
+        superblock.server_set(self.server, "state", CONSTANTS["SERVER_READY"])
+        superblock.server_set(self.server, "epoch", epoch)
+        self._unlink(memory.old)
+
+    def _serve(self, service: QueueService) -> bool:
+        """Serve until told to stop; whether everything is on disk then, and marked clean."""
+        self._serving = self._served = True
+        self._forward_dead_letters()
+        service.serve()
+        self.superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
+        self._stop_dead_letters(service)
+        return service.stop()
+
+    def _leave(self, memory: _Memory, clean: bool) -> None:
+        assert self._slot is not None
+        superblock = self.superblock
         superblock.leave(self._slot.slot, self._slot.generation)
         if clean:
-            self._unlink([generation])
+            self._unlink([memory.generation])
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])
         remains.remove_lost(superblock, self.tie)
-        say(f"worker {self.worker} stopped {'clean' if clean else 'without the clean mark'}")
-        return 0
 
     def close(self) -> None:
         """Unmap everything."""

@@ -50,7 +50,7 @@ from warren.workers.spark.schema import arrow_schema, check_schema, row_schema, 
 from warren.workers.spark.sink import QueueStreamWriter, QueueWriter
 
 if TYPE_CHECKING:
-    from warren.workers.faces.queues import Subscription
+    from warren.workers.faces.subscription import Subscription
 
 log = logging.getLogger(__name__)
 

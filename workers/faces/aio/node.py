@@ -514,7 +514,7 @@ class Node:
         self._look_soon()
 
     async def _hook(self, code: int, server: int, what: str = "") -> None:
-        await run_blocking(self._client._hook, code, server, what)
+        await run_blocking(self._client.hook, code, server, what)
 
     def _tick_later(self) -> None:
         if self._ticker is None and not self._closed:

@@ -24,8 +24,8 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.errors import Error, QueueEmpty, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, listed
-from warren.workers.client.client import SERVER_READY
-from warren.workers.faces import queues
+from warren.workers.client.attachment import SERVER_READY
+from warren.workers.faces import message, queues
 from warren.workers.faces.aio.base import META, RETRY_S, Body, deadline_of, is_late, run_blocking, size_of, time_left
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Underneath(queues.Queue):
         return cls(client, client.catalog().queue(name))
 
 
-class Message(queues.Message):
+class Message(message.Message):
     """One received message: `body`, `headers`, `redelivered`, ...; await its ack."""
 
     __slots__ = ()

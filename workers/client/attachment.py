@@ -1,0 +1,505 @@
+"""One registration of a process with a node: its slot, its region, the core that uses them, the servers' regions.
+
+Life of an attachment
+  claim a slot → segment → core → one unit of the live semaphore (SEM_UNDO) → ACTIVE → mailbox `register`
+  end: what was submitted is waited for → LEAVING → mailbox `deregister` → detach. The servers return what it held.
+  A sudden death needs nothing of this: the supervisor sees the pidfd, the kernel undoes the semaphore and detaches.
+
+Invariant: a child of fork never touches its parent's region: the core refuses by itself, and the child unmaps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import sysv_ipc
+
+from warren.engine import _core
+from warren.engine._core import AttachmentLost
+from warren.engine.catalog.node_directory import NodeDirectory, open_directory, place_of
+from warren.engine.errors import (
+    Error,
+    LimitError,
+    NodeNotRunning,
+    PeerLost,
+    PermissionRefused,
+)
+from warren.engine.kernel.atomic_file import explain
+from warren.engine.saying import command
+from warren.ipc import mailbox, names
+from warren.ipc.identity import Identity, Namespaces
+from warren.ipc.layout import (
+    CONSTANTS,
+    QUEUE_STATS,
+    SERVER_STORE_PERSISTENT,
+    SERVER_WORKER_FIRST,
+)
+from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
+from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
+from warren.workers.process.tie import elsewhere, queues_of
+
+NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
+SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
+#: how long statistics are believed after a look whether their worker lives
+ALIVE_S = 0.1
+#: how often close() looks whether anybody lives who could give back what was held
+LOOK_S = 0.25
+#: how often close() looks whether what was held is back: first and at most
+RETURN_FIRST_S, RETURN_MOST_S = 0.0001, 0.005
+#: how long close() waits for threads that were waiting inside; they are woken before
+UNMAP_WAIT_S = 2.0
+#: how long a region of a restarted server is looked for
+REGION_WAIT_S = 2.0
+
+
+@dataclass
+class _WorkerRegions:
+    generation: int
+    images: Region | None
+    transient_images: Region | None
+
+
+@dataclass
+class _Statistics:
+    generation: int
+    region: Region
+    rows: dict[int, int] = field(default_factory=dict)
+
+
+class Attachment:
+    """One registration of this process with a node; `counted`: among the live clients of the node's semaphore."""
+
+    def __init__(
+        self,
+        superblock: Superblock,
+        directory: NodeDirectory,
+        name: str,
+        hook: Callable[[int, int, str], None],
+        counted: bool = True,
+        call_timeout: float | None = None,
+        descriptor: int = -1,
+    ) -> None:
+        self.superblock = superblock
+        self.directory = directory
+        self.descriptor = descriptor  #: of the directory, from success on: the files are found by it, not by a path
+        self.pid = os.getpid()
+        self.node_epoch = superblock.get("node_epoch")
+        self.workers: dict[int, _WorkerRegions] = {}
+        self.stores: dict[int, list[Region]] = {}
+        self.statistics: dict[int, _Statistics] = {}
+        self._look_at: dict[int, float] = {}  # when statistics of a server are believed no longer
+        self.control_locks = [threading.Lock() for _server in range(superblock.servers_n)]
+        self._semaphore: sysv_ipc.Semaphore | None = None
+        try:
+            slot = superblock.claim(Identity.current(), name)
+        except SlotsFull as error:
+            raise LimitError(
+                f"{error} ({command('status', directory.path, '--all')} shows whose they are; queue workers have some)"
+            ) from error
+        region: Region | None = None
+        try:
+            region = sysv_create(superblock.get("client_region_bytes"))
+            superblock.set_segment(slot, region.id)
+            self.core = _core.Client(
+                superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
+            )
+            self.core.call_timeout = call_timeout
+            if counted:
+                self._raise_live_count()
+            self.slot: SlotView = superblock.activate(slot)
+            self.region = region
+            mailbox.post(
+                names.mailbox(superblock.shared_id, "supervisor"),
+                "register",
+                mailbox.PRIORITY_CLIENT,
+                slot=self.slot.slot,
+            )
+        except BaseException as error:
+            self._undo(slot, region)
+            if isinstance(error, RegionError) and error.errno != errno.EMFILE:
+                raise LimitError(
+                    f"no shared memory for another client: {error.strerror}; or lower the setting arena_bytes"
+                ) from error
+            raise
+
+    def _undo(self, slot: SlotView, region: Region | None) -> None:
+        """Attaching failed half-way, wherever: nothing of it stays."""
+        core = getattr(self, "core", None)
+        if core is not None:
+            core.end(None)
+        self._lower_live_count()
+        if region is not None:
+            sysv_remove(region.id)  # it goes with its last mapping
+            close_region(region)
+        if not self.superblock.leave(slot.slot, slot.generation):  # it was not active yet
+            self.superblock.give_back(slot)
+
+    # -- end ----------------------------------------------------------------------------------------------------
+
+    def leave(self, error: Error | None, wait_s: float = 0.0) -> bool:
+        """End it in good order; False when `wait_s` was too short for what was submitted (it is executed still), or for
+        what was held to be back in its queues.
+        """
+        settled = True
+        deadline = time.monotonic() + wait_s
+        if self.pid == os.getpid():
+            if wait_s and self.deserted():
+                wait_s, deadline, settled = 0.0, 0.0, False
+            if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
+                try:
+                    settled = self.core.settle(wait_s)
+                except (Error, AttachmentLost):
+                    settled = False
+            self.core.end(error)
+            if self.superblock.leave(self.slot.slot, self.slot.generation):
+                mailbox.post(
+                    names.mailbox(self.superblock.shared_id, "supervisor"),
+                    "deregister",
+                    mailbox.PRIORITY_CLIENT,
+                    slot=self.slot.slot,
+                )
+                settled = self._wait_returned(deadline) and settled
+            self._lower_live_count()
+        else:
+            self.core.end(error)
+        self.unmap()
+        return settled
+
+    def _wait_returned(self, deadline: float) -> bool:
+        """Wait until the workers that this client consumed from have back what it held; False: not by the deadline."""
+        slot, generation = self.slot.slot, self.slot.generation
+        pause = RETURN_FIRST_S
+        look_at = time.monotonic() + LOOK_S
+        for server in self.workers:
+            while self.superblock.server_done(slot, server) != generation & 0xFF:
+                now = self.superblock.slot(slot)
+                if now.generation != generation or now.state == FREE or self.superblock.state >= NODE_STOPPED:
+                    break
+                moment = time.monotonic()
+                if moment >= deadline:
+                    return False
+                if moment >= look_at:
+                    look_at = moment + LOOK_S
+                    if self.deserted():
+                        return False
+                time.sleep(pause)
+                pause = min(2 * pause, RETURN_MOST_S)
+        return True
+
+    # -- who lives ----------------------------------------------------------------------------------------------
+
+    def supervised(self) -> bool:
+        """Whether there is a supervisor, or one that begins or ends: it starts servers that are missing."""
+        return self.superblock.supervisor.alive() or self.directory.locked()
+
+    def served(self) -> bool:
+        """Whether any server lives: those that do start a supervisor that is missing."""
+        return any(self.superblock.server_identity(server).alive() for server in range(self.superblock.servers_n))
+
+    def deserted(self) -> bool:
+        """Whether every process of the node is dead, so that nobody answers before it is started again."""
+        try:
+            return not self.supervised() and not self.served()
+        except (Error, OSError):
+            return False  # not known
+
+    def forsaken(self) -> bool:
+        """True when nobody serves this memory any more, and nobody can find it who would."""
+        try:
+            if self.superblock.named or self.superblock.supervisor.alive():
+                return False
+        except OSError:
+            return False
+        return not self.served()
+
+    def lose(self) -> None:
+        """It is over: nobody submits anything any more; the next call of the client makes another."""
+        self.core.end(None)
+
+    def unmap(self) -> None:
+        """Detach from all memory, when the threads that were woken by its end are out of it."""
+        deadline = time.monotonic() + UNMAP_WAIT_S
+        while self.core.busy and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        regions = [self.region]
+        for worker in self.workers.values():
+            regions += [item for item in (worker.images, worker.transient_images) if item is not None]
+        for store in self.stores.values():
+            regions += store
+        regions += [item.region for item in self.statistics.values()]
+        self.workers, self.stores, self.statistics = {}, {}, {}
+        for region in regions:
+            close_region(region)
+        with contextlib.suppress(BufferError):
+            self.superblock.close()
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _raise_live_count(self) -> None:
+        key = self.superblock.get("live_semaphore_key")
+        if key:
+            try:
+                semaphore = sysv_ipc.Semaphore(key)
+                semaphore.undo = True
+                semaphore.release()
+            except (sysv_ipc.ExistentialError, sysv_ipc.PermissionsError) as error:
+                raise NodeNotRunning("the node is going away: its semaphore is gone") from error
+            except (sysv_ipc.Error, OSError, ValueError) as error:
+                raise LimitError(
+                    f"cannot count this client in the node's semaphore ({error}): see the sysctl kernel.sem"
+                ) from error
+            self._semaphore = semaphore
+
+    def _lower_live_count(self) -> None:
+        semaphore, self._semaphore = self._semaphore, None
+        if semaphore is not None:
+            # The node went, and took it along; or the kernel refuses, and lowers it when this process ends.
+            with contextlib.suppress(sysv_ipc.Error, OSError):
+                semaphore.acquire(0)
+
+    # -- regions of servers -------------------------------------------------------------------------------------
+
+    def open_worker(self, server: int) -> None:
+        """Open the regions of a worker's present incarnation and give them to the core."""
+        base = queues_of(server - SERVER_WORKER_FIRST)
+        deadline = time.monotonic() + REGION_WAIT_S
+        regions: list[Region] = []
+        epoch = generation = 0
+        while not regions:
+            epoch = self.core.link_epoch(server)
+            generation = self.superblock.server_get(server, "generation")
+            try:
+                regions = self._open_regions(server, generation, ("images", False), ("timages", False))
+            except RegionError as error:  # it was restarted once more meanwhile
+                if self.superblock.server_get(server, "state") == SERVER_FAILED:
+                    raise given_up(self.directory, server) from error
+                if time.monotonic() > deadline:
+                    raise PeerLost(
+                        f"the memory of {names.role_of(server)} is not there ({error}): try again"
+                    ) from error
+                time.sleep(0.002)
+        images, transient = regions
+        folders: list[int] = []
+        try:
+            folders = _folders(self.descriptor, base, "journal", "transient", "segments")
+            self.core.set_worker(server, images.buffer, transient.buffer, folders[0], folders[1], folders[2], epoch)
+        except BaseException:
+            _close_all(folders)
+            for region in regions:
+                close_region(region)
+            raise
+        old = self.workers.get(server)
+        self.workers[server] = _WorkerRegions(generation, images, transient)
+        if old is not None:
+            for gone in (old.images, old.transient_images):
+                if gone is not None:
+                    close_region(gone)
+
+    def open_store(self, server: int) -> None:
+        """Open the regions of a store's present incarnation, if there are any, and give them to the core."""
+        deadline = time.monotonic() + REGION_WAIT_S
+        regions: list[Region] = []
+        epoch = 0
+        while not regions:
+            epoch = self.superblock.server_get(server, "epoch")
+            generation = self.superblock.server_get(server, "generation")
+            if not epoch:
+                return
+            try:
+                regions = self._open_regions(
+                    server, generation, ("directory", True), ("summary", False), ("images", False)
+                )
+            except RegionError as error:
+                if time.monotonic() > deadline:
+                    raise PeerLost(f"the memory of the store is not there ({error}): try again") from error
+                time.sleep(0.002)
+        folders: list[int] = []
+        try:
+            name = "persistent" if server == SERVER_STORE_PERSISTENT else "transient"
+            folders = _folders(self.descriptor, "store", name)
+            directory, summary, images = (region.buffer for region in regions)
+            self.core.set_store(server, directory, summary, images, folders[0], epoch)
+        except BaseException:
+            _close_all(folders)
+            for region in regions:
+                close_region(region)
+            raise
+        old, self.stores[server] = self.stores.get(server, []), regions
+        for region in old:
+            close_region(region)
+
+    def _open_regions(self, server: int, generation: int, *wanted: tuple[str, bool]) -> list[Region]:
+        """Regions of a server, each (what, writable): all, or none. Raises RegionError, OSError."""
+        opened: list[Region] = []
+        try:
+            for what, writable in wanted:
+                name = names.region(self.superblock.shared_id, what, server, generation)
+                opened.append(posix_open(name, writable=writable))
+        except BaseException:
+            for region in opened:
+                region.close()
+            raise
+        return opened
+
+    def statistics_of(self, server: int, queue: int) -> memoryview | None:
+        """The statistics row (wr_queue_stats) of a queue, None when the worker shows none now, or has been
+        dead for longer than ALIVE_S.
+        """
+        if (now := time.monotonic()) >= self._look_at.get(server, 0.0):  # a look costs more than all the rest
+            if not self.superblock.server_identity(server).alive():
+                return None
+            self._look_at[server] = now + ALIVE_S
+        generation = self.superblock.server_get(server, "queue_stats_generation")
+        found = self.statistics.get(server)
+        if found is None or found.generation != generation:
+            if found is not None:
+                close_region(self.statistics.pop(server).region)
+            if not generation:
+                return None
+            try:
+                region = posix_open(
+                    names.region(self.superblock.shared_id, "qstats", server, generation), writable=False
+                )
+            except RegionError:
+                return None
+            except OSError as error:
+                raise explain(error, "cannot look at the statistics of queues") from error
+            found = self.statistics[server] = _Statistics(generation, region)
+        size = QUEUE_STATS.size
+        row = found.rows.get(queue)
+        if row is None or int.from_bytes(found.region.buffer[row * size : row * size + 8], sys.byteorder) != queue:
+            used = min(self.superblock.server_get(server, "queue_stats_rows"), found.region.size // size)
+            row = _find_row(found.region.buffer[: used * size], queue)
+            if row is None:
+                return None
+            found.rows[queue] = row
+        return found.region.buffer[row * size : (row + 1) * size]
+
+
+def _find_row(rows: memoryview, queue: int) -> int | None:
+    """The row of a queue among the rows of a statistics region that are used."""
+    if not len(rows):
+        return None
+    ids = rows.cast("Q")[:: QUEUE_STATS.size // 8].tobytes()
+    wanted, at = queue.to_bytes(8, sys.byteorder), -1
+    while (at := ids.find(wanted, at + 1)) >= 0:
+        if at % 8 == 0:
+            return at // 8
+    return None
+
+
+def _folder(directory: int, path: str) -> int:
+    """A descriptor of a folder of an open directory, -1 when it is not there. Raises OSError otherwise: its files would
+    seem to be gone.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+
+
+def _folders(directory: int, base: str, *names: str) -> list[int]:
+    """Descriptors of folders in `base` of an open directory, all or (OSError) none."""
+    opened: list[int] = []
+    try:
+        for name in names:
+            opened.append(_folder(directory, f"{base}/{name}"))  # noqa: PERF401 - those before a failure are closed
+    except BaseException:
+        _close_all(opened)
+        raise
+    return opened
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def close_region(region: Region) -> None:
+    """Unmap; when a thread still reads it, the mapping goes with the last reader."""
+    with contextlib.suppress(BufferError):
+        region.close()
+
+
+def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblock, int]:
+    """The superblock of a running node and a descriptor of its directory, waiting until `deadline` for one that starts.
+
+    Raises NodeNotRunning, UsageError (it runs where this process cannot see it).
+    """
+    first = True
+    while True:
+        node = directory.read()
+        superblock: Superblock | None = None
+        found = None
+        try:
+            descriptor = open_directory(directory.path)
+        except OSError as error:
+            raise explain(error, f"cannot open {directory.path}") from error
+        try:
+            superblock = _mapped(directory, names.shared_id(node.node_id, place_of(descriptor)))
+            unlike: list[str] = []
+            if superblock is not None:
+                state = superblock.state
+                unlike = superblock.namespaces.unlike(Namespaces.current())
+                alive = (state == NODE_RUNNING and not unlike) and (
+                    superblock.supervisor.alive()
+                    or any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
+                )
+                if alive and superblock.get("magic"):
+                    served, superblock, descriptor, held = superblock, None, -1, descriptor
+                    return served, held
+                found = state
+        finally:
+            if superblock is not None:
+                superblock.close()
+            if descriptor >= 0:
+                os.close(descriptor)
+        locked = directory.locked()
+        if not locked and not first:
+            raise NodeNotRunning(
+                f"no node runs for {directory.path}: start one with {command('up', directory.path)} "
+                "(in a program: warren.open)"
+            )
+        if locked and not first:  # what the lock file says is of before for an instant
+            unlike = unlike or directory.holder_namespaces().unlike(Namespaces.current())
+            if unlike:
+                raise elsewhere(directory, unlike)
+        if time.monotonic() > deadline:
+            doing = "is being stopped" if found in (NODE_DRAINING, NODE_STOPPED) else "did not come up in time"
+            raise NodeNotRunning(
+                f"the node of {directory.path} {doing}: see {directory.log_file('supervisor')}, or give more time"
+            )
+        first = False
+        time.sleep(0.005)
+
+
+def _mapped(directory: NodeDirectory, shared_id: int) -> Superblock | None:
+    """The superblock of this name, None when there is none."""
+    try:
+        return Superblock.attach(shared_id)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise PermissionRefused(f"the node of {directory.path} belongs to another user") from error
+    except RegionError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
+
+
+def given_up(directory: NodeDirectory, server: int) -> PeerLost:
+    """What a call says that needs a server which the supervisor does not start again."""
+    role = names.role_of(server)
+    return PeerLost(
+        f"{role} has failed and is not started again, its queues wait as they are: see {directory.log_file(role)}, "
+        "mend what it says, then stop and start the node"
+    )

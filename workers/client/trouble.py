@@ -1,0 +1,149 @@
+"""What a waiting call says when something is wrong at the node: who is dead, silent, frozen or gone, and what to do.
+
+The core asks while it waits (HOOK_…). What can be set right the client does itself (client.py); here is what ends the
+wait, or lets it go on because somebody is left who will answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from warren.engine import _core
+from warren.engine._core import AttachmentLost
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.errors import (
+    ClosedError,
+    DiskFull,
+    NodeNotRunning,
+    PeerLost,
+    SyncFailed,
+    TimedOut,
+)
+from warren.engine.saying import command
+from warren.ipc import names
+from warren.ipc.layout import (
+    CONSTANTS,
+    eviction,
+)
+from warren.workers.client.attachment import NODE_DRAINING, SERVER_READY, Attachment, given_up
+from warren.workers.process import alarm_words as alarms
+from warren.workers.process.tie import described
+
+#: how long every process of a node may be dead before a waiting call gives it up
+ABANDONED_S = 2.0
+
+
+class Trouble:
+    """Of one client of a node, with one attachment after another."""
+
+    def __init__(self, directory: NodeDirectory) -> None:
+        self._directory = directory
+        self._silence: tuple[float, int] | None = None  #: since when all are dead, and pid of the supervisor that died
+
+    def forget(self) -> None:
+        """The client has a new attachment."""
+        self._silence = None
+
+    def judge(self, attachment: Attachment, code: int, server: int, what: str) -> None:
+        """Raises what ends the wait: AttachmentLost, ClosedError, SyncFailed, PeerLost, TimedOut, DiskFull,
+        NodeNotRunning; else it goes on.
+        """
+        if code == _core.HOOK_CHECK:
+            self._check(attachment, server)
+        elif code == _core.HOOK_STOPPING:
+            self._stopping(attachment)
+        elif code == _core.HOOK_FROZEN:
+            number = attachment.superblock.server_get(server, "error")
+            if number == errno.ESTALE:
+                raise SyncFailed(described(CONSTANTS["ENDING_REMOVED"], self._directory.path))
+            raise SyncFailed(
+                f"the {names.role_of(server)} could not make data durable ({os.strerror(number)}); "
+                "it refuses writes until the node is reopened: look at the disk, then stop and start the node"
+            )
+        elif code == _core.HOOK_FAILED:
+            raise given_up(self._directory, server)
+        elif code == _core.HOOK_EVICTED:
+            lost = PeerLost(
+                f"the {names.role_of(server)} closed this client's link: "
+                f"{eviction(attachment.core.evicted(server))}; the next call attaches anew"
+            )
+            attachment.lose()
+            raise lost
+        elif code == _core.HOOK_TIMED_OUT:
+            self._timed_out(attachment, server, what)
+        elif code == _core.HOOK_SILENT:
+            superblock = attachment.superblock
+            worker = superblock.server_identity(server)
+            ready = superblock.server_get(server, "state") == SERVER_READY
+            if not (ready and worker.alive()) or worker.stands_still():
+                self._timed_out(attachment, server, what)
+
+    def _stopping(self, attachment: Attachment) -> None:
+        if attachment.superblock.state == NODE_DRAINING and not attachment.forsaken():
+            why = described(attachment.superblock.get("ending"), self._directory.path)
+            raise ClosedError(f"the node of {self._directory.path} is being stopped{': ' if why else ''}{why}")
+        if attachment.superblock.state >= NODE_DRAINING:
+            attachment.lose()
+            raise AttachmentLost("the node was stopped")
+
+    def _check(self, attachment: Attachment, server: int) -> None:
+        """A second has passed without an answer. Is there anybody left who could give one?"""
+        superblock = attachment.superblock
+        if superblock.slot(attachment.slot.slot).claim != attachment.slot.claim:
+            attachment.lose()
+            raise AttachmentLost("this client's slot was taken away")
+        if superblock.server_identity(server).alive() or superblock.supervisor.alive():
+            self._silence = None
+            return
+        if attachment.forsaken():
+            attachment.lose()
+            raise AttachmentLost("the shared memory of the node was removed, and its processes are dead")
+        if attachment.supervised() or attachment.served():
+            self._silence = None
+            return
+        now, silence, died = time.monotonic(), self._silence, superblock.supervisor.pid
+        if silence is None or silence[1] != died:  # nobody has looked since it was started anew, and died again
+            self._silence = (now, died)
+        elif now - silence[0] >= ABANDONED_S:
+            raise self._abandoned()
+
+    def _abandoned(self, what: str = "") -> NodeNotRunning:
+        return NodeNotRunning(
+            f"{what}{what and ': '}every process of the node of {self._directory.path} has died: start it again with "
+            f"{command('up', self._directory.path)}; what was submitted is still here"
+        )
+
+    def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
+        superblock = attachment.superblock
+        on = superblock.get("alarms")
+        publishing = what == "publish"
+        kept = "publishing is blocked" if publishing else f"{what}: not done within the timeout"
+        if on & alarms.DISK and what != _core.THE_ANSWER:
+            raise DiskFull(f"{kept}: {alarms.cause(superblock, alarms.DISK)}; {alarms.advice(superblock, alarms.DISK)}")
+        if on & alarms.MEMORY and (publishing or what == "room for the message"):
+            raise TimedOut(
+                f"{kept}: {alarms.cause(superblock, alarms.MEMORY)}; {alarms.advice(superblock, alarms.MEMORY)}"
+            )
+        state = superblock.server_get(server, "state")
+        if state != SERVER_READY or not superblock.server_identity(server).alive():
+            raise self._down(attachment, server, what)
+        limits = (
+            " (the ring or the arena of this client is full: settings ring_records, arena_bytes)"
+            if "room" in what
+            else ""
+        )
+        raise TimedOut(f"{what}: not done within the timeout{limits}")
+
+    def _down(self, attachment: Attachment, server: int, what: str) -> PeerLost:
+        """A server is not there: who starts it again?"""
+        if attachment.deserted():
+            return self._abandoned(what)
+        doing = "it is being restarted"
+        if not attachment.supervised():
+            doing = "and so is the supervisor: the servers that live start another one, which restarts it"
+        return PeerLost(
+            f"{what}: the {names.role_of(server)} is down ({doing}); what was submitted is kept. Try again, or give "
+            "more time"
+        )

@@ -1,0 +1,81 @@
+"""One message in hand, as a program sees it: what it carries besides its body, and how it is acked.
+
+A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and
+ack() says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from warren.engine import _core
+from warren.engine.catalog import metadata
+
+if TYPE_CHECKING:
+    pass
+
+
+class Message(_core.Delivery):
+    """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`."""
+
+    __slots__ = ()
+
+    @property
+    def exchange(self) -> str:
+        """The exchange it was published to; '' is the default exchange."""
+        return metadata.decode(self.meta).exchange if self.meta is not None else ""
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key it was published with."""
+        return metadata.decode(self.meta).routing_key if self.meta is not None else str(self.queue.name)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers it was published with; empty if there were none."""
+        return (metadata.decode(self.meta).headers or {}) if self.meta is not None else {}
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties it was published with (content_type, correlation_id, message_id, …), without those that were
+        not set.
+        """
+        return (metadata.decode(self.meta).properties or {}) if self.meta is not None else {}
+
+    @property
+    def content_type(self) -> str | None:
+        """Property content_type."""
+        return self.properties.get("content_type")
+
+    @property
+    def correlation_id(self) -> str | bytes | None:
+        """Property correlation_id."""
+        return self.properties.get("correlation_id")
+
+    @property
+    def reply_to(self) -> str | None:
+        """Property reply_to."""
+        return self.properties.get("reply_to")
+
+    @property
+    def timestamp(self) -> float | None:
+        """Property timestamp, seconds since 1970."""
+        return self.properties.get("timestamp")
+
+    @property
+    def app_id(self) -> str | None:
+        """Property app_id."""
+        return self.properties.get("app_id")
+
+    @property
+    def type(self) -> str | None:
+        """Property type."""
+        return self.properties.get("type")
+
+    def reject(self) -> None:
+        """Drop it or, if its queue has a dead_letter_exchange, dead-letter it: nack(requeue=False)."""
+        self.nack(requeue=False)
+
+    def __repr__(self) -> str:
+        again = ", redelivered" if self.redelivered else ""
+        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {len(self.body)} bytes{again}>"

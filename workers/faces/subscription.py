@@ -1,0 +1,109 @@
+"""Subscriptions: durable numbered claims on messages of a queue, as a reader sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warren.engine.catalog.catalog import QueueDeclaration
+from warren.workers.client.arguments import (
+    checked_count,
+)
+from warren.workers.faces.browse import BROWSE_ROWS, UNLIMITED, browse
+from warren.workers.faces.message import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.workers.client.client import Client
+
+
+class Subscription:
+    """Durable numbered claims on messages of a queue: a claimed message can be read by its number until it is acked.
+
+    No process owns a subscription. If a reader dies, the next one begins at `range()[0]`.
+    """
+
+    def __init__(self, client: Client, queue: Any, name: str, declaration: QueueDeclaration) -> None:
+        self.name = name
+        self.queue = queue  #: the Queue that it claims from
+        self._client = client
+        self._claims = _Claims(queue.name, declaration)
+        #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
+        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.lasting_id}"
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name!r} of {self.queue.name!r}>"
+
+    def _ask(self, op: str, fields: Callable[[QueueDeclaration], dict[str, Any]]) -> dict[str, Any]:
+        return self._client.ask_queue(self._claims.declaration, op, fields)
+
+    def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
+        """Claim ready messages of the queue, in order. Returns their numbers [start, end), which are durable by then.
+        It does not wait for messages: if none is ready, start and end are equal.
+
+        Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
+        """
+        most = {
+            "max_messages": min(checked_count(max_messages, "max_messages"), UNLIMITED),
+            "max_bytes": min(checked_count(max_bytes, "max_bytes"), UNLIMITED),
+        }
+        answer = self._ask("claim", lambda claims: _both(claims) | most)
+        return int(answer["start"]), int(answer["end"])
+
+    def range(self) -> tuple[int, int]:
+        """[lowest unacked claim, end of the claims)."""
+        answer = self._ask("ranges", lambda claims: {"queue": claims.id})
+        return int(answer["base"]), int(answer["next"])
+
+    def ready(self) -> int:
+        """Number of messages in the queue that nobody has claimed or taken yet."""
+        return int(self.queue.depth())
+
+    def read(self, start: int, end: int) -> list[Message]:
+        """The claimed messages [start, end), in order; `delivery_tag` is the number. Acked ones are missing."""
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
+        read: list[Message] = []
+        at = start
+        while 0 <= at < end:
+            count = min(end - at, BROWSE_ROWS)
+            found, at = browse(self._client, self._claims, self._claims.declaration, at, count, ready_only=False)
+            read += [message for message in found if message is not None and message.delivery_tag < end]
+        return read
+
+    def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
+        """The same as an Arrow batch (faces/arrow.py) of about `max_bytes` of bodies, at least one message."""
+        from warren.workers.faces.arrow import Batches
+
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
+        most = checked_count(max_bytes, "max_bytes")
+        batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)
+        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=most), None) or batches.empty()
+
+    def ack(self, upto: int) -> int:
+        """Ack every claim below `upto`; returns how many there were."""
+        below = min(checked_count(upto, "upto", 0), UNLIMITED)
+        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": below})["count"])
+
+    def release(self) -> int:
+        """Start over as a new reader: returns the lowest unacked claim. Claims keep their numbers and their order."""
+        return self.range()[0]
+
+    def delete(self) -> int:
+        """Return all unacked claims to the end of the queue (redelivered), and delete the subscription."""
+        count = int(self._ask("release", _both)["count"])
+        self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
+        return count
+
+
+def _both(claims: QueueDeclaration) -> dict[str, Any]:
+    """The hidden queue of a subscription and the queue that it claims from, for the worker."""
+    return {"queue": claims.subscription_of, "subscription_queue": claims.id}
+
+
+class _Claims:
+    """The hidden queue of a subscription, as the owner of messages that are read from it: it has the queue's name."""
+
+    def __init__(self, name: str, declaration: QueueDeclaration) -> None:
+        self.name = name
+        self.declaration = declaration
