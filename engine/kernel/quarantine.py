@@ -24,8 +24,8 @@ import msgspec
 
 from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, segment
-from warren.engine.kernel.segment import QUARANTINE
 
+QUARANTINE = "quarantine"  #: folder of what does not belong among the files
 REPORT = "report.jsonl"
 ENTRIES_MAX = 10000  #: parts of one file that are reported
 REPORT_BYTES_MAX = 64 << 20  #: above this no line is added

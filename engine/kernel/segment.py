@@ -6,15 +6,9 @@ Invariants
 - File numbers are never reused within a directory, and one process writes to it; so the rename replaces nothing.
 - A file once found torn is cut in place and never appended to again.
 
-- A spare `<number>.free` is a file of the store that went, kept for its space. Its contents mean nothing, whatever they
-  are. The next file takes it: a header page with a new salt is written to it and synced, then it is renamed. So the
-  records it held never validate again, and its name says what it is at each moment.
-- A list `<number>.lst` lies beside its file, and goes before it.
-
 Crash points of `create`: before the rename a `.new` file or a spare is left; after it an empty file of the right form.
-"Empty" means that no record in it validates: behind its first page a spare has whatever it had.
-`recycle` renames or unlinks; only a sync of the directory makes that durable, and only then may the header of the spare
-change: `create` syncs the directory first, since after a power loss the old name would stand on the new contents.
+"Empty" means that no record in it validates: behind its first page a spare (engine/store/folder.py) has whatever it
+had. `create` syncs the directory before it takes one: what made it a spare must be durable before its header changes.
 Files are read with `pread` and not through a mapping: a sector that cannot be read is then an error of one file, where
 a mapping would kill the process by SIGBUS.
 """
@@ -28,23 +22,14 @@ import os
 import re
 import secrets
 import stat
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar
 
 from warren.engine import _core
-from warren.engine.errors import (
-    CorruptRecord,
-    DiskFull,
-    FormatVersionError,
-    PermissionRefused,
-    StoreError,
-    SyncFailed,
-)
+from warren.engine.errors import CorruptRecord, DiskFull, FormatVersionError, PermissionRefused, StoreError, SyncFailed
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION, FRAME_BYTES_MIN
 from warren.engine.kernel.frame import Scan, pad, scan
@@ -55,10 +40,6 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 1 << 30  #: no more of a file is read, whatever its length (the largest file_bytes)
 UNFINISHED = ".new"
-SPARE = ".free"
-LIST = ".lst"
-QUARANTINE = "quarantine"  #: folder of what does not belong among the files, see engine/kernel/quarantine.py
-STORE = ".rdq"  #: suffix of a store's files: they alone have spares, lists and a quarantine
 
 #: how often a disk is asked for what it refuses with EIO
 READS_MAX = 3
@@ -94,13 +75,12 @@ class Header(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a directory."""
+    """The files of a directory, each by rising number."""
 
-    files: list[tuple[int, Path]]  #: by rising number
+    files: list[tuple[int, Path]]
     foreign: list[Path]  #: not ours: never touched, to be reported
     unfinished: list[Path]  #: left by a `create` or a collection that was killed: to be removed
-    lists: dict[int, Path]  #: list files of a store, with or without their file
-    spares: list[tuple[int, Path]]  #: files of a store that went, for reuse
+    beside: dict[str, list[tuple[int, Path]]]  #: files with the other suffixes that were asked for
 
 
 @dataclass(frozen=True)
@@ -113,7 +93,7 @@ class FileScan:
     frames: Scan
 
 
-def _raise(error: OSError, doing: str, path: Path) -> NoReturn:
+def raise_ours(error: OSError, doing: str, path: Path) -> NoReturn:
     """Turn an error of the system into ours; it says what to do."""
     said = f"cannot {doing} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
@@ -123,6 +103,11 @@ def _raise(error: OSError, doing: str, path: Path) -> NoReturn:
             error.errno, f"{said}; give the user who runs the node the right to write there"
         ) from error
     raise StoreError(said) from error
+
+
+def unfinished_path(path: Path) -> Path:
+    """The name that a file has until it counts."""
+    return path.with_name(path.name + UNFINISHED)
 
 
 def again(read: Callable[[], T]) -> T:
@@ -143,7 +128,7 @@ def _sync(fd: int, path: Path) -> None:
         os.fsync(fd)
     except OSError as error:
         if error.errno in _NO_SPACE:
-            _raise(error, "sync", path)
+            raise_ours(error, "sync", path)
         raise SyncFailed(f"cannot sync {path}: {error.strerror}; check the disk, then reopen the node") from error
 
 
@@ -152,7 +137,7 @@ def sync_directory(directory: Path) -> None:
     try:
         atomic_file.sync_directory(directory, lambda fd: _sync(fd, directory))
     except OSError as error:
-        _raise(error, "open", directory)
+        raise_ours(error, "open", directory)
 
 
 def _open_direct(path: Path, page: mmap.mmap) -> int | None:
@@ -224,40 +209,11 @@ def _take_spare(spare: Path, size: int, header: bytes) -> tuple[int, bool] | Non
         return None
 
 
-class Spares:
-    """The spares of one folder, for the one process that writes to it; any thread.
-
-    The folder is read once, at the first use: it may hold thousands of files, and new ones are wanted all the time.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._lock = threading.Lock()
-        self._paths: deque[Path] | None = None
-
-    def _known(self) -> deque[Path]:
-        if self._paths is None:
-            self._paths = deque(path for _number, path in list_files(self.folder, STORE).spares)
-        return self._paths
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._known())
+class SpareFiles(Protocol):
+    """Files that went and may be made new ones."""
 
     def take(self) -> Path | None:
         """One that is the caller's from now on; None: there is none."""
-        with self._lock:
-            return self._known().popleft() if self._known() else None
-
-    def keep(self, path: Path, most: int) -> bool:
-        """Make a file a spare when there are fewer than `most`. Raises OSError."""
-        with self._lock:
-            if len(self._known()) >= most:
-                return False
-            spare = path.with_suffix(SPARE)
-            path.rename(spare)
-            self._known().append(spare)
-            return True
 
 
 def create(
@@ -268,7 +224,7 @@ def create(
     file: int,
     size: int,
     *,
-    spares: Spares | None = None,
+    spares: SpareFiles | None = None,
     positions: tuple[int, int] | None = None,
     passed: Callable[[int], None] = _nothing_passed,
 ) -> Created:
@@ -280,7 +236,7 @@ def create(
     """
     salt = secrets.randbits(64)
     header = _core.file_header_pack(kind, node_id, owner, file, salt, time.time_ns(), *(positions or ()))
-    unfinished = path.with_name(path.name + UNFINISHED)
+    unfinished = unfinished_path(path)
     fd = -1
     try:
         if path.exists():
@@ -305,38 +261,16 @@ def create(
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
-            _raise(error, "make", path)
+            raise_ours(error, "make", path)
         raise
     return Created(fd, file, salt, header, direct)
-
-
-def recycle(path: Path, size: int, spares: Spares, most: int) -> bool:
-    """A store's file goes: it becomes one of the spares when there are fewer than `most`, else it is unlinked.
-
-    Returns False when it was gone. Its list must be gone before. Durable with the next sync of the directory.
-    Raises StoreError, PermissionRefused.
-    """
-    try:
-        # Files of another size (a changed setting) are of no use.
-        if path.stat().st_size != size or not spares.keep(path, most):
-            path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        _raise(error, "recycle", path)
-    return True
-
-
-def list_path(path: Path) -> Path:
-    """The list beside a store's file."""
-    return path.with_suffix(LIST)
 
 
 def _open(path: Path, flags: int) -> int:
     try:
         return again(lambda: os.open(path, flags | os.O_CLOEXEC))
     except OSError as error:
-        _raise(error, "open", path)
+        raise_ours(error, "open", path)
 
 
 def _read(fd: int, path: Path, size: int) -> bytearray:
@@ -351,7 +285,7 @@ def _read(fd: int, path: Path, size: int) -> bytearray:
                 break
             got += n
     except OSError as error:
-        _raise(error, f"read byte {got} of", path)
+        raise_ours(error, f"read byte {got} of", path)
     finally:
         view.release()
     del data[got:]
@@ -445,7 +379,7 @@ def rewrite_header(path: Path, page: bytes) -> None:
         atomic_file.write_all(fd, page, 0)
         _sync(fd, path)
     except OSError as error:
-        _raise(error, "mend the header of", path)
+        raise_ours(error, "mend the header of", path)
     finally:
         os.close(fd)
 
@@ -469,7 +403,7 @@ def never_begun(path: Path) -> bool:
                 return False
             at += len(got)
     except OSError as error:
-        _raise(error, f"read byte {at} of", path)
+        raise_ours(error, f"read byte {at} of", path)
     finally:
         os.close(fd)
     return True
@@ -512,7 +446,7 @@ def truncate_torn_tail(path: Path, at: int) -> int:
                 if used := len(part.rstrip(b"\0")):
                     atomic_file.write_all(fd, bytes(used), start)
         except OSError as error:
-            _raise(error, "cut the torn tail of", path)
+            raise_ours(error, "cut the torn tail of", path)
         _sync(fd, path)
     finally:
         os.close(fd)
@@ -538,7 +472,7 @@ def end_file(path: Path, at: int, salt: int) -> None:
             else:
                 atomic_file.write_all(fd, pad(room, salt=salt, last=True), at)
         except OSError as error:
-            _raise(error, "end", path)
+            raise_ours(error, "end", path)
         _sync(fd, path)
     finally:
         os.close(fd)
@@ -566,33 +500,29 @@ def scan_memory(*paths: Path) -> mmap.mmap:
     return memory
 
 
-def list_files(directory: Path, suffix: str) -> Listing:
-    """The files `<number><suffix>` of a directory. Raises StoreError when it cannot be read."""
-    beside = (LIST, SPARE) if suffix == STORE else ()
+def list_files(directory: Path, suffix: str, *beside: str) -> Listing:
+    """The files `<number><suffix>` of a directory, and those with the suffixes `beside`. Raises StoreError when it
+    cannot be read."""
     suffixes = "|".join(re.escape(each) for each in (suffix, *beside))
     pattern = re.compile(rf"(0|[1-9][0-9]{{0,18}})({suffixes})({re.escape(UNFINISHED)})?", re.ASCII)
-    listing = Listing([], [], [], {}, [])
+    listing = Listing([], [], [], {each: [] for each in beside})
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         for entry in entries:
             path = Path(entry.path)
             match = pattern.fullmatch(entry.name)
-            if beside and entry.name == QUARANTINE and entry.is_dir(follow_symlinks=False):
-                continue
             if match is None or not entry.is_file(follow_symlinks=False):
                 listing.foreign.append(path)
             elif match[3]:
                 listing.unfinished.append(path)
             elif match[2] == suffix:
                 listing.files.append((int(match[1]), path))
-            elif match[2] == LIST:
-                listing.lists[int(match[1])] = path
             else:
-                listing.spares.append((int(match[1]), path))
+                listing.beside[match[2]].append((int(match[1]), path))
     except OSError as error:
-        _raise(error, "list", directory)
-    listing.files.sort()
-    listing.spares.sort()
+        raise_ours(error, "list", directory)
+    for found in (listing.files, *listing.beside.values()):
+        found.sort()
     return listing
 
 

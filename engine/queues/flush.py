@@ -194,7 +194,7 @@ def _append(path: Path, frames: bytes, start: int, reached: Reached) -> None:
 
 def _make_whole(path: Path, content: bytes, reached: Reached) -> None:
     """A file has all its bytes, synced, when it gets its name. What a failure leaves has no name that counts."""
-    unfinished = path.with_name(path.name + segment.UNFINISHED)
+    unfinished = segment.unfinished_path(path)
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -225,7 +225,7 @@ def _open_segment(path: Path, node_id: int, server: int, number: int) -> tuple[i
 def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[int, int]:
     """(descriptor, salt) of a new segment under its unfinished name; whoever renames it has synced it."""
     salt = secrets.randbits(64)
-    unfinished = path.with_name(path.name + segment.UNFINISHED)
+    unfinished = segment.unfinished_path(path)
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES)
@@ -317,11 +317,11 @@ def _write_groups(
         for fd in fds:
             os.fdatasync(fd)
         for path in new:
-            os.rename(path.with_name(path.name + segment.UNFINISHED), path)
+            os.rename(segment.unfinished_path(path), path)
     except OSError:
         for path in new:  # a full disk gets its space back; the next start removes what stays
             with contextlib.suppress(OSError):
-                path.with_name(path.name + segment.UNFINISHED).unlink(missing_ok=True)
+                segment.unfinished_path(path).unlink(missing_ok=True)
         raise
     finally:
         for fd in fds:

@@ -291,7 +291,7 @@ class _Target:
         header = segment.check_header(path, page, kind=FILE_JOURNAL, node_id=self.node_id, owner=owner, file=file)
         number = self._number()
         new = self.folder.data_file(number)
-        new = new.with_name(new.name + segment.UNFINISHED)
+        new = segment.unfinished_path(new)
         page = _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, number, header.salt, time.time_ns())
         with open(new, "wb", buffering=0) as target:
             os.fchmod(target.fileno(), 0o600)

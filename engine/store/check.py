@@ -33,6 +33,18 @@ from warren.engine.kernel import atomic_file, file_register, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
 from warren.engine.store import recovery
+from warren.engine.store.folder import (
+    CLEAN,
+    DATA,
+    FILES,
+    LIST,
+    OWN_NAMES,
+    Listing,
+    data_path,
+    key_of,
+    list_files,
+    list_path,
+)
 from warren.engine.store.recovery import StoreFile
 
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen
@@ -100,7 +112,7 @@ class StoreCheck:
     def examine(self, progress: Progress = lambda _done, _all: None) -> list[Found]:
         """Look at everything; changes nothing. Raises StoreError when the folder cannot be read."""
         self.found.clear()
-        listing = segment.list_files(self.folder, segment.STORE)
+        listing = list_files(self.folder)
         mark = self._mark = recovery.read_clean(self.folder, self.node_id, self.owner)
         self._read_listed(bool(listing.files))
         self._check_headers(listing, mark)
@@ -129,7 +141,7 @@ class StoreCheck:
             readers.close()
         return self.found
 
-    def _check_headers(self, listing: segment.Listing, mark: recovery.CleanMark | None) -> None:
+    def _check_headers(self, listing: Listing, mark: recovery.CleanMark | None) -> None:
         bad: list[tuple[int, Path, str]] = []
         self._headers.clear()
         self._misnamed.clear()
@@ -175,28 +187,28 @@ class StoreCheck:
     def _bad_header(self, number: int, path: Path, reason: str) -> None:
         if self.running and not path.exists():
             return  # it became a spare
-        listed = recovery.list_alone(recovery.list_path(self.folder, number), self.node_id, self.owner, number)
+        listed = recovery.list_alone(list_path(self.folder, number), self.node_id, self.owner, number)
         messages = listed.messages if listed is not None and number not in self._misnamed else None
         size = path.stat().st_size if path.exists() else 0
         damage = Damage(0, size, reason, messages)
         self.found.append(Found(path, bytes=size, damage=[damage], problem=f"{reason}; none of it is served"))
 
-    def _strangers(self, listing: segment.Listing) -> None:
+    def _strangers(self, listing: Listing) -> None:
         for path in listing.foreign:
-            if path.name not in recovery.OWN_NAMES:
+            if path.name not in OWN_NAMES:
                 self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
         for path in listing.unfinished:
             if not self.running:
                 note = "was being made when its process died; it holds nothing"
                 self.found.append(Found(path, "unfinished", note=note))
 
-    def _missing(self, listing: segment.Listing, mark: recovery.CleanMark | None) -> None:
+    def _missing(self, listing: Listing, mark: recovery.CleanMark | None) -> None:
         if self.running:
             return  # a list goes before its file, and comes before it
         there = {number for number, _path in listing.files}
         coming = {path.name for path in listing.unfinished}
         for number, path in sorted(listing.lists.items()):
-            name = f"{number}{segment.STORE}"
+            name = f"{number}{DATA}"
             if number in there or name + segment.UNFINISHED in coming:
                 continue
             listed = recovery.list_alone(path, self.node_id, self.owner, number)
@@ -205,22 +217,22 @@ class StoreCheck:
             self.found.append(Found(self.folder / name, damage=damage, problem=f"is missing{cost}"))
         for number in recovery.wanted(mark, self._listed):
             if number not in there and number not in listing.lists:
-                self.found.append(Found(self.folder / f"{number}{segment.STORE}", problem="is missing"))
+                self.found.append(Found(data_path(self.folder, number), problem="is missing"))
 
     def _read_listed(self, files: bool) -> None:
-        path = self.folder / recovery.FILES
+        path = self.folder / FILES
         try:
             self._listed = file_register.read(path, self.node_id, self.owner)
         except StoreError as error:
             self._listed = Listed(problem=str(error))
         if self._listed.problem and not self.running:
             problem = f"{self._listed.problem}; what is missing cannot be told, and nothing is lost by that"
-            self.found.append(Found(path, recovery.FILES, problem=problem))
+            self.found.append(Found(path, FILES, problem=problem))
         elif not self._listed.there and files and not self.running:
             problem = (
                 "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
             )
-            self.found.append(Found(path, recovery.FILES, problem=problem))
+            self.found.append(Found(path, FILES, problem=problem))
 
     def _last_begun(self) -> int:
         """The newest file with a record; newer ones were prepared ahead. Only it may have a torn tail."""
@@ -254,7 +266,7 @@ class StoreCheck:
         scanned = recovery.Scanned(found, reason, unreadable, b"")
         listed: _core.FileList | str | None
         try:
-            data = recovery.list_path(self.folder, file.number).read_bytes()
+            data = list_path(self.folder, file.number).read_bytes()
         except OSError:
             listed = None
         else:
@@ -371,8 +383,8 @@ class StoreCheck:
         if any(found.problem or found.list_problem for found in before) or self._mended:
             mark = recovery.read_clean(self.folder, self.node_id, self.owner)
             if mark is not None:
-                (self.folder / recovery.CLEAN).unlink(missing_ok=True)
-            (self.folder / recovery.FILES).unlink(missing_ok=True)  # files go and come
+                (self.folder / CLEAN).unlink(missing_ok=True)
+            (self.folder / FILES).unlink(missing_ok=True)  # files go and come
             segment.sync_directory(self.folder)
             self._repair_headers()
             restored = self._put_back()
@@ -396,11 +408,11 @@ class StoreCheck:
 
     def _put_back(self) -> dict[Path, Found]:
         """Files under wrong names, by way of the quarantine: a kill leaves them there. Returns what they are now."""
-        listing = segment.list_files(self.folder, segment.STORE)
+        listing = list_files(self.folder)
         taken = {number for number, _path in listing.files} - set(self._misnamed)
         moved: list[tuple[Path, int]] = []
         for number, own in sorted(self._misnamed.items()):
-            path = self.folder / f"{number}{segment.STORE}"
+            path = data_path(self.folder, number)
             if own in taken:
                 continue  # a copy
             target = quarantine.move(self.folder, path, f"it is file {own} by its first page")
@@ -409,7 +421,7 @@ class StoreCheck:
                 moved.append((target, own))
         restored: dict[Path, Found] = {}
         for target, own in moved:
-            path = self.folder / f"{own}{segment.STORE}"
+            path = data_path(self.folder, own)
             target.rename(path)
             segment.sync_directory(self.folder)
             self._did(f"{path}: was found under another name, and put back")
@@ -422,7 +434,7 @@ class StoreCheck:
 
     def _set_aside(self) -> None:
         """Files that cannot be served; their lists beside them."""
-        for number, path in segment.list_files(self.folder, segment.STORE).files:
+        for number, path in list_files(self.folder).files:
             if number in self._headers:
                 continue
             if number == self._unused:
@@ -430,26 +442,26 @@ class StoreCheck:
                 self._did(f"{path}: removed, it never had its header")
                 continue
             reason = next((found.damage[0].reason for found in self.found if found.path == path and found.damage), "")
-            beside = recovery.list_path(self.folder, number)
+            beside = list_path(self.folder, number)
             listed = recovery.list_alone(beside, self.node_id, self.owner, number)
             messages = listed.messages if listed is not None else None
             target = quarantine.move(self.folder, path, reason or "not a file of this store", messages)
             if target is None:
                 raise StoreError(f"cannot move {path} to the quarantine: make space, and repeat")
             with contextlib.suppress(FileNotFoundError):
-                beside.rename(target.with_name(target.name + segment.LIST))
+                beside.rename(target.with_name(target.name + LIST))
             self._did(f"{path}: moved to {target}")
 
     def _note_missing(self, mark: recovery.CleanMark | None) -> None:
         """What is missing is written down once; then it is forgotten, or each check would name it again."""
-        listing = segment.list_files(self.folder, segment.STORE)
+        listing = list_files(self.folder)
         there = {number for number, _path in listing.files}
         lost = [number for number in listing.lists if number not in there]
         lost += [number for number in recovery.wanted(mark, self._listed) if number not in there]
         aside = {entry.file for entry in quarantine.entries(self.folder) if entry.moved}
         for number in dict.fromkeys(lost):
-            name = f"{number}{segment.STORE}"
-            beside = recovery.list_path(self.folder, number)
+            name = f"{number}{DATA}"
+            beside = list_path(self.folder, number)
             listed = recovery.list_alone(beside, self.node_id, self.owner, number)
             messages = listed.messages if listed is not None else None
             if name not in aside:
@@ -458,8 +470,8 @@ class StoreCheck:
                 continue
             if beside.exists():
                 self._quarantine()
-                beside.rename(self.folder / segment.QUARANTINE / quarantine.free_name(self.folder, beside.name))
-            self._did(f"{self.folder / name}: is missing; written down in {segment.QUARANTINE}/{quarantine.REPORT}")
+                beside.rename(self.folder / quarantine.QUARANTINE / quarantine.free_name(self.folder, beside.name))
+            self._did(f"{self.folder / name}: is missing; written down in {quarantine.QUARANTINE}/{quarantine.REPORT}")
         for path in listing.unfinished:
             path.unlink(missing_ok=True)
             self._did(f"{path}: removed, it was half made")
@@ -489,7 +501,7 @@ class StoreCheck:
         """The good records of a damaged file in a new one at its position."""
         file = look.file
         number = self._free_number()
-        path = self.folder / f"{number}{segment.STORE}"
+        path = data_path(self.folder, number)
         unfinished = path.with_name(path.name + segment.UNFINISHED)
         salt = secrets.randbits(64)
         size = max(file.size, self._largest())
@@ -508,11 +520,11 @@ class StoreCheck:
             _write(unfinished, target[:end], max(size, end))
         self._quarantine()
         name = quarantine.free_name(self.folder, file.path.name)
-        aside = self.folder / segment.QUARANTINE / name
+        aside = self.folder / quarantine.QUARANTINE / name
         with contextlib.suppress(OSError):  # a file system without links: it is moved at the end
             os.link(file.path, aside)
         segment.sync_directory(aside.parent)
-        atomic_file.replace(recovery.list_path(self.folder, number), listed.encode(self.node_id, self.owner))
+        atomic_file.replace(list_path(self.folder, number), listed.encode(self.node_id, self.owner))
         unfinished.rename(path)
         segment.sync_directory(self.folder)
         # From here on the new file stands for the damaged one.
@@ -523,13 +535,13 @@ class StoreCheck:
             for part in found.damage
         ]
         quarantine.note(self.folder, *entries)
-        recovery.list_path(self.folder, file.number).unlink(missing_ok=True)
+        list_path(self.folder, file.number).unlink(missing_ok=True)
         file.path.unlink() if aside.exists() else file.path.rename(aside)
         segment.sync_directory(self.folder)
         self._did(f"{file.path}: its {listed.messages} good messages are in {path.name}, the file is {aside}")
 
     def _quarantine(self) -> None:
-        (self.folder / segment.QUARANTINE).mkdir(mode=0o700, exist_ok=True)
+        (self.folder / quarantine.QUARANTINE).mkdir(mode=0o700, exist_ok=True)
 
     def _largest(self) -> int:
         return max((file.size for file in self._headers.values()), default=0)
@@ -538,20 +550,20 @@ class StoreCheck:
         """A number that no file has or had, as far as anybody can say."""
         names = os.listdir(self.folder)
         with contextlib.suppress(OSError):
-            names += os.listdir(self.folder / segment.QUARANTINE)
+            names += os.listdir(self.folder / quarantine.QUARANTINE)
         numbers = [int(name.split(".")[0]) for name in names if name.split(".")[0].isdecimal()]
         return max((number for number in numbers if number < 1 << 62), default=-1) + 1
 
     def _list_anew(self) -> None:
         entries = {}
-        for number, path in segment.list_files(self.folder, segment.STORE).files:
+        for number, path in list_files(self.folder).files:
             salt = segment.salt_of(segment.read_page(path))
             if salt is not None:
-                entries[recovery.key_of(number)] = Entry(salt, path.stat().st_size)
-        FileRegister(self.folder / recovery.FILES, self.node_id, self.owner).begin(entries, [self.folder])
+                entries[key_of(number)] = Entry(salt, path.stat().st_size)
+        FileRegister(self.folder / FILES, self.node_id, self.owner).begin(entries, [self.folder])
 
     def _mark_anew(self, mark: recovery.CleanMark) -> None:
-        listing = segment.list_files(self.folder, segment.STORE)
+        listing = list_files(self.folder)
         numbers = [number for number, _path in listing.files]
         if all(number in listing.lists for number in numbers):
             next_file = max(mark.next_file, self._free_number())

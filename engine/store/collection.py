@@ -1,7 +1,6 @@
 """Garbage collection of a store, as the store server decides it (design note 003, section 5).
 
-    choose             which files are collected next: a pure function of the file summary
-    GarbageCollection  one store's work: empty files go, collections are asked for, committed, swung to, retired
+Empty files go; collections are chosen (engine/store/choose.py), asked for (job.py), committed, swung to, retired.
 
 One task at a time for each store. A task is a generator that runs in the server's loop thread, between two rounds; it
 yields what it waits for: the next round, a function for the helper thread (whatever blocks), or the collector's answer.
@@ -18,9 +17,7 @@ Crash points
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import time
@@ -28,253 +25,28 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import msgspec
+from typing import Any, Protocol
 
 from warren.engine import _core
-from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.kernel import atomic_file, segment
-from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, FRAME_BYTES_MIN, LIST_HEADER
+from warren.engine.errors import StoreError
+from warren.engine.kernel import segment
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel.segment import unfinished_path
+from warren.engine.store.choose import choose, pressed, triggered
 from warren.engine.store.file_summary import FileRow
+from warren.engine.store.folder import data_path, list_path, losses_path, output_paths
+from warren.engine.store.job import Failed, Job, Loss, open_source, read_losses
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.superblock import Superblock
 
-DATA, LIST, LOST = ".rdq", ".lst", ".lost"
-#: neighbours that one collection combines at most: the job has to fit into a message
-SOURCES_MAX = 40
 #: empty files that go together: a server that is killed again and again gets somewhere, however many there are
 EMPTIES_MAX = 64
-#: a run is worth copying when so much of the threshold's share of its bytes is won
-GAIN_SHARE = 0.5
 ASK_AGAIN_S = 5.0
 GIVE_UP_S = 30.0
 LOOK_AGAIN_S = 1.0
 DURABLE_POLL_S = 0.001
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
-
-
-# -- policy -----------------------------------------------------------------------------------------------------------
-
-
-def pinned(row: FileRow, files: Iterable[FileRow]) -> bool:
-    """True while its own removals speak of messages in files that are there: without it a start would revive those."""
-    if not row.pin_low:
-        return False
-    low, high = row.pin_low - 1, row.pin_high - 1
-    return any(other.file != row.file and other.position_low <= high and other.position_high >= low for other in files)
-
-
-def triggered(files_n: int, valid: int, total: int, file_bytes: int, fraction: float) -> bool:
-    """Rule S15: more than two files besides the current one, and too much of them is garbage."""
-    return files_n > 3 and total > 2 * file_bytes and total - valid > fraction * total
-
-
-def pressed(valid: int, total: int, file_bytes: int) -> bool:
-    """So much garbage that it is collected without a pause."""
-    return total > 4 * valid + 4 * file_bytes
-
-
-def choose(
-    files: Sequence[FileRow],
-    *,
-    file_bytes: int,
-    fraction: float,
-    floors: Mapping[int, int] | None = None,
-    suspects: Iterable[int] = (),
-    crowded: bool = False,
-    refused: Iterable[int] = (),
-    controls_share: float = 0.25,
-) -> list[FileRow]:
-    """The neighbours to be collected into one file, eldest first; empty: nothing is worth it.
-
-    `floors`: bytes of a collected file that were needed without being live (its control frames), while it is pinned.
-    `suspects`: files with damage, collected as they are. `crowded`: too many files, so small ones are combined even
-    when that wins nothing. `refused`: files that cannot be collected. `controls_share`: what is taken to be control
-    frames that are needed, of the dead bytes of a pinned file that was never collected.
-    """
-    room = file_bytes - FILE_HEADER_BYTES - FRAME_BYTES_MIN
-    known, left_out = floors or {}, set(refused)
-    ordered = sorted(files, key=lambda row: (row.position_low, row.file))
-    pins = {row.file for row in ordered if pinned(row, ordered)}
-
-    def needed(row: FileRow) -> int:
-        most = max(0, row.file_size - FILE_HEADER_BYTES)
-        if row.file not in pins:
-            return min(row.valid_total_size, most)
-        guess = int((most - row.valid_total_size) * controls_share)
-        return min(row.valid_total_size + known.get(row.file, max(0, guess)), most)
-
-    def fit(row: FileRow) -> bool:
-        alive = row.valid_total_size > 0 or row.file in pins
-        return bool(row.settled and not row.locked and alive and row.file not in left_out)
-
-    wanted = set(suspects)
-    for row in ordered:
-        if row.file in wanted and fit(row):
-            return [row]
-    for first, row in enumerate(ordered):
-        if not fit(row):
-            continue
-        run, sum_needed = [row], needed(row)
-        for neighbour in ordered[first + 1 : first + SOURCES_MAX]:
-            more = needed(neighbour)
-            if not fit(neighbour) or sum_needed + more > room:
-                break
-            run.append(neighbour)
-            sum_needed += more
-        if _worth(run, sum_needed, fraction, crowded):
-            return run
-        if needed(row) < (1 - fraction) * row.file_size and row.file_size > 2 * PAGE_BYTES + needed(row):
-            return [row]
-    return []
-
-
-def _worth(run: Sequence[FileRow], needed: int, fraction: float, crowded: bool) -> bool:
-    if len(run) < 2:
-        return False
-    size = sum(row.file_size for row in run)
-    return size - needed - 2 * PAGE_BYTES >= fraction * GAIN_SHARE * size or (crowded and len(run) >= 4)
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
-
-
-class Source(NamedTuple):
-    """A file that is collected or retired, open for reading: whoever has it closes `fd`."""
-
-    fd: int
-    list: _core.FileList
-    size: int
-
-
-def data_path(folder: Path, number: int) -> Path:
-    """`<n>.rdq`"""
-    return folder / f"{number}{DATA}"
-
-
-def list_path(folder: Path, number: int) -> Path:
-    """`<n>.lst`"""
-    return folder / f"{number}{LIST}"
-
-
-def unfinished(path: Path) -> Path:
-    """The name that a file has until it counts."""
-    return path.with_name(path.name + segment.UNFINISHED)
-
-
-def output_paths(folder: Path, number: int) -> list[Path]:
-    """What a collection that was given up may have left."""
-    paths = (data_path(folder, number), list_path(folder, number), folder / f"{number}{LOST}")
-    return [unfinished(path) for path in paths]
-
-
-def remove_leftovers(folder: Path) -> int:
-    """Before a start: outputs of collections that were never committed. Raises StoreError, OSError."""
-    found = 0
-    for suffix in (DATA, LIST, LOST):
-        for path in segment.list_files(folder, suffix).unfinished:
-            path.unlink(missing_ok=True)
-            found += 1
-    return found
-
-
-def open_source(folder: Path, node_id: int, owner: int, number: int) -> Source:
-    """A file and what lies in it: by its list, or by reading it all when there is no good list.
-
-    Raises CorruptRecord (neither header nor list can be read), StoreError, OSError.
-    """
-    fd = os.open(data_path(folder, number), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        try:
-            stored = list_path(folder, number).read_bytes()
-        except OSError:
-            stored = b""
-        salt = _salt_of(fd, folder, node_id, owner, number, stored)
-        found = _core.decode_list(stored, node_id, owner, number, salt, size) if stored else "none"
-        if isinstance(found, str):
-            found, _reason = _core.scan_list(number, salt, _read_all(fd, size))
-        with contextlib.suppress(OSError):  # from here on whole pages are read, once; a file system may not have it
-            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
-        return Source(fd, found, size)
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _salt_of(fd: int, folder: Path, node_id: int, owner: int, number: int, stored: bytes) -> int:
-    path = data_path(folder, number)
-    try:
-        page = os.pread(fd, FILE_HEADER_BYTES, 0)
-        return segment.check_header(path, page, kind=FILE_STORE, node_id=node_id, owner=owner, file=number).salt
-    except (CorruptRecord, OSError):
-        # a damaged header page: the list knows the salt as well, and is checked by its own sum
-        if len(stored) >= LIST_HEADER.size:
-            return LIST_HEADER.unpack(stored, "salt")
-        raise
-
-
-def _read_all(fd: int, size: int) -> bytearray:
-    data = bytearray(size)
-    view, got = memoryview(data), 0
-    while got < size:
-        n = os.preadv(fd, [view[got : got + (8 << 20)]], got)
-        if n == 0:
-            break
-        got += n
-    return data
-
-
-# -- jobs -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Job:
-    """What the collector is asked to do. Travels as a message."""
-
-    server: int
-    store_epoch: int
-    output: int
-    salt: int
-    sources: list[tuple[int, int, int, bool]]  #: file, position_low, position_high, keep every control frame
-    bytes: int  #: how much will be copied, about
-    paced: bool
-
-    def message(self) -> dict[str, Any]:
-        """Fields of the message `collect`."""
-        return {**vars(self), "sources": [list(source) for source in self.sources]}
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Job:
-        """Back from a message. Raises KeyError, TypeError, ValueError on nonsense."""
-        sources = [(int(file), int(low), int(high), bool(keep)) for file, low, high, keep in message["sources"]]
-        if not sources:
-            raise ValueError("a job without sources")
-        server, store_epoch = int(message["server"]), int(message["store_epoch"])
-        output, salt = int(message["output"]), int(message["salt"])
-        return cls(server, store_epoch, output, salt, sources, int(message["bytes"]), bool(message["paced"]))
-
-    @property
-    def key(self) -> tuple[int, int, int, int]:
-        """What an answer is recognised by."""
-        return self.server, self.store_epoch, self.output, self.salt
-
-
-class Loss(NamedTuple):
-    """A record that a collection could not copy."""
-
-    id: bytes
-    file: int
-    offset: int
-    total: int
-    reason: str
-    kind: int
-
-
-class Failed(Exception):
-    """A collection came to nothing; its sources stay as they are."""
 
 
 class _Again(Failed):
@@ -589,7 +361,7 @@ class GarbageCollection:
             self._say(f"cannot take up the collected file {job.output}: {error}; raise the setting summary_rows")
             self.broken = True  # its sources stay locked; the next start takes the output
             return
-        lost = [loss for loss in losses if loss.kind == _MESSAGE]
+        lost = [loss for loss in losses if loss.kind == KIND_MESSAGE]
         if lost:
             self.core.drop_lost(self.number, [loss.id for loss in lost])
         cursor = 0
@@ -703,16 +475,18 @@ class GarbageCollection:
         node_id, number = self.superblock.node_id, self.number
         data, contents = data_path(self.folder, job.output), list_path(self.folder, job.output)
         lists = self._lists_of(files)
-        header = segment.read_header(unfinished(data), kind=FILE_STORE, node_id=node_id, owner=number, file=job.output)
-        size = unfinished(data).stat().st_size
-        output = _core.decode_list(unfinished(contents).read_bytes(), node_id, number, job.output, job.salt, size)
+        header = segment.read_header(
+            unfinished_path(data), kind=FILE_STORE, node_id=node_id, owner=number, file=job.output
+        )
+        size = unfinished_path(data).stat().st_size
+        output = _core.decode_list(unfinished_path(contents).read_bytes(), node_id, number, job.output, job.salt, size)
         if header.salt != job.salt or isinstance(output, str):
             raise Failed(f"the collector left another file than it was asked for ({output})")
-        lost = unfinished(self.folder / f"{job.output}{LOST}")
-        losses = _read_losses(lost)
+        lost = unfinished_path(losses_path(self.folder, job.output))
+        losses = read_losses(lost)
         # The file first, durably: without its list the next start reads it; a list without its file says that it is
         # missing.
-        unfinished(data).rename(data)
+        unfinished_path(data).rename(data)
         try:
             segment.sync_directory(self.folder)
         except StoreError as error:
@@ -723,7 +497,7 @@ class GarbageCollection:
             self._say(f"{data} is not listed: {error}; the next start lists it")
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_LIST_RENAMED"])
         try:
-            unfinished(contents).rename(contents)
+            unfinished_path(contents).rename(contents)
         except OSError as error:
             self._say(f"{data} has no list: {error}; the next start reads it")
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_COMMITTED"])
@@ -766,7 +540,7 @@ class GarbageCollection:
     def _tell(self, job: Job, files: list[int], losses: list[Loss]) -> None:
         for loss in losses:
             where = f"{data_path(self.folder, loss.file)} at byte {loss.offset}, {loss.total} bytes ({loss.reason})"
-            if loss.kind == _MESSAGE:
+            if loss.kind == KIND_MESSAGE:
                 self._say(f"message {loss.id.hex()} is lost: damaged in {where}")
             else:
                 self._say(f"a damaged record of references was made anew from the list: {where}")
@@ -778,9 +552,6 @@ class _NotDurable(StoreError):
     """The output has its name, and the disk refused to make that durable."""
 
 
-_MESSAGE = 1  # KIND_MESSAGE
-
-
 def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
@@ -788,24 +559,6 @@ def _unlink(paths: Iterable[Path]) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise
-
-
-def write_losses(path: Path, losses: Sequence[tuple[bytes, int, int, int, str, int]]) -> None:
-    """What a collection could not copy, beside its output; nothing when it copied all. Raises OSError."""
-    path.unlink(missing_ok=True)
-    if losses:
-        atomic_file.write_synced(path, msgspec.msgpack.encode(losses))
-
-
-def _read_losses(path: Path) -> list[Loss]:
-    try:
-        stored = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    try:
-        return msgspec.msgpack.decode(stored, type=list[Loss])
-    except msgspec.MsgspecError as error:
-        raise Failed(f"{path} is not what the collector wrote: {error}") from error
 
 
 def _numbers(files: Sequence[int]) -> str:

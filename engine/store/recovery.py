@@ -1,11 +1,7 @@
 """How a store starts and stops: by the lists of its files; files without one are read, several at a time.
 
-    <folder>/<n>.rdq      segment files
-    <folder>/<n>.lst      what a file holds, without the bodies (LIST_… in engine/kernel/formats.py)
-    <folder>/<n>.free     spares (engine/kernel/segment.py)
-    <folder>/files        which of them there are (engine/kernel/file_register.py): one is missed after a kill, too
-    <folder>/clean        the mark (JSON) of a stop in good order: files and next number; it goes before work begins
-    <folder>/quarantine/  what could not be served (engine/kernel/quarantine.py)
+What lies in the folder: engine/store/folder.py. The mark of a stop in good order, `clean`, names the files and the next
+number; it goes before work begins.
 
 A list is bound to its file by number and salt, and checksummed: one that is missing or wrong costs a scan of its file
 and nothing else. Files are applied in the order of their positions. A collected file stands for the files whose
@@ -43,18 +39,23 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, LimitError, StoreError
-from warren.engine.kernel import atomic_file, file_register, quarantine, segment
+from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER, LISTED_STORE
+from warren.engine.store.folder import (
+    CLEAN,
+    DATA,
+    FILES,
+    LIST,
+    OWN_NAMES,
+    Listing,
+    data_path,
+    key_of,
+    list_files,
+    list_path,
+)
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
-SUFFIX = segment.STORE
-LIST_SUFFIX = segment.LIST
-CLEAN = "clean"
-FILES = "files"
-STAMP = "epoch"  #: the last start that used the folder (workers/node/absence.py)
-#: files of a store's folder beside its segments
-OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES, STAMP) for suffix in ("", atomic_file.NEW_SUFFIX))
 END_BYTES_MAX = 2 * PAGE_BYTES  #: by so much the end of a file may be cut when it is ended (segment.end_file)
 MARK_VERSION = 2
 PROGRESS_S = 1.0
@@ -132,14 +133,9 @@ class Scanned:
 # -- lists and the mark -----------------------------------------------------------------------------------------------
 
 
-def list_path(folder: Path, file: int) -> Path:
-    """Where the list of a file lies."""
-    return folder / f"{file}{LIST_SUFFIX}"
-
-
 def write_list(folder: Path, node_id: int, owner: int, file_list: _core.FileList) -> None:
     """Write the list of a file, atomically, if the file is still there. Raises StoreError."""
-    data = folder / f"{file_list.file}{SUFFIX}"
+    data = data_path(folder, file_list.file)
     path = list_path(folder, file_list.file)
     if data.exists():
         atomic_file.replace(path, file_list.encode(node_id, owner))
@@ -281,11 +277,6 @@ def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
     return scanned.found, scanned.reason
 
 
-def key_of(number: int) -> file_register.Key:
-    """A store's file in the list of files."""
-    return LISTED_STORE, 0, number
-
-
 def wanted(mark: CleanMark | None, listed: Listed) -> list[int]:
     """Numbers of the files that must be there."""
     noted = sorted(number for kind, _queue, number in listed.entries if kind == LISTED_STORE)
@@ -298,9 +289,7 @@ def was_cut(file: StoreFile, listed: Listed) -> Entry | None:
     return entry if entry is not None and file.size + END_BYTES_MAX < entry.end else None
 
 
-def never_used(
-    listing: segment.Listing, good: Iterable[StoreFile], mark: CleanMark | None, listed: Listed
-) -> int | None:
+def never_used(listing: Listing, good: Iterable[StoreFile], mark: CleanMark | None, listed: Listed) -> int | None:
     """The file that was being made when the node ended, if it is there without its header. Raises StoreError.
 
     There is nothing in it, and nothing says that there ever was: no list, no clean mark, no file that was made later.
@@ -400,7 +389,7 @@ class Recovery:
 
     def run(self) -> Report:
         """Fill the store. Raises FormatVersionError, LimitError, StoreError; damage is reported, not raised."""
-        listing = segment.list_files(self.folder, SUFFIX)
+        listing = list_files(self.folder)
         self.report.foreign = [path for path in listing.foreign if path.name not in OWN_NAMES | {*_STALE}]
         good, bad, mended = self._check_headers(listing.files)
         self._listed = self.files.load()
@@ -469,7 +458,7 @@ class Recovery:
                     f"{path} has damaged bytes {start} to {end} ({reason}){cost}: the rest is served"
                 )
         if len(entries) > SAID_MAX:
-            place = self.folder / segment.QUARANTINE / quarantine.REPORT
+            place = self.folder / quarantine.QUARANTINE / quarantine.REPORT
             self.report.damaged.append(f"{path} has {len(entries) - SAID_MAX} more damaged parts: see {place}")
         if entries:
             self._note(*entries)
@@ -478,12 +467,12 @@ class Recovery:
         self.report.unknown += sum(entry.messages is None for entry in entries)
         quarantine.note(self.folder, *entries)
 
-    def _next_file(self, listing: segment.Listing) -> int:
+    def _next_file(self, listing: Listing) -> int:
         """Numbers are never used twice, not even those of files that were set aside or half made."""
         numbers = [number for number, _path in (*listing.files, *listing.spares)] + list(listing.lists)
         names = [path.name for path in listing.unfinished]
         with contextlib.suppress(OSError):
-            names += os.listdir(self.folder / segment.QUARANTINE)
+            names += os.listdir(self.folder / quarantine.QUARANTINE)
         numbers += [int(name.split(".")[0]) for name in names if re.match(r"[0-9]{1,18}\.", name, re.ASCII)]
         found = max((number for number in numbers if number < 1 << 62), default=-1) + 1
         return max(found, self._mark.next_file) if self._mark is not None else found
@@ -524,7 +513,7 @@ class Recovery:
             )
         return good, bad, mended
 
-    def _tidy(self, listing: segment.Listing) -> None:
+    def _tidy(self, listing: Listing) -> None:
         """Remove what killed processes left half made."""
         for path in [*listing.unfinished, *(self.folder / name for name in _STALE)]:
             with contextlib.suppress(FileNotFoundError):
@@ -547,10 +536,10 @@ class Recovery:
         self.report.unknown += costs and messages is None
         if target is not None and beside.exists():
             with contextlib.suppress(OSError):
-                beside.rename(target.with_name(target.name + LIST_SUFFIX))
+                beside.rename(target.with_name(target.name + LIST))
         self._crash("START_QUARANTINED")
 
-    def _miss(self, listing: segment.Listing) -> None:
+    def _miss(self, listing: Listing) -> None:
         """Files that should be there: a list goes before its file, and the mark names all of them."""
         there = {number for number, _path in listing.files}
         coming = {path.name for path in listing.unfinished}
@@ -559,7 +548,7 @@ class Recovery:
                 continue
             listed = list_alone(path, self.node_id, self.owner, number)
             # A collection that was killed between the names of its list and of its file lost nothing.
-            if listed is not None and f"{number}{SUFFIX}{segment.UNFINISHED}" not in coming:
+            if listed is not None and f"{number}{DATA}{segment.UNFINISHED}" not in coming:
                 self._missing(number, listed.messages)
             path.unlink(missing_ok=True)
         for number in wanted(self._mark, self._listed):
@@ -573,7 +562,7 @@ class Recovery:
 
     def _missing(self, number: int, messages: int | None) -> None:
         self._absent.append(number)
-        name = f"{number}{SUFFIX}"
+        name = f"{number}{DATA}"
         cost = "" if messages is None else f"; it held up to {messages} messages"
         self.report.damaged.append(f"{self.folder / name} is missing{cost}")
         self._note(quarantine.Entry(name, 0, 0, "the file is missing", messages))

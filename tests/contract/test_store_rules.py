@@ -359,7 +359,7 @@ def test_s7_accepted_write_reaches_the_disk_by_itself(node: StoreNode) -> None:
 
 
 def test_s7_failed_sync_freezes_the_horizon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warren.engine.store.message_store import StoreHost
+    from warren.engine.store.host import StoreHost
 
     start = StoreHost.start
 

@@ -18,7 +18,7 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import quarantine
 from warren.engine.kernel.formats import FILE_HEADER_BYTES
-from warren.engine.store.recovery import STAMP
+from warren.engine.store.folder import STAMP
 from warren.workers.cli.check import verify
 from warren.workers.process.control import ControlClient
 

@@ -12,6 +12,7 @@ from warren.engine.kernel import frame, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_ADD_REFERENCE, KIND_MESSAGE, KIND_REMOVE
 from warren.engine.store import recovery
+from warren.engine.store.folder import FILES
 from warren.ipc.layout import CRASH_POINTS
 
 NODE, OWNER, SIZE = 77, 0, 64 * 1024
@@ -87,8 +88,8 @@ class Folder:
 
     def __post_init__(self) -> None:
         """As a node makes it: with its list of files. What is there and not listed does not matter."""
-        if self.path.is_dir() and not (self.path / recovery.FILES).exists():
-            FileRegister(self.path / recovery.FILES, NODE, OWNER).begin({}, [])
+        if self.path.is_dir() and not (self.path / FILES).exists():
+            FileRegister(self.path / FILES, NODE, OWNER).begin({}, [])
 
     def file(self, number: int) -> Path:
         return self.path / f"{number}.rdq"
@@ -164,7 +165,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """But for the list of files, which each start and each repair makes."""
-        return sorted(path.name for path in self.path.iterdir() if path.name != recovery.FILES)
+        return sorted(path.name for path in self.path.iterdir() if path.name != FILES)
 
     def lines(self) -> list[quarantine.Entry]:
         return quarantine.entries(self.path)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from warren.engine.store.collection import Job, choose, pinned, pressed, triggered
+from warren.engine.store.choose import choose, pinned, pressed, triggered
 from warren.engine.store.file_summary import FileRow
+from warren.engine.store.job import Job
 
 FILE = 1 << 20
 HEAD = 4096

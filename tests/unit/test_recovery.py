@@ -24,6 +24,7 @@ from warren.engine.kernel.formats import (
     FILE_STORE,
 )
 from warren.engine.store import recovery
+from warren.engine.store.folder import list_path
 
 from support.store_folder import (
     ALL,
@@ -70,17 +71,17 @@ def test_a_list_more_or_less_costs_a_scan_and_nothing_else(folder: Folder) -> No
     want = folder.start().state
     for missing in ([0], [1, 2], [0, 1, 2]):
         for number in missing:
-            recovery.list_path(folder.path, number).unlink()
+            list_path(folder.path, number).unlink()
         started = folder.start()
         assert started.state == want
         assert started.report.scanned == len(missing)
         assert [found.file for found in started.report.lists] == missing
         assert (started.report.damaged, started.report.torn_bytes) == ([], 0)
     for harm in (b"", b"nonsense", b"\0" * 500):
-        recovery.list_path(folder.path, 1).write_bytes(harm)
+        list_path(folder.path, 1).write_bytes(harm)
         started = folder.start()
         assert (started.state, started.report.scanned, started.report.damaged) == (want, 1, [])
-    shutil.copy(recovery.list_path(folder.path, 0), recovery.list_path(folder.path, 1))  # of another file
+    shutil.copy(list_path(folder.path, 0), list_path(folder.path, 1))  # of another file
     assert folder.start().state == want
     assert folder.start().report.scanned == 0  # the lists were written anew
 
@@ -93,12 +94,12 @@ def test_torn_tail_of_the_youngest(folder: Folder) -> None:
     whole = data.rstrip(b"\0")
     for cut in range(last + 1, last + 80, 9):
         folder.file(2).write_bytes(data[:cut] + bytes(SIZE - cut))
-        recovery.list_path(folder.path, 2).unlink(missing_ok=True)
+        list_path(folder.path, 2).unlink(missing_ok=True)
         started = folder.start()
         assert started.served == ALL - {29}
         assert started.report.damaged == []
         assert (started.report.torn_bytes > 0) == (cut > last + 26)  # below, nothing says what it was
-        recovery.list_path(folder.path, 2).unlink()
+        list_path(folder.path, 2).unlink()
         again = folder.start()
         assert again.state == started.state
         assert (again.report.damaged, again.report.torn_bytes) == ([], 0)
@@ -112,7 +113,7 @@ def test_a_spare_that_was_not_filled_ends_where_it_ends(folder: Folder) -> None:
     assert started.report.damaged == []
     assert started.passed.count("start_torn") == 1
     folder.put(1, [(M, 6)], last=False, listed=False)
-    recovery.list_path(folder.path, 0).unlink()
+    list_path(folder.path, 0).unlink()
     started = folder.start()
     assert started.served == {0, 1, 2, 3, 4, 6}
     assert started.report.damaged == []
@@ -132,7 +133,7 @@ def test_flipped_bit_in_a_body_costs_its_message(folder: Folder, listed: bool) -
         (line,) = folder.lines()
         assert (line.file, line.start, line.reason) == ("1.rdq", offset, "crc")
         assert folder.start().report.damaged == []  # its list is there now
-        recovery.list_path(folder.path, 1).unlink()
+        list_path(folder.path, 1).unlink()
         assert folder.start().report.damaged  # said again,
         assert len(folder.lines()) == 1  # but not written again
 
@@ -231,7 +232,7 @@ def test_missing_files_are_named(folder: Folder) -> None:
     assert [(line.file, line.messages) for line in folder.lines()] == [("1.rdq", 10)]
     folder.mark(4, [0, 2])
     folder.file(2).unlink()
-    recovery.list_path(folder.path, 2).unlink()
+    list_path(folder.path, 2).unlink()
     started = folder.start()
     assert started.report.damaged == [f"{folder.file(2)} is missing"]
     assert not started.report.clean
@@ -302,7 +303,7 @@ def test_leavings_go_and_strangers_stay(folder: Folder) -> None:
 
 def test_a_list_of_a_collection_that_did_not_happen(folder: Folder) -> None:
     three(folder)
-    shutil.copy(recovery.list_path(folder.path, 2), recovery.list_path(folder.path, 3))
+    shutil.copy(list_path(folder.path, 2), list_path(folder.path, 3))
     (folder.path / "3.rdq.new").write_bytes(b"output")
     started = folder.start()
     assert (started.served, started.report.damaged) == (ALL, [])
@@ -386,7 +387,7 @@ def test_damaged_collected_file_without_all_sources_is_served(folder: Folder) ->
     collected(folder)
     harm_bytes(folder.file(5), FILE_HEADER_BYTES + 70, b"\xff\xff")
     folder.file(1).unlink()
-    recovery.list_path(folder.path, 1).unlink()
+    list_path(folder.path, 1).unlink()
     started = folder.start()
     assert list(started.core.files) == [5, 2]
     assert started.served == ALL - {0}

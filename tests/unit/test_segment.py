@@ -18,6 +18,7 @@ from warren.engine import _core
 from warren.engine.errors import CorruptRecord, DiskFull, FormatVersionError, PermissionRefused, StoreError, SyncFailed
 from warren.engine.kernel import frame, segment
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, FILE_STORE, KIND_MESSAGE
+from warren.engine.store.folder import Spares, list_files, recycle
 from warren.ipc.layout import CONSTANTS
 
 SIZE = 64 * 1024
@@ -61,7 +62,7 @@ def test_left_over_of_a_killed_create_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "5.rdq"
     (tmp_path / "5.rdq.new").write_bytes(b"half made")
     make(path)
-    assert segment.list_files(tmp_path, ".rdq") == ([(5, path)], [], [], {}, [])
+    assert segment.list_files(tmp_path, ".rdq") == ([(5, path)], [], [], {})
 
 
 def test_existing_file_is_never_replaced(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_what_cannot_be_cleared_away_hides_no_error(
     if spared:
         spare(tmp_path, 3)
     (tmp_path / f"5.rdq{segment.UNFINISHED}").write_bytes(b"of an earlier try")
-    spares = segment.Spares(tmp_path) if spared else None
+    spares = Spares(tmp_path) if spared else None
 
     def refuse(path: Path, missing_ok: bool = False) -> None:
         raise OSError(errno.EIO, "refused", str(path))
@@ -345,7 +346,7 @@ def spare(folder: Path, number: int, size: int = SIZE) -> tuple[Path, int]:
     with path.open("r+b") as file:
         file.seek(FILE_HEADER_BYTES)
         file.write(frames(made.salt, 300)[: size - FILE_HEADER_BYTES])
-    assert segment.recycle(path, size, segment.Spares(folder), 9)
+    assert recycle(path, size, Spares(folder), 9)
     return folder / f"{number}.free", made.salt
 
 
@@ -360,7 +361,7 @@ def test_a_spare_becomes_the_next_file_and_none_of_its_records(tmp_path: Path) -
         2,
         5,
         SIZE,
-        spares=segment.Spares(tmp_path),
+        spares=Spares(tmp_path),
         passed=passed.append,
         positions=(2, 4),
     )
@@ -384,7 +385,7 @@ def test_reuse_is_asked_for_and_only_fits_the_size(tmp_path: Path) -> None:
     os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE).fd)
     assert sorted(os.listdir(tmp_path)) == ["3.free", "4.free", "5.rdq"]
     inode = kept.stat().st_ino
-    made = segment.create(tmp_path / "6.rdq", FILE_STORE, 77, 2, 6, SIZE, spares=segment.Spares(tmp_path))
+    made = segment.create(tmp_path / "6.rdq", FILE_STORE, 77, 2, 6, SIZE, spares=Spares(tmp_path))
     os.close(made.fd)
     assert sorted(os.listdir(tmp_path)) == ["5.rdq", "6.rdq"]  # of another size: of no use, and gone
     assert (tmp_path / "6.rdq").stat().st_ino == inode
@@ -393,13 +394,13 @@ def test_reuse_is_asked_for_and_only_fits_the_size(tmp_path: Path) -> None:
 def test_recycle_keeps_a_few(tmp_path: Path) -> None:
     for number in range(4):
         make_number(tmp_path, number)
-    assert segment.recycle(tmp_path / "0.rdq", SIZE, segment.Spares(tmp_path), 2)
-    assert segment.recycle(tmp_path / "1.rdq", SIZE, segment.Spares(tmp_path), 2)
-    assert segment.recycle(tmp_path / "2.rdq", SIZE, segment.Spares(tmp_path), 2)
+    assert recycle(tmp_path / "0.rdq", SIZE, Spares(tmp_path), 2)
+    assert recycle(tmp_path / "1.rdq", SIZE, Spares(tmp_path), 2)
+    assert recycle(tmp_path / "2.rdq", SIZE, Spares(tmp_path), 2)
     assert sorted(os.listdir(tmp_path)) == ["0.free", "1.free", "3.rdq"]
-    assert segment.recycle(tmp_path / "3.rdq", 2 * SIZE, segment.Spares(tmp_path), 9)  # not of the size that is wanted
+    assert recycle(tmp_path / "3.rdq", 2 * SIZE, Spares(tmp_path), 9)  # not of the size that is wanted
     assert sorted(os.listdir(tmp_path)) == ["0.free", "1.free"]
-    assert not segment.recycle(tmp_path / "3.rdq", SIZE, segment.Spares(tmp_path), 9)
+    assert not recycle(tmp_path / "3.rdq", SIZE, Spares(tmp_path), 9)
 
 
 def make_number(folder: Path, number: int) -> None:
@@ -422,10 +423,10 @@ def test_a_kill_at_any_step_leaves_a_spare_or_an_empty_file(tmp_path: Path, vict
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(Path if victim == "rename" else os, victim, call)
-        os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path)).fd)
+        os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=Spares(tmp_path)).fd)
     if not image.exists():
         return  # fewer calls than that
-    listing = segment.list_files(image, ".rdq")
+    listing = list_files(image)
     assert listing.foreign == listing.unfinished == []
     for number, path in listing.files:
         found = segment.scan_file(path, kind=FILE_STORE, node_id=77, owner=2, file=number)
@@ -449,9 +450,9 @@ def test_reuse_fails_without_a_file(
     with pytest.MonkeyPatch.context() as monkeypatch:
         patch(monkeypatch)
         with pytest.raises(expected):
-            segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path))
+            segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=Spares(tmp_path))
     assert segment.list_files(tmp_path, ".rdq").files == []
-    made = segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path))
+    made = segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=Spares(tmp_path))
     os.close(made.fd)
 
 
@@ -467,7 +468,7 @@ def test_a_spare_that_cannot_be_written_is_dropped(tmp_path: Path) -> None:
             return real(*args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(os, "pwrite", call)
-        os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=segment.Spares(tmp_path)).fd)
+        os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=Spares(tmp_path)).fd)
     assert os.listdir(tmp_path) == ["5.rdq"]
     data = (tmp_path / "5.rdq").read_bytes()
     assert data[FILE_HEADER_BYTES:] == bytes(SIZE - FILE_HEADER_BYTES)  # made afresh
@@ -478,14 +479,14 @@ def test_listing_of_a_store(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "8.lst").mkdir()
-    listing = segment.list_files(tmp_path, ".rdq")
+    listing = list_files(tmp_path)
     assert [number for number, _path in listing.files] == [3, 4]
     assert listing.lists == {3: tmp_path / "3.lst", 7: tmp_path / "7.lst"}
     assert [number for number, _path in listing.spares] == [1, 9]
     assert [path.name for path in listing.unfinished] == ["5.lst.new", "5.rdq.new"]
     assert [path.name for path in listing.foreign] == ["03.free", "8.lst", "x.lst"]
     journals = segment.list_files(tmp_path, ".jnl")
-    assert (journals.files, journals.lists, journals.spares) == ([], {}, [])
+    assert (journals.files, journals.beside) == ([], {})
 
 
 def test_positions_must_make_sense(tmp_path: Path) -> None:

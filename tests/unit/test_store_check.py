@@ -20,6 +20,7 @@ from warren.engine.kernel import quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
 from warren.engine.store import recovery
 from warren.engine.store.check import Found, StoreCheck
+from warren.engine.store.folder import Spares, list_path, recycle
 
 from support.store_folder import ALL, NODE, OWNER, SIZE, WITHOUT_1, Folder, body, harm_bytes, message_id, three
 
@@ -86,7 +87,7 @@ def test_a_torn_tail_before_a_prepared_spare_is_no_problem(tmp_path: Path) -> No
 def test_a_flipped_bit_is_named_and_repaired(folder: Folder, listed: bool) -> None:
     if not listed:
         for number in (0, 1, 2):
-            recovery.list_path(folder.path, number).unlink()
+            list_path(folder.path, number).unlink()
         (folder.path / "clean").unlink()
     _file, offset, _n = folder.places[message_id(12)]
     harm_bytes(folder.file(1), offset + 60, b"\xff")
@@ -120,11 +121,11 @@ HARMS: dict[str, tuple[Callable[[Folder], object], set[int]]] = {
     "copy": (lambda folder: shutil.copy(folder.file(2), folder.file(1)), WITHOUT_1),
     "missing": (lambda folder: folder.file(1).unlink(), WITHOUT_1),
     "missing with its list": (
-        lambda folder: (folder.file(1).unlink(), recovery.list_path(folder.path, 1).unlink()),
+        lambda folder: (folder.file(1).unlink(), list_path(folder.path, 1).unlink()),
         WITHOUT_1,
     ),
     "header bit": (lambda folder: harm_bytes(folder.file(1), 24, b"\x80"), ALL),
-    "list": (lambda folder: harm_bytes(recovery.list_path(folder.path, 1), 140, b"\xaa"), ALL),
+    "list": (lambda folder: harm_bytes(list_path(folder.path, 1), 140, b"\xaa"), ALL),
     "renamed": (lambda folder: folder.file(1).rename(folder.file(9)), ALL),
     "cut off": (lambda folder: os.truncate(folder.file(1), folder.places[message_id(17)][1] + 5), ALL - {17, 18, 19}),
     "garbage": (
@@ -168,7 +169,7 @@ def test_swapped_files_are_put_back(folder: Folder) -> None:
 
 def test_missing_lists_are_made(folder: Folder) -> None:
     for number in (0, 2):
-        recovery.list_path(folder.path, number).unlink()
+        list_path(folder.path, number).unlink()
     notes = {item.path.name: item.note for item in check(folder).found if item.note}
     assert set(notes) == {"0.rdq", "2.rdq"}
     assert "no list" in notes["0.rdq"]
@@ -188,7 +189,7 @@ def test_a_list_that_does_not_name_all(folder: Folder) -> None:
 
 def test_torn_tail_is_no_damage(folder: Folder) -> None:
     (folder.path / "clean").unlink()
-    recovery.list_path(folder.path, 2).unlink()
+    list_path(folder.path, 2).unlink()
     last = folder.places[message_id(29)][1]
     harm_bytes(folder.file(2), last + 30, bytes(9000))
     found = check(folder).found
@@ -207,7 +208,7 @@ def test_a_file_that_never_had_its_header_is_a_note_and_goes(folder: Folder, con
         found = check(folder, running).found
         assert problems(found) == {}
         assert "never used" in next(item.note for item in found if item.path == folder.file(3))
-    recovery.list_path(folder.path, 0).unlink()  # something to repair
+    list_path(folder.path, 0).unlink()  # something to repair
     made = repaired(folder)
     assert any("3.rdq" in action for action in made.actions)
     assert not folder.file(3).exists()
@@ -224,7 +225,7 @@ def test_a_file_that_was_used_is_missed_though_nothing_is_in_it(folder: Folder, 
     if evidence != "mark":
         (folder.path / "clean").unlink()
     if evidence != "list":
-        recovery.list_path(folder.path, gone).unlink()
+        list_path(folder.path, gone).unlink()
     folder.file(gone).write_bytes(bytes(SIZE) + b"x" if evidence == "bytes" else b"")
     assert list(problems(check(folder).found)) == [f"{gone}.rdq"]
     started = folder.start()
@@ -244,7 +245,7 @@ def test_strangers_and_leavings_are_notes(folder: Folder) -> None:
 def test_beside_a_running_node(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is written while it is read, and one that becomes a spare, are no damage."""
     (folder.path / "clean").unlink()
-    recovery.list_path(folder.path, 2).unlink()
+    list_path(folder.path, 2).unlink()
     whole = folder.file(2).read_bytes()
     real = recovery.read_file
     reads: list[Path] = []
@@ -256,8 +257,8 @@ def test_beside_a_running_node(folder: Folder, monkeypatch: pytest.MonkeyPatch) 
         if path == folder.file(0) and reads.count(path) == 1:
             result = real(path, buffer)
             buffer[4200:4300] = bytes(100)  # what was read of it was overwritten meanwhile
-            recovery.list_path(folder.path, 0).unlink()
-            assert segment.recycle(path, SIZE, segment.Spares(folder.path), 4)
+            list_path(folder.path, 0).unlink()
+            assert recycle(path, SIZE, Spares(folder.path), 4)
             return result
         return real(path, buffer)
 

@@ -11,7 +11,7 @@ import pytest
 
 import warren
 from warren.engine._core import StoreFace
-from warren.engine.store.message_store import _Helper
+from warren.engine.store.host import _Helper
 
 
 class Owner:

@@ -19,7 +19,8 @@ from warren.engine.errors import DiskFull
 from warren.engine.kernel import frame, quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
 from warren.engine.store import recovery
-from warren.engine.store.message_store import StoreHost
+from warren.engine.store.folder import CLEAN, list_path
+from warren.engine.store.host import StoreHost
 from warren.ipc.layout import CONSTANTS
 
 from support.store_node import NONE, SYNCED, WRITTEN, StoreNode, message_id
@@ -81,7 +82,7 @@ def test_what_comes_while_the_server_stops_is_the_next_ones(tmp_path: Path, monk
         path = node.folder() / f"{number}.rdq"
         found = segment.scan_file(path, kind=FILE_STORE, node_id=node.node_id, owner=0, file=number)
         listed = _core.decode_list(
-            recovery.list_path(node.folder(), number).read_bytes(),
+            list_path(node.folder(), number).read_bytes(),
             node.node_id,
             0,
             number,
@@ -102,10 +103,10 @@ def test_clean_start_reads_no_file(node: StoreNode) -> None:
     client.remove([message_id(i) for i in range(0, 1000, 2)])
     before = [(row.file, row.valid_total_size, row.file_size, row.pin_low, row.pin_high) for row in node.summary()]
     assert node.stop() == 0
-    assert (node.folder() / recovery.CLEAN).exists()
+    assert (node.folder() / CLEAN).exists()
     again(node)
     assert "started after a clean stop" in node.log_text()
-    assert not (node.folder() / recovery.CLEAN).exists()
+    assert not (node.folder() / CLEAN).exists()
     assert missing(node, range(1, 1000, 2)) == []
     assert len(missing(node, range(0, 1000, 2))) == 500
     after = [(row.file, row.valid_total_size, row.file_size, row.pin_low, row.pin_high) for row in node.summary()]
@@ -144,13 +145,13 @@ def test_what_does_not_fit_the_clean_mark_is_not_believed(node: StoreNode, harm:
     folder = node.folder()
     lost = 0
     if harm == "mark gone":
-        (folder / recovery.CLEAN).unlink()
+        (folder / CLEAN).unlink()
     elif harm == "list gone":
-        recovery.list_path(folder, 0).unlink()
+        list_path(folder, 0).unlink()
     elif harm == "list bit":
-        data = bytearray(recovery.list_path(folder, 1).read_bytes())
+        data = bytearray(list_path(folder, 1).read_bytes())
         data[len(data) // 2] ^= 4
-        recovery.list_path(folder, 1).write_bytes(data)
+        list_path(folder, 1).write_bytes(data)
     elif harm == "file gone":
         (folder / "1.rdq").unlink()
         lost = 1
@@ -158,8 +159,8 @@ def test_what_does_not_fit_the_clean_mark_is_not_believed(node: StoreNode, harm:
         made = segment.create(folder / "77.rdq", 1, node.node_id, 0, 77, node.settings.file_bytes)
         os.close(made.fd)
     elif harm == "another node":
-        text = (folder / recovery.CLEAN).read_text()
-        (folder / recovery.CLEAN).write_text(text.replace(str(node.node_id), str(node.node_id + 1)))
+        text = (folder / CLEAN).read_text()
+        (folder / CLEAN).write_text(text.replace(str(node.node_id), str(node.node_id + 1)))
     again(node)
     assert "by reading" in node.log_text()
     assert bool(missing(node, range(1000))) == bool(lost)
@@ -319,7 +320,7 @@ def test_torn_tail_is_cut(node: StoreNode) -> None:
 
 def kill_and_unlist(node: StoreNode, listed: bool) -> None:
     """Kill the server; without lists every file is read by the next start."""
-    wait_until(lambda: recovery.list_path(node.folder(), 1).exists(), what="the list of file 1")
+    wait_until(lambda: list_path(node.folder(), 1).exists(), what="the list of file 1")
     node.kill()
     if not listed:
         for path in node.folder().glob("*.lst"):

@@ -311,7 +311,7 @@ def _told_before(report: Report, folder: Path, when: str) -> None:
         which = "that" if unknown == len(reported) else f"{unknown} of them"
         rest = f"how many messages {which} cost is not known"
         cost = f"{lost} messages lost at least; {rest}" if lost else rest
-    place = folder / segment.QUARANTINE
+    place = folder / quarantine.QUARANTINE
     note = f"{parts} found {when}; {cost}: see {quarantine.REPORT}"
     report.files.append(Checked(str(place), "quarantine", note=note))
 

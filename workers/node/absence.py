@@ -33,7 +33,7 @@ from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
-from warren.engine.store.recovery import FILES, STAMP
+from warren.engine.store.folder import FILES, STAMP, list_files
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 
 STORE = Path("store", "persistent")
@@ -97,7 +97,7 @@ def _store_lacks(path: Path) -> str:
     """Why the store's folder is not the one that was made; empty: it is, as far as a folder can tell."""
     if not path.is_dir():
         return "is missing"
-    return "" if any(name != segment.QUARANTINE for name in os.listdir(path)) else "is empty"
+    return "" if any(name != quarantine.QUARANTINE for name in os.listdir(path)) else "is empty"
 
 
 def _worker_lacks(folder: Folder) -> str:
@@ -141,7 +141,7 @@ def prepare_store(directory: Path, node_id: int) -> None:
     path = directory / STORE
     with atomic_file.explained(f"cannot make {path}"):
         atomic_file.make_directories(path)
-        if not (path / FILES).exists() and not segment.list_files(path, segment.STORE).files:
+        if not (path / FILES).exists() and not list_files(path).files:
             FileRegister(path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
 
 

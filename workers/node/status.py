@@ -18,7 +18,7 @@ import psutil
 
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
-from warren.engine.kernel import quarantine, segment
+from warren.engine.kernel import quarantine
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
@@ -223,7 +223,7 @@ class Statistics:
             owners.append((server, name, directory.path / "queues" / name, name))
         for server, name, folder, log in owners:
             lost, unknown = (self._superblock.server_get(server, field) for field in ("lost_n", "lost_unknown_n"))
-            report = folder / segment.QUARANTINE / quarantine.REPORT
+            report = folder / quarantine.QUARANTINE / quarantine.REPORT
             if unknown:
                 files = quarantine.of_unknown_cost(folder)[-unknown:]
                 more = f" and {len(files) - FILES_SAID} more" if len(files) > FILES_SAID else ""

@@ -29,9 +29,16 @@ from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.saying import Voice
-from warren.engine.store import collection
-from warren.engine.store.collection import Job, Source
-from warren.engine.store.message_store import FOLDERS, store_folder
+from warren.engine.store.folder import (
+    FOLDERS,
+    data_path,
+    list_files,
+    list_path,
+    losses_path,
+    output_paths,
+    store_folder,
+)
+from warren.engine.store.job import Job, Source, open_source, write_losses
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
@@ -120,7 +127,7 @@ class Collector:
             return
         deadline = time.monotonic() + STORE_ENDS_S
         for server, (key, _answer) in self._answered.items():
-            paths = collection.output_paths(store_folder(self.directory, server), key[2])
+            paths = output_paths(store_folder(self.directory, server), key[2])
             while any(path.exists() for path in paths):
                 if self.superblock.server_get(server, "state") == CONSTANTS["SERVER_DOWN"]:
                     _discard(paths)
@@ -256,11 +263,11 @@ class Collector:
         files = read = damaged = 0
         fields = {"server": server, "store_epoch": store_epoch}
         with contextlib.closing(self.summary(server)) as summary:
-            for number, _path in segment.list_files(folder, collection.DATA).files:
+            for number, _path in list_files(folder).files:
                 if number >= below:
                     continue
                 try:
-                    source = collection.open_source(folder, self.superblock.node_id, server, number)
+                    source = open_source(folder, self.superblock.node_id, server, number)
                 except FileNotFoundError:  # it was collected meanwhile
                     continue
                 except (OSError, StoreError) as error:
@@ -324,7 +331,7 @@ class _Collecting:
         job, node_id = self.job, self.superblock.node_id
         for file, *_rest in job.sources:
             try:
-                self._sources.append(collection.open_source(self.folder, node_id, job.server, file))
+                self._sources.append(open_source(self.folder, node_id, job.server, file))
             except CorruptRecord:
                 self.unreadable = file
                 raise
@@ -340,10 +347,10 @@ class _Collecting:
             losses, counts, contents = work.damage(), work.counts(), work.take_list()
         os.ftruncate(self._fd, (contents.used + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES)
         os.fdatasync(self._fd)
-        path = collection.unfinished(collection.list_path(self.folder, job.output))
+        path = segment.unfinished_path(list_path(self.folder, job.output))
         atomic_file.write_synced(path, contents.encode(node_id, job.server))
-        lost = collection.unfinished(self.folder / f"{job.output}{collection.LOST}")
-        collection.write_losses(lost, losses)
+        lost = segment.unfinished_path(losses_path(self.folder, job.output))
+        write_losses(lost, losses)
         crash(CONSTANTS["CRASH_COLLECT_SYNCED"])
         return {
             "ok": True,
@@ -394,7 +401,7 @@ class _Collecting:
         return work
 
     def _make_output(self, size: int) -> None:
-        path = collection.unfinished(collection.data_path(self.folder, self.job.output))
+        path = segment.unfinished_path(data_path(self.folder, self.job.output))
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -411,7 +418,7 @@ class _Collecting:
 
     def discard(self) -> None:
         """Remove what there is of the output."""
-        _discard(collection.output_paths(self.folder, self.job.output))
+        _discard(output_paths(self.folder, self.job.output))
 
     def close(self) -> None:
         """Let go of the files."""

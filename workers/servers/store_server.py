@@ -23,7 +23,8 @@ import sysv_ipc
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import FormatVersionError, LimitError, PermissionRefused, StoreError, SystemLimit
-from warren.engine.store.message_store import StoreHost, say
+from warren.engine.store.host import StoreHost
+from warren.engine.store.message_store import say
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
