@@ -3,9 +3,18 @@
  * StoreServer belongs to one thread, but for commit_run (one thread for each log), kick, stop and quiesce. It pins the
  * buffers of all regions that it was given until it lets go of them.
  */
-#include "binding/file_list.h"
 #include "binding/arguments.h"
-#include "store/store.h"
+#include "binding/file_list.h"
+#include "store/append.h"
+#include "store/dying.h"
+#include "store/file_life.h"
+#include "store/files.h"
+#include "store/links.h"
+#include "store/loop.h"
+#include "store/server.h"
+#include "store/start.h"
+#include "store/swing.h"
+#include "store/waters.h"
 #include <sys/mman.h>
 
 typedef struct {

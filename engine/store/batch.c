@@ -8,7 +8,11 @@
  * has a frame on disk. The parts before it that have none were eliminated, masked, or needed none.
  * The rows of the directory go when the whole command is done.
  */
+#include "store/batch.h"
+#include "store/append.h"
 #include "store/command.h"
+#include "store/files.h"
+#include "store/take.h"
 
 #define STRETCH 64
 
@@ -153,9 +157,9 @@ static uint32_t stretch(batch *b, wr_index_entry *entries, uint32_t at, uint32_t
          * was removed meanwhile must not come from there. */
         atomic_store_explicit(&b->flying[at + i], WR_FLYING_DONE, memory_order_release);
     }
-    wr_store_add(&store->current_row->file_size, used);
-    wr_store_add(&store->current_row->valid_total_size, used);
-    wr_store_add(&store->current_row->messages, k);
+    wr_row_add(&store->current_row->file_size, used);
+    wr_row_add(&store->current_row->valid_total_size, used);
+    wr_row_add(&store->current_row->messages, k);
     store->file_bytes_sum += used;
     store->valid_bytes += used;
     store->messages += k;

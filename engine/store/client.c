@@ -148,7 +148,7 @@ static _Atomic uint32_t *flying_of(wr_store_client *s, wr_command *command, cons
 
 static bool win(_Atomic uint32_t *word) {
     uint32_t flying = WR_FLYING_WRITTEN;
-    /* SYNC flying: one of this and the server's WRITTEN -> TAKEN wins (store/store.c) */
+    /* SYNC flying: one of this and the server's WRITTEN -> TAKEN wins (store/commands.c, store/batch.c) */
     return word && atomic_compare_exchange_strong_explicit(word, &flying, WR_FLYING_ELIMINATED, memory_order_acq_rel, memory_order_relaxed);
 }
 

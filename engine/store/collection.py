@@ -11,7 +11,7 @@ Invariants
   A source is removed when no entry leads into it and the output is durable, in its directory, too.
   What the collector says is believed only about the output that this server asked for (number and salt), and checked.
 Crash points
-  collect_locked, collect_list_renamed, collect_committed, retire_unlinked, retired (others: engine/store/store.c)
+  collect_locked, collect_list_renamed, collect_committed, retire_unlinked, retired (others: engine/store/store.h)
   before collect_committed: the `.new` files go at the next start; after it, the next start removes the sources.
 """
 

@@ -1,7 +1,7 @@
 """The file summary: what every segment file of a store holds, as the server keeps it in shared memory.
 
 Rows are at file number modulo rows; `left` and `right` link the files by position. The server alone writes
-(`engine/store/collect.c`); whoever else looks sees each number whole, and a file just deleted for a moment more.
+(`engine/store/files.c`); whoever else looks sees each number whole, and a file just deleted for a moment more.
 """
 
 from __future__ import annotations

@@ -9,48 +9,12 @@
  * A MESSAGE of a place that is superseded counts no bytes: sums are made at the end, from the entries.
  * Applying a list twice from the same cursor on yields the same, as long as no later list was applied.
  */
-#include "store/command.h"
-#include <stdlib.h>
+#include "store/start.h"
+#include "store/files.h"
+#include "store/waters.h"
 
 #define APPLY_SLICE 1024 /* entries between two looks at the room in the index */
 #define AHEAD 16         /* ids from here are fetched */
-
-uint64_t wr_store_water(const wr_store *store, uint64_t client_epoch) {
-    if (!store->waters_n) return 0;
-    uint32_t mask = store->waters_size - 1;
-    for (uint32_t i = (uint32_t)(client_epoch * 0x9e3779b97f4a7c15ull >> 40) & mask; store->waters[2 * i + 1]; i = (i + 1) & mask)
-        if (store->waters[2 * i] == client_epoch) return store->waters[2 * i + 1];
-    return 0;
-}
-
-static bool grow_waters(wr_store *store) {
-    uint32_t old_size = store->waters_size;
-    uint64_t *old = store->waters;
-    uint32_t size = old_size ? 2 * old_size : 64;
-    uint64_t *bigger = calloc(size, 2 * sizeof *bigger);
-    if (!bigger) return false;
-    store->waters = bigger;
-    store->waters_size = size;
-    store->waters_n = 0;
-    for (uint32_t i = 0; i < old_size; i++)
-        if (old[2 * i + 1]) wr_store_note_water(store, old[2 * i], old[2 * i + 1]);
-    free(old);
-    return true;
-}
-
-bool wr_store_note_water(wr_store *store, uint64_t client_epoch, uint64_t water) {
-    if (!water) return true;
-    if (store->waters_n * 2 >= store->waters_size && !grow_waters(store)) return false;
-    uint32_t mask = store->waters_size - 1;
-    uint32_t i = (uint32_t)(client_epoch * 0x9e3779b97f4a7c15ull >> 40) & mask;
-    while (store->waters[2 * i + 1] && store->waters[2 * i] != client_epoch) i = (i + 1) & mask;
-    if (!store->waters[2 * i + 1]) {
-        store->waters[2 * i] = client_epoch;
-        store->waters_n++;
-    }
-    if (water > store->waters[2 * i + 1]) store->waters[2 * i + 1] = water;
-    return true;
-}
 
 static inline void put_message(wr_index_entry *entry, uint32_t extra, uint16_t meta_length, uint32_t file, uint64_t offset,
                                uint32_t total) {
@@ -177,31 +141,10 @@ uint64_t wr_store_finish(wr_store *store) {
             continue;
         }
         if (!wr_entry_held(entry)) continue;
-        wr_store_add(&file->valid_total_size, entry->total_size);
+        wr_row_add(&file->valid_total_size, entry->total_size);
         store->valid_bytes += entry->total_size;
         store->messages++;
     }
     store->settle_check = true;
     return dropped;
-}
-
-void wr_store_let_stalled_go_on(wr_store *store) {
-    for (uint32_t i = 0; i < WR_CLIENT_SLOTS; i++) store->links[i].stalled = false;
-}
-
-int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_index_header **old) {
-    int error = wr_index_replace(&store->index, region, bytes, old);
-    if (error) return error;
-    store->index_count++;
-    store->index_asked = false;
-    wr_store_let_stalled_go_on(store);
-    return 0;
-}
-
-int wr_store_add_extent(wr_store *store, void *region, uint64_t bytes) {
-    int error = wr_index_add_extent(&store->index, region, bytes);
-    if (error) return error;
-    store->extent_asked = false;
-    wr_store_let_stalled_go_on(store);
-    return 0;
 }

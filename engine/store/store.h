@@ -1,4 +1,5 @@
-/* The message store's server: one loop over the rings of all clients, for the persistent and the transient store.
+/* The message store's server: one loop over the rings of all clients, for the persistent and the transient store. Its types, and the
+ * invariants that its files keep; what each does is in its own header.
  *
  * Mechanism only. Files, regions, slots and the node's life are Python's (engine/store/message_store.py): run() returns when it is needed.
  *
@@ -68,6 +69,17 @@ typedef struct {
 
 typedef struct wr_store_server wr_store_server;
 
+/* A message that a client writes. */
+typedef struct {
+    const uint8_t *id;
+    const uint8_t *body; /* NULL: its owner is gone for good */
+    uint32_t length;
+    uint16_t meta_length;
+    uint16_t part;
+    uint8_t flags;
+} wr_store_message;
+
+#define WR_STORE_IDS_MAX 32768 /* ids of one command */
 #define WR_STORE_OPEN_FILES 8 /* descriptors for comparing bodies (rule S12) */
 
 #define WR_FILE_CONTROLS 1 /* it has ADD_REFERENCE or REMOVE frames */
@@ -169,90 +181,7 @@ struct wr_store_server {
     uint64_t commit_bytes, tick_ns, spin_ns_max, spin_ns;
     uint64_t timer_at;
     uint64_t wakes_n;
-    uint8_t (*ids)[16]; /* private copy of the ids of one command */
+    uint8_t (*ids)[16]; /* private copy of the ids of one command: WR_STORE_IDS_MAX */
     uint32_t *ends;     /* private copy of the ends of one batch, behind a 0 */
 };
-
-/* 0 or ENOMEM. */
-int wr_store_server_init(wr_store_server *server, wr_superblock *super, uint64_t commit_bytes, uint64_t tick_ns,
-                         uint64_t spin_ns);
-void wr_store_server_free(wr_store_server *server);
-
-typedef struct {
-    void *images, *directory, *summary, *index, *dense;
-    uint64_t images_bytes, directory_bytes, summary_bytes, index_bytes, dense_bytes;
-} wr_store_regions;
-
-/* Take new, zeroed regions. 0, EINVAL, ENOMEM. */
-int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regions *regions);
-/* The folder of its files, for comparing bodies (rule S12). The store does not own the descriptor. */
-void wr_store_set_folder(wr_store *store, int fd);
-
-/* -- start: files and their lists in order of position, then finish -- */
-/* A file that exists; `low`, `high`: the positions it stands for. EBUSY: its row of the summary is taken (summary_rows is too small). */
-int wr_store_add_file(wr_store *store, uint64_t file, uint64_t bytes, uint64_t low, uint64_t high);
-/* Replay a file by its list, from *cursor on (0 at the beginning). *reason: NULL when it is done; "index": the table is too full,
- * "extent": it wants one: give it and call again. 0 or ENOMEM. */
-int wr_store_apply_list(wr_store *store, const wr_list *list, uint64_t *cursor, const char **reason);
-/* Everything that follows from entries and files: sums. Returns how many entries had no file and were dropped. */
-uint64_t wr_store_finish(wr_store *store);
-
-/* -- policy's hands: between two rounds -- */
-/* EBUSY: its summary row is taken, or there is a next file already. The log owns fd from then on (0 only). */
-int wr_store_offer(wr_store *store, int fd, uint64_t file, uint64_t salt, const uint8_t *header);
-/* Fill a new, zeroed table; the old one is marked retired by its owner once its successor is announced. */
-int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_index_header **old);
-int wr_store_add_extent(wr_store *store, void *region, uint64_t bytes);
-/* What has been appended until now, and whether that is durable; when it is not, a sync is on its way, unless the log failed. What
- * replaces or deletes files for good waits for it: a reference that went by a frame that is lost comes back. */
-uint64_t wr_store_log_mark(const wr_store *store);
-bool wr_store_log_durable(wr_store *store, uint64_t mark);
-/* The list of a file that was rolled and is durable, NULL if there is none (more). The caller owns it. */
-wr_list *wr_store_take_list(wr_store *store);
-/* At a clean stop, after the committer has ended: the list of the current file; NULL: none. The caller owns it. */
-wr_list *wr_store_current_list(wr_store *store);
-/* Next empty file to go (it is locked; its entries are there), UINT64_MAX if none is ready. Then: retire, remove the file, file_gone. */
-uint64_t wr_store_take_gone(wr_store *store);
-/* The file is removed for good, and that is durable. */
-void wr_store_file_gone(wr_store *store, uint64_t file);
-
-/* -- collection (design note 003, section 5). At most WR_STORE_SLICE entries a call; *cursor is UINT64_MAX when all is done -- */
-#define WR_STORE_SLICE 4096
-/* All or none; false: one is not there, current, locked or unsettled, or a worker has not resynced yet. */
-bool wr_store_lock_files(wr_store *store, const uint64_t *files, uint32_t n);
-/* `ghosts`: dead records without an entry may be in them. */
-void wr_store_unlock_files(wr_store *store, const uint64_t *files, uint32_t n, bool ghosts);
-/* The output of a collection takes its place. EBUSY as for add_file. */
-int wr_store_collected(wr_store *store, uint64_t file, uint64_t used, uint64_t low, uint64_t high);
-/* Entries of the output's list that lie in a source lie in the output from now on. EINVAL: no such output. */
-int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources, uint32_t n, uint64_t *cursor);
-/* Drop the entries without references that lie in a locked file. EBUSY: one has a reference; EINVAL: no such locked file. */
-int wr_store_retire(wr_store *store, uint64_t file, const wr_list *list, uint64_t *cursor);
-/* Entries whose records are damaged: dropped, counted as lost when they were held. Returns how many of those. */
-uint64_t wr_store_drop_lost(wr_store *store, const uint8_t (*ids)[16], uint64_t n);
-
-/* -- clients -- */
-/* Take up a client's links at their heads. `starting`: no client knows the new directory yet, so rows are put back for
- * what is under way. 0, EINVAL (region too small), EEXIST. */
-int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t generation, uint64_t client_epoch, void *region,
-                           uint64_t bytes, int holder, uint64_t epochs[2], bool starting);
-/* The server is about to stop: nothing is executed any more but what was submitted until now. */
-void wr_store_server_freeze(wr_store_server *server);
-/* The client is leaving or dead: execute what it has submitted, then clean up and write server_done. */
-void wr_store_server_close(wr_store_server *server, uint32_t slot);
-/* Forget the region. EBUSY: not finished, or the committer still holds a horizon of it. */
-int wr_store_server_detach(wr_store_server *server, uint32_t slot);
-/* The client is about to make an end with what is under way to store `number`: its death point is now. Believed when its own word
- * `dying_until` says the same. It masks commands below `until`, so that a message that comes late does nothing. */
-void wr_store_server_dying(wr_store_server *server, uint32_t number, uint32_t slot, uint32_t generation, uint64_t until);
-
-uint32_t wr_store_server_run(wr_store_server *server, uint64_t max_ns);
-/* Another thread of this process: let run() return. */
-void wr_store_server_kick(wr_store_server *server);
-/* True when every ring is executed and everything appended is written and synced; posts what is needed to get there. */
-bool wr_store_server_settle(wr_store_server *server);
-
-/* High water of a client epoch in the files that were found at the start. */
-uint64_t wr_store_water(const wr_store *store, uint64_t client_epoch);
-wr_summary_row *wr_store_file(const wr_store *store, uint64_t file); /* NULL: no such file */
 #endif

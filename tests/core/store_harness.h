@@ -2,7 +2,16 @@
 #ifndef STORE_HARNESS_H
 #define STORE_HARNESS_H
 #define _GNU_SOURCE
-#include "store/store.h"
+#include "store/append.h"
+#include "store/dying.h"
+#include "store/file_life.h"
+#include "store/files.h"
+#include "store/links.h"
+#include "store/loop.h"
+#include "store/server.h"
+#include "store/start.h"
+#include "store/swing.h"
+#include "store/waters.h"
 #include "store/client.h"
 #include <dirent.h>
 #include <fcntl.h>

@@ -32,7 +32,6 @@ CIRCLES = [
     ),
     "queues/journal queues/pages queues/policy queues/queue queues/segments queues/store_side",
     "queues/loop queues/stretch",
-    "store/batch store/body store/collect store/start store/store",
 ]
 
 #: comments; strings, but not the names of includes; characters

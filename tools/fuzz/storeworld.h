@@ -8,7 +8,16 @@
 #ifndef WR_FUZZ_STOREWORLD_H
 #define WR_FUZZ_STOREWORLD_H
 #include "fuzz.h"
-#include "store/store.h"
+#include "store/append.h"
+#include "store/dying.h"
+#include "store/file_life.h"
+#include "store/files.h"
+#include "store/links.h"
+#include "store/loop.h"
+#include "store/server.h"
+#include "store/start.h"
+#include "store/swing.h"
+#include "store/waters.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

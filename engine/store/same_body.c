@@ -3,34 +3,11 @@
  *
  * A stored record is compared, not checked: damaged bytes are other bytes, and the message is appended afresh.
  */
-#include "store/command.h"
-#include <fcntl.h>
-#include <stdio.h>
+#include "store/same_body.h"
+#include "store/files.h"
+#include "store/open_files.h"
 #include <stdlib.h>
-
-void wr_store_close_file(wr_store *store, uint64_t file) {
-    for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++) {
-        if (store->open_files[i].file != file + 1) continue;
-        close(store->open_files[i].fd);
-        store->open_files[i].file = 0;
-    }
-}
-
-/* -1: it cannot be opened. */
-static int open_file(wr_store *store, uint64_t file) {
-    for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++)
-        if (store->open_files[i].file == file + 1) return store->open_files[i].fd;
-    if (store->folder < 0) return -1;
-    char name[32];
-    snprintf(name, sizeof name, "%llu.rdq", (unsigned long long)file);
-    int fd = openat(store->folder, name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    uint32_t at = store->open_next++ % WR_STORE_OPEN_FILES;
-    if (store->open_files[at].file) close(store->open_files[at].fd);
-    store->open_files[at].file = file + 1;
-    store->open_files[at].fd = fd;
-    return fd;
-}
+#include <unistd.h>
 
 /* The whole stored frame, NULL when it cannot be had. */
 static const uint8_t *stored_frame(wr_store *store, const wr_index_entry *entry) {
@@ -39,7 +16,7 @@ static const uint8_t *stored_frame(wr_store *store, const wr_index_entry *entry)
     uint32_t image = atomic_load_explicit(&wr_store_file(store, entry->file)->image, memory_order_relaxed);
     /* Images are changed by this thread alone (a roll), and a file that has none any more is wholly on disk. */
     if (image) return store->images + WR_PAGE_BYTES + (image - 1) * file_bytes + entry->offset;
-    int fd = open_file(store, entry->file);
+    int fd = wr_store_open_file(store, entry->file);
     if (fd < 0) return NULL;
     if (total > store->compare_size) {
         uint8_t *bigger = realloc(store->compare, total);

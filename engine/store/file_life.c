@@ -1,0 +1,143 @@
+/* When a file of the store may go (design note 003, section 4).
+ *
+ * The life of a file: current -> rolled (its list waits until it is durable) -> settled (no ring replays a command of it) -> empty, or
+ * a source of a collection (store/swing.c): locked -> its entries dropped or swung -> gone.
+ * Everything here runs on the loop thread between two commands. Invariants: store/store.h.
+ */
+#include "store/file_life.h"
+#include "store/append.h"
+#include "store/dying.h"
+#include "store/files.h"
+#include <stdlib.h>
+
+/* ---- settling ---- */
+
+uint64_t wr_store_settle_gate(const wr_store *store) {
+    /* Also: nothing is recovered that a ring may still hold (replays, below). */
+    if (!store->current) return 0;
+    uint64_t below = store->current - 1;
+    for (uint32_t i = 0; i < store->server->active_n; i++) {
+        const wr_store_link *link = &store->links[store->server->active[i]];
+        if (!link->active || link->evicted) continue;
+        /* Half a batch: its horizon is not posted. */
+        if (link->part_file && link->part_file - 1 < below) below = link->part_file - 1;
+        if (link->replays && link->told_head < link->replays &&
+            atomic_load_explicit(&link->done_head, memory_order_acquire) < link->replays) {
+            return 0; /* a client begins to send when its server is there: it is not long until all of that is confirmed */
+        }
+    }
+    return below;
+}
+
+/* All files below this number but the two youngest before the current one are settled. */
+static void settle_below(wr_store *store, uint64_t below) {
+    uint32_t left_to_see = store->unsettled_n, youngest = 0;
+    for (uint64_t file = store->last_file; file && left_to_see;) {
+        wr_summary_row *row = wr_store_file(store, file - 1);
+        uint64_t number = file - 1;
+        bool is_current = file == store->current;
+        file = wr_row_load(&row->left);
+        if (wr_row_settled(row) || *wr_store_marks(store, number) & WR_FILE_OUTPUT) continue;
+        left_to_see--;
+        if (is_current || youngest++ < 2 || number >= below) continue;
+        atomic_store_explicit(&row->settled, 1, memory_order_release);
+        store->unsettled_n--;
+        if (!wr_row_load(&row->valid_total_size)) wr_store_note_empty(store, number);
+    }
+}
+
+static bool nothing_open(const wr_store *store) {
+    for (uint32_t i = 0; i < store->server->active_n; i++) {
+        const wr_store_link *link = &store->links[store->server->active[i]];
+        if (!link->active || link->evicted) continue;
+        if (link->part_file || atomic_load_explicit(&link->done_head, memory_order_acquire) < link->effect) return false;
+    }
+    return true;
+}
+
+void wr_store_settle(wr_store *store, bool timer) {
+    /* SYNC settled-gate: pairs with the release in wr_store_log_done */
+    uint64_t gate = atomic_load_explicit(&store->settled_gate, memory_order_acquire);
+    timer |= store->settle_check;
+    if (gate <= store->settled_seen && !timer) return;
+    if (!store->unsettled_n || !store->current || wr_log_look(store->log)->failed) return;
+    /* When nothing is open no batch will come that could say so. */
+    if (timer && nothing_open(store)) {
+        uint64_t now = wr_store_settle_gate(store);
+        if (now > gate) gate = now;
+    }
+    if (gate <= store->settled_seen && !store->settle_check) return;
+    store->settle_check = false;
+    if (gate > store->settled_seen) store->settled_seen = gate;
+    settle_below(store, gate);
+}
+
+/* ---- empty files ---- */
+
+bool wr_store_holders_unknown(const wr_store *store) {
+    const wr_store_server *server = store->server;
+    return store->persistent && (server->workers_resynced & server->workers_all) != server->workers_all;
+}
+
+/* Does another file lie where this one's control frames point, or may they speak of a ghost? They speak of what was appended
+ * before them: to the left. */
+static bool pinned(const wr_store *store, uint64_t file, wr_summary_row *row) {
+    if (!(*wr_store_marks(store, file) & WR_FILE_CONTROLS)) return false;
+    uint32_t ghosts = store->ghosts_n - wr_row_ghosts(row);
+    for (uint64_t left = wr_row_load(&row->left); left;) {
+        wr_summary_row *other = wr_store_file(store, left - 1);
+        bool beyond = !row->pin_low || other->position_high + 1 < row->pin_low;
+        if (beyond && !ghosts) return false;
+        if (wr_row_ghosts(other) || (!beyond && other->position_low < row->pin_high)) return true;
+        left = wr_row_load(&other->left);
+    }
+    return false;
+}
+
+void wr_store_let_empty_go(wr_store *store) {
+    if (!store->empty_check || wr_store_holders_unknown(store)) return;
+    store->empty_check = false;
+    uint64_t death = wr_store_first_death(store);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < store->empty_n; i++) {
+        uint64_t file = store->empty[i];
+        wr_summary_row *row = wr_store_file(store, file);
+        if (!row || wr_row_locked(row) || wr_row_load(&row->valid_total_size) || !wr_row_settled(row))
+            continue; /* no candidate any more; it is noted again when it is one */
+        bool room = store->gone_n < store->gone_size;
+        if (!room) {
+            uint32_t size = store->gone_size ? 2 * store->gone_size : 64;
+            void *bigger = realloc(store->gone, size * sizeof *store->gone);
+            if (bigger) {
+                store->gone = bigger;
+                store->gone_size = size;
+                room = true;
+            }
+        }
+        if (!room || row->position_high >= death || pinned(store, file, row)) {
+            store->empty[kept++] = file;
+        } else {
+            wr_store_ghost(store, file); /* its entries go before it does */
+            atomic_store_explicit(&row->locked, 1, memory_order_release);
+            store->gone[store->gone_n].file = file;
+            store->gone[store->gone_n++].mark = wr_store_log_mark(store);
+        }
+    }
+    store->empty_n = kept;
+}
+
+uint64_t wr_store_take_gone(wr_store *store) {
+    for (uint32_t i = store->gone_n; i-- > 0;) {
+        if (!wr_store_log_durable(store, store->gone[i].mark)) continue;
+        uint64_t file = store->gone[i].file;
+        store->gone[i] = store->gone[--store->gone_n];
+        return file;
+    }
+    return UINT64_MAX;
+}
+
+bool wr_store_gone_ready(wr_store *store) {
+    for (uint32_t i = 0; i < store->gone_n; i++)
+        if (wr_store_log_durable(store, store->gone[i].mark)) return true;
+    return false;
+}
