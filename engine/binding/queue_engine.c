@@ -1,8 +1,26 @@
 /* QueueEngine for Python: policy stays there (engine/queues/service.py), the loop is wr_queue_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run are called by the thread that calls run. */
 #include "binding/arguments.h"
-#include "queues/policy.h"
+#include "queues/check.h"
+#include "queues/claims.h"
+#include "queues/consumers.h"
+#include "queues/delay.h"
+#include "queues/engine.h"
+#include "queues/entries.h"
+#include "queues/flush.h"
+#include "queues/journal.h"
+#include "queues/keys.h"
+#include "queues/levels.h"
+#include "queues/links.h"
+#include "queues/loop.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/replay.h"
+#include "queues/rows.h"
+#include "queues/segment_codec.h"
 #include "queues/segments.h"
+#include "queues/statistics.h"
 #include <structmember.h>
 
 typedef struct {

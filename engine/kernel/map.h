@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What tables, rows and descriptions of queues are made of (queues/queue.c). A pointer, so that a test can let it fail. */
+/* What tables, and rows and descriptions of queues are made of. A pointer, so that a test can let it fail. */
 extern void *(*wr_calloc)(size_t n, size_t each);
 
 typedef struct {

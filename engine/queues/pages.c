@@ -1,30 +1,30 @@
-/* Pages of a queue: rows that leave memory and come back from disk (design note 004, section 3). Declared in queues/queue.h.
+/* Pages of a queue: rows that leave memory and come back from disk (design note 004, section 3). Declared in
+ * queues/pages.h.
  *
- * What leaves are the rows of a chunk that lie in a segment, synced, and that nobody holds: memory only, nothing is written, so a
- * kill at any point changes nothing. The chunk's description stays with its counts, and with what the segment does not know:
- * which rows are alive (an entry may be on disk although its message was acked; its zero comes later), which are redelivered, and
- * how often they were delivered. What counts rows elsewhere (stores' references, data files, `ready_n`) goes on counting them.
+ * What leaves are the rows of a chunk that lie in a segment, synced, and that nobody holds: memory only, nothing is
+ * written, so a kill at any point changes nothing. The chunk's description stays with its counts, and with what the
+ * segment does not know: which rows are alive (an entry may be on disk although its message was acked; its zero comes
+ * later), which are redelivered, and how often they were delivered. What counts rows elsewhere (stores' references,
+ * data files, `ready_n`) goes on counting them.
  *
- * No segment has transient messages: a chunk with one of them is written as it is into the spill file (queues/spill.h), which lives no longer
- * than the worker, as they do. Its persistent rows are in segments all the same, for the next start.
+ * No segment has transient messages: a chunk with one of them is written as it is into the spill file
+ * (queues/spill.h), which lives no longer than the worker, as they do. Its persistent rows are in segments all the
+ * same, for the next start.
  *
- * Victims are the chunks farthest from the head of their queue. The head and the next chunk stay, and whoever reads one in asks the
- * system for those behind it.
+ * Victims are the chunks farthest from the head of their queue. The head and the next chunk stay, and whoever reads
+ * one in asks the system for those behind it.
  */
-#include "queues/policy.h"
-#include "queues/segments.h"
-#include <assert.h>
+#include "queues/levels.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/rows.h"
+#include "queues/segment_codec.h"
 #include <fcntl.h>
-#include <malloc.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#define FREE_ROWS_MAX 128
 #define HEAD_CHUNKS 2
 #define AHEAD_CHUNKS 8
-#define GIVE_BACK_MIN 256 /* blocks */
-#define GIVE_BACK_PRESSED 64
 #define TRY_AGAIN_NS 20000000ull
 #define TRY_AGAIN_SHARE 64   /* of the time that looking in vain took */
 #define TRIM_CHUNKS 256      /* in one turn of the loop */
@@ -51,58 +51,12 @@ int wr_pages_open(wr_queue_engine *e, const char *segments, const char *spill, u
     return error;
 }
 
-wr_rows *wr_rows_new(wr_queue_engine *e) {
-    wr_rows *rows = e->free_rows;
-    if (rows) {
-        e->free_rows = rows->next_free;
-        e->free_rows_n--;
-        return rows;
-    }
-    rows = wr_calloc(1, sizeof *rows);
-    e->rows_n += rows != NULL;
-    if (e->rows_n > e->rows_most) e->rows_most = e->rows_n;
-    return rows;
-}
-
-static void free_spares(wr_queue_engine *e) {
-    while (e->free_rows) {
-        wr_rows *rows = e->free_rows;
-        e->free_rows = rows->next_free;
-        free(rows);
-        e->rows_n--;
-    }
-    e->free_rows_n = 0;
-}
-
-/* A long backlog has gone, or memory is short: it goes back to the system, and not only to the next malloc. */
-static void give_back(wr_queue_engine *e) {
-    uint64_t used = e->rows_n - e->free_rows_n;
-    bool pressed = e->rows_limit < e->memory_bytes;
-    if (pressed ? e->rows_most <= used + used / 8 + GIVE_BACK_PRESSED : e->rows_most <= GIVE_BACK_MIN || used >= e->rows_most / 8) return;
-    free_spares(e);
-    e->rows_most = used;
-#ifdef __GLIBC__
-    malloc_trim(0);
-#endif
-}
-
-void wr_rows_free(wr_queue_engine *e, wr_entry *entries) {
-    wr_rows *rows = (wr_rows *)entries;
-    if (e->free_rows_n < FREE_ROWS_MAX && wr_rows_bytes(e) <= e->rows_limit) {
-        rows->next_free = e->free_rows;
-        e->free_rows = rows;
-        e->free_rows_n++;
-    } else {
-        free(rows);
-        e->rows_n--;
-    }
-}
-
 /* ---- how many ---- */
 
-/* Rule Q42: a target out of memory and rates. Up to half of the memory limits it is what the setting allows; from there on it falls
- * evenly, until with the limits reached there is only what the rates justify: rows that are delivered within half a second would be written
- * and read back for nothing. Heads of queues stay whatever the limit says. */
+/* Rule Q42: a target out of memory and rates. Up to half of the memory limits it is what the setting allows; from
+ * there on it falls evenly, until with the limits reached there is only what the rates justify: rows that are
+ * delivered within half a second would be written and read back for nothing. Heads of queues stay whatever the limit
+ * says. */
 uint64_t wr_pages_limit(uint64_t memory_bytes, uint32_t pressure, uint64_t rate) {
     if (pressure <= WR_PRESSURE_PAGE) return memory_bytes;
     uint64_t most = memory_bytes / 2 / sizeof(wr_entry), rows = rate / RATE_SHARE;
@@ -134,7 +88,7 @@ void wr_pages_look(wr_queue_engine *e, uint64_t now) {
     uint64_t before = e->rows_limit;
     e->rows_limit = wr_pages_limit(e->memory_bytes, pressure, e->rate);
     if (e->rows_limit < before) e->trim_after_ns = 0;
-    if (second) give_back(e);
+    if (second) wr_rows_give_back(e);
 }
 
 /* ---- out ---- */
@@ -209,7 +163,7 @@ void wr_pages_trim(wr_queue_engine *e, uint64_t now) {
     if (e->segments_fd < 0 || wr_rows_bytes(e) <= e->rows_limit) return;
     if (!now) now = wr_now_ns();
     if (now < e->trim_after_ns) return;
-    free_spares(e);
+    wr_rows_free_spares(e);
     e->trim_after_ns = 0;
     uint64_t target = e->rows_limit - e->rows_limit / 8;
     uint32_t batch = TRIM_CHUNKS;
@@ -218,7 +172,8 @@ void wr_pages_trim(wr_queue_engine *e, uint64_t now) {
         if (!e->queues.rows[at].used) continue;
         if (trim_queue(e, (wr_queue *)(uintptr_t)e->queues.rows[at].value, target, &batch)) return;
     }
-    /* What is left lies in the journal alone, at heads, or with consumers: look again when a flush has ended, or later. */
+    /* What is left lies in the journal alone, at heads, or with consumers: look again when a flush has ended, or
+     * later. */
     uint64_t end = wr_now_ns(), took = now < end ? end - now : 0;
     e->trim_after_ns = end + (took > TRY_AGAIN_NS / TRY_AGAIN_SHARE ? TRY_AGAIN_SHARE * took : TRY_AGAIN_NS);
 }
@@ -263,7 +218,8 @@ static void read_ahead(const wr_queue_engine *e, const wr_queue *q, uint64_t num
     close(next);
 }
 
-/* Both: the rows of a paged chunk as they were, and the bytes of their bodies; the answer counts those that are damaged. */
+/* Both: the rows of a paged chunk as they were, and the bytes of their bodies; the answer counts those that are
+ * damaged. */
 static uint32_t from_segment(wr_queue_engine *e, const wr_queue *q, uint64_t number, const wr_chunk *chunk, wr_rows *rows, uint64_t *bytes) {
     const wr_page *page = chunk->page;
     uint64_t segment = number / CHUNKS_A_SEGMENT, salt = 0, due;
@@ -314,7 +270,7 @@ static uint32_t from_spill(wr_queue_engine *e, wr_queue *q, uint64_t number, con
     return 0;
 }
 
-void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chunk) {
+static void page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chunk) {
     uint64_t bytes = 0;
     wr_rows *rows = wr_rows_new(e);
     if (!rows) die(q, number / CHUNKS_A_SEGMENT, "no memory");
@@ -329,7 +285,8 @@ void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chun
     wr_queue_dirty(e, q);
     if (damaged) {
         /* Which data files and bodies they named is not known any more: those stay until the next start. */
-        uint32_t in_segment = chunk->transient_n ? chunk->segment_n : damaged; /* of the spill file all are lost or none */
+        /* of the spill file all are lost or none */
+        uint32_t in_segment = chunk->transient_n ? chunk->segment_n : damaged;
         chunk->live_n -= damaged;
         chunk->ready_n -= damaged;
         chunk->segment_n -= in_segment;
@@ -347,49 +304,8 @@ void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chun
     if (!chunk->live_n) wr_queue_chunk_release(e, q, number);
 }
 
-/* ---- invariants ---- */
-
-void wr_queue_check(const wr_queue_engine *e, const wr_queue *q) {
-    uint64_t live = 0, ready = 0, segment = 0, paged = 0, spilled = 0, bytes = 0;
-    for (uint64_t i = 0; i < q->chunks_n; i++) {
-        const wr_chunk *chunk = q->chunks[q->chunks_at + i];
-        uint64_t number = q->chunk_base + i;
-        if (!chunk) continue;
-        uint32_t rows[3] = {0}, in_segment = 0, transient = 0, stored = 0;
-        if (!chunk->rows) {
-            assert(chunk->page && chunk->live_n && chunk->ready_n == chunk->live_n);
-            assert(chunk->segment_n + chunk->transient_n == chunk->live_n);
-            assert(number != q->next / WR_CHUNK_ROWS || e->recovering);
-            for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) rows[1] += chunk->page->live[r / 64] >> r % 64 & 1;
-            assert(rows[1] == chunk->live_n);
-            paged += chunk->live_n;
-            spilled += chunk->transient_n;
-            bytes += chunk->page->bytes;
-        } else {
-            assert(!chunk->page);
-            for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
-                const wr_entry *entry = &chunk->rows[r];
-                if (entry->state == WR_ENTRY_GONE) continue;
-                rows[entry->state == WR_ENTRY_READY ? 1 : 2]++;
-                in_segment += entry->flags & WR_ENTRY_PERSISTENT && entry->index_file == WR_IN_SEGMENT;
-                transient += !(entry->flags & WR_ENTRY_PERSISTENT);
-                stored += entry->location == WR_LOCATION_STORE;
-                bytes += entry->body_length;
-                /* no READY row lies below ready_from */
-                assert(entry->state != WR_ENTRY_READY || number * WR_CHUNK_ROWS + r >= q->ready_from);
-                assert(number * WR_CHUNK_ROWS + r < q->next);
-            }
-            assert(rows[1] + rows[2] == chunk->live_n && rows[1] == chunk->ready_n);
-            assert(in_segment == chunk->segment_n && transient == chunk->transient_n && stored == chunk->stored_n);
-        }
-        live += chunk->live_n;
-        ready += chunk->ready_n;
-        segment += chunk->segment_n;
-    }
-    assert(ready == q->ready_n && live == q->ready_n + q->unacked_n + wr_aside_n(q) && bytes == q->bytes);
-    assert(segment == q->segment_n && paged == q->paged_n && spilled == q->spilled_n && paged - spilled <= segment);
-    if (q->policy) wr_policy_check(q);
-    uint64_t alpha, beta, gamma, delta;
-    wr_queue_states(q, &alpha, &beta, &gamma, &delta);
-    assert(alpha + beta + gamma + delta == live && alpha <= live && beta <= live);
+/* The rows of a paged chunk come back. NULL: all its entries were damaged. */
+wr_chunk *wr_page_back(wr_queue *q, uint64_t number, wr_chunk *chunk) {
+    page_in(q->engine, q, number, chunk);
+    return wr_queue_chunk_peek(q, number);
 }

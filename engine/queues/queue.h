@@ -1,24 +1,48 @@
-/* The engine of one queue worker: queues, consumers, what is held by whom, and the journal that makes it durable.
- * Design note 001, sections 2, 5, 8; what it promises: the queues' rules in docs/rules.md. Seven files:
- *   queues/queue.c      entries, consumers, delivery, acks: memory only
- *   queues/pages.c rows that leave memory and come back from the segments, or from the spill file
- *   queues/policy.c what a queue is declared to do: times, lengths, priorities, dead letters
- *   queues/journal.c    frames into the two logs, horizons and gates, replay of a journal file
- *   queues/loop.c  links of clients: take-up, commands, sweep; the loop that a worker's life consists of
- *   queues/stretch.c plain publishes of a batch, as one
- *   queues/store_side.c what the worker is as a client of the stores: writes by reference, removes, resync
+/* The engine of one queue worker: its types. What it promises: the queues' rules in docs/rules.md; why: design notes 001
+ * and 004.
+ *
+ * The files of this room, each one standing on some of those before it, and on none behind it:
+ *   memory         lists that grow, or the worker ends
+ *   registry       queues by id
+ *   rows           chunks of rows, in memory
+ *   owed           what memory owes to disk and stores: a round notes it here, and pays it
+ *   levels, keys   what a policy counts: ready rows by priority; keys that were seen
+ *   segment_codec, spill, pages
+ *                  rows that leave memory and come back, from segments or from the spill file
+ *   entries        inserted, ready, first, removed
+ *   delay, deaths, consumers, delivery
+ *                  what happens to an entry: it waits, dies, is held and settled, is delivered
+ *   statistics, check
+ *   journal, horizons
+ *                  frames into the two logs; how far links are confirmed
+ *   dead_letters, claims, replay, segments, flush
+ *                  what else goes into the journals and the queue index, and the way back at a start
+ *   policy         by the clock, and at the door
+ *   store_side     the worker as a client of the stores
+ *   links, command, publish, stretch, commands
+ *                  links of clients, and what their commands do
+ *   loop, engine   rounds; the engine made and freed
  *
  * Threads: everything runs on the loop thread (Python's main thread, between or inside wr_queue_run), but the two
- * committers, which meet it in `mutex` (horizons and gates of the links) and in the logs.
+ * committers, which meet it in `mutex` (horizons and gates of the links) and in the logs, and the thread that flushes.
  *
  * Invariants
  *   An entry exists if and only if its row is not GONE; ready_n and unacked_n of a queue count rows.
- *   UNACKED: exactly one link's private record `held[delivery]` names (queue, sequence), and the entry names the link back.
+ *   UNACKED: exactly one link's private record `held[delivery]` names (queue, sequence), and the entry names the link
+ *   back.
  *   Shared delivery slots are only written; they are believed once, when a link is taken up after a restart.
- *   A frame lies in the image before its effect shows in shared memory: whoever kills the worker between finds the frame
- *   (salvaged from the image), so HELD slots and entries always fit together again.
+ *   A frame lies in the image before its effect shows in shared memory: whoever kills the worker between finds the
+ *   frame (salvaged from the image), so HELD slots and entries always fit together again.
  *   No READY row lies below ready_from.
- *   Rows of a paged chunk are READY, and transient or in a segment; none is still to come; the counts of its description hold.
+ *   Rows of a paged chunk are READY, and transient or in a segment; none is still to come; the counts of its
+ *   description hold.
+ * of a queue with a policy
+ *   ready_bytes, level_n and level_chunks count READY rows, in memory or paged, expiring_n those that expire (too many
+ *   after damage); delayed_n, dying_n count those states.
+ *   No READY row of a level lies below its level_from.
+ *   A queue with expiring or delayed rows, or above its maximum, is in the engine's `timed`; something of it may
+ *   be due before `timed_at` only if that was set so.
+ *   Every DYING row is in `deaths` once. Nothing of a round is answered before its deaths are written (finish_round).
  */
 #ifndef WR_QUEUE_H
 #define WR_QUEUE_H
@@ -85,7 +109,8 @@ typedef union wr_rows {
     union wr_rows *next_free;
 } wr_rows;
 
-/* What the segment does not say of the rows of a paged chunk. If one of them is transient, all of them lie in the spill file. */
+/* What the segment does not say of the rows of a paged chunk. If one of them is transient, all of them lie in the
+ * spill file. */
 typedef struct {
     uint64_t live[WR_CHUNK_ROWS / 64]; /* an entry on disk without its bit is of a message that has gone */
     uint64_t redelivered[WR_CHUNK_ROWS / 64];
@@ -162,8 +187,55 @@ typedef struct wr_queue {
     bool in_wake, in_dirty;
     uint64_t range_round; /* the pending range `range_at` is this queue's last one if range_round is the current one */
     uint32_t range_at;
-    struct wr_policy *policy; /* NULL: a plain queue (queues/policy.h) */
+    struct wr_policy *policy; /* NULL: a plain queue */
 } wr_queue;
+
+/* ---- policies ---- */
+
+#define WR_LEVELS (WR_PRIORITY_MAX + 1)
+#define WR_KEYS_MAX (1u << 18) /* of one queue in memory; beyond it the oldest are forgotten before their time */
+
+typedef struct {
+    uint64_t message_ttl_ms, max_length, max_length_bytes, deduplication_ms; /* 0: none */
+    uint32_t delivery_limit;                                                  /* 0: none */
+    uint32_t dead_letters;                                                    /* queue id, 0: what dies is dropped */
+    uint32_t max_priority;
+    bool reject_publish, single_active;
+} wr_policy_options;
+
+typedef struct {
+    uint64_t due, sequence;
+} wr_delayed;
+
+typedef struct {
+    uint64_t a, b, published;
+} wr_seen;
+
+typedef struct wr_policy {
+    wr_policy_options o;
+    bool timed;
+    uint64_t expiring_n, ready_bytes, delayed_n, dying_n;
+    uint64_t expired_n, dropped_n, dead_lettered_n, refused_n, duplicates_n;
+    uint64_t burying_n; /* of the frame that is being made */
+    /* max_priority: ready rows by level */
+    uint64_t level_n[WR_LEVELS], level_from[WR_LEVELS];
+    wr_map level_chunks; /* (chunk number, level) → ready rows */
+    wr_delayed *heap; /* by due, then sequence; may hold rows that are not DELAYED any more */
+    uint64_t heap_n, heap_size;
+    wr_map due; /* sequence → due, of each DELAYED row */
+    /* keys within the window, the oldest first: a ring */
+    wr_map seen; /* key → published */
+    wr_seen *keys;
+    uint64_t keys_first, keys_n, keys_size;
+} wr_policy;
+
+typedef struct wr_death {
+    wr_queue *queue; /* NULL: dropped meanwhile */
+    uint64_t sequence;
+    uint32_t reason;
+} wr_death;
+
+/* ---- what a round owes ---- */
 
 typedef struct {
     wr_queue *queue;
@@ -175,8 +247,8 @@ typedef struct {
     uint64_t command; /* first command that waits */
     uint64_t store_sequence; /* until the store's head is above this */
     uint32_t store;
-    /* Frames of this command and of those behind it lie in this journal file or later ones: they stay while `head` may be held here,
-     * because they alone say that those commands were executed. */
+    /* Frames of this command and of those behind it lie in this journal file or later ones: they stay while `head`
+     * may be held here, because they alone say that those commands were executed. */
     uint32_t file;
     uint64_t round;
 } wr_link_gate;
@@ -229,7 +301,8 @@ typedef struct {
     uint32_t queue;
     uint32_t count;
     uint64_t first;
-    uint64_t token; /* the batch with the ACK frame; UINT64_MAX: a MOVE frame, which needs the entries as long as its file is there */
+    /* the batch with the ACK frame; UINT64_MAX: a MOVE frame, which needs the entries as long as its file is there */
+    uint64_t token;
     uint32_t file;  /* journal file with the frame */
     uint32_t unused;
 } wr_segment_ack;
@@ -299,12 +372,13 @@ typedef struct wr_queue_engine {
     wr_spill spill;
     int spill_error; /* errno of the last chunk that found no room there, 0 once one did */
     uint64_t paged_n, page_outs_n, page_ins_n, damaged_n;
-    /* Messages that consumers found damaged: how many, and where the last of them lie (number i at i % WR_LOST_ROWS). */
+    /* Messages that consumers found damaged: how many, and where the last of them lie (number i at i %
+     * WR_LOST_ROWS). */
     uint64_t unreadable_n;
     wr_delivery unreadable[WR_LOST_ROWS];
     uint64_t trim_after_ns, trim_at;
     uint8_t *page_bytes; /* room for one chunk's entries */
-    /* policies (queues/policy.h) */
+    /* policies */
     wr_queue **timed; /* queues to be looked at by the clock */
     uint64_t timed_n, timed_size;
     uint64_t timed_at; /* wall clock, milliseconds: not before */
@@ -320,7 +394,8 @@ typedef struct wr_queue_engine {
     uint64_t round; /* one set of pending ranges */
     wr_segment_ack *segment_acks;
     uint64_t segment_acks_n, segment_acks_size;
-    uint64_t segment_acks_early_n, segment_acks_token; /* those of ACK frames; when the limit was reached, they went up to this batch */
+    /* those of ACK frames; when the limit was reached, they went up to this batch */
+    uint64_t segment_acks_early_n, segment_acks_token;
     uint32_t flush_mark; /* entries of journal files below it may be in segments, too: a flush was begun */
     uint64_t token_next;
     _Atomic uint64_t token_done, token_synced;
@@ -353,140 +428,4 @@ typedef struct wr_queue_engine {
     /* counters of this incarnation */
     uint64_t published_n, delivered_n, acked_n, processed_n, unroutable_n, lost_n, evicted_n, wakes_n, ignored_n;
 } wr_queue_engine;
-
-/* ---- life (queues/loop.c) ---- */
-wr_queue_engine *wr_queue_new(const wr_queue_options *options); /* NULL with errno */
-void wr_queue_free(wr_queue_engine *e);                         /* after both committers have returned */
-uint32_t wr_queue_run(wr_queue_engine *e, uint64_t max_ns, bool until_event);
-int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint64_t client_epoch, void *region,
-                    uint64_t bytes);
-void wr_queue_closing(wr_queue_engine *e, uint32_t slot);
-void wr_queue_begin(wr_queue_engine *e, uint64_t epoch);
-void wr_queue_catalog_loaded(wr_queue_engine *e, uint64_t version);
-bool wr_queue_detach(wr_queue_engine *e, uint32_t slot); /* false: not finished */
-/* Something of this command that `synced` must cover although it wrote no frame. */
-void wr_link_wants(wr_queue_engine *e, wr_qlink *l, uint8_t flags);
-void wr_queue_control_answer(wr_queue_engine *e, wr_qlink *l, uint32_t result, uint32_t length, bool durable);
-
-/* ---- plain publishes in one go (queues/stretch.c) ---- */
-/* At most `most` commands from l->next on, executed; how many, 0: the first one is not that simple. *rows counts what they made. */
-uint32_t wr_publish_stretch(wr_queue_engine *e, wr_qlink *l, uint64_t most, uint64_t *rows);
-
-/* ---- queues and entries (queues/queue.c) ---- */
-wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id);
-/* A queue that a replayed record names; NULL: it was deleted since, or the catalog has lost it (`unknown`). */
-wr_queue *wr_queue_named(wr_queue_engine *e, uint32_t id);
-wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable); /* NULL: no memory */
-void wr_queue_drop(wr_queue_engine *e, wr_queue *q);
-wr_chunk *wr_queue_chunk_peek(const wr_queue *q, uint64_t number); /* resident or not; NULL: all gone */
-wr_chunk *wr_queue_chunk(const wr_queue *q, uint64_t number);      /* resident: brought back if need be; NULL: all gone */
-wr_entry *wr_queue_entry(const wr_queue *q, uint64_t sequence); /* NULL when gone */
-/* Lists grow by doubling. Without memory for them the worker aborts, as by kill -9, and is started anew. */
-void *wr_queue_grown(void *list, uint64_t *size, uint64_t needed, size_t each);
-_Noreturn void wr_queue_no_memory(void);
-/* Entries located in a segment data file; known from now on. A file whose entries are not counted would be removed, so without memory
- * for the count the worker ends. */
-uint64_t *wr_data_file_live(wr_queue_engine *e, uint32_t file);
-int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence); /* make the chunk of a sequence >= the lowest one; 0 or ENOMEM */
-void wr_queue_chunk_release(wr_queue_engine *e, wr_queue *q, uint64_t number); /* recycled, if no row of it lives or is to come */
-void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry); /* room was made; row is GONE */
-void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry, bool journalled, bool keep_reference);
-void wr_queue_wake(wr_queue_engine *e, wr_queue *q);
-void wr_queue_dirty(wr_queue_engine *e, wr_queue *q);
-uint64_t wr_queue_base(const wr_queue *q);
-wr_consumer *wr_consumer_find(wr_queue_engine *e, const wr_qlink *l, uint32_t queue);
-wr_consumer *wr_consumer_get(wr_queue_engine *e, wr_qlink *l, wr_queue *q);
-void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c);
-void wr_consumer_return(wr_queue_engine *e, wr_consumer *c); /* all that it holds goes back, redelivered */
-void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
-bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot);
-void wr_queue_ready(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry); /* the row becomes READY */
-void wr_queue_unready(wr_queue *q, uint64_t sequence, const wr_entry *entry);             /* a READY row ceases to be */
-wr_entry *wr_queue_first(wr_queue *q, uint64_t *sequence); /* what is delivered next; ready_n > 0 */
-bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q);
-/* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody; it is marked redelivered, but its delivery does not count. */
-/* LOST: its bytes are damaged; it is dropped and counted, without a dead letter. */
-typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNSEEN, WR_SETTLE_LOST } wr_settling;
-bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
-uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
-void wr_delivery_fill(wr_delivery *d, uint32_t queue, uint64_t sequence, const wr_entry *entry);
-bool wr_deliver(wr_queue_engine *e); /* true: something was delivered */
-void wr_queue_stats_write(wr_queue_engine *e);
-uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool unacked);
-
-void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_t *gamma, uint64_t *delta);
-void wr_queue_recent(wr_queue *q, const wr_entry *entry, bool comes);
-
-/* ---- pages (queues/pages.c) ---- */
-/* Page out to, and in from, the folder of the segments and the spill file. 0 or an errno. */
-int wr_pages_open(wr_queue_engine *e, const char *segments, const char *spill, uint64_t node_id, uint64_t memory_bytes);
-wr_rows *wr_rows_new(wr_queue_engine *e); /* NULL: no memory */
-void wr_rows_free(wr_queue_engine *e, wr_entry *rows); /* all GONE */
-void wr_page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *chunk); /* the worker ends when the disk does not give them */
-bool wr_page_out(wr_queue_engine *e, wr_queue *q, uint64_t number); /* false: they have to stay */
-/* Page out what exceeds rows_limit, a batch at a time. Pointers to rows and chunks are void after it. */
-void wr_pages_trim(wr_queue_engine *e, uint64_t now);
-/* The limit anew, from the superblock's pressure and the rates; give memory back. Some times a second. */
-void wr_pages_look(wr_queue_engine *e, uint64_t now);
-/* How many bytes rows may have: pressure in 1/1000 (WR_PRESSURE_PAGE …), rate in rows a second. */
-uint64_t wr_pages_limit(uint64_t memory_bytes, uint32_t pressure, uint64_t rate);
-uint32_t wr_pages_pressure(uint32_t held, uint32_t pressure); /* a rise counts at once, a fall beyond the slack only */
-/* Rows in memory near their limit: flush journal files early. Over it while a flush runs: publishers wait for the disk. */
-static inline bool wr_pages_short(const wr_queue_engine *e) {
-    return e->segments_fd >= 0 && (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->rows_limit / 2;
-}
-static inline bool wr_pages_full(const wr_queue_engine *e) {
-    /* A stop finishes the rings, whatever that takes. Pressure alone slows nobody down: what it asks for may not be there to leave. */
-    return e->offered & WR_QUEUE_EVENT_FILES_MANY && !(e->offered & WR_QUEUE_EVENT_STOP) && e->segments_fd >= 0 &&
-           (e->entries_n - e->paged_n) * sizeof(wr_entry) > e->memory_bytes + e->memory_bytes / 4;
-}
-static inline uint64_t wr_rows_bytes(const wr_queue_engine *e) { return e->rows_n * sizeof(wr_rows); }
-void wr_queue_check(const wr_queue_engine *e, const wr_queue *q); /* asserts the invariants; tests */
-
-/* ---- journal (queues/journal.c) ---- */
-uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset);
-void wr_journal_append(wr_queue_engine *e, bool transient, uint64_t bytes, bool sync);
-/* Begin the current file with what sequences were used, and have it synced, so that older files without live entries may
- * go even if nothing is ever published. 0 or an errno. */
-int wr_journal_begin(wr_queue_engine *e);
-int wr_journal_acks(wr_queue_engine *e); /* write the pending ranges; 0, EAGAIN, or the log's errno (then they are dropped) */
-void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence);
-/* The two ranges of a MOVE frame, 2 * WR_RANGE_SIZE bytes: `count` rows from `first` on go to `target` and what follows. */
-void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t count, const wr_queue *to, uint64_t target, uint32_t reason);
-/* A row leaves its queue for another one, as a MOVE frame in journal file `file` says. */
-wr_entry wr_journal_take(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint32_t file);
-int wr_journal_move(wr_queue_engine *e, wr_queue *from, wr_queue *to, uint64_t max_messages, uint64_t max_bytes, bool all,
-                    uint64_t client_epoch, uint64_t sequence, uint64_t *start, uint64_t *end);
-bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force); /* true: posted */
-void wr_journal_done(void *context, const wr_batch *batch);
-void wr_journal_written(void *context, const wr_batch *batch);
-void wr_link_confirm(wr_queue_engine *e, wr_qlink *l); /* raise words that need no batch */
-bool wr_link_drop_gates(wr_queue_engine *e, wr_qlink *l);   /* drop the gates that the stores have passed */
-void wr_link_add_gate(wr_queue_engine *e, wr_qlink *l, uint64_t command, uint32_t store, uint64_t store_sequence, uint32_t file);
-void wr_files_add(wr_files *f, uint32_t file);
-uint32_t *wr_files_live(wr_files *f, uint32_t file);
-void wr_files_drop_first(wr_files *f);
-bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file);
-int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length, uint32_t file, uint64_t salt,
-                      uint64_t *at, uint64_t *frames_n, const char **reason);
-/* Frames are missing here, or a whole file: sequences that are skipped from here on were of lost messages, at most so many (transient
- * ones have no frames, some were acked). */
-void wr_journal_gap(wr_queue_engine *e);
-void wr_journal_recovered(wr_queue_engine *e, bool clean);
-/* While recovering: the messages whose bodies lie behind byte `size` of a segment data file, which is not there, go; how many. */
-uint64_t wr_segment_drop_lost(wr_queue_engine *e, uint32_t file, uint64_t size);
-/* The message of an entry that is, or may be, in a segment has gone; its frame lies in `file`. */
-void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved);
-/* Whether so many wait that those whose frames are synced should be applied. */
-bool wr_segment_acks_many(const wr_queue_engine *e);
-static inline bool wr_may_be_in_segment(const wr_queue_engine *e, const wr_entry *entry) {
-    return entry->index_file == WR_IN_SEGMENT || entry->index_file < e->flush_mark;
-}
-
-/* ---- the stores (queues/store_side.c) ---- */
-int wr_queue_store_write(wr_queue_engine *e, uint32_t store, const uint8_t id[16], uint64_t body, uint32_t length,
-                         uint16_t meta_length, uint64_t owner_tag, uint8_t flags, uint64_t *sequence);
-void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);
-bool wr_queue_store_round(wr_queue_engine *e); /* removes, resync; true: something moved */
-bool wr_queue_store_passed(wr_queue_engine *e, uint32_t store, uint64_t sequence);
 #endif

@@ -1,10 +1,12 @@
-/* Entries between memory and the segments of the queue index. Declared in queues/segments.h. */
-#include "queues/policy.h"
+/* Entries between memory and segments. Declared in queues/segments.h. */
+#include "queues/delay.h"
+#include "queues/entries.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/rows.h"
+#include "queues/segment_codec.h"
 #include "queues/segments.h"
-#include <stdlib.h>
-#include <unistd.h>
-
-#define AT(field) WR_QUEUE_SEGMENT_ENTRY_AT_##field
 
 uint64_t wr_segment_export_most(wr_queue_engine *e, uint32_t file) {
     const uint32_t *live = wr_files_live(&e->files, file);
@@ -51,7 +53,8 @@ uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_
         for (; i < end; i++) {
             const wr_segment_row *row = &rows[i];
             if (row->entry.location == WR_LOCATION_SEGMENT && (!live || live_file != row->entry.file)) {
-                live_file = row->entry.file; /* the data file exists now, whether or not anything in it is still alive */
+                /* the data file exists now, whether or not anything in it is still alive */
+                live_file = row->entry.file;
                 live = wr_data_file_live(e, live_file);
             }
             wr_entry *entry = chunk ? &chunk->rows[row->sequence % WR_CHUNK_ROWS] : NULL;
@@ -76,139 +79,6 @@ uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_
     }
     e->trim_after_ns = 0; /* there is something to page out again */
     return done;
-}
-
-/* ---- rows on their way, in the thread that flushes ---- */
-
-wr_segment_survey wr_segment_look(const wr_segment_row *rows, uint64_t n) {
-    wr_segment_survey found = {.rising = true};
-    uint64_t run = 0, last = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        if (rows[i].location != WR_LOCATION_JOURNAL) continue;
-        if (found.embedded_n++ && rows[i].entry.offset <= last) {
-            found.rising = false;
-            run = 0;
-        }
-        last = rows[i].entry.offset;
-        run += rows[i].entry.frame_length;
-        if (run > found.bytes) found.bytes = run;
-    }
-    return found;
-}
-
-void wr_segment_place(wr_segment_row *rows, uint64_t n, uint32_t file) {
-    for (uint64_t i = 0; i < n; i++) {
-        if (rows[i].location != WR_LOCATION_JOURNAL) continue;
-        rows[i].location = rows[i].entry.location = WR_LOCATION_SEGMENT;
-        rows[i].entry.file = file;
-    }
-}
-
-uint64_t wr_segment_group(const wr_segment_row *rows, uint64_t n) {
-    uint64_t end = 1, number = rows->sequence / WR_SEGMENT_ENTRY_COUNT;
-    while (end < n && rows[end].queue == rows->queue && rows[end].sequence / WR_SEGMENT_ENTRY_COUNT == number) end++;
-    return end;
-}
-
-int wr_segment_write(int fd, const wr_segment_row *rows, uint64_t n, uint64_t salt) {
-    uint8_t *bytes = malloc(n * WR_QUEUE_SEGMENT_ENTRY_SIZE + 1);
-    if (!bytes) return ENOMEM;
-    wr_segment_encode_rows(bytes, rows, n, salt);
-    for (uint64_t i = 0; i < n;) {
-        uint64_t end = i + 1;
-        while (end < n && rows[end].sequence == rows[end - 1].sequence + 1) end++;
-        const uint8_t *from = bytes + i * WR_QUEUE_SEGMENT_ENTRY_SIZE;
-        uint64_t left = (end - i) * WR_QUEUE_SEGMENT_ENTRY_SIZE;
-        off_t at = (off_t)(WR_FILE_HEADER_BYTES + rows[i].sequence % WR_SEGMENT_ENTRY_COUNT * WR_QUEUE_SEGMENT_ENTRY_SIZE);
-        while (left) {
-            ssize_t done = pwrite(fd, from, left, at);
-            if (done < 0 && errno == EINTR) continue;
-            if (done <= 0) {
-                int error = done ? errno : EIO;
-                free(bytes);
-                return error;
-            }
-            from += done;
-            left -= (uint64_t)done;
-            at += done;
-        }
-        i = end;
-    }
-    free(bytes);
-    return 0;
-}
-
-uint32_t wr_segment_seed(uint64_t salt, uint32_t queue) {
-    uint8_t place[12];
-    wr_put64(place, salt);
-    wr_put32(place + 8, queue);
-    return wr_crc32c(0, place, sizeof place);
-}
-
-/* What an entry's CRC begins with, so that it counts at its place alone. */
-static uint32_t seed_of(uint32_t seed, uint64_t sequence) {
-    uint8_t place[8];
-    wr_put64(place, sequence);
-    return wr_crc32c(seed, place, sizeof place);
-}
-
-static void encode(uint8_t to[WR_QUEUE_SEGMENT_ENTRY_SIZE], const wr_segment_row *row, uint32_t seed) {
-    const wr_entry *entry = &row->entry;
-    memset(to, 0, WR_QUEUE_SEGMENT_ENTRY_SIZE);
-    to[AT(STATE)] = 1;
-    to[AT(LOCATION)] = entry->location;
-    wr_put16(to + AT(DELIVERY_COUNT), entry->delivery_count);
-    memcpy(to + AT(ID), entry->id, 16);
-    wr_put64(to + AT(EXPIRES), entry->expires);
-    wr_put32(to + AT(FILE), entry->file);
-    wr_put32(to + AT(OFFSET), entry->offset);
-    wr_put32(to + AT(FRAME_LENGTH), entry->frame_length);
-    wr_put32(to + AT(BODY_LENGTH), entry->body_length);
-    wr_put16(to + AT(BLOB_OFFSET), entry->blob_offset);
-    wr_put16(to + AT(META_LENGTH), entry->meta_length);
-    to[AT(PRIORITY)] = (uint8_t)entry->priority;
-    to[AT(REASON)] = (uint8_t)entry->reason;
-    wr_put64(to + AT(DUE), row->due);
-    wr_put32(to + AT(CRC), wr_crc32c(seed_of(seed, row->sequence), to + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4));
-}
-
-void wr_segment_encode_rows(uint8_t *to, const wr_segment_row *rows, uint64_t n, uint64_t salt) {
-    uint32_t queue = n ? rows->queue : 0, seed = wr_segment_seed(salt, queue);
-    for (uint64_t i = 0; i < n; i++) {
-        wr_segment_row row;
-        memcpy(&row, &rows[i], sizeof row); /* what lies there may not be aligned */
-        if (row.queue != queue) {
-            queue = row.queue;
-            seed = wr_segment_seed(salt, queue);
-        }
-        encode(to + i * WR_QUEUE_SEGMENT_ENTRY_SIZE, &row, seed);
-    }
-}
-
-bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t seed, uint64_t sequence, wr_entry *entry, uint64_t *due) {
-    uint8_t location = at[AT(LOCATION)];
-    uint64_t expires = wr_get64(at + AT(EXPIRES));
-    if (wr_crc32c(seed_of(seed, sequence), at + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4) != wr_get32(at + AT(CRC)) ||
-        at[AT(STATE)] != 1 || (location != WR_LOCATION_SEGMENT && location != WR_LOCATION_STORE) || expires >> WR_TIME_BITS ||
-        at[AT(PRIORITY)] > WR_PRIORITY_MAX || at[AT(REASON)] > WR_REASON_DELIVERY_LIMIT ||
-        wr_get64(at + AT(DUE)) >> WR_TIME_BITS)
-        return false;
-    *entry = (wr_entry){.file = wr_get32(at + AT(FILE)),
-                        .offset = wr_get32(at + AT(OFFSET)),
-                        .frame_length = wr_get32(at + AT(FRAME_LENGTH)),
-                        .body_length = wr_get32(at + AT(BODY_LENGTH)),
-                        .blob_offset = wr_get16(at + AT(BLOB_OFFSET)),
-                        .meta_length = wr_get16(at + AT(META_LENGTH)),
-                        .index_file = WR_IN_SEGMENT,
-                        .location = location,
-                        .flags = WR_ENTRY_PERSISTENT,
-                        .delivery_count = wr_get16(at + AT(DELIVERY_COUNT)),
-                        .expires = expires,
-                        .priority = at[AT(PRIORITY)] & 15,
-                        .reason = at[AT(REASON)] & 15};
-    memcpy(entry->id, at + AT(ID), 16);
-    *due = wr_get64(at + AT(DUE));
-    return true;
 }
 
 int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uint8_t *bytes, uint64_t length, uint64_t salt,

@@ -1,23 +1,19 @@
-/* The queue worker as a client of the two stores: bodies in by reference to their publisher's arena, references out when the
- * last entry of an id is gone, and the resync that makes both sides agree after a start of either. Declared in queues/queue.h.
+/* The queue worker as a client of the stores. Declared in queues/store_side.h.
  *
- * A worker holds one reference per message id, however many of its queues have the message; `refs` counts its entries.
- * Resync (BEGIN, IDS…, END in ring order): while it runs nothing else is sent, because a write between IDS and END would lose its
- * reference at END, and a remove before its own IDS would be undone by it.
+ * A worker holds one reference per message id, however many of its queues have the message; `refs` counts its
+ * entries. Resync (BEGIN, IDS…, END in ring order): while it runs nothing else is sent, because a write between IDS
+ * and END would lose its reference at END, and a remove before its own IDS would be undone by it.
  */
 #include "ipc/core/crash.h"
-#include "queues/queue.h"
-#include <assert.h>
-#include <stdio.h>
+#include "queues/entries.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/rows.h"
+#include "queues/store_side.h"
 
 #define REMOVES_MAX 4096
 #define REMOVES_KEPT (1u << 16) /* places in a list that is empty again */
 #define IDS_MAX 32768
-
-static void key_of(const uint8_t id[16], uint64_t *a, uint64_t *b) {
-    memcpy(a, id, 8);
-    memcpy(b, id + 8, 8);
-}
 
 static inline wr_server *server_of(wr_queue_engine *e, uint32_t store) { return wr_superblock_server(e->o.super, store); }
 
@@ -26,34 +22,6 @@ static inline bool is_up(wr_queue_engine *e, uint32_t store) {
     wr_server *server = server_of(e, store);
     return e->has_port && s->open && atomic_load_explicit(&server->state, memory_order_acquire) == WR_SERVER_READY &&
            atomic_load_explicit(&server->epoch, memory_order_acquire) == s->epoch;
-}
-
-/* One entry less. The last one takes the worker's reference away. */
-void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]) {
-    wr_qstore *s = &e->stores[store];
-    uint64_t a, b;
-    key_of(id, &a, &b);
-    uint64_t *refs = wr_map_find(&s->refs, a, b);
-    if (!refs) return; /* the store has lost it */
-    if (--*refs) return;
-    wr_map_remove(&s->refs, a, b);
-    if (e->recovering || !e->has_port) return; /* the resync will not name it */
-    if (s->removes_n == s->removes_size) {
-        uint64_t size = s->removes_size ? 2 * s->removes_size : 1024;
-        void *p = realloc(s->removes, size * sizeof *s->removes);
-        if (!p) {
-            fprintf(stderr, "queue worker: no memory for removals\n");
-            abort();
-        }
-        s->removes = p;
-        s->removes_size = size;
-    }
-    memcpy(s->removes[s->removes_n++], id, 16);
-}
-
-bool wr_queue_store_passed(wr_queue_engine *e, uint32_t store, uint64_t sequence) {
-    if (!e->has_port) return true;
-    return atomic_load_explicit(&e->port.view.links[store].head, memory_order_acquire) > sequence;
 }
 
 static bool send_removes(wr_queue_engine *e, uint32_t store) {
@@ -70,8 +38,6 @@ static bool send_removes(wr_queue_engine *e, uint32_t store) {
     return done != 0;
 }
 
-/* One more entry with this id. Its body is sent unless the store has it from before. 0, EAGAIN (later), ENOMEM.
- * *sequence: the store's command that must have passed before the publisher's blob may go. */
 int wr_queue_store_write(wr_queue_engine *e, uint32_t store, const uint8_t id[16], uint64_t body, uint32_t length,
                          uint16_t meta_length, uint64_t owner_tag, uint8_t flags, uint64_t *sequence) {
     wr_qstore *s = &e->stores[store];
@@ -79,7 +45,7 @@ int wr_queue_store_write(wr_queue_engine *e, uint32_t store, const uint8_t id[16
     if (s->removes_n) send_removes(e, store); /* they may name this very id */
     if (s->removes_n) return EAGAIN;
     uint64_t a, b;
-    key_of(id, &a, &b);
+    wr_owed_key(id, &a, &b);
     if (wr_map_reserve(&s->refs, 1)) return ENOMEM;
     uint64_t *refs = wr_map_find(&s->refs, a, b);
     if (refs && !(flags & WR_FLAG_REQUEUE)) {
@@ -138,12 +104,13 @@ static void drop_missing(wr_queue_engine *e, uint32_t store) {
         uint64_t end = q->chunk_base + q->chunks_n;
         for (uint64_t number = q->chunk_base; number < end; number++) {
             const wr_chunk *chunk = wr_queue_chunk_peek(q, number);
-            if (!chunk || !(store ? chunk->transient_n : chunk->stored_n)) continue; /* do not bring back what holds none of them */
+            /* do not bring back what holds none of them */
+            if (!chunk || !(store ? chunk->transient_n : chunk->stored_n)) continue;
             for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
                 uint64_t sequence = number * WR_CHUNK_ROWS + r, a, b;
                 wr_entry *entry = wr_queue_entry(q, sequence);
                 if (!entry || entry->state != WR_ENTRY_READY || entry->location != location) continue;
-                key_of(entry->id, &a, &b);
+                wr_owed_key(entry->id, &a, &b);
                 if (!wr_map_find(&s->missing, a, b)) continue;
                 wr_queue_remove_entry(e, q, sequence, entry, true, true);
                 e->lost_n++;
@@ -177,7 +144,8 @@ static bool resync_round(wr_queue_engine *e, uint32_t store) {
                   atomic_load_explicit(&link->processed, memory_order_acquire) > s->wait_for;
     switch (s->phase) {
     case WR_RESYNC_WANTED:
-        /* First what publishers' rings still hold of bodies that the store may not have (design note 001, section 5). */
+        /* First what publishers' rings still hold of bodies that the store may not have (design note 001, section
+         * 5). */
         if (!links_taken_up(e)) return false;
         if (!snapshot(s)) return false;
         wr_map_free(&s->missing);
@@ -190,7 +158,7 @@ static bool resync_round(wr_queue_engine *e, uint32_t store) {
         for (uint64_t i = 0; i < s->ids_sent; i++) {
             if (wr_view_reply(&e->port.view, store)[i]) continue;
             uint64_t a, b;
-            key_of(s->ids[s->ids_at + i], &a, &b);
+            wr_owed_key(s->ids[s->ids_at + i], &a, &b);
             if (wr_map_find(&s->refs, a, b) && !wr_map_put(&s->missing, a, b)) return false;
         }
         s->ids_at += s->ids_sent;

@@ -1,16 +1,21 @@
-/* Plain publishes, many in one go: what a command of a batch has in common with its neighbours is looked at once. Declared in queues/queue.h.
+/* Plain publishes, many in one go. Declared in queues/stretch.h.
  *
- * A stretch: commands of one link, one behind the other, that go to the same queues of the same kind, with embedded bodies and
- * nothing else (no time, no key, no policy). It reserves once, writes the frames end to end, publishes the image once, and fills
- * neighbouring rows. What is not that simple ends it, and goes the way of a single message (publish in queues/loop.c), which also says
- * what is wrong with a command: nothing is answered here but OK.
+ * A stretch: commands of one link, one behind the other, that go to the same queues of the same kind, with embedded
+ * bodies and nothing else (no time, no key, no policy). It reserves once, writes the frames end to end, publishes the
+ * image once, and fills neighbouring rows. What is not that simple ends it, and goes the way of a single message
+ * (queues/publish.c), which also says what is wrong with a command: nothing is answered here but OK.
  *
- * A stretch has no command of before a restart, ends with the chunk of rows of any of its queues, and never crosses a journal file.
- * Order as for a single message: frames into the image, rows, then (finish_round) `processed`. A kill between two frames leaves whole
- * ones, each with its command's number.
+ * A stretch has no command of before a restart, ends with the chunk of rows of any of its queues, and never crosses a
+ * journal file. Order as for a single message: frames into the image, rows, then (finish_round) `processed`. A kill
+ * between two frames leaves whole ones, each with its command's number.
  */
-#include "queues/policy.h"
-#include <stdatomic.h>
+#include "queues/command.h"
+#include "queues/journal.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/rows.h"
+#include "queues/stretch.h"
 
 #define AHEAD_COMMANDS 4
 #define QUEUES_MAX 16 /* of one stretch */
@@ -109,7 +114,8 @@ static void count_rows(wr_queue_engine *e, wr_queue *q, uint64_t first, uint32_t
     e->entries_n += n;
     e->bytes += bytes;
     e->published_n += n;
-    if (first % WR_CHUNK_ROWS == 0 && first) wr_queue_chunk_release(e, q, number - 1); /* it may have waited for its rows to come */
+    /* it may have waited for its rows to come */
+    if (first % WR_CHUNK_ROWS == 0 && first) wr_queue_chunk_release(e, q, number - 1);
     wr_recent *recent = &q->recent[transient][file % WR_RECENT_FILES];
     if (!recent->n || recent->file < file) *recent = (wr_recent){file, 0};
     if (recent->file == file) recent->n += n;

@@ -14,6 +14,10 @@
 #define DELIVERY_SLOTS 8192
 #define ARENA_BYTES (4u << 20)
 #include "queue_rig.h"
+#include "queues/entries.h"
+#include "queues/loop.h"
+#include "queues/registry.h"
+#include "queues/rows.h"
 
 #define HEAVY 1
 #define LIGHT 2 /* the first of ten */

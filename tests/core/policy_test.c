@@ -1,4 +1,4 @@
-/* What queues are declared to do (queuepolicy.h), at random, on one thread: publishes with priorities, times and keys, deliveries,
+/* What queues are declared to do (queues/policy.h), at random, on one thread: publishes with priorities, times and keys, deliveries,
  * acks, returns and rejections; the clock is the real one, and times lie around it.
  *
  * Goal: the invariants hold after every round; deliveries come by priority, then by age; nothing appears or vanishes; and an engine
@@ -14,6 +14,14 @@
 #define DELIVERY_SLOTS 1024
 #define ARENA_BYTES (8u << 20)
 #include "queue_rig.h"
+#include "queues/check.h"
+#include "queues/delay.h"
+#include "queues/levels.h"
+#include "queues/loop.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/replay.h"
 
 #define QUEUE 1
 #define DEAD 2
@@ -130,7 +138,7 @@ static void settle(peer *p, held *h, uint32_t queue) {
 }
 
 /* The same rows in both, but for what only memory knows (who holds what). A DELAYED row may have become due meanwhile. */
-static void same(const wr_queue *a, const wr_queue *b) {
+static void same(wr_queue *a, wr_queue *b) {
     uint64_t n = 0;
     CHECK(a->next == b->next);
     for (uint64_t s = 0; s < a->next; s++) {

@@ -2,7 +2,8 @@
  * Before it is included: FILE_BYTES, IMAGES_N, RING_RECORDS, DELIVERY_SLOTS, ARENA_BYTES. */
 #ifndef WR_QUEUE_RIG_H
 #define WR_QUEUE_RIG_H
-#include "queues/policy.h"
+#include "queues/engine.h"
+#include "queues/links.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,24 @@
  *   queue_test bench SIZE MESSAGES SYNC prints messages a second for publish + deliver + ack
  */
 #define _GNU_SOURCE
-#include "queues/queue.h"
+#include "queues/check.h"
+#include "queues/claims.h"
+#include "queues/consumers.h"
+#include "queues/engine.h"
+#include "queues/entries.h"
+#include "queues/flush.h"
+#include "queues/journal.h"
+#include "queues/links.h"
+#include "queues/loop.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/replay.h"
+#include "queues/rows.h"
+#include "queues/segment_codec.h"
 #include "queues/segments.h"
+#include "queues/spill.h"
+#include "queues/statistics.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -666,7 +682,7 @@ static wr_queue *paged_queue(rig *r, uint32_t id, uint64_t rows) {
     return q;
 }
 
-static void check_row(const wr_queue *q, uint64_t sequence) {
+static void check_row(wr_queue *q, uint64_t sequence) {
     const wr_entry *entry = wr_queue_entry(q, sequence);
     assert(entry && entry->state == WR_ENTRY_READY && entry->offset == sequence && entry->location == WR_LOCATION_SEGMENT);
     assert(!memcmp(entry->id, &sequence, 8));

@@ -6,7 +6,14 @@
  * closed with a reason; a client that ends is swept and all that it held goes back. */
 #define _GNU_SOURCE
 #include "hostile.h"
-#include "queues/queue.h"
+#include "queues/consumers.h"
+#include "queues/engine.h"
+#include "queues/journal.h"
+#include "queues/links.h"
+#include "queues/loop.h"
+#include "queues/owed.h"
+#include "queues/registry.h"
+#include "queues/replay.h"
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -6,7 +6,15 @@
  * gives the same. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "queues/policy.h"
+#include "queues/check.h"
+#include "queues/delay.h"
+#include "queues/engine.h"
+#include "queues/levels.h"
+#include "queues/owed.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include "queues/replay.h"
+#include "queues/segment_codec.h"
 #include "queues/segments.h"
 
 enum { SERVER = 2, FILE_BYTES = 32 * 4096, IMAGES = 2, QUEUES = 4, SEQUENCES = 3000, FILES = 2, JOURNAL_BYTES = 8192, SEGMENT_ROWS = 2048,

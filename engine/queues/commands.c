@@ -1,0 +1,132 @@
+/* Commands of a link. Declared in queues/commands.h. */
+#include "queues/command.h"
+#include "queues/commands.h"
+#include "queues/consumers.h"
+#include "queues/entries.h"
+#include "queues/links.h"
+#include "queues/pages.h"
+#include "queues/publish.h"
+#include "queues/registry.h"
+
+static wr_outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
+    wr_queue *q = wr_queue_find(e, c->queue);
+    bool returned = c->op == WR_OP_NACK && c->flags & WR_FLAG_REQUEUE;
+    bool unseen = c->flags & WR_FLAG_UNSEEN;
+    wr_settling how = returned             ? unseen ? WR_SETTLE_UNSEEN : WR_SETTLE_REQUEUE
+                      : c->op == WR_OP_ACK ? WR_SETTLE_ACK
+                      : unseen             ? WR_SETTLE_LOST
+                                           : WR_SETTLE_REJECT;
+    uint64_t n = 0;
+    uint64_t before = e->ranges_n, deaths = e->deaths_n;
+    if (!q) {
+        /* deleted meanwhile: nothing is held */
+    } else if (c->count) {
+        const uint8_t *blob = wr_command_blob(l, c);
+        if (!blob || c->count > c->length / 8) {
+            wr_link_evict(e, l, WR_EVICTED_BLOB);
+            return WR_WAIT;
+        }
+        for (uint64_t i = 0; i < c->count; i++) {
+            uint64_t sequence;
+            memcpy(&sequence, blob + i * 8, 8);
+            n += wr_queue_settle(e, l, q, sequence, how);
+        }
+    } else if (c->flags & WR_FLAG_MULTIPLE) {
+        n = wr_queue_settle_to(e, l, q, c->tag, how);
+    } else {
+        n = wr_queue_settle(e, l, q, c->tag, how);
+    }
+    /* A limit of deliveries ends a message when it is returned. */
+    if (n && (e->ranges_n != before || e->deaths_n != deaths || (!returned && q->range_round == e->round))) {
+        l->dirty = true;
+        if (c->flags & WR_FLAG_SYNCED) e->want_commit = e->want_sync = true;
+        if (c->flags & WR_FLAG_WRITTEN) e->want_commit = true;
+    } else {
+        wr_link_wants(e, l, c->flags);
+    }
+    return wr_command_answer(record, n ? WR_RESULT_OK : WR_RESULT_NO);
+}
+
+static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
+    wr_queue *q = wr_queue_find(e, c->queue);
+    if (!q && l->unknown_checked != l->next + 1) {
+        l->pause = WR_PAUSE_UNKNOWN;
+        e->unknown_waiting = true;
+        return WR_WAIT;
+    }
+    /* counted under another worker, or told to one: the client announces itself again */
+    if (!q || (c->body && c->body != e->epoch) || l->next < l->takeup_tail) return wr_command_answer(record, WR_RESULT_NO);
+    wr_consumer *consumer = wr_consumer_get(e, l, q);
+    if (!consumer) return WR_WAIT;
+    if (!consumer->active) {
+        if (q->consumers_n == q->consumers_size) {
+            uint32_t size = q->consumers_size ? 2 * q->consumers_size : 8;
+            wr_consumer **list = realloc(q->consumers, size * sizeof *list);
+            if (!list) return WR_WAIT;
+            q->consumers = list;
+            q->consumers_size = size;
+        }
+        q->consumers[q->consumers_n++] = consumer;
+        consumer->active = true;
+        consumer->delivered_n = 0;
+        consumer->prefetch = 0;
+        q->asked_n++;
+        wr_queue_dirty(e, q);
+    }
+    if (c->count && !consumer->prefetch) {
+        q->consumed_n++;
+        wr_queue_dirty(e, q);
+    }
+    consumer->credit = c->tag;
+    consumer->prefetch = c->count > UINT32_MAX ? UINT32_MAX : (uint32_t)c->count;
+    wr_queue_wake(e, q);
+    return wr_command_answer(record, WR_RESULT_OK);
+}
+
+static wr_outcome cancel(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
+    wr_consumer *consumer = wr_consumer_find(e, l, c->queue);
+    if (!consumer) return wr_command_answer(record, WR_RESULT_NO);
+    wr_consumer_stop(e, consumer);
+    if (c->flags & WR_FLAG_REQUEUE) wr_consumer_return(e, consumer);
+    return wr_command_answer(record, WR_RESULT_OK);
+}
+
+static wr_outcome locate(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
+    wr_queue *q = wr_queue_find(e, c->queue);
+    wr_entry *entry = q ? wr_queue_entry(q, c->tag) : NULL;
+    if (!entry || entry->state != WR_ENTRY_UNACKED || entry->holder != l->slot) return wr_command_answer(record, WR_RESULT_NO);
+    wr_delivery *d = wr_view_delivery(&l->view, e->o.server, entry->delivery);
+    uint16_t count = entry->delivery_count ? entry->delivery_count - 1 : 0;
+    wr_delivery_fill(d, q->id, c->tag, entry);
+    d->delivery_count = count;
+    return wr_command_answer(record, WR_RESULT_OK);
+}
+
+wr_outcome wr_command_execute(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record, uint64_t sequence) {
+    switch (c->op) {
+    case WR_OP_PUBLISH:
+        return wr_command_publish(e, l, c, record, sequence);
+    case WR_OP_ACK:
+    case WR_OP_NACK:
+        return settle_command(e, l, c, record);
+    case WR_OP_CREDIT:
+        return credit(e, l, c, record);
+    case WR_OP_CANCEL:
+        return cancel(e, l, c, record);
+    case WR_OP_LOCATE:
+        return locate(e, l, c, record);
+    case WR_OP_BARRIER:
+        wr_link_wants(e, l, c->flags);
+        return wr_command_answer(record, WR_RESULT_OK);
+    case WR_OP_CONTROL:
+        if (l->closing) return wr_command_answer(record, WR_RESULT_ERROR); /* nobody reads the answer */
+        if (!wr_command_blob(l, c)) break;
+        l->pause = WR_PAUSE_CONTROL;
+        return WR_WAIT;
+    default:
+        wr_link_evict(e, l, WR_EVICTED_OPERATION);
+        return WR_WAIT;
+    }
+    wr_link_evict(e, l, WR_EVICTED_BLOB);
+    return WR_WAIT;
+}

@@ -1,0 +1,195 @@
+/* Consumers and what they hold. Declared in queues/consumers.h. */
+#include "queues/consumers.h"
+#include "queues/deaths.h"
+#include "queues/entries.h"
+#include "queues/pages.h"
+#include "queues/registry.h"
+#include <assert.h>
+
+wr_consumer *wr_consumer_find(wr_queue_engine *e, const wr_qlink *l, uint32_t queue) {
+    uint64_t *found = wr_map_find(&e->consumers, (uint64_t)l->slot << 32 | queue, 0);
+    return found ? (wr_consumer *)(uintptr_t)*found : NULL;
+}
+
+wr_consumer *wr_consumer_get(wr_queue_engine *e, wr_qlink *l, wr_queue *q) {
+    uint64_t *place = wr_map_put(&e->consumers, (uint64_t)l->slot << 32 | q->id, 0);
+    if (!place) return NULL;
+    if (*place) return (wr_consumer *)(uintptr_t)*place;
+    wr_consumer *c = calloc(1, sizeof *c);
+    if (!c) {
+        wr_map_remove(&e->consumers, (uint64_t)l->slot << 32 | q->id, 0);
+        return NULL;
+    }
+    *place = (uint64_t)(uintptr_t)c;
+    c->link = l;
+    c->queue = q;
+    c->first = c->last = WR_NO_SLOT;
+    c->next = l->consumers;
+    l->consumers = c;
+    return c;
+}
+
+void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
+    (void)e;
+    if (!c->active) return;
+    c->active = false;
+    wr_queue *q = c->queue;
+    for (uint32_t i = 0; i < q->consumers_n; i++)
+        if (q->consumers[i] == c) {
+            memmove(q->consumers + i, q->consumers + i + 1, (q->consumers_n - i - 1) * sizeof *q->consumers);
+            q->consumers_n--;
+            if (q->turn > i) q->turn--;
+            break;
+        }
+    wr_queue_dirty(e, q);
+}
+
+void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l) {
+    while (l->consumers) {
+        wr_consumer *c = l->consumers;
+        assert(c->held_n == 0);
+        wr_consumer_stop(e, c);
+        l->consumers = c->next;
+        wr_map_remove(&e->consumers, (uint64_t)l->slot << 32 | c->queue->id, 0);
+        free(c);
+    }
+}
+
+bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot) {
+    wr_queue *q = c->queue;
+    wr_qlink *l = c->link;
+    if (entry->state != WR_ENTRY_READY) return false;
+    entry->state = WR_ENTRY_UNACKED;
+    entry->holder = (uint8_t)l->slot;
+    entry->delivery = (uint16_t)slot;
+    wr_queue_unready(q, sequence, entry);
+    q->unacked_n++;
+    wr_held *held = &l->held[slot];
+    held->consumer = c;
+    held->sequence = sequence;
+    uint32_t after = c->last;
+    while (after != WR_NO_SLOT && l->held[after].sequence > sequence) after = l->held[after].previous;
+    held->previous = after;
+    held->next = after == WR_NO_SLOT ? c->first : l->held[after].next;
+    if (held->next == WR_NO_SLOT) c->last = slot;
+    else l->held[held->next].previous = slot;
+    if (after == WR_NO_SLOT) c->first = slot;
+    else l->held[after].next = slot;
+    c->held_n++;
+    wr_queue_dirty(e, q);
+    return true;
+}
+
+/* The private record goes now, the shared slot when the frames of this round lie in the image. */
+static void unhold(wr_consumer *c, uint32_t slot) {
+    wr_qlink *l = c->link;
+    wr_held *held = &l->held[slot];
+    if (held->previous == WR_NO_SLOT) c->first = held->next;
+    else l->held[held->previous].next = held->next;
+    if (held->next == WR_NO_SLOT) c->last = held->previous;
+    else l->held[held->next].previous = held->previous;
+    held->consumer = NULL;
+    c->held_n--;
+    l->release[l->release_n++] = slot;
+}
+
+/* UNACKED → READY, redelivered. A message whose body the store has lost cannot come back. */
+static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry) {
+    if (entry->location == WR_LOCATION_STORE || entry->location == WR_LOCATION_STORE_TRANSIENT) {
+        uint64_t a, b;
+        memcpy(&a, entry->id, 8);
+        memcpy(&b, entry->id + 8, 8);
+        if (!wr_map_find(&e->stores[entry->location == WR_LOCATION_STORE ? 0 : 1].refs, a, b)) {
+            e->lost_n++;
+            q->lost_n++;
+            wr_queue_remove_entry(e, q, sequence, entry, true, true);
+            return;
+        }
+    }
+    q->requeued_n++;
+    if (wr_delivered_too_often(q, entry)) {
+        wr_policy_die(e, q, sequence, entry, WR_REASON_DELIVERY_LIMIT);
+        return;
+    }
+    entry->flags |= WR_ENTRY_REDELIVERED;
+    q->unacked_n--;
+    wr_queue_ready(e, q, sequence, entry);
+}
+
+void wr_consumer_return(wr_queue_engine *e, wr_consumer *c) {
+    while (c->first != WR_NO_SLOT) {
+        uint32_t slot = c->first;
+        uint64_t sequence = c->link->held[slot].sequence;
+        unhold(c, slot);
+        wr_entry *entry = wr_queue_entry(c->queue, sequence);
+        assert(entry && entry->state == WR_ENTRY_UNACKED);
+        give_back(e, c->queue, sequence, entry);
+    }
+}
+
+/* The entry that this link holds under a sequence, NULL if it does not. */
+static wr_entry *held_by(const wr_qlink *l, wr_queue *q, uint64_t sequence) {
+    wr_entry *entry = wr_queue_entry(q, sequence);
+    return entry && entry->state == WR_ENTRY_UNACKED && entry->holder == l->slot ? entry : NULL;
+}
+
+static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, wr_settling how) {
+    wr_queue *q = c->queue;
+    unhold(c, entry->delivery);
+    if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
+    if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
+        give_back(e, q, sequence, entry);
+    } else if (how == WR_SETTLE_LOST) {
+        wr_delivery_fill(&e->unreadable[e->unreadable_n++ % WR_LOST_ROWS], q->id, sequence, entry);
+        q->lost_n++;
+        wr_queue_remove_entry(e, q, sequence, entry, true, false);
+    } else if (how == WR_SETTLE_REJECT && q->policy) {
+        wr_policy_die(e, q, sequence, entry, WR_REASON_REJECTED);
+        q->acked_n++;
+        e->acked_n++;
+    } else {
+        wr_queue_remove_entry(e, q, sequence, entry, true, false);
+        q->acked_n++;
+        e->acked_n++;
+    }
+    if (c->active) wr_queue_wake(e, q); /* prefetch or a delivery slot is free again */
+}
+
+bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how) {
+    wr_entry *entry = held_by(l, q, sequence);
+    if (!entry) return false;
+    settle(e, l->held[entry->delivery].consumer, sequence, entry, how);
+    return true;
+}
+
+uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how) {
+    wr_consumer *c = wr_consumer_find(e, l, q->id);
+    uint32_t n = 0;
+    while (c && c->first != WR_NO_SLOT && l->held[c->first].sequence <= sequence) {
+        uint64_t at = l->held[c->first].sequence;
+        settle(e, c, at, wr_queue_entry(q, at), how);
+        n++;
+    }
+    return n;
+}
+
+uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool unacked) {
+    uint64_t n = 0;
+    if (below > q->next) below = q->next;
+    for (uint64_t number = q->chunk_base; number * WR_CHUNK_ROWS < below; number++) {
+        for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
+            wr_chunk *chunk = wr_queue_chunk(q, number); /* NULL once its last row has gone */
+            uint64_t sequence = number * WR_CHUNK_ROWS + r;
+            if (!chunk || sequence >= below) break;
+            wr_entry *entry = &chunk->rows[r];
+            if (entry->state != WR_ENTRY_READY && !(entry->state == WR_ENTRY_UNACKED && unacked)) continue;
+            if (entry->state == WR_ENTRY_UNACKED)
+                unhold(e->links[entry->holder]->held[entry->delivery].consumer, entry->delivery);
+            wr_queue_remove_entry(e, q, sequence, entry, true, false);
+            n++;
+        }
+    }
+    q->acked_n += n;
+    e->acked_n += n;
+    return n;
+}

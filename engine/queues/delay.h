@@ -1,0 +1,26 @@
+/* Times of a message: when it ends, and when its time has come. A DELAYED row is neither ready nor unacked, and lies
+ * in `due` and the heap. */
+#ifndef WR_QUEUES_DELAY_H
+#define WR_QUEUES_DELAY_H
+#include "queues/queue.h"
+
+static inline bool wr_needs_times(const wr_queue *q) { return q->policy && q->policy->o.message_ttl_ms; }
+
+/* When a message ends in a queue: at its own time or at the queue's, whichever is earlier; both count from `due`.
+ * `published` is a millisecond that had begun: one more, so that no message ends before its time. */
+static inline uint64_t wr_policy_expires(const wr_queue *q, uint64_t published, uint64_t expires, uint64_t due) {
+    if (!wr_needs_times(q) || !published) return expires;
+    uint64_t end = (due > published ? due : published + 1) + q->policy->o.message_ttl_ms;
+    if (end >> WR_TIME_BITS) end = (1ull << WR_TIME_BITS) - 1;
+    return expires && expires < end ? expires : end;
+}
+
+/* a READY row waits until then */
+void wr_policy_delay(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t due);
+
+/* When the time of a DELAYED row comes, else 0. */
+uint64_t wr_policy_due(const wr_queue *q, uint64_t sequence);
+
+/* Rows whose time has come become ready; true: there were some. */
+bool wr_policy_release_due(wr_queue_engine *e, wr_queue *q, uint64_t now);
+#endif

@@ -1,0 +1,108 @@
+/* Delivery of ready entries. Declared in queues/delivery.h. */
+#include "queues/consumers.h"
+#include "queues/delivery.h"
+#include "queues/entries.h"
+#include "queues/levels.h"
+
+#define DELIVER_MAX 1024 /* of one queue in one round */
+
+/* May this consumer get one more? */
+static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
+    wr_qlink *l = c->link;
+    if (l->evicted || l->closing) return false;
+    if (c->prefetch ? c->held_n >= c->prefetch : c->delivered_n >= c->credit) return false;
+    if (!l->free_n) {
+        l->starved = true; /* the next free slot wakes all its queues */
+        return false;
+    }
+    /* The client's own count decides whether its ring has room: a lie harms only itself. */
+    uint64_t head = atomic_load_explicit(&l->view.links[e->o.server].delivery_head, memory_order_acquire);
+    if (l->delivery_tail - head < l->view.g.delivery_slots) return true;
+    e->ring_full = true; /* nobody tells when that changes: looked at again in each round */
+    return false;
+}
+
+static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence) {
+    wr_qlink *l = c->link;
+    wr_queue *q = c->queue;
+    uint32_t slot = l->free_slots[--l->free_n];
+    wr_delivery *d = wr_view_delivery(&l->view, e->o.server, slot);
+    wr_delivery_fill(d, q->id, sequence, entry);
+    d->pushed_at = l->delivery_tail;
+    atomic_store_explicit(&d->state, WR_DELIVERY_HELD, memory_order_release);
+    atomic_store_explicit(wr_view_delivery_ring(&l->view, e->o.server, l->delivery_tail), slot, memory_order_relaxed);
+    l->delivery_tail++;
+    l->pushed = true;
+    wr_hold(e, c, entry, sequence, slot);
+    if (entry->delivery_count < UINT16_MAX) entry->delivery_count++;
+    c->delivered_n++;
+    q->delivered_n++;
+    e->delivered_n++;
+    if (!wr_has_levels(q)) q->ready_from = sequence + 1;
+}
+
+bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q) {
+    if (e->frozen) return false;
+    for (uint32_t i = 0; i < wr_serving_n(q); i++)
+        if (takes(e, q->consumers[i])) return true;
+    return false;
+}
+
+static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
+    uint32_t budget = DELIVER_MAX;
+    *more = e->ring_full = false;
+    while (q->ready_n && q->consumers_n) {
+        if (!budget) {
+            *more = true;
+            break;
+        }
+        wr_consumer *c = NULL;
+        for (uint32_t i = 0, serving_n = wr_serving_n(q); i < serving_n; i++) {
+            if (q->turn >= serving_n) q->turn = 0;
+            wr_consumer *one = q->consumers[q->turn++];
+            if (takes(e, one)) {
+                c = one;
+                break;
+            }
+        }
+        if (!c) {
+            *more = e->ring_full;
+            break;
+        }
+        budget--;
+        uint64_t sequence;
+        wr_entry *entry = wr_queue_first(q, &sequence);
+        if (!entry) break;
+        if (entry->expires && entry->expires <= wr_wall_ms()) {
+            e->timed_at = 0; /* it goes in the next round, then the one behind it is looked at */
+            *more = true;
+            break;
+        }
+        deliver_one(e, c, entry, sequence);
+    }
+    return budget < DELIVER_MAX;
+}
+
+bool wr_deliver(wr_queue_engine *e) {
+    if (!e->wake_n || e->frozen) return false;
+    bool any = false;
+    uint64_t n = e->wake_n, kept = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        wr_queue *q = e->wake[i];
+        bool more;
+        any |= deliver_queue(e, q, &more);
+        if (more) e->wake[kept++] = q;
+        else q->in_wake = false;
+    }
+    e->wake_n = kept;
+    if (!any) return false;
+    for (uint32_t i = 0; i < e->links_n; i++) {
+        wr_qlink *l = e->links[e->order[i]];
+        if (!l->pushed) continue;
+        l->pushed = false;
+        /* SYNC delivery-visible: pairs with the client's acquire load of delivery_tail */
+        atomic_store_explicit(&l->view.links[e->o.server].delivery_tail, l->delivery_tail, memory_order_release);
+        wr_bell_ring(&l->view.client->waiting);
+    }
+    return true;
+}

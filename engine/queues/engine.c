@@ -1,0 +1,165 @@
+/* The engine, made and freed. Declared in queues/engine.h. */
+#include "queues/consumers.h"
+#include "queues/engine.h"
+#include "queues/entries.h"
+#include "queues/horizons.h"
+#include "queues/levels.h"
+#include "queues/links.h"
+#include "queues/pages.h"
+#include "queues/rows.h"
+#include <unistd.h>
+
+wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
+    wr_queue_engine *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->o = *o;
+    e->me = wr_superblock_server(o->super, o->server);
+    e->geometry = wr_geometry_of(o->super);
+    e->recovering = true;
+    e->frozen = true;
+    e->segments_fd = -1;
+    e->memory_bytes = e->rows_limit = UINT64_MAX;
+    e->spill.fd = -1;
+    e->round = 1;
+    e->token_next = 1;
+    e->spin_ns = o->spin_ns / 4;
+    e->last_sync_ns = e->last_stats_ns = wr_now_ns();
+    pthread_mutex_init(&e->mutex, NULL);
+    e->stats_used = calloc((size_t)o->stats_rows + 1, 1);
+    atomic_store_explicit(&e->me->queue_stats_rows, 0, memory_order_release);
+    e->log = wr_log_new(o->images, o->images_bytes, o->images_n, o->file_bytes, true, wr_journal_done, e);
+    if (e->log) wr_log_on_written(e->log, wr_journal_written);
+    if (e->log) e->transient_log = wr_log_new(o->transient_images, o->images_bytes, o->images_n, o->file_bytes, false, NULL, NULL);
+    int error = e->stats_used && e->transient_log ? 0 : errno ? errno : ENOMEM;
+    if (!error && o->region) {
+        error = wr_port_init(&e->port, o->super, o->region, o->region_bytes, o->slot, o->generation, o->client_epoch);
+        e->has_port = !error;
+        for (uint32_t s = 0; s < 2; s++) {
+            e->stores[s].client.port = &e->port;
+            e->stores[s].client.server = s;
+            e->stores[s].phase = WR_RESYNC_WANTED;
+        }
+    }
+    if (error) {
+        wr_queue_free(e);
+        errno = error;
+        return NULL;
+    }
+    return e;
+}
+
+void wr_queue_free(wr_queue_engine *e) {
+    while (e->links_n) {
+        wr_qlink *l = e->links[e->order[--e->links_n]];
+        for (wr_consumer *c = l->consumers; c;) {
+            wr_consumer *next = c->next;
+            free(c);
+            c = next;
+        }
+        wr_link_free(l);
+    }
+    for (uint64_t i = 0; i < e->queues.size; i++) {
+        if (!e->queues.rows[i].used) continue;
+        wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
+        for (uint64_t c = 0; c < q->chunks_n; c++) {
+            wr_chunk *chunk = q->chunks[q->chunks_at + c];
+            if (!chunk) continue;
+            free(chunk->rows);
+            free(chunk->page);
+            free(chunk);
+        }
+        free(q->chunks);
+        free(q->consumers);
+        wr_policy_free(q);
+        free(q);
+    }
+    free(e->timed);
+    free(e->deaths);
+    while (e->free_rows) {
+        wr_rows *rows = e->free_rows;
+        e->free_rows = rows->next_free;
+        free(rows);
+    }
+    free(e->page_bytes);
+    if (e->segments_fd >= 0) close(e->segments_fd);
+    wr_spill_close(&e->spill);
+    for (uint32_t s = 0; s < 2; s++) {
+        wr_map_free(&e->stores[s].refs);
+        wr_map_free(&e->stores[s].missing);
+        free(e->stores[s].removes);
+        free(e->stores[s].ids);
+    }
+    wr_map_free(&e->queues);
+    wr_map_free(&e->consumers);
+    wr_map_free(&e->data_files);
+    wr_map_free(&e->high);
+    wr_map_free(&e->unknown);
+    wr_map_free(&e->moves_start);
+    wr_map_free(&e->moves_count);
+    free(e->files.live);
+    free(e->transient_files.live);
+    free(e->ranges);
+    free(e->segment_acks);
+    free(e->wake);
+    free(e->dirty);
+    free(e->stats_used);
+    if (e->has_port) wr_port_free(&e->port);
+    wr_log_free(e->log);
+    wr_log_free(e->transient_log);
+    pthread_mutex_destroy(&e->mutex);
+    free(e);
+}
+
+static void forget(wr_queue **list, uint64_t *n, const wr_queue *q) {
+    for (uint64_t i = 0; i < *n; i++)
+        if (list[i] == q) {
+            list[i] = list[--*n];
+            return;
+        }
+}
+
+void wr_queue_drop(wr_queue_engine *e, wr_queue *q) {
+    for (uint32_t i = 0; i < e->links_n; i++) {
+        wr_qlink *l = e->links[e->order[i]];
+        for (wr_consumer **at = &l->consumers; *at;) {
+            wr_consumer *c = *at;
+            if (c->queue != q) {
+                at = &c->next;
+                continue;
+            }
+            wr_consumer_return(e, c);
+            wr_consumer_stop(e, c);
+            wr_map_remove(&e->consumers, (uint64_t)l->slot << 32 | q->id, 0);
+            *at = c->next;
+            free(c);
+        }
+    }
+    uint64_t end = q->chunk_base + q->chunks_n;
+    for (uint64_t number = q->chunk_base; number < end; number++)
+        for (uint32_t r = 0; r < WR_CHUNK_ROWS && wr_queue_chunk_peek(q, number); r++) {
+            wr_entry *entry = wr_queue_entry(q, number * WR_CHUNK_ROWS + r);
+            if (entry) wr_queue_remove_entry(e, q, number * WR_CHUNK_ROWS + r, entry, false, false);
+        }
+    for (uint64_t i = 0; i < q->chunks_n; i++) {
+        wr_chunk *chunk = q->chunks[q->chunks_at + i];
+        if (chunk) wr_rows_free(e, chunk->rows); /* rows were still to come */
+        free(chunk);
+    }
+    free(q->chunks);
+    free(q->consumers);
+    forget(e->wake, &e->wake_n, q);
+    forget(e->dirty, &e->dirty_n, q);
+    wr_policy_forget(e, q);
+    wr_policy_free(q);
+    for (uint32_t i = 0; i < e->ranges_n; i++)
+        if (e->ranges[i].queue == q) e->ranges[i].count = 0;
+    if (q->stats_row != WR_NO_SLOT) {
+        wr_queue_stats *row = (wr_queue_stats *)e->o.stats + q->stats_row;
+        atomic_store_explicit(&row->queue, 0, memory_order_release);
+        e->stats_used[q->stats_row] = 0;
+        if (q->stats_row < e->stats_free_from) e->stats_free_from = q->stats_row;
+    }
+    if (e->last_queue == q) e->last_queue = NULL;
+    wr_map_remove(&e->queues, q->id, 0);
+    free(q);
+}

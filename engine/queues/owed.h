@@ -1,0 +1,46 @@
+/* What memory owes: an effect in memory calls neither disk nor store, it notes here what the round has to pay. The
+ * round writes the ranges as ACK frames (queues/journal.c), sends the removes (queues/store_side.c); segment entries
+ * of messages that have gone are zeroed by engine/queues/service.py, journal and data files without a live entry
+ * removed by it.
+ *
+ * Invariant: the counts of `files`, `transient_files` and `data_files` are those of the entries that need the file;
+ * `refs` counts the entries of a message id.
+ */
+#ifndef WR_QUEUES_OWED_H
+#define WR_QUEUES_OWED_H
+#include "queues/queue.h"
+
+void wr_files_add(wr_files *f, uint32_t file);
+
+static inline uint32_t *wr_files_live(wr_files *f, uint32_t file) {
+    return file >= f->first && file - f->first < f->n ? &f->live[file - f->first] : NULL;
+}
+
+void wr_files_drop_first(wr_files *f);
+
+/* Entries located in a segment data file; known from now on. A file whose entries are not counted would be removed,
+ * so without memory for the count the worker ends. */
+uint64_t *wr_data_file_live(wr_queue_engine *e, uint32_t file);
+
+/* The ACK frame of this round names the message. */
+void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence);
+
+static inline bool wr_may_be_in_segment(const wr_queue_engine *e, const wr_entry *entry) {
+    return entry->index_file == WR_IN_SEGMENT || entry->index_file < e->flush_mark;
+}
+
+/* The message of an entry that is, or may be, in a segment has gone; its frame lies in `file`. */
+void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved);
+
+/* Whether so many wait that those whose frames are synced should be applied. */
+bool wr_segment_acks_many(const wr_queue_engine *e);
+
+/* A message id as a key of `refs`. */
+static inline void wr_owed_key(const uint8_t id[16], uint64_t *a, uint64_t *b) {
+    memcpy(a, id, 8);
+    memcpy(b, id + 8, 8);
+}
+
+/* One entry less. The last one takes the worker's reference away. */
+void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);
+#endif
