@@ -420,19 +420,19 @@ class Confirm:
         """The same as wait."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait, and return the error, None when it was confirmed. Raises TimedOut."""
+        """Wait, and return the error, or None if it was confirmed. Raises TimedOut."""
 
     def done(self) -> bool:
         """Whether result() would answer at once: confirmed, or failed for good. Never waits."""
 
     def cancel(self) -> bool:
-        """False: what was handed over cannot be called back."""
+        """Always False: a submitted message cannot be recalled."""
 
     def cancelled(self) -> bool:
         """False."""
 
     def add_done_callback(self, fn: Callable[[Confirm], object], /) -> None:
-        """fn(confirm) is called when it is done, by a thread of Warren's; at once when it is done already."""
+        """Call fn(confirm) when it is done, in a thread of Warren's; immediately if it is done already."""
 
     def future(self) -> Future[None]:
         """A concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."""
@@ -444,7 +444,7 @@ class Confirm:
     def core(self) -> Client: ...
     @property
     def duplicate(self) -> bool:
-        """It is confirmed, and a message of it was dropped because its id was seen within the deduplication window."""
+        """It is confirmed, and a message was dropped because its id was seen within the deduplication window."""
 
 # ==== client: binding/publish.c ======================================================================================
 
@@ -482,13 +482,13 @@ class Delivery:
     def message_id(self) -> bytes: ...
     @property
     def queue(self) -> Any:
-        """The queue that it came from."""
+        """The queue it came from."""
 
     def ack(self, multiple: bool = False) -> None:
-        """Done with it; with `multiple` with all handed out before it, too."""
+        """Ack it; with `multiple`, also everything handed out before it."""
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        """Not done: back to its place in the queue (marked redelivered), or dropped."""
+        """Return it to its place in the queue (marked redelivered), or drop it."""
 
 # ==== client: binding/client_type.c ==================================================================================
 
@@ -620,9 +620,10 @@ class StoreFace:
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None:
-        """Write a message. Returns when it is as durable as asked for (default: 'synced', transient 'none').
+        """Write a message. Returns when it is as durable as requested (default: 'synced', transient 'none').
 
-        With wait=False: a Confirm, at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed.
+        With wait=False, returns a Confirm at once. Raises UsageError (id), MessageTooLarge, TimedOut,
+        PeerLost, SyncFailed.
         """
 
     def write_many(
@@ -633,27 +634,27 @@ class StoreFace:
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None:
-        """Write many messages in order; one Confirm for all of them. `ids`: a sequence, or one buffer of 16 bytes each.
+        """Write many messages in order, with one Confirm for all. `ids`: a sequence, or one buffer of 16 bytes each.
 
         Ids that count up (new_ids) go as batches, which cost a fraction.
         """
 
     def read(self, id: bytes, /) -> bytes | None:
-        """The body of a message, None when there is none. Raises StoreError for a damaged one.
+        """The body of a message, or None if there is none. Raises StoreError for a damaged one.
 
-        Reading asks nobody: just after remove() the body may still be found; barrier() waits until it is gone.
+        Reading asks no server: right after remove() the body may still be found; barrier() waits until it is removed.
         """
 
     def read_many(self, ids: Iterable[bytes] | Buffer, /) -> list[bytes | None]:
-        """The bodies of many messages, None for each that is not there. Raises StoreError for a damaged one.
+        """The bodies of many messages; None for each that does not exist. Raises StoreError for a damaged one.
 
-        As read: just after remove() bodies may still be found; barrier() waits until they are gone.
+        As with read, right after remove() bodies may still be found; barrier() waits until they are removed.
         """
 
     def remove(self, ids: Iterable[bytes] | Buffer, timeout: float | None = None) -> int:
-        """Take one reference of each id away; returns how many of the writes were eliminated before they were stored.
+        """Remove one reference of each id; returns how many writes were eliminated before they were stored.
 
-        An id that is not there is no error. It is done in order; `barrier()` waits for it.
+        An unknown id is not an error. Removes are executed in order; `barrier()` waits for them.
         """
 
     def contains(self, id: bytes, timeout: float | None = None) -> bool:
@@ -663,7 +664,7 @@ class StoreFace:
         """A message id that no other client makes: client epoch, counter."""
 
     def new_ids(self, count: int, /) -> list[bytes]:
-        """So many new ids, which count up: the ones to write batches with."""
+        """Consecutive new ids, for writing batches."""
 
 # ==== client: binding/queue_handle_type.c ============================================================================
 

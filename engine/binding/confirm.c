@@ -318,21 +318,21 @@ static PyObject *confirm_duplicate(PyObject *op, void *closure) {
 static PyGetSetDef confirm_attributes[] = {
     {"core", confirm_get_core, NULL, "the Client that it is of", NULL},
     {"duplicate", confirm_duplicate, NULL,
-     "it is confirmed, and a message of it was dropped because its message_id was seen within the deduplication window", NULL},
+     "it is confirmed, and a message was dropped because its message_id was seen within the deduplication window", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef confirm_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
-     "wait(timeout=None): return when it is confirmed at its durability; TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull."},
+     "wait(timeout=None): return when it is confirmed at its durability. Raises TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull."},
     {"result", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
      "result(timeout=None): the same as wait; the result is None."},
     {"exception", (PyCFunction)(void (*)(void))confirm_exception, METH_FASTCALL | METH_KEYWORDS,
-     "exception(timeout=None): wait, and return the error, None when it was confirmed."},
+     "exception(timeout=None): wait, and return the error, or None if it was confirmed."},
     {"done", confirm_done, METH_NOARGS, "Whether result() would answer at once: confirmed, or failed for good. Never waits."},
-    {"cancel", confirm_false, METH_NOARGS, "False: what was handed over cannot be called back."},
-    {"cancelled", confirm_false, METH_NOARGS, "False."},
+    {"cancel", confirm_false, METH_NOARGS, "Always False: a submitted message cannot be recalled."},
+    {"cancelled", confirm_false, METH_NOARGS, "Always False."},
     {"add_done_callback", confirm_add_done_callback, METH_O,
-     "add_done_callback(fn): fn(confirm) is called when it is done, by a thread of Warren's; at once when it is done already."},
+     "add_done_callback(fn): call fn(confirm) when it is done, in a thread of Warren's; immediately if it is done already."},
     {"future", confirm_as_future, METH_NOARGS,
      "future(): a concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."},
     {"waits_for", confirm_waits_for, METH_NOARGS, "waits_for() -> (server, level, sequence) | None"},

@@ -221,13 +221,13 @@ static PyObject *delivery_owner(PyObject *op, void *closure) {
 
 static PyMethodDef delivery_methods[] = {
     {"ack", (PyCFunction)(void (*)(void))delivery_ack, METH_FASTCALL | METH_KEYWORDS,
-     "ack(multiple=False): done with it; with `multiple` with all handed out before it, too."},
+     "ack(multiple=False): ack it; with `multiple`, also everything handed out before it."},
     {"nack", (PyCFunction)(void (*)(void))delivery_nack, METH_FASTCALL | METH_KEYWORDS,
-     "nack(requeue=True, multiple=False): not done: back to its place in the queue (marked redelivered), or dropped."},
+     "nack(requeue=True, multiple=False): return it to its place in the queue (marked redelivered), or drop it."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "16 bytes", NULL},
-                                            {"queue", delivery_owner, NULL, "the queue that it came from", NULL},
+                                            {"queue", delivery_owner, NULL, "the queue it came from", NULL},
                                             {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef delivery_members[] = {
@@ -235,10 +235,10 @@ static PyMemberDef delivery_members[] = {
     {"meta", T_OBJECT, offsetof(DeliveryObject, meta), READONLY, "metadata as it was published (msgpack), or None"},
     {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue"},
     {"delivery_count", T_USHORT, offsetof(DeliveryObject, delivery_count), READONLY, "deliveries before this one"},
-    {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been handed to somebody before"},
+    {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been delivered before"},
     {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 9"},
     {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "REASON_...: why it died, in a queue of dead letters; else 0"},
-    {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives the node"},
+    {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives a stop of the node"},
     {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked"},
     {NULL, 0, 0, 0, NULL}};
 

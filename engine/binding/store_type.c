@@ -308,27 +308,27 @@ static void face_dealloc(PyObject *op) {
 static PyMethodDef face_methods[] = {
     NAMED("write", face_write,
          "write(id, body, durability=None, wait=True, timeout=None)\n--\n\n"
-         "Write a message. Returns when it is as durable as asked for (default: 'synced', transient 'none').\n\n"
-         "With wait=False: a Confirm, at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed."),
+         "Write a message. Returns when it is as durable as requested (default: 'synced', transient 'none').\n\n"
+         "With wait=False, returns a Confirm at once. Raises UsageError (id), MessageTooLarge, TimedOut, PeerLost, SyncFailed."),
     NAMED("write_many", face_write_many,
          "write_many(ids, bodies, durability=None, wait=True, timeout=None)\n--\n\n"
-         "Write many messages in order; one Confirm for all of them. `ids`: a sequence, or one buffer of 16 bytes each.\n\n"
-         "Ids that count up (new_ids) go as batches, which cost a fraction. Raises as write does; a wrong id or body refuses all."),
+         "Write many messages in order, with one Confirm for all. `ids`: a sequence, or one buffer of 16 bytes each.\n\n"
+         "Consecutive ids (new_ids) are sent as batches, which cost a fraction. Raises what write raises; a wrong id or body refuses all."),
     {"read", face_read, METH_O,
-     "read(id)\n--\n\nThe body of a message, None when there is none. Raises StoreError for a damaged one.\n\n"
-     "Reading asks nobody: just after remove() the body may still be found; barrier() waits until it is gone."},
+     "read(id)\n--\n\nThe body of a message, or None if there is none. Raises StoreError for a damaged one.\n\n"
+     "Reading asks no server: right after remove() the body may still be found; barrier() waits until it is removed."},
     {"read_many", face_read_many, METH_O,
-     "read_many(ids)\n--\n\nThe bodies of many messages, None for each that is not there. Raises StoreError for a damaged one.\n\n"
-     "As read: just after remove() bodies may still be found; barrier() waits until they are gone."},
+     "read_many(ids)\n--\n\nThe bodies of many messages; None for each that does not exist. Raises StoreError for a damaged one.\n\n"
+     "As with read, right after remove() bodies may still be found; barrier() waits until they are removed."},
     NAMED("remove", face_remove,
          "remove(ids, timeout=None)\n--\n\n"
-         "Take one reference of each id away; returns how many of the writes were eliminated before they were stored.\n\n"
-         "An id that is not there is no error. It is done in order; `barrier()` waits for it."),
+         "Remove one reference of each id; returns how many writes were eliminated before they were stored.\n\n"
+         "An unknown id is not an error. Removes are executed in order; `barrier()` waits for them."),
     NAMED("contains", face_contains,
          "contains(id, timeout=None)\n--\n\nWhether the store holds the message, after everything this client did before."),
     {"new_id", face_new_id, METH_NOARGS,
      "new_id()\n--\n\nA message id that no other client makes: client epoch, counter."},
-    {"new_ids", face_new_ids, METH_O, "new_ids(count)\n--\n\nSo many new ids, which count up: the ones to write batches with."},
+    {"new_ids", face_new_ids, METH_O, "new_ids(count)\n--\n\nConsecutive new ids, for writing batches."},
     {NULL, NULL, 0, NULL}};
 
 static PyMemberDef face_members[] = {

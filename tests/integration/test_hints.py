@@ -67,10 +67,10 @@ NAMES = {
     "queue show DIR nope": ("queue", ""),
     "queue unbind DIR nope amq.topic": ("queue", ""),
     "queue unbind DIR kept nope": ("exchange", ""),
-    "publish DIR nope --body x": ("queue", "makes it"),
-    "publish DIR --exchange nope --body x": ("exchange", "makes it"),
-    "queue bind DIR nope amq.topic": ("queue", "makes it"),
-    "queue bind DIR kept nope": ("exchange", "makes it"),
+    "publish DIR nope --body x": ("queue", "creates it"),
+    "publish DIR --exchange nope --body x": ("exchange", "creates it"),
+    "queue bind DIR nope amq.topic": ("queue", "creates it"),
+    "queue bind DIR kept nope": ("exchange", "creates it"),
 }
 
 
@@ -85,10 +85,10 @@ def test_a_name_that_is_not_there(directory: Path, line: str) -> None:
     assert "declare it first" not in said
     hints = suggested(said)
     assert hints[-1] == [thing, "list", str(directory)]
-    assert (hints[0][:2] == [thing, "declare"]) == (word == "makes it")
+    assert (hints[0][:2] == [thing, "declare"]) == (word == "creates it")
     for hint in hints:
         run(*hint)
-    if word == "makes it":
+    if word == "creates it":
         run(thing, "delete", directory, "nope")
 
 

@@ -148,7 +148,7 @@ def found_in(directory: str, *, queue: str | None = None, exchange: str | None =
         thing, make = ("queue", queue) if isinstance(error, QueueNotFound) else ("exchange", exchange)
         advice = f"{command(thing, 'list', directory)} shows the names"
         if make:
-            advice = f"{command(thing, 'declare', directory, make)} makes it, {advice}"
+            advice = f"{command(thing, 'declare', directory, make)} creates it, {advice}"
         for theirs, ours in ((DECLARE, advice), (NOTHING_DELETED, f"{NOTHING_DELETED}; {advice}")):
             said, colon, _rest = str(error).rpartition(f": {theirs}")
             if colon:
