@@ -9,6 +9,9 @@ from typing_extensions import Buffer
 
 # ==== kernel: binding/kernel.c =======================================================================================
 
+LAYOUT_HASH: int
+"""engine/kernel/protocol.py's, as the C core was built."""
+
 def crc32c(data: Buffer, seed: int = 0, /) -> int:
     """CRC32C; `seed` is the CRC of what went before."""
 

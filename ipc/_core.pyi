@@ -31,5 +31,3 @@ def bell_ring(buffer: Any, offset: int, /) -> bool:
 
 def segment_create(size: int, /) -> int:
     """Make a System V segment of zero bytes, mode 0600, and attach it nowhere; its id. Raises OSError."""
-
-LAYOUT_HASH: int

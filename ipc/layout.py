@@ -1,15 +1,15 @@
-"""Every structure that processes share through memory, declared once.
+"""What processes share memory through, declared once: the superblock, slots, links, rings of commands, arenas.
 
+This is the carrier: it knows nothing of messages. What it carries is declared in `engine/kernel/protocol.py`.
 The C header `ipc/core/layout.h` and the tables of `docs/formats.md` are generated from this file
-(`python -m warren.tools.generate_layout`). `LAYOUT_HASH` covers every declaration: two processes with different
-layouts refuse to share memory. All numbers are little-endian, because shared memory never leaves the machine.
+(`python -m warren.tools.generate_layout`). The hash of both declarations, which the engine gives, stands in the
+superblock: two processes with different ones refuse to share memory. All numbers are little-endian, because shared
+memory never leaves the machine.
 
 Who writes what is part of the layout: every cache line has one writer, or is changed by compare-and-swap only.
 """
 
 from __future__ import annotations
-
-import hashlib
 
 from warren.ipc.declare import Field, Struct
 
@@ -19,8 +19,8 @@ SERVERS_MAX = 32
 WORKERS_MAX = 30
 #: the first slots are the queue workers', so many each: one in use, and one of a dead incarnation that the stores sweep
 WORKER_SLOTS = 2
-#: queues of one worker, hidden ones too: rows of its statistics region, which is memory only as far as it is used
-QUEUES_PER_WORKER_MAX = 65536
+#: a delivery slot of a link; what stands in it is the engine's (protocol.DELIVERY)
+DELIVERY_SLOT_BYTES = 64
 
 #: server indexes: the two stores live in one process, each queue worker is a server of its own
 SERVER_STORE_PERSISTENT = 0
@@ -77,7 +77,7 @@ CONSTANTS: dict[str, int] = {
     "SERVERS_MAX": SERVERS_MAX,
     "WORKERS_MAX": WORKERS_MAX,
     "WORKER_SLOTS": WORKER_SLOTS,
-    "QUEUES_PER_WORKER_MAX": QUEUES_PER_WORKER_MAX,
+    "DELIVERY_SLOT_BYTES": DELIVERY_SLOT_BYTES,
     "SERVER_STORE_PERSISTENT": SERVER_STORE_PERSISTENT,
     "SERVER_STORE_TRANSIENT": SERVER_STORE_TRANSIENT,
     "SERVER_WORKER_FIRST": SERVER_WORKER_FIRST,
@@ -118,84 +118,6 @@ CONSTANTS: dict[str, int] = {
     "SLOT_ACTIVE": 2,
     "SLOT_LEAVING": 3,
     "SLOT_DEAD": 4,
-    # flying word of a command record (rule S4)
-    "FLYING_NONE": 0,
-    "FLYING_WRITTEN": 1,
-    "FLYING_TAKEN": 2,
-    "FLYING_ELIMINATED": 3,
-    "FLYING_DONE": 4,  # a message of a batch: look into the index
-    # operations
-    "OP_STORE_WRITE": 1,
-    "OP_STORE_REMOVE": 2,
-    "OP_STORE_CONTAINS": 3,
-    "OP_STORE_BARRIER": 4,
-    "OP_STORE_RESYNC_BEGIN": 5,
-    "OP_STORE_RESYNC_IDS": 6,
-    "OP_STORE_RESYNC_END": 7,
-    "OP_STORE_WRITE_MANY": 8,
-    "OP_STORE_TERMINATE": 9,
-    "OP_PUBLISH": 16,
-    "OP_ACK": 17,
-    "OP_NACK": 18,
-    "OP_CREDIT": 19,
-    "OP_CANCEL": 20,
-    "OP_LOCATE": 21,
-    "OP_CONTROL": 22,
-    "OP_BARRIER": 23,
-    # command flags (bits)
-    "FLAG_SYNCED": 1,
-    "FLAG_WRITTEN": 2,
-    "FLAG_PERSISTENT": 4,
-    "FLAG_MULTIPLE": 8,
-    "FLAG_REQUEUE": 16,
-    "FLAG_ROUTES": 32,
-    "FLAG_DEDUPLICATE": 64,
-    # of a NACK with FLAG_REQUEUE: nobody was handed it, so its delivery does not count; without: its bytes are damaged
-    "FLAG_UNSEEN": 128,
-    # result word of a command record; the server writes it before it publishes `processed`
-    "RESULT_NONE": 0,
-    "RESULT_OK": 1,
-    "RESULT_NO": 2,
-    "RESULT_ERROR": 3,
-    "RESULT_MASKED": 4,
-    "RESULT_REFUSED": 5,  # PUBLISH: a queue was full and refused it (overflow reject-publish); the others have it
-    "RESULT_DUPLICATE": 6,  # PUBLISH: every queue has seen its key within its window; nothing was stored
-    # delivery slot state
-    "DELIVERY_FREE": 0,
-    "DELIVERY_HELD": 1,
-    # where a delivered body lies
-    "LOCATION_JOURNAL": 1,
-    "LOCATION_JOURNAL_TRANSIENT": 2,
-    "LOCATION_SEGMENT": 3,
-    "LOCATION_STORE": 4,
-    "LOCATION_STORE_TRANSIENT": 5,
-    # flags of a delivery
-    "DELIVERY_REDELIVERED": 1,
-    "DELIVERY_REASON_SHIFT": 1,  # bits 1 to 3: REASON_…, why a message lies in a queue of dead letters
-    "DELIVERY_REASON_MASK": 7,
-    "DELIVERY_PRIORITY_SHIFT": 4,  # bits 4 to 7: the priority of the message
-    # why a message died; also in the target range of a MOVE frame
-    "REASON_NONE": 0,
-    "REASON_REJECTED": 1,
-    "REASON_EXPIRED": 2,
-    "REASON_MAXLEN": 3,
-    "REASON_DELIVERY_LIMIT": 4,
-    # PUBLISH: `count` is expires | priority << 56, `tag` is due; times in milliseconds of CLOCK_REALTIME, 0: none
-    "TIME_BITS": 48,
-    "PRIORITY_SHIFT": 56,
-    "PRIORITY_MAX": 9,
-    "KEY_BYTES": 16,  # of FLAG_DEDUPLICATE
-    "DIRECTORY_WAYS": 32,
-    # batches of writes (OP_STORE_WRITE_MANY)
-    "BATCH_COUNT_MAX": 4096,
-    "DIRECTORY_GROUP": 64,
-    "PART_WHOLE": 0xFFFF,
-    # dense part of the index
-    "DENSE_BLOCK_ENTRIES": 1024,
-    "DENSE_EXTENT_BLOCKS": 512,
-    "DENSE_TABLE_FREE": 0,
-    "DENSE_TABLE_LIVE": 1,
-    "DENSE_TABLE_TOMBSTONE": 2,
     # why a node ends by itself (workers/process/tie.py)
     "ENDING_NONE": 0,
     "ENDING_REMOVED": 1,
@@ -224,7 +146,7 @@ SUPERBLOCK = Struct(
     "First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics.",
     (
         Field("magic", 0, "u64", "SUPERBLOCK_MAGIC; written last, so a half-made superblock is never attached"),
-        Field("layout_hash", 8, "u64", "LAYOUT_HASH of the writer; others refuse to attach"),
+        Field("layout_hash", 8, "u64", "hash of the carrier and of what it carries, of the writer; others refuse to attach"),
         Field("node_id", 16, "u64", "random number of the data directory; stands in the headers of its files"),
         Field("node_epoch", 24, "u64", "counts superblocks of this directory; persisted, so client epochs never repeat"),
         Field("state", 32, "a32", "NODE_…"),
@@ -349,7 +271,7 @@ CLIENT = Struct(
     "First page of a client region (System V shared memory). Writer: the client, but for `waiting`.",
     (
         Field("magic", 0, "u64", "CLIENT_MAGIC"),
-        Field("layout_hash", 8, "u64", "LAYOUT_HASH of the client"),
+        Field("layout_hash", 8, "u64", "as in the superblock"),
         Field("client_epoch", 16, "u64", "as in its slot"),
         Field("servers_n", 24, "u32", "links in this region"),
         Field("waiting", 64, "a32", "1: a thread of the client sleeps on this word (futex); the server that flips it to 0 wakes it"),
@@ -401,156 +323,6 @@ COMMAND = Struct(
     ),
 )
 
-DELIVERY = Struct(
-    "delivery",
-    64,
-    "One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what.",
-    (
-        Field("state", 0, "a32", "DELIVERY_…; written last on delivery, first on release"),
-        Field("queue", 4, "u32", "queue id"),
-        Field("sequence", 8, "u64", "position of the message in its queue: the delivery tag"),
-        Field("id", 16, "bytes", "message id", 16),
-        Field("file", 32, "u32", "file number at `location`"),
-        Field("offset", 36, "u32", "byte offset of the frame in the file"),
-        Field("frame_length", 40, "u32", "bytes of the frame (segment: of the body)"),
-        Field("blob_offset", 44, "u16", "start of metadata in the frame"),
-        Field("meta_length", 46, "u16", "bytes of metadata"),
-        Field("location", 48, "u8", "LOCATION_…"),
-        Field("flags", 49, "u8", "DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | priority << DELIVERY_PRIORITY_SHIFT"),
-        Field("delivery_count", 50, "u16", "deliveries before this one"),
-        Field("body_length", 52, "u32", "bytes of metadata + payload"),
-        Field("pushed_at", 56, "u64", "delivery_tail at which this slot was pushed; not below the tail means: never pushed"),
-    ),
-)
-
-IMAGE = Struct(
-    "image",
-    64,
-    "State of one file image in memory (header page of an images region). Writer: the server.",
-    (
-        Field("file", 0, "a64", "file number + 1 held by the image, 0 while it changes"),
-        Field("appended", 8, "a64", "bytes appended"),
-        Field("durable", 16, "a64", "bytes on stable storage"),
-        Field("generation", 24, "a64", "rises whenever the image takes another file"),
-    ),
-)
-
-INDEX_HEADER = Struct(
-    "index_header",
-    4096,
-    "Header page of an index region (open addressing, linear probing, entries never move).",
-    (
-        Field("rows", 0, "u64", "rows of the table; power of two"),
-        Field("used", 8, "a64", "rows ever used (live + tombstones)"),
-        Field("live", 16, "a64", "rows with an id"),
-        Field("retired", 24, "a32", "1: replaced by the region of a later index_generation; readers open that one"),
-    ),
-)
-
-INDEX_ENTRY = Struct(
-    "index_entry",
-    32,
-    "References and place of one message. Writer: the store server; readers copy and re-check `version` (odd: changing).",
-    (
-        Field("version", 0, "a32", "0: never used; odd: being changed"),
-        Field("file", 4, "u32", "file number"),
-        Field("offset", 8, "u32", "byte offset of the frame"),
-        Field("total_size", 12, "u32", "bytes of the frame"),
-        Field("ref_count", 16, "u32", "references by clients of the store API"),
-        Field("holders", 20, "u32", "bit w: queue worker w holds the message"),
-        Field("marks", 24, "u32", "bit w: seen in worker w's running resync"),
-        Field("meta_length", 28, "u16", "bytes of metadata"),
-        Field("state", 30, "u8", "0 unused (hash: tombstone), 1 live, 2 hash: free again (ends a probe as version 0 does)"),
-    ),
-)
-
-DENSE_TABLE_ROW = Struct(
-    "dense_table_row",
-    32,
-    "Where the block of a group of counted ids lies (open addressing by hash, linear probing). Writer: the store server; readers copy and re-check `version`.",
-    (
-        Field("version", 0, "a32", "0: never used; odd: being changed"),
-        Field("state", 4, "u32", "DENSE_TABLE_…"),
-        Field("epoch", 8, "u64", "client epoch: the first half of the ids"),
-        Field("group", 16, "u64", "counter of the ids / DENSE_BLOCK_ENTRIES"),
-        Field("block", 24, "u32", "number of the block: extent block / DENSE_EXTENT_BLOCKS, place in it the rest"),
-        Field("used", 28, "u32", "entries of the block in use (for the server alone)"),
-    ),
-)
-
-INDEX_ROW = Struct(
-    "index_row",
-    64,
-    "One row of the index's hash table: an index_entry, and the id. Writer: the store server; readers copy and re-check `version` (odd: changing).",
-    (
-        Field("version", 0, "a32", "0: never used; odd: being changed"),
-        Field("file", 4, "u32", "file number"),
-        Field("offset", 8, "u32", "byte offset of the frame"),
-        Field("total_size", 12, "u32", "bytes of the frame"),
-        Field("ref_count", 16, "u32", "references by clients of the store API"),
-        Field("holders", 20, "u32", "bit w: queue worker w holds the message"),
-        Field("marks", 24, "u32", "bit w: seen in worker w's running resync"),
-        Field("meta_length", 28, "u16", "bytes of metadata"),
-        Field("state", 30, "u8", "0 tombstone, 1 live, 2 free again (ends a probe as version 0 does)"),
-        Field("id", 32, "bytes", "message id", 16),
-    ),
-)
-
-SUMMARY_ROW = Struct(
-    "summary_row",
-    128,
-    "One row of the file summary, at file number modulo rows. Writer: the server that owns the files.",
-    (
-        Field("file", 0, "a64", "file number + 1, 0 if the row is free"),
-        Field("valid_total_size", 8, "a64", "bytes of live records"),
-        Field("file_size", 16, "a64", "bytes of the file in use"),
-        Field("left", 24, "a64", "file number + 1 of the elder neighbour, 0 if none"),
-        Field("right", 32, "a64", "file number + 1 of the younger neighbour, 0 if none"),
-        Field("locked", 40, "a32", "1: awaiting deletion or being combined"),
-        Field("image", 44, "a32", "image index + 1 that holds the file, 0 if none"),
-        Field("pin_low", 48, "u64", "lowest file number + 1 that this file's removals refer to, 0 if none"),
-        Field("pin_high", 56, "u64", "highest file number + 1 that this file's removals refer to, 0 if none"),
-        Field("position_low", 64, "u64", "first position that the file stands for (its own number, if it was not collected)"),
-        Field("position_high", 72, "u64", "last position"),
-        Field("settled", 80, "a32", "1: no ring will replay a command whose frame lies in it; it may be collected"),
-        Field("ghosts", 84, "a32", "1: it may hold dead records whose ids have no entry (a collection of it failed)"),
-        Field("messages", 88, "a64", "records of messages in it, live or dead"),
-    ),
-)
-
-QUEUE_STATS = Struct(
-    "queue_stats",
-    200,
-    "Counters of one queue, in the worker's statistics region. Writer: the queue worker.",
-    (
-        Field("queue", 0, "a64", "queue id, 0 if the row is free"),
-        Field("ready", 8, "a64", "messages ready"),
-        Field("unacked", 16, "a64", "messages delivered and not yet acked"),
-        Field("bytes", 24, "a64", "bytes of bodies, ready and unacked"),
-        Field("published", 32, "a64", "messages published"),
-        Field("delivered", 40, "a64", "messages delivered"),
-        Field("acked", 48, "a64", "messages acked"),
-        Field("requeued", 56, "a64", "messages returned"),
-        Field("consumers", 64, "a64", "consumers with credit registered"),
-        Field("base", 72, "a64", "lowest sequence not yet acked"),
-        Field("next", 80, "a64", "next sequence to be published"),
-        Field("alpha", 88, "a64", "messages whose body and row are in memory"),
-        Field("beta", 96, "a64", "messages whose body is on disk or in the store, the row in memory alone"),
-        Field("gamma", 104, "a64", "messages whose row is in memory and in a segment"),
-        Field("delta", 112, "a64", "messages whose row is in a segment alone"),
-        Field("delayed", 120, "a64", "messages whose time has not come; neither ready nor unacked"),
-        Field("expired", 128, "a64", "messages whose time was over"),
-        Field("dropped", 136, "a64", "messages dropped from the head because the queue was full"),
-        Field("dead_lettered", 144, "a64", "messages moved to the queue of dead letters"),
-        Field("refused", 152, "a64", "messages refused because the queue was full"),
-        Field("duplicates", 160, "a64", "messages dropped because their key was seen before"),
-        Field("consuming", 168, "a64", "consumers with a prefetch (consume, not get)"),
-        Field("consumed", 176, "a64", "such consumers that came since the worker's start"),
-        Field("asked", 184, "a64", "times that a consumer announced itself since the worker's start, each get that waits too"),
-        Field("lost", 192, "a64", "messages lost to damage, found by the worker's start; from damaged journals: at most"),
-    ),
-)
-
 # fmt: on
 STRUCTS = (
     SUPERBLOCK,
@@ -559,14 +331,6 @@ STRUCTS = (
     CLIENT,
     LINK,
     COMMAND,
-    DELIVERY,
-    IMAGE,
-    INDEX_HEADER,
-    INDEX_ENTRY,
-    DENSE_TABLE_ROW,
-    INDEX_ROW,
-    SUMMARY_ROW,
-    QUEUE_STATS,
 )
 
 CONSTANTS.update(
@@ -585,20 +349,12 @@ def eviction(reason: int) -> str:
     return f"{words} ({name})"
 
 
-def _layout_hash() -> int:
-    text = repr(STRUCTS) + repr(sorted(CONSTANTS.items()))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-
-
-LAYOUT_HASH = _layout_hash()
-
-
 def client_region_bytes(
     servers_n: int, ring_records: int, delivery_slots: int, reply_bytes: int, arena_bytes: int
 ) -> int:
     """Size of a client region. Order: client page | links | command rings | delivery slots | delivery rings (u32) | replies | arena.
 
-    Every part starts on a page; the C core (`wr_client_view_init`) computes the same positions.
+    Every part starts on a page; the C core (`wr_view_init`) computes the same positions.
     """
 
     def page(n: int) -> int:
@@ -608,7 +364,7 @@ def client_region_bytes(
         PAGE_BYTES
         + page(servers_n * LINK.size)
         + page(servers_n * ring_records * COMMAND.size)
-        + page(servers_n * delivery_slots * DELIVERY.size)
+        + page(servers_n * delivery_slots * DELIVERY_SLOT_BYTES)
         + page(servers_n * delivery_slots * 4)
         + page(servers_n * reply_bytes)
         + arena_bytes

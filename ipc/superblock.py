@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from warren.ipc import _core, layout, names
 from warren.ipc.identity import Identity, Namespaces, pid_namespace
-from warren.ipc.layout import CONSTANTS, LAYOUT_HASH, SERVER, SLOT, SUPERBLOCK
+from warren.ipc.layout import CONSTANTS, SERVER, SLOT, SUPERBLOCK
 from warren.ipc.region import Region, RegionError, posix_create, posix_inode, posix_open, posix_unlink
 
 FREE = CONSTANTS["SLOT_FREE"]
@@ -90,11 +90,13 @@ class Superblock:
         store_lock_key: int,
         geometry: dict[str, int],
         *,
+        layout_hash: int,
         node_id: int = 0,
         place: tuple[int, int] = (0, 0),
     ) -> Superblock:
         """Make the superblock of a node in state CREATING. Raises RegionError (EEXIST, ENOSPC).
 
+        `layout_hash` covers what its users put into shared memory: they refuse another one.
         `node_id` and `place` (device and inode of the directory) are what `shared_id` is made of; a node without a
         directory of its own has only the one number.
         """
@@ -102,7 +104,7 @@ class Superblock:
         buffer = region.buffer
         here = Namespaces.current()
         values = {
-            "layout_hash": LAYOUT_HASH,
+            "layout_hash": layout_hash,
             "node_id": node_id or shared_id,
             "shared_id": shared_id,
             "place_device": place[0],
@@ -129,8 +131,8 @@ class Superblock:
         return cls(region, shared_id)
 
     @classmethod
-    def attach(cls, shared_id: int) -> Superblock:
-        """Map a living superblock. Raises RegionError: ENOENT (no node runs), EACCES, EPROTO (another version)."""
+    def attach(cls, shared_id: int, layout_hash: int) -> Superblock:
+        """Map a living superblock. Raises RegionError: ENOENT (no node runs), EACCES, EPROTO (another hash)."""
         name = names.superblock(shared_id)
         region = posix_open(name)
         try:
@@ -138,7 +140,7 @@ class Superblock:
                 _core.load64(region.buffer, SUPERBLOCK.offset("magic")) != layout.SUPERBLOCK_MAGIC
             ):
                 raise RegionError(2, f"superblock {name} is still being made")
-            if SUPERBLOCK.unpack(region.buffer, "layout_hash") != LAYOUT_HASH:
+            if SUPERBLOCK.unpack(region.buffer, "layout_hash") != layout_hash:
                 raise RegionError(71, f"superblock {name} was made by another version of Warren: stop that node first")
             if SUPERBLOCK.unpack(region.buffer, "shared_id") != shared_id:
                 raise RegionError(71, f"superblock {name} belongs to another node")

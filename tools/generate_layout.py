@@ -1,4 +1,6 @@
-"""Write the C headers and the format tables from their only declaration (`ipc/layout.py`, `engine/kernel/formats.py`).
+"""Write the C headers and the format tables from their only declarations.
+
+Those are `ipc/layout.py`, and `protocol.py` and `formats.py` of `engine/kernel`.
 
 python -m warren.tools.generate_layout           # write
 python -m warren.tools.generate_layout --check   # exit 1 and name the files that are out of date
@@ -9,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from warren.engine.kernel import formats
+from warren.engine.kernel import formats, protocol
 from warren.ipc import layout
 from warren.ipc.declare import SCALARS, Struct
 
@@ -44,7 +46,7 @@ def _c_struct(item: Struct) -> list[str]:
 
 
 def layout_header() -> str:
-    """C structures of shared memory (native byte order)."""
+    """C structures of the carrier (native byte order)."""
     lines = [
         f"/* {NOTE} */",
         "#ifndef WR_LAYOUT_H",
@@ -55,8 +57,18 @@ def layout_header() -> str:
         "",
     ]
     lines += [_constant(name, value) for name, value in layout.CONSTANTS.items()]
-    lines += [f"#define WR_LAYOUT_HASH {layout.LAYOUT_HASH:#018x}ull", ""]
+    lines.append("")
     for item in layout.STRUCTS:
+        lines += _c_struct(item)
+    return "\n".join([*lines, "#endif", ""])
+
+
+def protocol_header() -> str:
+    """C structures of what the engine puts into shared memory (native byte order)."""
+    lines = [f"/* {NOTE} */", "#ifndef WR_PROTOCOL_H", "#define WR_PROTOCOL_H", '#include "ipc/core/layout.h"', ""]
+    lines += [_constant(name, value) for name, value in protocol.PROTOCOL.items()]
+    lines += [f"#define WR_LAYOUT_HASH {protocol.LAYOUT_HASH:#018x}ull", ""]
+    for item in protocol.STRUCTS:
         lines += _c_struct(item)
     return "\n".join([*lines, "#endif", ""])
 
@@ -100,10 +112,15 @@ def formats_page() -> str:
     lines.append("")
     for item in formats.STRUCTS:
         lines += _table(item)
-    lines += ["## Shared memory (little-endian)", ""]
+    lines += ["## Shared memory: the carrier (little-endian)", ""]
     lines += [line.strip() for line in (layout.__doc__ or "").strip().splitlines()]
     lines.append("")
     for item in layout.STRUCTS:
+        lines += _table(item)
+    lines += ["## Shared memory: what the engine puts into it (little-endian)", ""]
+    lines += [line.strip() for line in (protocol.__doc__ or "").strip().splitlines()]
+    lines.append("")
+    for item in protocol.STRUCTS:
         lines += _table(item)
     return "\n".join(lines)
 
@@ -112,6 +129,7 @@ def targets() -> dict[Path, str]:
     """Every generated file and its text."""
     return {
         ROOT / "ipc/core/layout.h": layout_header(),
+        ROOT / "engine/kernel/protocol.h": protocol_header(),
         ROOT / "engine/kernel/formats.h": formats_header(),
         ROOT / "docs/formats.md": formats_page(),
     }

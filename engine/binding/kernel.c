@@ -6,6 +6,7 @@
  */
 #include "binding/arguments.h"
 #include "kernel/log.h"
+#include "kernel/protocol.h"
 #include <stdlib.h>
 
 #define LONG_BYTES 16384 /* above this the GIL is released */
@@ -488,6 +489,12 @@ static PyMethodDef functions[] = {
 
 int wr_bind_kernel(PyObject *module) {
     if (PyModule_AddFunctions(module, functions) < 0) return -1;
+    PyObject *hash = PyLong_FromUnsignedLongLong(WR_LAYOUT_HASH);
+    if (!hash || PyModule_AddObjectRef(module, "LAYOUT_HASH", hash)) {
+        Py_XDECREF(hash);
+        return -1;
+    }
+    Py_DECREF(hash);
     PyObject *type = PyType_FromSpec(&log_spec);
     if (!type) return -1;
     int result = PyModule_AddObjectRef(module, "Log", type);

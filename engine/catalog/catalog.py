@@ -42,7 +42,7 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
-from warren.ipc.layout import CONSTANTS
+from warren.engine.kernel.protocol import PROTOCOL
 
 FILE_NAME = "catalog.json"
 #: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
@@ -51,7 +51,7 @@ EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
 #: queues of one worker, the hidden ones too: rows of its statistics region
-QUEUES_PER_WORKER_MAX = CONSTANTS["QUEUES_PER_WORKER_MAX"]
+QUEUES_PER_WORKER_MAX = PROTOCOL["QUEUES_PER_WORKER_MAX"]
 _NONE: Mapping[Any, Any] = {}
 
 

@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 
 from warren.engine.errors import UsageError
-from warren.ipc.layout import CONSTANTS
+from warren.engine.kernel.protocol import PROTOCOL
 
-PRIORITY_MAX = CONSTANTS["PRIORITY_MAX"]
-PRIORITY_SHIFT = CONSTANTS["PRIORITY_SHIFT"]
-KEY_BYTES = CONSTANTS["KEY_BYTES"]
-_TIME_MAX = (1 << CONSTANTS["TIME_BITS"]) - 1
+PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
+PRIORITY_SHIFT = PROTOCOL["PRIORITY_SHIFT"]
+KEY_BYTES = PROTOCOL["KEY_BYTES"]
+_TIME_MAX = (1 << PROTOCOL["TIME_BITS"]) - 1
 _TEXTS = (
     "content_type",
     "content_encoding",

@@ -1,7 +1,7 @@
 /* Bodies of deliveries that lie in files of a queue worker: where they lie, read without the worker. */
 #ifndef WR_CLIENT_BODIES_H
 #define WR_CLIENT_BODIES_H
-#include "ipc/core/layout.h"
+#include "kernel/protocol.h"
 #include <pthread.h>
 #include <stdbool.h>
 

@@ -1,6 +1,7 @@
 /* The queues that an attachment consumes: credit, deliveries, what is pending and what is in hand. See client/consumer.h
  * for the invariants. */
 #include "client/consumer.h"
+#include "kernel/delivery.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,6 +26,7 @@
  */
 #define _GNU_SOURCE
 #include "kernel/log.h"
+#include "kernel/protocol.h"
 #include "kernel/racy.h"
 #include <assert.h>
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 /* Commands of a link. Declared in queues/commands.h. */
+#include "kernel/delivery.h"
 #include "queues/command.h"
 #include "queues/commands.h"
 #include "queues/consumers.h"

@@ -15,7 +15,7 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine.errors import StoreError, UsageError
-from warren.ipc.layout import DELIVERY
+from warren.engine.kernel.protocol import DELIVERY
 
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")

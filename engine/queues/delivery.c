@@ -1,4 +1,5 @@
 /* Delivery of ready entries. Declared in queues/delivery.h. */
+#include "kernel/delivery.h"
 #include "queues/consumers.h"
 #include "queues/delivery.h"
 #include "queues/entries.h"

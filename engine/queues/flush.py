@@ -29,15 +29,15 @@ from warren.engine.kernel.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues import segment_stamp
 from warren.engine.queues.folder import Folder, Reached, nowhere
-from warren.ipc.layout import CONSTANTS
 
 FILES_AT_ONCE = 128  #: segments that a flush has open
 LINK_SHARE = 0.5  #: of a journal file that must be alive for it to become a data file as it is
-LOCATION_JOURNAL = CONSTANTS["LOCATION_JOURNAL"]
-LOCATION_SEGMENT = CONSTANTS["LOCATION_SEGMENT"]
-LOCATION_STORE = CONSTANTS["LOCATION_STORE"]
+LOCATION_JOURNAL = PROTOCOL["LOCATION_JOURNAL"]
+LOCATION_SEGMENT = PROTOCOL["LOCATION_SEGMENT"]
+LOCATION_STORE = PROTOCOL["LOCATION_STORE"]
 ENTRY_BYTES = QUEUE_SEGMENT_ENTRY.size
 SEGMENT_BYTES = FILE_HEADER_BYTES + SEGMENT_ENTRY_COUNT * ENTRY_BYTES
 

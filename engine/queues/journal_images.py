@@ -1,4 +1,4 @@
-"""What a killed worker had in memory: the images of its journal files (a region of shared memory, ipc/layout.py IMAGE).
+"""What a killed worker had in memory: the images of its journal files, a region of shared memory (protocol.IMAGE).
 
 The journal on disk is behind them by what was appended and not yet written. Before anything else a start completes the
 files from them; after that, who reads a file in its image does not wait for the disk.
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from warren.engine.errors import SyncFailed
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import FILE_HEADER_BYTES
+from warren.engine.kernel.protocol import IMAGE
 from warren.engine.queues.folder import Folder
 from warren.ipc import _core as atomics
-from warren.ipc.layout import IMAGE
 
 
 class _Image(NamedTuple):

@@ -1,4 +1,5 @@
 /* Links of clients. Declared in queues/links.h. */
+#include "kernel/delivery.h"
 #include "queues/consumers.h"
 #include "queues/links.h"
 #include "queues/pages.h"

@@ -5,6 +5,7 @@
  * seal, deliveries, confirms.
  */
 #include "ipc/core/futex.h"
+#include "kernel/delivery.h"
 #include "queues/command.h"
 #include "queues/commands.h"
 #include "queues/dead_letters.h"

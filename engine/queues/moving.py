@@ -45,12 +45,13 @@ from warren.engine.kernel.formats import (
     LISTED_TERMS,
     SEEN_KEY,
 )
+from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.queues import recovery
 from warren.engine.queues.flush import LOCATION_JOURNAL, LOCATION_SEGMENT, LOCATION_STORE, ROW, write_entries
 from warren.engine.queues.folder import Folder, Reached, nowhere, read_subscriptions
 from warren.engine.queues.policy import give_policy
 from warren.engine.queues.terms import QueueTerms, write_queue_terms
-from warren.ipc.layout import PAGE_BYTES, QUEUE_STATS, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
+from warren.ipc.layout import PAGE_BYTES, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
 
 BATCH_ROWS = 1 << 18
 DATA_FILE_BYTES_MAX = 1 << 30  #: one file's frames may go to several queues; offsets have 32 bits

@@ -30,6 +30,7 @@ from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError, errno
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_DATA, LISTED_JOURNAL, LISTED_SUBSCRIPTIONS
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues import control, recovery
 from warren.engine.queues.folder import Folder, Reached, read_subscriptions, remove_queue, write_subscriptions
 from warren.engine.queues.helpers import FileMaker, IndexKeeper, prepare
@@ -375,13 +376,13 @@ class QueueService:
         folder, parts = self.options.folder, []
         for queue, sequence, location, file, offset, size in found:
             where = f"message {sequence} of queue {queue}"
-            if location >= CONSTANTS["LOCATION_STORE"]:
+            if location >= PROTOCOL["LOCATION_STORE"]:
                 self.options.say(f"{where} dropped: its body in the store is damaged; `warren check` names the place")
                 continue
             of_kind = {
-                CONSTANTS["LOCATION_SEGMENT"]: folder.data_file,
-                CONSTANTS["LOCATION_JOURNAL"]: folder.journal_file,
-                CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]: folder.transient_file,
+                PROTOCOL["LOCATION_SEGMENT"]: folder.data_file,
+                PROTOCOL["LOCATION_JOURNAL"]: folder.journal_file,
+                PROTOCOL["LOCATION_JOURNAL_TRANSIENT"]: folder.transient_file,
             }
             path = of_kind[location](file)
             self.options.say(f"{where} dropped: its {size} bytes in {path} at {offset} are damaged")

@@ -15,7 +15,6 @@
 #ifndef WR_COLLECT_H
 #define WR_COLLECT_H
 #include "store/file_list.h"
-#include "ipc/core/layout.h"
 #include <stdbool.h>
 #include <sys/types.h>
 

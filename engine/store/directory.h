@@ -16,6 +16,7 @@
 #define WR_DIRECTORY_H
 #include "kernel/id.h"
 #include "ipc/core/view.h"
+#include "kernel/protocol.h"
 
 #define WR_SEQUENCE_BITS 40
 #define WR_SEQUENCE_MASK ((1ull << WR_SEQUENCE_BITS) - 1)

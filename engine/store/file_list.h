@@ -8,7 +8,7 @@
 #ifndef WR_FILELIST_H
 #define WR_FILELIST_H
 #include "kernel/frame.h"
-#include "ipc/core/layout.h"
+#include "kernel/protocol.h"
 
 /* Consecutive ids of one kind; field meanings as LIST_RUN. */
 typedef struct {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from warren.engine.kernel.protocol import SUMMARY_ROW
 from warren.ipc import _core as shared
-from warren.ipc.layout import SUMMARY_ROW
 
 
 class FileRow(NamedTuple):

@@ -8,8 +8,9 @@ old name unlinked. A reader that still maps the old one sees the mark and opens 
 
 from __future__ import annotations
 
+from warren.engine.kernel.protocol import DENSE_TABLE_ROW, INDEX_ENTRY, INDEX_HEADER, INDEX_ROW, PROTOCOL
 from warren.ipc import _core as shared
-from warren.ipc.layout import CONSTANTS, DENSE_TABLE_ROW, INDEX_ENTRY, INDEX_HEADER, INDEX_ROW, PAGE_BYTES
+from warren.ipc.layout import PAGE_BYTES
 
 #: a table whose live rows are fewer than this share of it is only cleaned of tombstones, not enlarged
 CLEAN = 0.25
@@ -17,7 +18,7 @@ CLEAN = 0.25
 FULL = 0.7
 ROWS_MAX = 1 << 31
 #: one extent of the dense part
-EXTENT_BYTES = CONSTANTS["DENSE_EXTENT_BLOCKS"] * CONSTANTS["DENSE_BLOCK_ENTRIES"] * INDEX_ENTRY.size
+EXTENT_BYTES = PROTOCOL["DENSE_EXTENT_BLOCKS"] * PROTOCOL["DENSE_BLOCK_ENTRIES"] * INDEX_ENTRY.size
 
 
 def region_bytes(rows: int) -> int:

@@ -24,6 +24,7 @@ from warren.engine.errors import LimitError, StoreError
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel.protocol import SUMMARY_ROW
 from warren.engine.saying import Voice
 from warren.engine.store import file_summary, index, recovery
 from warren.engine.store.collection import GarbageCollection
@@ -40,7 +41,7 @@ from warren.engine.store.folder import (
 from warren.engine.store.job import Loss
 from warren.ipc import _core as shared
 from warren.ipc import names
-from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_TRANSIENT, SUMMARY_ROW
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_TRANSIENT
 from warren.ipc.region import Region, RegionError, posix_create, posix_names, posix_open, posix_unlink
 from warren.ipc.superblock import Superblock
 

@@ -42,6 +42,7 @@ from warren.engine.errors import CorruptRecord, LimitError, StoreError
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER, LISTED_STORE
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.store.folder import (
     CLEAN,
     DATA,
@@ -656,7 +657,7 @@ class Recovery:
     def _extents(self) -> int:
         """Extents of the index that the lists will want: their messages, as far as they have consecutive ids."""
         counted = sum(found.messages for found in self._lists.values() if found.messages >= 4 * found.runs)
-        extent = CONSTANTS["DENSE_EXTENT_BLOCKS"] * CONSTANTS["DENSE_BLOCK_ENTRIES"]
+        extent = PROTOCOL["DENSE_EXTENT_BLOCKS"] * PROTOCOL["DENSE_BLOCK_ENTRIES"]
         return counted * 9 // 8 // extent + 1 if counted else 0  # the next one is wanted before the last is full
 
     def _apply_all(self, files: list[StoreFile], scans: Readers[Scanned]) -> None:

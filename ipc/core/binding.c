@@ -137,14 +137,5 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "warren
                                         .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__core(void) {
-    PyObject *module = PyModule_Create(&definition);
-    if (!module) return NULL;
-    PyObject *hash = PyLong_FromUnsignedLongLong(WR_LAYOUT_HASH);
-    if (!hash || PyModule_AddObjectRef(module, "LAYOUT_HASH", hash) < 0) {
-        Py_XDECREF(hash);
-        Py_DECREF(module);
-        return NULL;
-    }
-    Py_DECREF(hash);
-    return module;
+    return PyModule_Create(&definition);
 }

@@ -46,7 +46,7 @@
 #define WR_SERVERS_MAX 32
 #define WR_WORKERS_MAX 30
 #define WR_WORKER_SLOTS 2
-#define WR_QUEUES_PER_WORKER_MAX 0x10000
+#define WR_DELIVERY_SLOT_BYTES 64
 #define WR_SERVER_STORE_PERSISTENT 0
 #define WR_SERVER_STORE_TRANSIENT 1
 #define WR_SERVER_WORKER_FIRST 2
@@ -81,72 +81,6 @@
 #define WR_SLOT_ACTIVE 2
 #define WR_SLOT_LEAVING 3
 #define WR_SLOT_DEAD 4
-#define WR_FLYING_NONE 0
-#define WR_FLYING_WRITTEN 1
-#define WR_FLYING_TAKEN 2
-#define WR_FLYING_ELIMINATED 3
-#define WR_FLYING_DONE 4
-#define WR_OP_STORE_WRITE 1
-#define WR_OP_STORE_REMOVE 2
-#define WR_OP_STORE_CONTAINS 3
-#define WR_OP_STORE_BARRIER 4
-#define WR_OP_STORE_RESYNC_BEGIN 5
-#define WR_OP_STORE_RESYNC_IDS 6
-#define WR_OP_STORE_RESYNC_END 7
-#define WR_OP_STORE_WRITE_MANY 8
-#define WR_OP_STORE_TERMINATE 9
-#define WR_OP_PUBLISH 16
-#define WR_OP_ACK 17
-#define WR_OP_NACK 18
-#define WR_OP_CREDIT 19
-#define WR_OP_CANCEL 20
-#define WR_OP_LOCATE 21
-#define WR_OP_CONTROL 22
-#define WR_OP_BARRIER 23
-#define WR_FLAG_SYNCED 1
-#define WR_FLAG_WRITTEN 2
-#define WR_FLAG_PERSISTENT 4
-#define WR_FLAG_MULTIPLE 8
-#define WR_FLAG_REQUEUE 16
-#define WR_FLAG_ROUTES 32
-#define WR_FLAG_DEDUPLICATE 64
-#define WR_FLAG_UNSEEN 128
-#define WR_RESULT_NONE 0
-#define WR_RESULT_OK 1
-#define WR_RESULT_NO 2
-#define WR_RESULT_ERROR 3
-#define WR_RESULT_MASKED 4
-#define WR_RESULT_REFUSED 5
-#define WR_RESULT_DUPLICATE 6
-#define WR_DELIVERY_FREE 0
-#define WR_DELIVERY_HELD 1
-#define WR_LOCATION_JOURNAL 1
-#define WR_LOCATION_JOURNAL_TRANSIENT 2
-#define WR_LOCATION_SEGMENT 3
-#define WR_LOCATION_STORE 4
-#define WR_LOCATION_STORE_TRANSIENT 5
-#define WR_DELIVERY_REDELIVERED 1
-#define WR_DELIVERY_REASON_SHIFT 1
-#define WR_DELIVERY_REASON_MASK 7
-#define WR_DELIVERY_PRIORITY_SHIFT 4
-#define WR_REASON_NONE 0
-#define WR_REASON_REJECTED 1
-#define WR_REASON_EXPIRED 2
-#define WR_REASON_MAXLEN 3
-#define WR_REASON_DELIVERY_LIMIT 4
-#define WR_TIME_BITS 48
-#define WR_PRIORITY_SHIFT 56
-#define WR_PRIORITY_MAX 9
-#define WR_KEY_BYTES 16
-#define WR_DIRECTORY_WAYS 32
-#define WR_BATCH_COUNT_MAX 4096
-#define WR_DIRECTORY_GROUP 64
-#define WR_PART_WHOLE 65535
-#define WR_DENSE_BLOCK_ENTRIES 1024
-#define WR_DENSE_EXTENT_BLOCKS 512
-#define WR_DENSE_TABLE_FREE 0
-#define WR_DENSE_TABLE_LIVE 1
-#define WR_DENSE_TABLE_TOMBSTONE 2
 #define WR_ENDING_NONE 0
 #define WR_ENDING_REMOVED 1
 #define WR_ENDING_MOVED 2
@@ -162,12 +96,11 @@
 #define WR_SUPERBLOCK_SERVERS_AT 4096
 #define WR_SUPERBLOCK_SLOTS_AT 20480
 #define WR_SUPERBLOCK_BYTES 0x15000
-#define WR_LAYOUT_HASH 0x7994af932f3254eaull
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
     uint64_t magic; /* SUPERBLOCK_MAGIC; written last, so a half-made superblock is never attached */
-    uint64_t layout_hash; /* LAYOUT_HASH of the writer; others refuse to attach */
+    uint64_t layout_hash; /* hash of the carrier and of what it carries, of the writer; others refuse to attach */
     uint64_t node_id; /* random number of the data directory; stands in the headers of its files */
     uint64_t node_epoch; /* counts superblocks of this directory; persisted, so client epochs never repeat */
     _Atomic uint32_t state; /* NODE_… */
@@ -388,7 +321,7 @@ _Static_assert(offsetof(wr_slot, reading) == 192, "wr_slot.reading");
 /* First page of a client region (System V shared memory). Writer: the client, but for `waiting`. */
 typedef struct {
     uint64_t magic; /* CLIENT_MAGIC */
-    uint64_t layout_hash; /* LAYOUT_HASH of the client */
+    uint64_t layout_hash; /* as in the superblock */
     uint64_t client_epoch; /* as in its slot */
     uint32_t servers_n; /* links in this region */
     uint8_t pad0_[36];
@@ -473,223 +406,5 @@ _Static_assert(offsetof(wr_command, tag) == 40, "wr_command.tag");
 _Static_assert(offsetof(wr_command, count) == 48, "wr_command.count");
 _Static_assert(offsetof(wr_command, row) == 56, "wr_command.row");
 _Static_assert(offsetof(wr_command, result) == 60, "wr_command.result");
-
-/* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
-typedef struct {
-    _Atomic uint32_t state; /* DELIVERY_…; written last on delivery, first on release */
-    uint32_t queue; /* queue id */
-    uint64_t sequence; /* position of the message in its queue: the delivery tag */
-    uint8_t id[16]; /* message id */
-    uint32_t file; /* file number at `location` */
-    uint32_t offset; /* byte offset of the frame in the file */
-    uint32_t frame_length; /* bytes of the frame (segment: of the body) */
-    uint16_t blob_offset; /* start of metadata in the frame */
-    uint16_t meta_length; /* bytes of metadata */
-    uint8_t location; /* LOCATION_… */
-    uint8_t flags; /* DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | priority << DELIVERY_PRIORITY_SHIFT */
-    uint16_t delivery_count; /* deliveries before this one */
-    uint32_t body_length; /* bytes of metadata + payload */
-    uint64_t pushed_at; /* delivery_tail at which this slot was pushed; not below the tail means: never pushed */
-} wr_delivery;
-_Static_assert(sizeof(wr_delivery) == 64, "wr_delivery");
-_Static_assert(offsetof(wr_delivery, state) == 0, "wr_delivery.state");
-_Static_assert(offsetof(wr_delivery, queue) == 4, "wr_delivery.queue");
-_Static_assert(offsetof(wr_delivery, sequence) == 8, "wr_delivery.sequence");
-_Static_assert(offsetof(wr_delivery, id) == 16, "wr_delivery.id");
-_Static_assert(offsetof(wr_delivery, file) == 32, "wr_delivery.file");
-_Static_assert(offsetof(wr_delivery, offset) == 36, "wr_delivery.offset");
-_Static_assert(offsetof(wr_delivery, frame_length) == 40, "wr_delivery.frame_length");
-_Static_assert(offsetof(wr_delivery, blob_offset) == 44, "wr_delivery.blob_offset");
-_Static_assert(offsetof(wr_delivery, meta_length) == 46, "wr_delivery.meta_length");
-_Static_assert(offsetof(wr_delivery, location) == 48, "wr_delivery.location");
-_Static_assert(offsetof(wr_delivery, flags) == 49, "wr_delivery.flags");
-_Static_assert(offsetof(wr_delivery, delivery_count) == 50, "wr_delivery.delivery_count");
-_Static_assert(offsetof(wr_delivery, body_length) == 52, "wr_delivery.body_length");
-_Static_assert(offsetof(wr_delivery, pushed_at) == 56, "wr_delivery.pushed_at");
-
-/* State of one file image in memory (header page of an images region). Writer: the server. */
-typedef struct {
-    _Atomic uint64_t file; /* file number + 1 held by the image, 0 while it changes */
-    _Atomic uint64_t appended; /* bytes appended */
-    _Atomic uint64_t durable; /* bytes on stable storage */
-    _Atomic uint64_t generation; /* rises whenever the image takes another file */
-    uint8_t pad0_[32];
-} wr_image;
-_Static_assert(sizeof(wr_image) == 64, "wr_image");
-_Static_assert(offsetof(wr_image, file) == 0, "wr_image.file");
-_Static_assert(offsetof(wr_image, appended) == 8, "wr_image.appended");
-_Static_assert(offsetof(wr_image, durable) == 16, "wr_image.durable");
-_Static_assert(offsetof(wr_image, generation) == 24, "wr_image.generation");
-
-/* Header page of an index region (open addressing, linear probing, entries never move). */
-typedef struct {
-    uint64_t rows; /* rows of the table; power of two */
-    _Atomic uint64_t used; /* rows ever used (live + tombstones) */
-    _Atomic uint64_t live; /* rows with an id */
-    _Atomic uint32_t retired; /* 1: replaced by the region of a later index_generation; readers open that one */
-    uint8_t pad0_[4068];
-} wr_index_header;
-_Static_assert(sizeof(wr_index_header) == 4096, "wr_index_header");
-_Static_assert(offsetof(wr_index_header, rows) == 0, "wr_index_header.rows");
-_Static_assert(offsetof(wr_index_header, used) == 8, "wr_index_header.used");
-_Static_assert(offsetof(wr_index_header, live) == 16, "wr_index_header.live");
-_Static_assert(offsetof(wr_index_header, retired) == 24, "wr_index_header.retired");
-
-/* References and place of one message. Writer: the store server; readers copy and re-check `version` (odd: changing). */
-typedef struct {
-    _Atomic uint32_t version; /* 0: never used; odd: being changed */
-    uint32_t file; /* file number */
-    uint32_t offset; /* byte offset of the frame */
-    uint32_t total_size; /* bytes of the frame */
-    uint32_t ref_count; /* references by clients of the store API */
-    uint32_t holders; /* bit w: queue worker w holds the message */
-    uint32_t marks; /* bit w: seen in worker w's running resync */
-    uint16_t meta_length; /* bytes of metadata */
-    uint8_t state; /* 0 unused (hash: tombstone), 1 live, 2 hash: free again (ends a probe as version 0 does) */
-    uint8_t pad0_[1];
-} wr_index_entry;
-_Static_assert(sizeof(wr_index_entry) == 32, "wr_index_entry");
-_Static_assert(offsetof(wr_index_entry, version) == 0, "wr_index_entry.version");
-_Static_assert(offsetof(wr_index_entry, file) == 4, "wr_index_entry.file");
-_Static_assert(offsetof(wr_index_entry, offset) == 8, "wr_index_entry.offset");
-_Static_assert(offsetof(wr_index_entry, total_size) == 12, "wr_index_entry.total_size");
-_Static_assert(offsetof(wr_index_entry, ref_count) == 16, "wr_index_entry.ref_count");
-_Static_assert(offsetof(wr_index_entry, holders) == 20, "wr_index_entry.holders");
-_Static_assert(offsetof(wr_index_entry, marks) == 24, "wr_index_entry.marks");
-_Static_assert(offsetof(wr_index_entry, meta_length) == 28, "wr_index_entry.meta_length");
-_Static_assert(offsetof(wr_index_entry, state) == 30, "wr_index_entry.state");
-
-/* Where the block of a group of counted ids lies (open addressing by hash, linear probing). Writer: the store server; readers copy and re-check `version`. */
-typedef struct {
-    _Atomic uint32_t version; /* 0: never used; odd: being changed */
-    uint32_t state; /* DENSE_TABLE_… */
-    uint64_t epoch; /* client epoch: the first half of the ids */
-    uint64_t group; /* counter of the ids / DENSE_BLOCK_ENTRIES */
-    uint32_t block; /* number of the block: extent block / DENSE_EXTENT_BLOCKS, place in it the rest */
-    uint32_t used; /* entries of the block in use (for the server alone) */
-} wr_dense_table_row;
-_Static_assert(sizeof(wr_dense_table_row) == 32, "wr_dense_table_row");
-_Static_assert(offsetof(wr_dense_table_row, version) == 0, "wr_dense_table_row.version");
-_Static_assert(offsetof(wr_dense_table_row, state) == 4, "wr_dense_table_row.state");
-_Static_assert(offsetof(wr_dense_table_row, epoch) == 8, "wr_dense_table_row.epoch");
-_Static_assert(offsetof(wr_dense_table_row, group) == 16, "wr_dense_table_row.group");
-_Static_assert(offsetof(wr_dense_table_row, block) == 24, "wr_dense_table_row.block");
-_Static_assert(offsetof(wr_dense_table_row, used) == 28, "wr_dense_table_row.used");
-
-/* One row of the index's hash table: an index_entry, and the id. Writer: the store server; readers copy and re-check `version` (odd: changing). */
-typedef struct {
-    _Atomic uint32_t version; /* 0: never used; odd: being changed */
-    uint32_t file; /* file number */
-    uint32_t offset; /* byte offset of the frame */
-    uint32_t total_size; /* bytes of the frame */
-    uint32_t ref_count; /* references by clients of the store API */
-    uint32_t holders; /* bit w: queue worker w holds the message */
-    uint32_t marks; /* bit w: seen in worker w's running resync */
-    uint16_t meta_length; /* bytes of metadata */
-    uint8_t state; /* 0 tombstone, 1 live, 2 free again (ends a probe as version 0 does) */
-    uint8_t pad0_[1];
-    uint8_t id[16]; /* message id */
-    uint8_t pad1_[16];
-} wr_index_row;
-_Static_assert(sizeof(wr_index_row) == 64, "wr_index_row");
-_Static_assert(offsetof(wr_index_row, version) == 0, "wr_index_row.version");
-_Static_assert(offsetof(wr_index_row, file) == 4, "wr_index_row.file");
-_Static_assert(offsetof(wr_index_row, offset) == 8, "wr_index_row.offset");
-_Static_assert(offsetof(wr_index_row, total_size) == 12, "wr_index_row.total_size");
-_Static_assert(offsetof(wr_index_row, ref_count) == 16, "wr_index_row.ref_count");
-_Static_assert(offsetof(wr_index_row, holders) == 20, "wr_index_row.holders");
-_Static_assert(offsetof(wr_index_row, marks) == 24, "wr_index_row.marks");
-_Static_assert(offsetof(wr_index_row, meta_length) == 28, "wr_index_row.meta_length");
-_Static_assert(offsetof(wr_index_row, state) == 30, "wr_index_row.state");
-_Static_assert(offsetof(wr_index_row, id) == 32, "wr_index_row.id");
-
-/* One row of the file summary, at file number modulo rows. Writer: the server that owns the files. */
-typedef struct {
-    _Atomic uint64_t file; /* file number + 1, 0 if the row is free */
-    _Atomic uint64_t valid_total_size; /* bytes of live records */
-    _Atomic uint64_t file_size; /* bytes of the file in use */
-    _Atomic uint64_t left; /* file number + 1 of the elder neighbour, 0 if none */
-    _Atomic uint64_t right; /* file number + 1 of the younger neighbour, 0 if none */
-    _Atomic uint32_t locked; /* 1: awaiting deletion or being combined */
-    _Atomic uint32_t image; /* image index + 1 that holds the file, 0 if none */
-    uint64_t pin_low; /* lowest file number + 1 that this file's removals refer to, 0 if none */
-    uint64_t pin_high; /* highest file number + 1 that this file's removals refer to, 0 if none */
-    uint64_t position_low; /* first position that the file stands for (its own number, if it was not collected) */
-    uint64_t position_high; /* last position */
-    _Atomic uint32_t settled; /* 1: no ring will replay a command whose frame lies in it; it may be collected */
-    _Atomic uint32_t ghosts; /* 1: it may hold dead records whose ids have no entry (a collection of it failed) */
-    _Atomic uint64_t messages; /* records of messages in it, live or dead */
-    uint8_t pad0_[32];
-} wr_summary_row;
-_Static_assert(sizeof(wr_summary_row) == 128, "wr_summary_row");
-_Static_assert(offsetof(wr_summary_row, file) == 0, "wr_summary_row.file");
-_Static_assert(offsetof(wr_summary_row, valid_total_size) == 8, "wr_summary_row.valid_total_size");
-_Static_assert(offsetof(wr_summary_row, file_size) == 16, "wr_summary_row.file_size");
-_Static_assert(offsetof(wr_summary_row, left) == 24, "wr_summary_row.left");
-_Static_assert(offsetof(wr_summary_row, right) == 32, "wr_summary_row.right");
-_Static_assert(offsetof(wr_summary_row, locked) == 40, "wr_summary_row.locked");
-_Static_assert(offsetof(wr_summary_row, image) == 44, "wr_summary_row.image");
-_Static_assert(offsetof(wr_summary_row, pin_low) == 48, "wr_summary_row.pin_low");
-_Static_assert(offsetof(wr_summary_row, pin_high) == 56, "wr_summary_row.pin_high");
-_Static_assert(offsetof(wr_summary_row, position_low) == 64, "wr_summary_row.position_low");
-_Static_assert(offsetof(wr_summary_row, position_high) == 72, "wr_summary_row.position_high");
-_Static_assert(offsetof(wr_summary_row, settled) == 80, "wr_summary_row.settled");
-_Static_assert(offsetof(wr_summary_row, ghosts) == 84, "wr_summary_row.ghosts");
-_Static_assert(offsetof(wr_summary_row, messages) == 88, "wr_summary_row.messages");
-
-/* Counters of one queue, in the worker's statistics region. Writer: the queue worker. */
-typedef struct {
-    _Atomic uint64_t queue; /* queue id, 0 if the row is free */
-    _Atomic uint64_t ready; /* messages ready */
-    _Atomic uint64_t unacked; /* messages delivered and not yet acked */
-    _Atomic uint64_t bytes; /* bytes of bodies, ready and unacked */
-    _Atomic uint64_t published; /* messages published */
-    _Atomic uint64_t delivered; /* messages delivered */
-    _Atomic uint64_t acked; /* messages acked */
-    _Atomic uint64_t requeued; /* messages returned */
-    _Atomic uint64_t consumers; /* consumers with credit registered */
-    _Atomic uint64_t base; /* lowest sequence not yet acked */
-    _Atomic uint64_t next; /* next sequence to be published */
-    _Atomic uint64_t alpha; /* messages whose body and row are in memory */
-    _Atomic uint64_t beta; /* messages whose body is on disk or in the store, the row in memory alone */
-    _Atomic uint64_t gamma; /* messages whose row is in memory and in a segment */
-    _Atomic uint64_t delta; /* messages whose row is in a segment alone */
-    _Atomic uint64_t delayed; /* messages whose time has not come; neither ready nor unacked */
-    _Atomic uint64_t expired; /* messages whose time was over */
-    _Atomic uint64_t dropped; /* messages dropped from the head because the queue was full */
-    _Atomic uint64_t dead_lettered; /* messages moved to the queue of dead letters */
-    _Atomic uint64_t refused; /* messages refused because the queue was full */
-    _Atomic uint64_t duplicates; /* messages dropped because their key was seen before */
-    _Atomic uint64_t consuming; /* consumers with a prefetch (consume, not get) */
-    _Atomic uint64_t consumed; /* such consumers that came since the worker's start */
-    _Atomic uint64_t asked; /* times that a consumer announced itself since the worker's start, each get that waits too */
-    _Atomic uint64_t lost; /* messages lost to damage, found by the worker's start; from damaged journals: at most */
-} wr_queue_stats;
-_Static_assert(sizeof(wr_queue_stats) == 200, "wr_queue_stats");
-_Static_assert(offsetof(wr_queue_stats, queue) == 0, "wr_queue_stats.queue");
-_Static_assert(offsetof(wr_queue_stats, ready) == 8, "wr_queue_stats.ready");
-_Static_assert(offsetof(wr_queue_stats, unacked) == 16, "wr_queue_stats.unacked");
-_Static_assert(offsetof(wr_queue_stats, bytes) == 24, "wr_queue_stats.bytes");
-_Static_assert(offsetof(wr_queue_stats, published) == 32, "wr_queue_stats.published");
-_Static_assert(offsetof(wr_queue_stats, delivered) == 40, "wr_queue_stats.delivered");
-_Static_assert(offsetof(wr_queue_stats, acked) == 48, "wr_queue_stats.acked");
-_Static_assert(offsetof(wr_queue_stats, requeued) == 56, "wr_queue_stats.requeued");
-_Static_assert(offsetof(wr_queue_stats, consumers) == 64, "wr_queue_stats.consumers");
-_Static_assert(offsetof(wr_queue_stats, base) == 72, "wr_queue_stats.base");
-_Static_assert(offsetof(wr_queue_stats, next) == 80, "wr_queue_stats.next");
-_Static_assert(offsetof(wr_queue_stats, alpha) == 88, "wr_queue_stats.alpha");
-_Static_assert(offsetof(wr_queue_stats, beta) == 96, "wr_queue_stats.beta");
-_Static_assert(offsetof(wr_queue_stats, gamma) == 104, "wr_queue_stats.gamma");
-_Static_assert(offsetof(wr_queue_stats, delta) == 112, "wr_queue_stats.delta");
-_Static_assert(offsetof(wr_queue_stats, delayed) == 120, "wr_queue_stats.delayed");
-_Static_assert(offsetof(wr_queue_stats, expired) == 128, "wr_queue_stats.expired");
-_Static_assert(offsetof(wr_queue_stats, dropped) == 136, "wr_queue_stats.dropped");
-_Static_assert(offsetof(wr_queue_stats, dead_lettered) == 144, "wr_queue_stats.dead_lettered");
-_Static_assert(offsetof(wr_queue_stats, refused) == 152, "wr_queue_stats.refused");
-_Static_assert(offsetof(wr_queue_stats, duplicates) == 160, "wr_queue_stats.duplicates");
-_Static_assert(offsetof(wr_queue_stats, consuming) == 168, "wr_queue_stats.consuming");
-_Static_assert(offsetof(wr_queue_stats, consumed) == 176, "wr_queue_stats.consumed");
-_Static_assert(offsetof(wr_queue_stats, asked) == 184, "wr_queue_stats.asked");
-_Static_assert(offsetof(wr_queue_stats, lost) == 192, "wr_queue_stats.lost");
 
 #endif

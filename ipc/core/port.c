@@ -21,7 +21,7 @@ int wr_port_init(wr_port *port, wr_superblock *super, void *region, uint64_t reg
     port->uses = malloc(port->uses_size * sizeof *port->uses);
     if (!port->uses) return ENOMEM;
     wr_client *client = port->view.client;
-    client->layout_hash = WR_LAYOUT_HASH;
+    client->layout_hash = super->layout_hash;
     client->client_epoch = client_epoch;
     client->servers_n = g.servers_n;
     client->magic = WR_CLIENT_MAGIC;

@@ -22,7 +22,7 @@ typedef struct {
     wr_client *client;
     wr_link *links;
     wr_command *rings;
-    wr_delivery *deliveries;
+    uint8_t *deliveries;
     _Atomic uint32_t *delivery_rings;
     uint8_t *replies;
     uint8_t *arena;
@@ -34,7 +34,7 @@ static inline uint64_t wr_page_up(uint64_t n) { return (n + WR_PAGE_BYTES - 1) &
 static inline uint64_t wr_view_bytes(const wr_geometry *g) {
     return WR_PAGE_BYTES + wr_page_up((uint64_t)g->servers_n * sizeof(wr_link)) +
            wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command)) +
-           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * sizeof(wr_delivery)) +
+           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_DELIVERY_SLOT_BYTES) +
            wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4) +
            wr_page_up((uint64_t)g->servers_n * g->reply_bytes) + g->arena_bytes;
 }
@@ -54,8 +54,8 @@ static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_
     p += wr_page_up((uint64_t)g->servers_n * sizeof(wr_link));
     v->rings = (wr_command *)p;
     p += wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command));
-    v->deliveries = (wr_delivery *)p;
-    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * sizeof(wr_delivery));
+    v->deliveries = p;
+    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_DELIVERY_SLOT_BYTES);
     v->delivery_rings = (_Atomic uint32_t *)p;
     p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4);
     v->replies = p;
@@ -89,8 +89,8 @@ static inline wr_command *wr_view_command(const wr_view *v, uint32_t server, uin
     return v->rings + (uint64_t)server * v->g.ring_records + (sequence & (v->g.ring_records - 1));
 }
 
-static inline wr_delivery *wr_view_delivery(const wr_view *v, uint32_t server, uint32_t slot) {
-    return v->deliveries + (uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1));
+static inline void *wr_view_delivery_slot(const wr_view *v, uint32_t server, uint32_t slot) {
+    return v->deliveries + ((uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1))) * WR_DELIVERY_SLOT_BYTES;
 }
 
 static inline _Atomic uint32_t *wr_view_delivery_ring(const wr_view *v, uint32_t server, uint64_t position) {

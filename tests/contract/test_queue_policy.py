@@ -16,14 +16,14 @@ import pytest
 from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.kernel.formats import QUEUE_SEGMENT_ENTRY
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues.control import POLICY_COUNTS
 from warren.engine.queues.flush import ROW
-from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue
 
 PAST, FUTURE = 1_000, 1 << 47
-KEY = b"k" * CONSTANTS["KEY_BYTES"]
+KEY = b"k" * PROTOCOL["KEY_BYTES"]
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_an_entry_that_says_nonsense_is_none(node: Node, field: str, value: int)
 # -- rules of queues --------------------------------------------------------------------------------------------------
 
 REJECTED, EXPIRED, MAXLEN, DELIVERY_LIMIT = (
-    CONSTANTS[f"REASON_{name}"] for name in ("REJECTED", "EXPIRED", "MAXLEN", "DELIVERY_LIMIT")
+    PROTOCOL[f"REASON_{name}"] for name in ("REJECTED", "EXPIRED", "MAXLEN", "DELIVERY_LIMIT")
 )
 DEAD = 9
 HOWS = ["running", "stopped", "killed"]
@@ -351,7 +351,7 @@ def test_priorities_over_many_chunks(tmp_path: Path, file_bytes: int) -> None:
     model: list[tuple[int, int]] = []
     for n in range(3000):
         priority = rnd.choice([0, 0, 0, 0, 2, 9])
-        producer.publish(1, b"%d" % n, priority=priority, flags=CONSTANTS["FLAG_PERSISTENT"])
+        producer.publish(1, b"%d" % n, priority=priority, flags=PROTOCOL["FLAG_PERSISTENT"])
         model.append((-priority, n))
         if n % 100 == 0:
             worker.turns()
@@ -442,7 +442,7 @@ def test_of_single_active_consumers_the_oldest_gets_all(tmp_path: Path) -> None:
     worker.turns()
     assert [item.body for item in first.receive(worker)] == [b"a", b"b"]
     assert second.receive(worker) == []
-    first.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    first.command("OP_CANCEL", queue=1, flags=PROTOCOL["FLAG_REQUEUE"])
     worker.turns()
     assert [item.body for item in second.receive(worker)] == [b"a", b"b"]
     first.credit(1)
@@ -524,9 +524,9 @@ def test_a_rejection_waits_for_the_journal_and_loses_nothing(tmp_path: Path) -> 
     worker.engine.pending(_core.QUEUE_EVENT_NEED_FILE, True)  # no next file: the journal fills up
     last = 0
     while producer.get("processed") == producer.get("tail"):
-        last = producer.publish(2, b"." * 3000, flags=CONSTANTS["FLAG_PERSISTENT"])
+        last = producer.publish(2, b"." * 3000, flags=PROTOCOL["FLAG_PERSISTENT"])
         worker.engine.run(0, False)
-    small = producer.publish(2, b".", flags=CONSTANTS["FLAG_PERSISTENT"])
+    small = producer.publish(2, b".", flags=PROTOCOL["FLAG_PERSISTENT"])
     assert small > last
     before = consumer.get("processed")
     consumer.nack(1, 1 << 40, requeue=False, multiple=True)
@@ -565,7 +565,7 @@ def test_random_work_with_kills_ends_every_message_once(tmp_path: Path, seed: in
             producer.publish(
                 1,
                 b"%08d" % published + b"." * rng.choice([10, 500, 3000]),
-                flags=CONSTANTS["FLAG_PERSISTENT"] | rng.choice([0, CONSTANTS["FLAG_SYNCED"]]),
+                flags=PROTOCOL["FLAG_PERSISTENT"] | rng.choice([0, PROTOCOL["FLAG_SYNCED"]]),
                 priority=rng.randrange(5),
                 due=rng.choice([0, 0, 0, now_ms() + 100]),
             )

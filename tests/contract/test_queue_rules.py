@@ -15,13 +15,14 @@ import pytest
 from warren.engine import _core
 from warren.engine.errors import DiskFull
 from warren.engine.kernel import segment
+from warren.engine.kernel.protocol import PROTOCOL, QUEUE_STATS
 from warren.engine.queues.service import TURN_NS
-from warren.ipc.layout import CONSTANTS, QUEUE_STATS
+from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
 
 from support.queue_probe import ERROR, OK, Delivery, Incarnation, Node, Queue
 
-SYNCED, PERSISTENT, MULTIPLE = CONSTANTS["FLAG_SYNCED"], CONSTANTS["FLAG_PERSISTENT"], CONSTANTS["FLAG_MULTIPLE"]
+SYNCED, PERSISTENT, MULTIPLE = PROTOCOL["FLAG_SYNCED"], PROTOCOL["FLAG_PERSISTENT"], PROTOCOL["FLAG_MULTIPLE"]
 BIG = b"B" * 4096
 SMALL = b"s" * 4095
 
@@ -50,8 +51,8 @@ def test_the_embed_limit_decides_where_a_body_lies(node: Node) -> None:
     worker.until(lambda: producer.get("synced") == 2)
     worker.turns()
     assert [item.location for item in consumer.receive(worker)] == [
-        CONSTANTS["LOCATION_JOURNAL"],
-        CONSTANTS["LOCATION_STORE"],
+        PROTOCOL["LOCATION_JOURNAL"],
+        PROTOCOL["LOCATION_STORE"],
     ]
     assert node.store.ids == {big}
     worker.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import posix_open
@@ -292,7 +293,7 @@ def die_first(node: StoreNode, client: Client) -> None:
     def masked() -> bool:
         sequence = client.core.write_many([(message_id(next(probes)), BODY)], NONE, True) - 1
         client.wait(sequence + 1, NONE)
-        return client.core.result(sequence) == CONSTANTS["RESULT_MASKED"]
+        return client.core.result(sequence) == PROTOCOL["RESULT_MASKED"]
 
     wait_until(masked, what="the death point")
 
@@ -308,11 +309,11 @@ def test_s9_dying_client_takes_back_what_it_wrote_and_writes_nothing_new(node: S
     written = on_disk(node)
     last = client.core.write_many([(message_id(3), BODY), (message_id(2), BODY)], SYNCED, True)
     client.wait(last, NONE)
-    assert client.core.result(last - 2) == CONSTANTS["RESULT_MASKED"]  # unknown
-    assert client.core.result(last - 1) != CONSTANTS["RESULT_MASKED"]  # one more reference to what is known
+    assert client.core.result(last - 2) == PROTOCOL["RESULT_MASKED"]  # unknown
+    assert client.core.result(last - 1) != PROTOCOL["RESULT_MASKED"]  # one more reference to what is known
     batch = client.core.write_batch(message_id(100), [BODY] * 5, SYNCED, True)
     client.wait(batch, NONE)
-    assert client.core.result(batch - 1) == CONSTANTS["RESULT_MASKED"]
+    assert client.core.result(batch - 1) == PROTOCOL["RESULT_MASKED"]
     client.remove([message_id(2)])
     client.remove([message_id(1), message_id(2), message_id(3)])
     other.write([(message_id(9), BODY)])
@@ -375,7 +376,7 @@ def test_s7_failed_sync_freezes_the_horizon(tmp_path: Path, monkeypatch: pytest.
         wait_until(lambda: node.get("error") == 5)
         assert node.superblock.server_get(0, "alarms") & CONSTANTS["ALARM_SYNC_FAILED"]
         later = client.core.write_many([(message_id(2), BODY)], WRITTEN, True)
-        client.core.command(CONSTANTS["OP_STORE_BARRIER"], SYNCED, bytes(16), [])
+        client.core.command(PROTOCOL["OP_STORE_BARRIER"], SYNCED, bytes(16), [])
         assert client.core.horizon("synced") < horizon
         assert client.core.horizon("head") < later
         # Others still read, and a client that leaves is let go.
@@ -504,11 +505,11 @@ def test_s11_contains_comes_after_the_removes_before_it(node: StoreNode) -> None
     client.write([(message_id(1), BODY), (message_id(2), BODY)])
     with Paused(node):
         client.core.remove([message_id(1)])
-        first = client.core.command(CONSTANTS["OP_STORE_CONTAINS"], 0, message_id(1), [])
-        second = client.core.command(CONSTANTS["OP_STORE_CONTAINS"], 0, message_id(2), [])
+        first = client.core.command(PROTOCOL["OP_STORE_CONTAINS"], 0, message_id(1), [])
+        second = client.core.command(PROTOCOL["OP_STORE_CONTAINS"], 0, message_id(2), [])
     client.wait(second + 1, NONE)
-    assert client.core.result(first) == CONSTANTS["RESULT_NO"]
-    assert client.core.result(second) == CONSTANTS["RESULT_OK"]
+    assert client.core.result(first) == PROTOCOL["RESULT_NO"]
+    assert client.core.result(second) == PROTOCOL["RESULT_OK"]
 
 
 # -- the transient store ----------------------------------------------------------------------------------------------
@@ -569,10 +570,10 @@ def test_resync_tells_the_store_what_a_worker_holds(tmp_path: Path) -> None:
         files = node.files()
         worker.remove([message_id(i) for i in range(60)])
         assert set(files) <= set(node.files())  # nothing is deleted before the resync
-        assert worker.call("OP_STORE_RESYNC_BEGIN") == CONSTANTS["RESULT_OK"]
-        assert worker.call("OP_STORE_RESYNC_IDS", ids=[*held, message_id(7000)]) == CONSTANTS["RESULT_OK"]
+        assert worker.call("OP_STORE_RESYNC_BEGIN") == PROTOCOL["RESULT_OK"]
+        assert worker.call("OP_STORE_RESYNC_IDS", ids=[*held, message_id(7000)]) == PROTOCOL["RESULT_OK"]
         assert worker.core.reply() == b"\1" * 50 + b"\0"
-        assert worker.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        assert worker.call("OP_STORE_RESYNC_END") == PROTOCOL["RESULT_OK"]
         wait_until(lambda: node.get("messages") == 50)
         assert not worker.contains(message_id(149))
         assert worker.contains(message_id(150))
@@ -592,13 +593,13 @@ def test_what_moves_to_another_worker_is_held_all_the_time(tmp_path: Path) -> No
         new = node.client(worker=0)
         old.call("OP_STORE_RESYNC_BEGIN")
         old.call("OP_STORE_RESYNC_IDS", ids=ids[:10])
-        assert old.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        assert old.call("OP_STORE_RESYNC_END") == PROTOCOL["RESULT_OK"]
         old.write([(message_id(100), BODY)])
         assert all(map(new.contains, [*ids, message_id(100)]))
         new.call("OP_STORE_RESYNC_BEGIN")
         new.call("OP_STORE_RESYNC_IDS", ids=ids[10:20])
         assert new.core.reply() == b"\1" * 10
-        assert new.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        assert new.call("OP_STORE_RESYNC_END") == PROTOCOL["RESULT_OK"]
         wait_until(lambda: node.get("messages") == 21)
         assert [n for n, id in enumerate(ids) if new.contains(id)] == list(range(20))
         assert new.contains(message_id(100))
@@ -615,7 +616,7 @@ def test_a_worker_that_begins_again_is_not_judged_by_the_end_of_another(tmp_path
         one.call("OP_STORE_RESYNC_END")
         one.call("OP_STORE_RESYNC_BEGIN")  # it was restarted: its marks are gone
         other.call("OP_STORE_RESYNC_BEGIN")
-        assert other.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_OK"]
+        assert other.call("OP_STORE_RESYNC_END") == PROTOCOL["RESULT_OK"]
         assert all(map(other.contains, ids))
         one.call("OP_STORE_RESYNC_IDS", ids=ids[:5])
         one.call("OP_STORE_RESYNC_END")
@@ -632,7 +633,7 @@ def test_end_of_a_resync_that_began_before_a_restart_counts_for_nothing(tmp_path
         wait_until(lambda: worker.core.horizon("head") > 1, what="the head behind the BEGIN")
         node.kill()
         node.start()
-        assert worker.call("OP_STORE_RESYNC_END") == CONSTANTS["RESULT_NO"]
+        assert worker.call("OP_STORE_RESYNC_END") == PROTOCOL["RESULT_NO"]
         assert worker.contains(message_id(1))
 
 

@@ -2,6 +2,7 @@
  * that executes commands, delivers and wakes, under the sanitizers. Bodies in files: a journal file read back, torn and
  * replaced. The last argument may be a seed. */
 #include "client/consumer.h"
+#include "kernel/delivery.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

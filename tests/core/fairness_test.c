@@ -13,6 +13,7 @@
 #define RING_RECORDS 4096
 #define DELIVERY_SLOTS 8192
 #define ARENA_BYTES (4u << 20)
+#include "kernel/delivery.h"
 #include "queue_rig.h"
 #include "queues/entries.h"
 #include "queues/loop.h"

@@ -4,6 +4,7 @@
  * real ones fail by a read-only descriptor and RLIMIT_FSIZE. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
 #define _GNU_SOURCE /* O_DIRECT */
 #include "kernel/log.h"
+#include "kernel/protocol.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>

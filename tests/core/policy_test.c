@@ -13,6 +13,7 @@
 #define RING_RECORDS 16384
 #define DELIVERY_SLOTS 1024
 #define ARENA_BYTES (8u << 20)
+#include "kernel/delivery.h"
 #include "queue_rig.h"
 #include "queues/check.h"
 #include "queues/delay.h"

@@ -8,6 +8,7 @@
  *   queue_test bench SIZE MESSAGES SYNC prints messages a second for publish + deliver + ack
  */
 #define _GNU_SOURCE
+#include "kernel/delivery.h"
 #include "queues/check.h"
 #include "queues/claims.h"
 #include "queues/consumers.h"

@@ -5,6 +5,7 @@
  * for each command; the client frees the slot by a later command. Both sides sleep when they have nothing to do.
  */
 #include "ipc/core/port.h"
+#include "kernel/delivery.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,10 +20,10 @@ from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
 from warren.engine.kernel import file_register, quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FORMAT_VERSION, LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL
+from warren.engine.kernel.protocol import DELIVERY
 from warren.engine.queues import segment_stamp
 from warren.engine.queues.folder import Folder
 from warren.ipc import _core as atomics
-from warren.ipc.layout import DELIVERY
 from warren.workers.cli.check import verify
 from warren.workers.node import absence
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.ipc import _core as atomics
 from warren.ipc import layout, names
-from warren.ipc.layout import COMMAND, CONSTANTS, LINK, PAGE_BYTES, SUPERBLOCK_BYTES
+from warren.ipc.layout import COMMAND, LINK, PAGE_BYTES, SUPERBLOCK_BYTES
 from warren.ipc.region import posix_open
 from warren.tools.crash.images import Dump, Image, Stepped, Stepper, SteppingForbidden
 
@@ -27,7 +28,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.crash
 
 STORE = layout.SERVER_STORE_PERSISTENT
-FLYING, ELIMINATED = CONSTANTS["FLYING_WRITTEN"], CONSTANTS["FLYING_ELIMINATED"]
+FLYING, ELIMINATED = PROTOCOL["FLYING_WRITTEN"], PROTOCOL["FLYING_ELIMINATED"]
 IDS = {letter: letter.encode() * 16 for letter in "abc"}
 BODIES = {letter: letter.encode() * 100 for letter in "abcde"}
 #: counter of the first id of a batch: its five ids lie in two groups of the directory

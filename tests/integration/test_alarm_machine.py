@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DirectoryInUse
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
@@ -75,7 +76,7 @@ class Watch:
     """What the alarms word has been, looked at all the time."""
 
     def __init__(self, directory: Path) -> None:
-        self._superblock = Superblock.attach(NodeDirectory(directory).shared_id)
+        self._superblock = Superblock.attach(NodeDirectory(directory).shared_id, LAYOUT_HASH)
         self._ended = threading.Event()
         self.on_seen = self.off_seen = False
         self._thread = threading.Thread(target=self._run)
@@ -309,7 +310,7 @@ def end_node(directory: Path) -> None:
     file = folder.read()
     superblock = None
     with contextlib.suppress(RegionError):
-        superblock = Superblock.attach(folder.shared_id)
+        superblock = Superblock.attach(folder.shared_id, LAYOUT_HASH)
     if superblock is not None:
         victims = Victims(directory)
         while found := victims.all():
@@ -420,7 +421,7 @@ def test_a_worker_that_cannot_start_is_not_given_up(small_disk: Path) -> None:
     try:
         example.begin()
         example.put_many(10, 20)
-        superblock = Superblock.attach(NodeDirectory(example.directory).shared_id)
+        superblock = Superblock.attach(NodeDirectory(example.directory).shared_id, LAYOUT_HASH)
 
         def starved() -> bool:
             pid = superblock.server_get(SERVER_WORKER_FIRST, "pid")

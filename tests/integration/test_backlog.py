@@ -14,6 +14,7 @@ import pytest
 
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.superblock import Superblock
 from warren.tools.bench.queue import run_backlog, run_restart
 
@@ -138,7 +139,7 @@ def test_a_transient_backlog_far_beyond_memory_drains_in_order_and_does_not_outl
 def test_under_memory_pressure_rows_leave_memory_and_the_drain_is_in_order(tmp_path: Path) -> None:
     settings = SETTINGS | {"queue_memory_bytes": 64 << 20}
     with RealNode(tmp_path / "data", **settings) as running, warren.attach(running.directory) as node:
-        superblock = Superblock.attach(NodeDirectory(running.directory).shared_id)
+        superblock = Superblock.attach(NodeDirectory(running.directory).shared_id, LAYOUT_HASH)
         durable, transient = node.queue("durable"), node.queue("transient", durable=False)
         for bodies in batches():
             durable.put_many(bodies, timeout=60)

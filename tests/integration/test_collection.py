@@ -25,6 +25,7 @@ import pytest
 
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.kernel.quarantine import entries
 from warren.ipc.superblock import Superblock
 
@@ -98,7 +99,7 @@ class Churn:
 
 @contextlib.contextmanager
 def superblock_of(directory: Path) -> Iterator[Superblock]:
-    superblock = Superblock.attach(NodeDirectory(directory).shared_id)
+    superblock = Superblock.attach(NodeDirectory(directory).shared_id, LAYOUT_HASH)
     try:
         yield superblock
     finally:

@@ -21,6 +21,7 @@ import pytest
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DirectoryInUse, NodeNotRunning
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import mailbox, names, region
 from warren.ipc.identity import Namespaces
 from warren.ipc.superblock import Superblock
@@ -185,7 +186,7 @@ def copy(source: Path, target: Path, *flags: str) -> Path:
 def remove_shared_memory(directory: Path) -> None:
     """What RemoveIPC of systemd does when a user logs out: names go, who uses something keeps it."""
     shared_id = NodeDirectory(directory).shared_id
-    superblock = Superblock.attach(shared_id)
+    superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     try:
         for view in superblock.slots():
             if view.shmid >= 0:

@@ -15,6 +15,7 @@ import posix_ipc
 import pytest
 
 import warren
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS
 
@@ -117,7 +118,7 @@ def test_control_requests_of_workers(node: RealNode, seed: int) -> None:
             if not request:
                 continue
             result, reply = core.control(server, request, 10.0)
-            assert result in (CONSTANTS["RESULT_OK"], CONSTANTS["RESULT_ERROR"])
+            assert result in (PROTOCOL["RESULT_OK"], PROTOCOL["RESULT_ERROR"])
             assert isinstance(msgspec.msgpack.decode(reply), dict)
         queue.purge()
         queue.put(b"after")

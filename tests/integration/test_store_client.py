@@ -13,6 +13,7 @@ import pytest
 
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.superblock import Superblock
 
 from support.real_node import RealNode
@@ -369,7 +370,7 @@ def test_a_reader_waits_for_the_server_that_is_starting(tmp_path: Path) -> None:
         store.write_many(ids, bodies)
         folder = running.directory / "store" / "persistent"
         file = min(folder.glob("*.rdq"), key=lambda path: int(path.stem))
-        superblock = Superblock.attach(NodeDirectory(running.directory).shared_id)
+        superblock = Superblock.attach(NodeDirectory(running.directory).shared_id, LAYOUT_HASH)
         supervisor, server = running.pids()["supervisor"], running.pids()["store"]
         os.kill(supervisor, signal.SIGSTOP)
         try:

@@ -39,6 +39,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK
@@ -110,7 +111,7 @@ class Node:
 
     @contextlib.contextmanager
     def superblock(self) -> Iterator[Superblock]:
-        superblock = Superblock.attach(NodeDirectory(self.directory).shared_id)
+        superblock = Superblock.attach(NodeDirectory(self.directory).shared_id, LAYOUT_HASH)
         try:
             yield superblock
         finally:

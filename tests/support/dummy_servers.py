@@ -13,9 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
+from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import DirectoryInUse, Error, UsageError
-from warren.ipc import _core
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import DEAD, LEAVING, Superblock
 from warren.workers.node import children
@@ -46,7 +47,7 @@ def _serve(directory: Path, shared_id: int, name: str, servers: tuple[int, ...],
         signal.set_wakeup_fd(write_end)
     told = []
     signal.signal(signal.SIGTERM, lambda *_: None if (behave / f"{name}.deaf").exists() else told.append(1))
-    superblock = Superblock.attach(shared_id)
+    superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     if not servers:
         superblock.set("collector_state", CONSTANTS["SERVER_READY"])
     for server in servers:
@@ -90,6 +91,6 @@ def main() -> int:
         return 1
 
 
-assert _core.LAYOUT_HASH
+assert _core.LAYOUT_HASH == LAYOUT_HASH  # the C core was built with these declarations
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,9 +7,10 @@ import struct
 from typing import Any
 
 from warren.engine import _core
+from warren.engine.kernel.protocol import DELIVERY, IMAGE, PROTOCOL
 from warren.ipc import _core as atomics
 from warren.ipc import layout
-from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, IMAGE, LINK, SERVER, SUPERBLOCK
+from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, LINK, SERVER, SUPERBLOCK
 
 PAGE = layout.PAGE_BYTES
 WORKER = layout.SERVER_WORKER_FIRST
@@ -146,7 +147,7 @@ class FakeNode:
     def result(self, server: int, sequence: int, value: int) -> None:
         """Write the result of a command."""
         COMMAND.pack_into(self.region, "result", value, self.record_at(server, sequence))
-        if value != CONSTANTS["RESULT_OK"]:
+        if value != PROTOCOL["RESULT_OK"]:
             self.set_link(server, "unusual_until", max(self.link(server, "unusual_until"), sequence + 1))
 
     # -- deliveries ---------------------------------------------------------------------------------------------
@@ -175,12 +176,12 @@ class FakeNode:
             "frame_length": len(meta) + len(body),
             "blob_offset": 0,
             "meta_length": len(meta),
-            "location": CONSTANTS["LOCATION_JOURNAL"],
+            "location": PROTOCOL["LOCATION_JOURNAL"],
             "flags": flags,
             "delivery_count": count,
             "body_length": len(meta) + len(body),
             "pushed_at": tail,
-            "state": CONSTANTS["DELIVERY_HELD"],
+            "state": PROTOCOL["DELIVERY_HELD"],
         }
         DELIVERY.set_bytes(self.region, "id", sequence.to_bytes(16, "big"), at)
         for name, value in values.items():
@@ -192,4 +193,4 @@ class FakeNode:
     def withdraw(self, server: int, slot: int) -> None:
         """Free a delivery slot, as after an ack, or when the message was returned meanwhile."""
         at = self.deliveries_at + (server * self.geometry["delivery_slots"] + slot) * DELIVERY.size
-        DELIVERY.pack_into(self.region, "state", CONSTANTS["DELIVERY_FREE"], at)
+        DELIVERY.pack_into(self.region, "state", PROTOCOL["DELIVERY_FREE"], at)

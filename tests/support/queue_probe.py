@@ -19,19 +19,20 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.kernel.protocol import DELIVERY, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.service import Options, QueueService
 from warren.ipc import _core as atomics
 from warren.ipc import layout
-from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, DELIVERY, LINK, QUEUE_STATS, SERVER, SUPERBLOCK
+from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, LINK, SERVER, SUPERBLOCK
 from warren.ipc.superblock import Superblock
 
 SERVER_INDEX = layout.SERVER_WORKER_FIRST
 FILE_BYTES = 256 * 1024
 PAGE = layout.PAGE_BYTES
-OK, NO, ERROR = CONSTANTS["RESULT_OK"], CONSTANTS["RESULT_NO"], CONSTANTS["RESULT_ERROR"]
-REFUSED, DUPLICATE = CONSTANTS["RESULT_REFUSED"], CONSTANTS["RESULT_DUPLICATE"]
+OK, NO, ERROR = PROTOCOL["RESULT_OK"], PROTOCOL["RESULT_NO"], PROTOCOL["RESULT_ERROR"]
+REFUSED, DUPLICATE = PROTOCOL["RESULT_REFUSED"], PROTOCOL["RESULT_DUPLICATE"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Peer:
         sequence = self.prepared if hasattr(self, "prepared") else self.get("tail")
         base = self.ring + sequence % self.node.geometry["ring_records"] * COMMAND.size
         self.buffer[base : base + COMMAND.size] = bytes(COMMAND.size)
-        COMMAND.pack_into(self.buffer, "op", CONSTANTS[op] if isinstance(op, str) else op, base)
+        COMMAND.pack_into(self.buffer, "op", PROTOCOL[op] if isinstance(op, str) else op, base)
         for name, value in fields.items():
             if isinstance(value, bytes):
                 COMMAND.set_bytes(self.buffer, name, value, base)
@@ -176,12 +177,12 @@ class Peer:
         """Publish; flags default to PERSISTENT | SYNCED. Times are milliseconds since 1970."""
         blob = key + meta + body
         fields: dict[str, Any] = {"id": id or self.new_id(), "meta_length": len(meta), "tag": due}
-        fields["count"] = expires | priority << CONSTANTS["PRIORITY_SHIFT"]
+        fields["count"] = expires | priority << PROTOCOL["PRIORITY_SHIFT"]
         if key:
-            flags |= CONSTANTS["FLAG_DEDUPLICATE"]
+            flags |= PROTOCOL["FLAG_DEDUPLICATE"]
         if isinstance(queue, list):
             blob = struct.pack(f"<{len(queue)}I", *queue) + blob
-            flags |= CONSTANTS["FLAG_ROUTES"]
+            flags |= PROTOCOL["FLAG_ROUTES"]
             queue = len(queue)
         position = self.blob(blob)
         return self.command("OP_PUBLISH", flags=flags, body=position, length=len(blob), queue=queue, **fields)
@@ -197,7 +198,7 @@ class Peer:
         return self.command("OP_ACK", queue=queue, count=len(tags), body=self.blob(data), length=len(data))
 
     def nack(self, queue: int, tag: int, requeue: bool = True, multiple: bool = False) -> int:
-        flags = (CONSTANTS["FLAG_REQUEUE"] if requeue else 0) | (CONSTANTS["FLAG_MULTIPLE"] if multiple else 0)
+        flags = (PROTOCOL["FLAG_REQUEUE"] if requeue else 0) | (PROTOCOL["FLAG_MULTIPLE"] if multiple else 0)
         return self.command("OP_NACK", queue=queue, tag=tag, flags=flags)
 
     def control(self, worker: Incarnation, **request: Any) -> dict[str, Any]:
@@ -231,7 +232,7 @@ class Peer:
             slot = atomics.load32(self.buffer, self.delivery_ring + head % slots_n * 4)
             base = self.slot_at(slot)
             word = lambda name, at=base: DELIVERY.unpack(self.buffer, name, at)  # noqa: E731
-            if word("state") == CONSTANTS["DELIVERY_HELD"] and word("pushed_at") == head:
+            if word("state") == PROTOCOL["DELIVERY_HELD"] and word("pushed_at") == head:
                 try:
                     body = worker.body(self.buffer, base)
                 except FileNotFoundError:  # flushed since: as a client does, ask where it is now
@@ -248,8 +249,8 @@ class Peer:
                         word("delivery_count"),
                         body,
                         word("location"),
-                        word("flags") >> CONSTANTS["DELIVERY_REASON_SHIFT"] & CONSTANTS["DELIVERY_REASON_MASK"],
-                        word("flags") >> CONSTANTS["DELIVERY_PRIORITY_SHIFT"],
+                        word("flags") >> PROTOCOL["DELIVERY_REASON_SHIFT"] & PROTOCOL["DELIVERY_REASON_MASK"],
+                        word("flags") >> PROTOCOL["DELIVERY_PRIORITY_SHIFT"],
                     )
                 )
             head += 1
@@ -301,10 +302,10 @@ class Incarnation:
         location = word("location")
         folder = self.node.folder
         data: bytes | None
-        if location == CONSTANTS["LOCATION_SEGMENT"]:
+        if location == PROTOCOL["LOCATION_SEGMENT"]:
             data = folder.data_file(file).read_bytes()[offset : offset + length]
-        elif location in (CONSTANTS["LOCATION_JOURNAL"], CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]):
-            transient = location == CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]
+        elif location in (PROTOCOL["LOCATION_JOURNAL"], PROTOCOL["LOCATION_JOURNAL_TRANSIENT"]):
+            transient = location == PROTOCOL["LOCATION_JOURNAL_TRANSIENT"]
             images = self.timages if transient else self.images
             data = _core.image_read(images.buffer, self.node.images_n, self.node.file_bytes, file, offset, length)
             if data is None:
@@ -364,18 +365,18 @@ class FakeStore:
             blob = arena + COMMAND.unpack(buffer, "body", base) % g["arena_bytes"]
             count = COMMAND.unpack(buffer, "count", base)
             ids = [bytes(buffer[blob + i * 16 : blob + i * 16 + 16]) for i in range(count)]
-            if op == CONSTANTS["OP_STORE_WRITE"]:
+            if op == PROTOCOL["OP_STORE_WRITE"]:
                 id = COMMAND.get_bytes(buffer, "id", base)
-                if COMMAND.unpack(buffer, "flying", base) == CONSTANTS["FLYING_ELIMINATED"]:
+                if COMMAND.unpack(buffer, "flying", base) == PROTOCOL["FLYING_ELIMINATED"]:
                     self.log.append(("eliminated", id))
                 else:
-                    COMMAND.pack_into(buffer, "flying", CONSTANTS["FLYING_TAKEN"], base)
+                    COMMAND.pack_into(buffer, "flying", PROTOCOL["FLYING_TAKEN"], base)
                     self.ids.add(id)
                     self.log.append(("write", id))
-            elif op == CONSTANTS["OP_STORE_REMOVE"]:
+            elif op == PROTOCOL["OP_STORE_REMOVE"]:
                 self.ids -= set(ids)
                 self.log += [("remove", id) for id in ids]
-            elif op == CONSTANTS["OP_STORE_RESYNC_IDS"]:
+            elif op == PROTOCOL["OP_STORE_RESYNC_IDS"]:
                 buffer[replies : replies + count] = bytes(int(id in self.ids) for id in ids)
                 self.log += [("resync", id) for id in ids]
         for name in ("processed", *(("written", "synced", "head") if self.confirm else ())):

@@ -18,6 +18,7 @@ import sysv_ipc
 
 from warren.engine import _core
 from warren.engine.config import Settings
+from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL
 from warren.engine.store import file_summary
 from warren.engine.store.folder import store_folder
 from warren.ipc import _core as shared
@@ -39,8 +40,8 @@ from warren.workers.servers.store_server import run_store_server
 from support.waiting import wait_until
 
 SECOND = 1_000_000_000
-SYNCED, WRITTEN, NONE = CONSTANTS["FLAG_SYNCED"], CONSTANTS["FLAG_WRITTEN"], 0
-OK, NO = CONSTANTS["RESULT_OK"], CONSTANTS["RESULT_NO"]
+SYNCED, WRITTEN, NONE = PROTOCOL["FLAG_SYNCED"], PROTOCOL["FLAG_WRITTEN"], 0
+OK, NO = PROTOCOL["RESULT_OK"], PROTOCOL["RESULT_NO"]
 READY = CONSTANTS["SERVER_READY"]
 
 SMALL: dict[str, int] = {
@@ -85,7 +86,9 @@ class StoreNode:
         live, lock = (semaphore.key for semaphore in self._semaphores)
         geometry = {name: getattr(self.settings, name) for name in GEOMETRY if name != "servers_n"}
         geometry["servers_n"] = 2 + self.workers
-        self.superblock = Superblock.create(self.node_id, self.node_epoch, live, lock, geometry)
+        self.superblock = Superblock.create(
+            self.node_id, self.node_epoch, live, lock, geometry, layout_hash=LAYOUT_HASH
+        )
         self.superblock.set_state(CONSTANTS["NODE_STARTING"])
 
     def remove(self) -> None:
@@ -299,7 +302,7 @@ class Client:
 
     def call(self, op: str, flags: int = 0, id: bytes = bytes(16), ids: Sequence[bytes] = ()) -> int:
         """Send a command, wait until it is executed, return its result."""
-        sequence = self.core.command(CONSTANTS[op], flags, id, list(ids))
+        sequence = self.core.command(PROTOCOL[op], flags, id, list(ids))
         self.wait(sequence + 1, flags)
         return self.core.result(sequence)
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warren.engine.config import MIB, Settings
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import GEOMETRY, Superblock
 from warren.workers.node import alarms
@@ -54,7 +55,7 @@ class World:
 
 
 def made() -> Superblock:
-    return Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL)
+    return Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL, layout_hash=LAYOUT_HASH)
 
 
 @pytest.fixture

@@ -18,13 +18,14 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.ipc.layout import CONSTANTS, DELIVERY, QUEUE_GONE_ROWS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
+from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
+from warren.ipc.layout import CONSTANTS, QUEUE_GONE_ROWS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 
 from support.fake_server import WORKER, FakeNode
 from support.waiting import wait_until
 
-OP = {name.removeprefix("OP_"): value for name, value in CONSTANTS.items() if name.startswith("OP_")}
-FLAG = {name.removeprefix("FLAG_"): value for name, value in CONSTANTS.items() if name.startswith("FLAG_")}
+OP = {name.removeprefix("OP_"): value for name, value in PROTOCOL.items() if name.startswith("OP_")}
+FLAG = {name.removeprefix("FLAG_"): value for name, value in PROTOCOL.items() if name.startswith("FLAG_")}
 NONE, WRITTEN, SYNCED = _core.LEVEL_NONE, _core.LEVEL_WRITTEN, _core.LEVEL_SYNCED
 QUEUE = 17
 UNSEEN = FLAG["REQUEUE"] | FLAG["UNSEEN"]
@@ -195,7 +196,7 @@ def test_refusals_send_nothing(node: FakeNode, handle: _core.QueueHandle) -> Non
 def test_a_dropped_message_is_told(node: FakeNode, handle: _core.QueueHandle) -> None:
     thread, outcome = in_thread(lambda: handle.put(b"x", NONE, None, 10.0, True))
     wait_until(lambda: node.link(WORKER, "tail") == 1)
-    node.result(WORKER, 0, CONSTANTS["RESULT_NO"])
+    node.result(WORKER, 0, PROTOCOL["RESULT_NO"])
     node.finish(WORKER)
     thread.join(10)
     assert type(outcome[0]).__name__ == "QueueNotFound"
@@ -208,7 +209,7 @@ def test_a_message_that_a_failed_disk_refused_is_told_with_its_cause(
     node.raising[_core.HOOK_FROZEN] = SyncFailed("the disk")
     confirm = handle.put(b"x", NONE, None, None, False)
     assert confirm is not None
-    node.result(WORKER, 0, CONSTANTS["RESULT_ERROR"])
+    node.result(WORKER, 0, PROTOCOL["RESULT_ERROR"])
     node.finish(WORKER)
     node.set_server(failed, "error", 5)
     with pytest.raises(SyncFailed, match="the disk"):
@@ -219,7 +220,7 @@ def test_a_message_that_a_failed_disk_refused_is_told_with_its_cause(
 def test_a_message_that_was_not_taken_without_a_failed_disk(node: FakeNode, handle: _core.QueueHandle) -> None:
     confirm = handle.put(b"x", NONE, None, None, False)
     assert confirm is not None
-    node.result(WORKER, 0, CONSTANTS["RESULT_ERROR"])
+    node.result(WORKER, 0, PROTOCOL["RESULT_ERROR"])
     node.finish(WORKER)
     with pytest.raises(StoreError, match="could not take the message"):
         confirm.result(10.0)
@@ -670,10 +671,10 @@ def test_control(node: FakeNode) -> None:
     at = node.replies_at + WORKER * node.geometry["reply_bytes"]
     node.region[at : at + 6] = b"answer"
     node.set_link(WORKER, "reply_length", 6)
-    node.result(WORKER, 0, CONSTANTS["RESULT_OK"])
+    node.result(WORKER, 0, PROTOCOL["RESULT_OK"])
     node.finish(WORKER)
     thread.join(10)
-    assert outcome == [(CONSTANTS["RESULT_OK"], b"answer")]
+    assert outcome == [(PROTOCOL["RESULT_OK"], b"answer")]
 
 
 def test_wrong_arguments(node: FakeNode, handle: _core.QueueHandle) -> None:

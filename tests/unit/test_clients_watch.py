@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import region
 from warren.ipc.identity import Identity
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
@@ -20,7 +21,7 @@ SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "re
 
 @pytest.fixture
 def superblock() -> Iterator[Superblock]:
-    made = Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL)
+    made = Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL, layout_hash=LAYOUT_HASH)
     yield made
     made.unlink()
     made.close()

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
@@ -73,7 +74,7 @@ def test_a_collector_that_ends_with_its_store_server_leaves_nothing(
         node.superblock.set_state(CONSTANTS["NODE_RUNNING"])
         me = Identity.current()
         tie = cast(Tie, SimpleNamespace(look=lambda: 0))
-        superblock = Superblock.attach(node.node_id)
+        superblock = Superblock.attach(node.node_id, LAYOUT_HASH)
         collector = Collector(node.directory, node.node_id, node.settings, superblock, tie)
         monkeypatch.setattr(os, "nice", lambda _by: 0)
         node.superblock.set_collector(me.pid, me.start_time)

@@ -24,20 +24,21 @@ from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, SERVER_WORKER_FIRST, SUPE
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, DEAD, FREE, GEOMETRY, LEAVING, SlotsFull, Superblock
 
+HASH = 0x5EED  #: of declarations that the carrier does not know
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 
 
 @pytest.fixture
 def superblock() -> Iterator[Superblock]:
     """A superblock of a node that does not exist otherwise."""
-    made = Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL)
+    made = Superblock.create(secrets.randbits(47), 5, 11, 12, SMALL, layout_hash=HASH)
     yield made
     made.unlink()
     made.close()
 
 
 def test_what_was_created_is_read(superblock: Superblock) -> None:
-    other = Superblock.attach(superblock.shared_id)
+    other = Superblock.attach(superblock.shared_id, HASH)
     assert {name: other.get(name) for name in GEOMETRY} == SMALL
     assert (other.get("node_epoch"), other.get("live_semaphore_key"), other.get("store_lock_key")) == (5, 11, 12)
     assert other.get("client_epoch_next") == (5 << 32) + 1
@@ -49,7 +50,7 @@ def test_what_was_created_is_read(superblock: Superblock) -> None:
 
 def test_there_is_only_one(superblock: Superblock) -> None:
     with pytest.raises(RegionError) as caught:
-        Superblock.create(superblock.shared_id, 6, 1, 2, SMALL)
+        Superblock.create(superblock.shared_id, 6, 1, 2, SMALL, layout_hash=HASH)
     assert caught.value.errno == errno.EEXIST
 
 
@@ -60,7 +61,7 @@ def test_there_is_only_one(superblock: Superblock) -> None:
 def test_half_made_and_foreign_ones_are_refused(superblock: Superblock, field: str, value: int, code: int) -> None:
     SUPERBLOCK.pack_into(superblock.buffer, field, value)
     with pytest.raises(RegionError) as caught:
-        Superblock.attach(superblock.shared_id)
+        Superblock.attach(superblock.shared_id, HASH)
     assert caught.value.errno == code
 
 
@@ -69,7 +70,7 @@ def test_a_superblock_that_is_too_short_is_refused() -> None:
     region.posix_create(names.superblock(node_id), 4096).close()
     try:
         with pytest.raises(RegionError) as caught:
-            Superblock.attach(node_id)
+            Superblock.attach(node_id, HASH)
         assert caught.value.errno == errno.ENOENT
     finally:
         region.posix_unlink(names.superblock(node_id))
@@ -196,7 +197,7 @@ def test_racing_claims_each_get_their_own(superblock: Superblock) -> None:
         if pid == 0:
             code = 1
             try:
-                other = Superblock.attach(superblock.shared_id)
+                other = Superblock.attach(superblock.shared_id, HASH)
                 os.read(gate_read, 1)
                 kept = []
                 for count in range(claims):

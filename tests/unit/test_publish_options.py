@@ -11,14 +11,14 @@ import pytest
 from warren.engine import _core
 from warren.engine.catalog import metadata
 from warren.engine.errors import QueueFull, QueueNotFound, StoreError, UsageError
-from warren.ipc.layout import CONSTANTS
+from warren.engine.kernel.protocol import PROTOCOL
 
 from support.fake_server import WORKER, FakeNode
 
 NONE, SYNCED = _core.LEVEL_NONE, _core.LEVEL_SYNCED
-OK, NO, ERROR = (CONSTANTS[f"RESULT_{name}"] for name in ("OK", "NO", "ERROR"))
-REFUSED, DUPLICATE = CONSTANTS["RESULT_REFUSED"], CONSTANTS["RESULT_DUPLICATE"]
-KEYED, PERSISTENT = CONSTANTS["FLAG_DEDUPLICATE"], CONSTANTS["FLAG_PERSISTENT"]
+OK, NO, ERROR = (PROTOCOL[f"RESULT_{name}"] for name in ("OK", "NO", "ERROR"))
+REFUSED, DUPLICATE = PROTOCOL["RESULT_REFUSED"], PROTOCOL["RESULT_DUPLICATE"]
+KEYED, PERSISTENT = PROTOCOL["FLAG_DEDUPLICATE"], PROTOCOL["FLAG_PERSISTENT"]
 KEY = bytes(range(16))
 
 

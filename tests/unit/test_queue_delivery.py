@@ -13,14 +13,15 @@ import pytest
 
 from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
 from warren.engine.queues import service as queue
 from warren.ipc import _core as atomics
 from warren.ipc.identity import Identity
-from warren.ipc.layout import CLIENT, CONSTANTS, DELIVERY
+from warren.ipc.layout import CLIENT, CONSTANTS
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
 
-MULTIPLE = CONSTANTS["FLAG_MULTIPLE"]
+MULTIPLE = PROTOCOL["FLAG_MULTIPLE"]
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_cancel_with_requeue_returns_what_is_held(node: Node, worker: Incarnatio
         producer.publish(1, b"%d" % i)
     one.credit(1)
     worker.turns()
-    one.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    one.command("OP_CANCEL", queue=1, flags=PROTOCOL["FLAG_REQUEUE"])
     worker.turns()
     assert one.receive(worker) == []  # the ring's entries are stale now
     two.credit(1)
@@ -231,8 +232,8 @@ def test_one_message_to_durable_and_transient_queues(node: Node, worker: Incarna
     assert sorted(item.queue for item in found) == [1, 2, 3]  # the same queue twice is once
     assert {item.body for item in found} == {b"\x93abcbody"}
     places = {item.queue: item.location for item in found}
-    assert places[1] == places[2] == CONSTANTS["LOCATION_JOURNAL"]
-    assert places[3] == CONSTANTS["LOCATION_JOURNAL_TRANSIENT"]
+    assert places[1] == places[2] == PROTOCOL["LOCATION_JOURNAL"]
+    assert places[3] == PROTOCOL["LOCATION_JOURNAL_TRANSIENT"]
 
 
 def test_an_unknown_queue_waits_for_the_catalog_once(node: Node, worker: Incarnation) -> None:
@@ -361,12 +362,12 @@ def test_a_deleted_queue_takes_its_messages_along(node: Node, worker: Incarnatio
 
 def test_durabilities_rise_no_earlier_than_they_are_true(node: Node, worker: Incarnation) -> None:
     producer = node.peer(worker)
-    producer.publish(1, b"x", flags=CONSTANTS["FLAG_PERSISTENT"])
+    producer.publish(1, b"x", flags=PROTOCOL["FLAG_PERSISTENT"])
     worker.engine.run(0, False)
     assert producer.get("processed") == 1
     assert producer.get("synced") == 0
     worker.until(lambda: producer.get("head") == 1)
-    barrier = producer.command("OP_BARRIER", flags=CONSTANTS["FLAG_SYNCED"])
+    barrier = producer.command("OP_BARRIER", flags=PROTOCOL["FLAG_SYNCED"])
     worker.until(lambda: producer.get("synced") == barrier + 1)
     assert worker.engine.counters()["syncs"] >= 1
     transient = producer.publish(3, b"x", flags=0)
@@ -380,12 +381,12 @@ def test_durabilities_rise_no_earlier_than_they_are_true(node: Node, worker: Inc
         {"op": 99},
         {"op": "OP_PUBLISH", "body": (1 << 22) - 4, "length": 100, "queue": 1},
         {"op": "OP_PUBLISH", "length": 10, "meta_length": 11, "queue": 1},
-        {"op": "OP_PUBLISH", "length": 8, "queue": 3, "flags": CONSTANTS["FLAG_ROUTES"]},
-        {"op": "OP_PUBLISH", "length": 8, "queue": 0x40000000, "flags": CONSTANTS["FLAG_ROUTES"]},
+        {"op": "OP_PUBLISH", "length": 8, "queue": 3, "flags": PROTOCOL["FLAG_ROUTES"]},
+        {"op": "OP_PUBLISH", "length": 8, "queue": 0x40000000, "flags": PROTOCOL["FLAG_ROUTES"]},
         {"op": "OP_PUBLISH", "length": 8, "queue": 1, "count": 10 << 56},
         {"op": "OP_PUBLISH", "length": 8, "queue": 1, "count": 1 << 48},
         {"op": "OP_PUBLISH", "length": 8, "queue": 1, "tag": 1 << 48},
-        {"op": "OP_PUBLISH", "length": 15, "queue": 1, "flags": CONSTANTS["FLAG_DEDUPLICATE"]},
+        {"op": "OP_PUBLISH", "length": 15, "queue": 1, "flags": PROTOCOL["FLAG_DEDUPLICATE"]},
         {"op": "OP_ACK", "length": 8, "queue": 1, "count": 2},
         {"op": "OP_ACK", "length": 8, "queue": 1, "count": (1 << 61) + 1},
         {"op": "OP_CONTROL", "body": (1 << 22) - 1, "length": 50},

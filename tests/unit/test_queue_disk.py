@@ -19,12 +19,12 @@ from warren.engine import _core
 from warren.engine.errors import StoreError
 from warren.engine.kernel import segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues import flush as queue_flush
-from warren.ipc.layout import CONSTANTS
 
 from support.queue_probe import SERVER_INDEX, Incarnation, Node, Queue
 
-MULTIPLE = CONSTANTS["FLAG_MULTIPLE"]
+MULTIPLE = PROTOCOL["FLAG_MULTIPLE"]
 NODE_ID = 7
 N, ACKED = 60, 45
 CALLS = ("pwrite", "fsync", "fdatasync", "rename", "link", "posix_fallocate", "open", "mkdir")

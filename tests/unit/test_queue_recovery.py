@@ -22,14 +22,15 @@ from warren.engine.errors import StoreError, SyncFailed
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, LISTED_JOURNAL
+from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder
-from warren.ipc.layout import CONSTANTS, DELIVERY, SUPERBLOCK
+from warren.ipc.layout import CONSTANTS, SUPERBLOCK
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Peer, Queue
 
-MULTIPLE, SYNCED = CONSTANTS["FLAG_MULTIPLE"], CONSTANTS["FLAG_SYNCED"]
-PERSISTENT = CONSTANTS["FLAG_PERSISTENT"]
+MULTIPLE, SYNCED = PROTOCOL["FLAG_MULTIPLE"], PROTOCOL["FLAG_SYNCED"]
+PERSISTENT = PROTOCOL["FLAG_PERSISTENT"]
 
 
 class Killed(Exception):
@@ -431,7 +432,7 @@ def test_flushed_messages_are_read_from_segments_by_holders_and_after_restarts(s
         worker.turns()
         assert holder.result(located) == OK
         base = holder.slot_at(item.slot)
-        assert DELIVERY.unpack(holder.buffer, "location", base) == CONSTANTS["LOCATION_SEGMENT"]
+        assert DELIVERY.unpack(holder.buffer, "location", base) == PROTOCOL["LOCATION_SEGMENT"]
         assert worker.body(holder.buffer, base) == item.body
     assert worker.engine.stats(1)[4] > 0  # gamma
     worker.kill()
@@ -984,7 +985,7 @@ def test_what_was_acked_and_not_yet_erased_does_not_come_back_with_its_page(pagi
     worker.turns()
     held = [item.sequence for item in consumer.receive(worker)]
     consumer.ack_many(1, held[10:30])
-    consumer.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    consumer.command("OP_CANCEL", queue=1, flags=PROTOCOL["FLAG_REQUEUE"])
     worker.turns()
     entries = paging.folder.index_file(1, 0).read_bytes()[FILE_HEADER_BYTES:]
     assert all(any(entries[at * 64 : at * 64 + 64]) for at in range(40))
@@ -1006,7 +1007,7 @@ def test_marks_and_counts_outlive_the_page(paging: Node) -> None:
     consumer.credit(1, credit=3)
     worker.turns()
     assert [item.count for item in consumer.receive(worker)] == [0, 0, 0]
-    consumer.command("OP_CANCEL", queue=1, flags=CONSTANTS["FLAG_REQUEUE"])
+    consumer.command("OP_CANCEL", queue=1, flags=PROTOCOL["FLAG_REQUEUE"])
     worker.turns()
     assert worker.engine.page_out(1, 0)
     assert worker.stop()
@@ -1110,7 +1111,7 @@ def test_a_transient_backlog_leaves_memory_and_is_delivered_once_and_in_order(pa
     held = [item.sequence for item in consumer.receive(worker)]
     assert held == list(range(200))
     consumer.ack_many(3, held[::2])
-    consumer.command("OP_CANCEL", queue=3, flags=CONSTANTS["FLAG_REQUEUE"])
+    consumer.command("OP_CANCEL", queue=3, flags=PROTOCOL["FLAG_REQUEUE"])
     worker.turns()
     assert worker.engine.page_out(3, 0)
     worker.engine.check()

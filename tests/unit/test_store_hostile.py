@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, LINK, PAGE_BYTES
 from warren.ipc.region import sysv_remove
 from warren.ipc.superblock import ACTIVE, DEAD, FREE
@@ -25,9 +26,9 @@ from support.waiting import wait_until
 OPERATION, BLOB, OWNER, TAIL, TAKEUP = (
     CONSTANTS[f"EVICTED_{name}"] for name in ("OPERATION", "BLOB", "OWNER", "TAIL", "TAKEUP")
 )
-WRITE, REMOVE = CONSTANTS["OP_STORE_WRITE"], CONSTANTS["OP_STORE_REMOVE"]
-WRITE_MANY, TERMINATE = CONSTANTS["OP_STORE_WRITE_MANY"], CONSTANTS["OP_STORE_TERMINATE"]
-FLYING = CONSTANTS["FLYING_WRITTEN"]
+WRITE, REMOVE = PROTOCOL["OP_STORE_WRITE"], PROTOCOL["OP_STORE_REMOVE"]
+WRITE_MANY, TERMINATE = PROTOCOL["OP_STORE_WRITE_MANY"], PROTOCOL["OP_STORE_TERMINATE"]
+FLYING = PROTOCOL["FLYING_WRITTEN"]
 
 
 @pytest.fixture
@@ -118,12 +119,12 @@ def serves(node: StoreNode, n: int) -> None:
     [
         ({"op": 0}, OPERATION),
         ({"op": 255}, OPERATION),
-        ({"op": CONSTANTS["OP_PUBLISH"]}, OPERATION),
+        ({"op": PROTOCOL["OP_PUBLISH"]}, OPERATION),
         ({"op": WRITE, "flying": 0}, OPERATION),
         ({"op": WRITE, "flying": 77}, OPERATION),
-        ({"op": CONSTANTS["OP_STORE_RESYNC_BEGIN"]}, OPERATION),
-        ({"op": CONSTANTS["OP_STORE_RESYNC_IDS"], "count": 1, "length": 16}, OPERATION),
-        ({"op": CONSTANTS["OP_STORE_RESYNC_END"]}, OPERATION),
+        ({"op": PROTOCOL["OP_STORE_RESYNC_BEGIN"]}, OPERATION),
+        ({"op": PROTOCOL["OP_STORE_RESYNC_IDS"], "count": 1, "length": 16}, OPERATION),
+        ({"op": PROTOCOL["OP_STORE_RESYNC_END"]}, OPERATION),
         ({"op": WRITE, "flying": FLYING, "length": 0xFFFFFFFF}, BLOB),
         ({"op": WRITE, "flying": FLYING, "length": 128 * 1024 + 1}, BLOB),
         ({"op": WRITE, "flying": FLYING, "length": 100, "body": (1 << 20) - 50}, BLOB),
@@ -511,7 +512,7 @@ def test_floods_of_barriers_and_terminates_keep_nobody_waiting(node: StoreNode) 
     ring = node.superblock.get("ring_records")
     for turn in range(5):
         for at in range(ring):
-            attacker.command(at, op=TERMINATE if at % 2 else CONSTANTS["OP_STORE_BARRIER"], flags=3)
+            attacker.command(at, op=TERMINATE if at % 2 else PROTOCOL["OP_STORE_BARRIER"], flags=3)
         attacker.sent += ring
         attacker.tail(attacker.sent)
         good.write([(message_id(turn), b"good")])

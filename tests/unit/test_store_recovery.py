@@ -18,6 +18,7 @@ from warren.engine import _core
 from warren.engine.errors import DiskFull
 from warren.engine.kernel import frame, quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.store import recovery
 from warren.engine.store.folder import CLEAN, list_path
 from warren.engine.store.host import StoreHost
@@ -217,7 +218,7 @@ def test_killed_server_forgets_no_remove_and_repeats_none(tmp_path: Path, seed: 
             ids = [message_id(i, 100 + turn) for i in range(200)]
             client.write([(id, b"x") for id in ids] * 3)
             client.core.remove(ids)
-            sequence = client.core.command(CONSTANTS["OP_STORE_BARRIER"], chance.choice([NONE, SYNCED]), bytes(16), [])
+            sequence = client.core.command(PROTOCOL["OP_STORE_BARRIER"], chance.choice([NONE, SYNCED]), bytes(16), [])
             if chance.random() < 0.5:
                 client.wait(sequence + 1, NONE)
             node.kill()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.store.file_summary import files
 from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT
@@ -178,7 +179,7 @@ def _copy_file(path: Path, chunk: mmap.mmap, output: int) -> int:
 
 def _disk(shared_id: int) -> tuple[int, int]:
     """(valid bytes, file bytes) of the persistent store as its summary says."""
-    superblock = Superblock.attach(shared_id)
+    superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     try:
         generation = superblock.server_get(SERVER_STORE_PERSISTENT, "generation")
         region = posix_open(names.region(shared_id, "summary", SERVER_STORE_PERSISTENT, generation))

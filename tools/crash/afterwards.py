@@ -31,14 +31,16 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
 from warren.engine.errors import Error
+from warren.engine.kernel import protocol
 from warren.engine.kernel.formats import FILE_HEADER, FRAME
+from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
 from warren.engine.queues import recovery
 from warren.engine.queues.folder import Folder
 from warren.engine.store import index
 from warren.engine.store.message_store import MessageStore
 from warren.ipc import layout
 from warren.ipc.declare import Struct
-from warren.ipc.layout import CONSTANTS, DELIVERY, SERVER_WORKER_FIRST, SUPERBLOCK
+from warren.ipc.layout import SERVER_WORKER_FIRST, SUPERBLOCK
 from warren.ipc.region import Region
 from warren.ipc.superblock import GEOMETRY, Superblock
 from warren.tools.crash.disk import State, put_down
@@ -290,9 +292,9 @@ def _dtype(struct: Struct, names: Sequence[str]) -> np.dtype[np.void]:
 
 
 _COLUMNS = ("state", "ref_count", "holders", "file", "offset", "total_size", "meta_length")
-_ENTRY = _dtype(layout.INDEX_ENTRY, _COLUMNS)
-_HASH_ROW = _dtype(layout.INDEX_ROW, (*_COLUMNS, "id"))
-_TABLE_ROW = _dtype(layout.DENSE_TABLE_ROW, ("state", "epoch", "group", "block"))
+_ENTRY = _dtype(protocol.INDEX_ENTRY, _COLUMNS)
+_HASH_ROW = _dtype(protocol.INDEX_ROW, (*_COLUMNS, "id"))
+_TABLE_ROW = _dtype(protocol.DENSE_TABLE_ROW, ("state", "epoch", "group", "block"))
 
 
 class _MessageStore(MessageStore):
@@ -335,15 +337,15 @@ class _Store:
         rows = np.frombuffer(regions["index"].buffer, dtype=_HASH_ROW, offset=layout.PAGE_BYTES)
         for row in rows[rows["state"] == 1]:
             yield bytes(row["id"]), row
-        entries_n, extent_blocks = CONSTANTS["DENSE_BLOCK_ENTRIES"], CONSTANTS["DENSE_EXTENT_BLOCKS"]
+        entries_n, extent_blocks = PROTOCOL["DENSE_BLOCK_ENTRIES"], PROTOCOL["DENSE_EXTENT_BLOCKS"]
         table = np.frombuffer(regions["dense"].buffer, dtype=_TABLE_ROW, offset=layout.PAGE_BYTES)
-        for block in table[table["state"] == CONSTANTS["DENSE_TABLE_LIVE"]]:
+        for block in table[table["state"] == PROTOCOL["DENSE_TABLE_LIVE"]]:
             extent, place = divmod(int(block["block"]), extent_blocks)
             entries = np.frombuffer(
                 regions[f"dense{extent}"].buffer,
                 dtype=_ENTRY,
                 count=entries_n,
-                offset=place * entries_n * layout.INDEX_ENTRY.size,
+                offset=place * entries_n * protocol.INDEX_ENTRY.size,
             )
             for at in np.flatnonzero(entries["state"] == 1):
                 counter = int(block["group"]) * entries_n + int(at)
@@ -402,7 +404,7 @@ def _check_queues(
     folder = Folder.of(directory, worker)
     folder.make()
     size = layout.PAGE_BYTES + settings.images_n * settings.file_bytes
-    images, timages, stats = (_Memory(n) for n in (size, size, 4096 * layout.QUEUE_STATS.size))
+    images, timages, stats = (_Memory(n) for n in (size, size, 4096 * protocol.QUEUE_STATS.size))
     engine = _core.QueueEngine(
         superblock.buffer,
         server,
@@ -468,12 +470,12 @@ def _body_of_row(row: memoryview, folder: Folder, store: _Store, journals: dict[
         return int(DELIVERY.unpack(row, name))
 
     location, file, offset, length = field("location"), field("file"), field("offset"), field("frame_length")
-    if location == CONSTANTS["LOCATION_STORE"]:
+    if location == PROTOCOL["LOCATION_STORE"]:
         id = DELIVERY.get_bytes(row, "id")
         place = store.places.get(id)
         body = None if place is None else store.body(*place, id)
         return None if body is None else body[field("meta_length") :]
-    path = folder.data_file(file) if location == CONSTANTS["LOCATION_SEGMENT"] else folder.journal_file(file)
+    path = folder.data_file(file) if location == PROTOCOL["LOCATION_SEGMENT"] else folder.journal_file(file)
     if path not in journals:
         journals[path] = path.read_bytes()
     frame = journals[path][offset : offset + length]

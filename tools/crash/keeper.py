@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import warren
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
 from warren.tools.crash.ledger import Held, Ledger, begin, body_of, is_shared, joined, shared_id
@@ -109,7 +110,7 @@ class Keeper:
         deadline = time.monotonic() + SWEEP_S
         while time.monotonic() < deadline and not self.stopping():
             with contextlib.suppress(RegionError, OSError):
-                superblock = Superblock.attach(shared_id_of(self.directory))
+                superblock = Superblock.attach(shared_id_of(self.directory), LAYOUT_HASH)
                 try:
                     if all(view.pid not in self.before for view in superblock.slots()):
                         return True

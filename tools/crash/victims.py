@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.identity import Identity
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
@@ -87,7 +88,7 @@ class Node:
     """The processes of a node, as its superblock names them."""
 
     def __init__(self, directory: Path) -> None:
-        self.superblock = Superblock.attach(shared_id_of(directory))
+        self.superblock = Superblock.attach(shared_id_of(directory), LAYOUT_HASH)
         self._deaths: dict[str, list[float]] = {}
         self._restarts: dict[str, int] = {}
         self._supervisor = self.superblock.supervisor

@@ -15,21 +15,13 @@ import click
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import NodeNotRunning, PermissionRefused
+from warren.engine.kernel.protocol import INDEX_HEADER, LAYOUT_HASH
 from warren.engine.saying import command
 from warren.engine.store import file_summary
 from warren.ipc import _core as shared
 from warren.ipc import names, region
 from warren.ipc.declare import Struct
-from warren.ipc.layout import (
-    CLIENT,
-    CONSTANTS,
-    INDEX_HEADER,
-    LINK,
-    PAGE_BYTES,
-    SERVER,
-    SERVER_STORE_TRANSIENT,
-    SUPERBLOCK,
-)
+from warren.ipc.layout import CLIENT, CONSTANTS, LINK, PAGE_BYTES, SERVER, SERVER_STORE_TRANSIENT, SUPERBLOCK
 from warren.ipc.superblock import Superblock
 from warren.workers.cli import output
 from warren.workers.process.shared_objects import semaphore_value
@@ -280,7 +272,7 @@ def attach(directory: str) -> Superblock:
     target = NodeDirectory(directory)
     shared_id = target.shared_id
     try:
-        return Superblock.attach(shared_id)
+        return Superblock.attach(shared_id, LAYOUT_HASH)
     except region.RegionError as error:
         if error.errno == errno.EACCES:
             raise PermissionRefused(str(error.strerror)) from error

@@ -32,15 +32,11 @@ from warren.engine.errors import (
     PermissionRefused,
 )
 from warren.engine.kernel.atomic_file import explain
+from warren.engine.kernel.protocol import LAYOUT_HASH, QUEUE_STATS
 from warren.engine.saying import command
 from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity, Namespaces
-from warren.ipc.layout import (
-    CONSTANTS,
-    QUEUE_STATS,
-    SERVER_STORE_PERSISTENT,
-    SERVER_WORKER_FIRST,
-)
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
 from warren.workers.process.tie import elsewhere, queues_of
@@ -485,7 +481,7 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
 def _mapped(directory: NodeDirectory, shared_id: int) -> Superblock | None:
     """The superblock of this name, None when there is none."""
     try:
-        return Superblock.attach(shared_id)
+        return Superblock.attach(shared_id, LAYOUT_HASH)
     except FileNotFoundError:
         return None
     except PermissionError as error:

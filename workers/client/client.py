@@ -51,13 +51,9 @@ from warren.engine.errors import (
     Unroutable,
 )
 from warren.engine.kernel.atomic_file import explained
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.ipc import names
-from warren.ipc.layout import (
-    CONSTANTS,
-    SERVER_STORE_PERSISTENT,
-    SERVER_STORE_TRANSIENT,
-    SERVER_WORKER_FIRST,
-)
+from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
 from warren.workers.client.attachment import NODE_DRAINING, NODE_STOPPED, Attachment, find_superblock
 from warren.workers.client.trouble import Trouble
@@ -516,7 +512,7 @@ class Client:
             answer = msgspec.msgpack.decode(reply, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise StoreError(f"{names.role_of(server)} answered {op} with nonsense: {error}") from error
-        if result == CONSTANTS["RESULT_ERROR"]:
+        if result == PROTOCOL["RESULT_ERROR"]:
             raise errors.by_name(str(answer.get("error")), str(answer.get("message")))
         return answer
 

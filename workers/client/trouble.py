@@ -23,10 +23,7 @@ from warren.engine.errors import (
 )
 from warren.engine.saying import command
 from warren.ipc import names
-from warren.ipc.layout import (
-    CONSTANTS,
-    eviction,
-)
+from warren.ipc.layout import CONSTANTS, eviction
 from warren.workers.client.attachment import NODE_DRAINING, SERVER_READY, Attachment, given_up
 from warren.workers.process import alarm_words as alarms
 from warren.workers.process.tie import described

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
-from warren.ipc.layout import DELIVERY
+from warren.engine.kernel.protocol import DELIVERY
 from warren.workers.faces.browse import BROWSE_ROWS, Patience
 from warren.workers.faces.message import Message
 

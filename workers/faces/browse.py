@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog.catalog import QueueDeclaration
-from warren.ipc.layout import DELIVERY
+from warren.engine.kernel.protocol import DELIVERY
 from warren.workers.faces.message import Message
 
 if TYPE_CHECKING:

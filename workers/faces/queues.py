@@ -26,7 +26,8 @@ from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
-from warren.ipc.layout import QUEUE_STATS, SERVER_WORKER_FIRST
+from warren.engine.kernel.protocol import QUEUE_STATS
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import (
     checked_count,
     checked_exchange,

@@ -19,6 +19,7 @@ import psutil
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.kernel import quarantine
+from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
@@ -26,7 +27,6 @@ from warren.ipc.layout import (
     CONSTANTS,
     LINK,
     PAGE_BYTES,
-    QUEUE_STATS,
     SERVER_STORE_PERSISTENT,
     SERVER_STORE_TRANSIENT,
     SERVER_WORKER_FIRST,

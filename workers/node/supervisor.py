@@ -50,6 +50,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.kernel import atomic_file
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.queues.folder import workers_needed
 from warren.engine.saying import Repeats, command
 from warren.ipc import names
@@ -222,7 +223,7 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
         else:
             return True
         with contextlib.suppress(Error, RegionError):
-            superblock = Superblock.attach(directory.shared_id)
+            superblock = Superblock.attach(directory.shared_id, LAYOUT_HASH)
             try:
                 if superblock.wait_state({RUNNING}, 0.05) and superblock.supervisor.alive():
                     return False
@@ -520,7 +521,7 @@ class Supervisor:
         Raises UsageError (processes of another version of Warren use it), PermissionRefused.
         """
         try:
-            superblock = Superblock.attach(self._shared_id)
+            superblock = Superblock.attach(self._shared_id, LAYOUT_HASH)
         except RegionError as error:
             if error.errno == errno.EACCES:
                 raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
@@ -607,6 +608,7 @@ class Supervisor:
                 geometry(self._node.settings, workers_n),
                 node_id=node_id,
                 place=place,
+                layout_hash=LAYOUT_HASH,
             )
         except RegionError as error:
             remains.remove(self.directory, self._node, self._shared_id, None)

@@ -59,6 +59,7 @@ from warren.engine import errors
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
 from warren.engine.kernel import atomic_file
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import command
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
@@ -550,7 +551,7 @@ class ControlClient:
         if self.directory.locked():
             return True
         try:
-            superblock = Superblock.attach(self.directory.shared_id)
+            superblock = Superblock.attach(self.directory.shared_id, LAYOUT_HASH)
         except SystemLimit:
             raise
         except (Error, RegionError):

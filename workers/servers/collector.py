@@ -28,6 +28,7 @@ from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import Voice
 from warren.engine.store.folder import (
     FOLDERS,
@@ -445,7 +446,7 @@ def _pages(n: int) -> int:
 
 def run_collector(directory: Path, shared_id: int, settings: Settings, _supervisor_pidfd: int) -> int:
     """Be the collector until told to end; returns the exit code."""
-    superblock = Superblock.attach(shared_id)
+    superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     tie = Tie(directory, superblock)
     tie.enter()
     needed = COLLECTOR if superblock.server_get(SERVER_STORE_PERSISTENT, "epoch") else ""

@@ -47,16 +47,12 @@ from warren.engine.errors import (
     NodeNotRunning,
     QueueNotFound,
 )
-from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.engine.kernel.protocol import REASONS
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
 from warren.workers.process.control import ControlClient
 
-REASONS = {
-    CONSTANTS["REASON_REJECTED"]: "rejected",
-    CONSTANTS["REASON_EXPIRED"]: "expired",
-    CONSTANTS["REASON_MAXLEN"]: "maxlen",
-    CONSTANTS["REASON_DELIVERY_LIMIT"]: "delivery_limit",
-}
+REASON_NAMES = dict(enumerate(REASONS, 1))
 #: letters of one companion under way at a time
 PREFETCH = 200
 #: how often the catalog is looked at when nothing dies
@@ -279,7 +275,7 @@ class Forwarder(threading.Thread):
         """Submit the copy of a letter; None when it goes nowhere."""
         policy, origin = source.policy, source.origin.name
         told = _told(letter, origin)
-        reason = REASONS.get(letter.reason, "rejected")
+        reason = REASON_NAMES.get(letter.reason, "rejected")
         headers = with_death(told.headers, origin, reason, told.exchange, told.routing_key, int(time.time()))
         exchange = policy.dead_letter_exchange or ""
         key = told.routing_key if policy.dead_letter_routing_key is None else policy.dead_letter_routing_key

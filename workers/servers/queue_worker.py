@@ -23,6 +23,7 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
+from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.recovered import Recovered
@@ -31,7 +32,7 @@ from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
 from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
-from warren.ipc.layout import CONSTANTS, PAGE_BYTES, QUEUE_STATS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
 from warren.workers.process import lack, remains
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
@@ -41,7 +42,7 @@ from warren.workers.process.tie import Tie, described, end, queues_of
 if TYPE_CHECKING:
     from warren.workers.servers.dead_letters import Forwarder
 
-STATS_ROWS = CONSTANTS["QUEUES_PER_WORKER_MAX"]
+STATS_ROWS = PROTOCOL["QUEUES_PER_WORKER_MAX"]
 CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
 SLOT_WAIT_S = 1.0
 SLOT_POLL_S = 0.01
@@ -86,7 +87,7 @@ class Worker:
         self.server = SERVER_WORKER_FIRST + worker
         self.settings = settings
         self.supervisor_pidfd = supervisor_pidfd
-        self.superblock = Superblock.attach(shared_id)
+        self.superblock = Superblock.attach(shared_id, LAYOUT_HASH)
         self.tie = Tie(directory, self.superblock)
         self.folder = Folder.of(Path(), worker)  # `tie.enter`: of the directory that is open, not of its path
         self.salvaged = 0

@@ -23,6 +23,7 @@ import sysv_ipc
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import FormatVersionError, LimitError, PermissionRefused, StoreError, SystemLimit
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.store.host import StoreHost
 from warren.engine.store.message_store import say
 from warren.ipc.identity import Identity
@@ -43,7 +44,7 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
 
     0: ended in good order. 1: it may be started again. 3: it must not, the reason was printed. What it lacks is raised.
     """
-    superblock = Superblock.attach(shared_id)
+    superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     tie = Tie(directory, superblock)
     tie.enter()
     needed = COLLECTOR if superblock.server_get(SERVER_STORE_PERSISTENT, "epoch") else ""
