@@ -349,6 +349,11 @@ def eviction(reason: int) -> str:
     return f"{words} ({name})"
 
 
+def whole_pages(n: int) -> int:
+    """Bytes rounded up to pages."""
+    return (n + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+
+
 def client_region_bytes(
     servers_n: int, ring_records: int, delivery_slots: int, reply_bytes: int, arena_bytes: int
 ) -> int:
@@ -356,16 +361,12 @@ def client_region_bytes(
 
     Every part starts on a page; the C core (`wr_view_init`) computes the same positions.
     """
-
-    def page(n: int) -> int:
-        return (n + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
-
     return (
         PAGE_BYTES
-        + page(servers_n * LINK.size)
-        + page(servers_n * ring_records * COMMAND.size)
-        + page(servers_n * delivery_slots * DELIVERY_SLOT_BYTES)
-        + page(servers_n * delivery_slots * 4)
-        + page(servers_n * reply_bytes)
+        + whole_pages(servers_n * LINK.size)
+        + whole_pages(servers_n * ring_records * COMMAND.size)
+        + whole_pages(servers_n * delivery_slots * DELIVERY_SLOT_BYTES)
+        + whole_pages(servers_n * delivery_slots * 4)
+        + whole_pages(servers_n * reply_bytes)
         + arena_bytes
     )

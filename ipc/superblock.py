@@ -277,6 +277,15 @@ class Superblock:
         else:
             _core.store64(self.buffer, self.server_at(server, name), value)
 
+    def server_add(self, server: int, name: str, more: int) -> None:
+        """Add to a field of a server, which has one writer at a time."""
+        self.server_set(server, name, self.server_get(server, name) + more)
+
+    def server_alarm(self, server: int, alarm: int, on: bool) -> None:
+        """Raise or clear an alarm (ALARM_…) of a server; the supervisor sums up those of all."""
+        alarms = self.server_get(server, "alarms")
+        self.server_set(server, "alarms", alarms | alarm if on else alarms & ~alarm)
+
     def server_identity(self, server: int) -> Identity:
         """Identity of the process that serves `server`; pid 0 when there never was one."""
         return Identity(self.server_get(server, "pid"), self.server_get(server, "start_time"), pid_namespace())

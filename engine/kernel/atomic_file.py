@@ -147,6 +147,17 @@ def explain_any(error: Exception, doing: str) -> Exception:
 
 
 @contextlib.contextmanager
+def file_explained(doing: str) -> Iterator[None]:
+    """What the system refuses of files inside is raised as the Warren error for it; what is one stays as it is."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise explain(error, doing) from error
+
+
+@contextlib.contextmanager
 def explained(doing: str) -> Iterator[None]:
     """What the system refuses inside is raised as the Warren error for it."""
     try:

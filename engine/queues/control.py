@@ -9,7 +9,7 @@ Invariant: a durable answer leaves only after the frames that it speaks of are s
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -109,6 +109,8 @@ class Refusal(msgspec.Struct):
 
 
 Answer = Counts | Range | Count | Rows | Claimed
+#: the one of these that a request has
+AnswerOf = TypeVar("AnswerOf")
 
 _decode = msgspec.msgpack.Decoder(Stats | Ranges | Purge | AckTo | Browse | Claim | Release).decode
 

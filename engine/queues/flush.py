@@ -88,7 +88,7 @@ def flush(
     `named` are those whose names are durable.
     Raises DiskFull, SyncFailed, StoreError; then the journal file stays and nothing is lost.
     """
-    try:
+    with atomic_file.file_explained(f"cannot flush {folder.journal_file(file)} into segments"):
         if _write_bodies(folder, file, rows, reached):
             data = folder.data_file(file)
             salt = segment.read_header(data, kind=FILE_JOURNAL, node_id=node_id, owner=server, file=file).salt
@@ -96,10 +96,6 @@ def flush(
         reached("flush.dat-synced")
         write_entries(folder, node_id, server, rows, live, named, files, reached)
         reached("flush.idx-synced")
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot flush {folder.journal_file(file)} into segments") from error
 
 
 def _write_bodies(folder: Folder, file: int, rows: memoryview, reached: Reached) -> bool:
@@ -343,7 +339,7 @@ def apply_acks(
     work: list[tuple[int, int, NDArray[np.int64], int | None]] = []
     emptied: list[tuple[int, int]] = []
     parents: set[Path] = set()  #: of files that are gone
-    try:
+    with atomic_file.file_explained(f"cannot write to the segments of {folder.path}"):
         for (queue, number), gone in _masks(np.frombuffer(acks, dtype=ACK)).items():
             path = folder.index_file(queue, number)
             try:
@@ -382,10 +378,6 @@ def apply_acks(
         for parent in parents:
             segment.sync_directory(parent)
         reached("acks.synced")
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot write to the segments of {folder.path}") from error
     return len(emptied)
 
 

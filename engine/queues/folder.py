@@ -54,6 +54,11 @@ def nowhere(point: str) -> None:
 NO_SUBSCRIPTIONS = "is missing: claims of subscriptions that were deleted cannot go back to their queue"
 
 
+def queues_of(worker: int) -> str:
+    """The folder of a queue worker, in the data directory."""
+    return f"queues/worker-{worker}"
+
+
 @dataclass(frozen=True)
 class Folder:
     """The directory of one queue worker."""
@@ -62,7 +67,7 @@ class Folder:
 
     @classmethod
     def of(cls, directory: Path, worker: int) -> Folder:
-        return cls(directory / "queues" / f"worker-{worker}")
+        return cls(directory / queues_of(worker))
 
     @property
     def journal(self) -> Path:

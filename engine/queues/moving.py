@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
-from warren.engine.errors import CorruptRecord, StoreError
+from warren.engine.errors import CorruptRecord
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import (
@@ -178,17 +178,13 @@ class Source:
         """
         target = _Target(Folder.of(self.directory, to), self.node_id, SERVER_WORKER_FIRST + to, self, reached)
         before = self.messages_n
-        try:
+        with atomic_file.file_explained(f"cannot write to {target.folder.path}"):
             target.open()
             for path in segment.list_files(target.folder.segments, ".dat").unfinished:
                 path.unlink()  # of an attempt that was killed
             for old, new in ids.items():
                 self._write_queue(target, old, new)
             target.finish()
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise atomic_file.explain(error, f"cannot write to {target.folder.path}") from error
         if self._engine.counters()["damaged"]:
             raise CorruptRecord(self.folder.segments, 0, "entries of messages", "damaged ones")
         return self.messages_n - before

@@ -62,7 +62,7 @@ def recover(
         found.hurt(folder, folder.files, "there is no list of files: what is missing cannot be told; it is made anew")
     if had_subscriptions is False and (LISTED_SUBSCRIPTIONS, 0, 0) in found.listed.entries:
         found.hurt(folder, folder.subscriptions, NO_SUBSCRIPTIONS)
-    try:
+    with atomic_file.file_explained(f"cannot read {folder.path}"):
         _give_names_back(folder, found)
         engine.ids_end(ids_end)
         paths, ends, unended = _read(engine, folder, node_id, server, found, dict(held or {}), True)
@@ -71,10 +71,6 @@ def recover(
         if ids_end and (unknown := _beyond(engine, found, ids_end)):
             raise CatalogCut(catalog_lost(folder, unknown, ids_end))
         replay.judge(paths, ends, unended, found)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot read {folder.path}") from error
     if found.damaged:  # behind a gap a queue says by itself how many are missing
         found.lost = max(found.lost, sum(engine.lost(queue) for queue in engine.queues()))
     if folder.terms.exists():
@@ -123,16 +119,12 @@ def unknown_queues(
     found.marked = set(terms.queues) if terms is not None else set()
     engine.ids_end(ids_end)
     recorded: set[int] = set()
-    try:
+    with atomic_file.file_explained(f"cannot read {folder.path}"):
         if folder.segments.is_dir():
             names = [entry.name for entry in os.scandir(folder.segments) if entry.is_dir(follow_symlinks=False)]
             recorded = {int(name) for name in names if name.isascii() and name.isdigit() and int(name) >= ids_end}
         if folder.journal.is_dir():
             replay.read_journal(engine, folder, node_id, server, found, {}, False)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot read {folder.path}") from error
     recorded.update(engine.unknown())
     return recorded, recorded | _beyond(engine, found, ids_end)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warren.engine import _core
-from warren.engine.errors import CorruptRecord, StoreError
+from warren.engine.errors import CorruptRecord
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
@@ -46,25 +46,21 @@ def read_journal(
     if paths:
         held.pop(max(paths), None)  # what follows the frames of the newest has to be seen
     last = last_begun(listing.files)
-    try:
-        with contextlib.closing(contents([path for number, path in listing.files if number not in held])) as ahead:
-            for number in sorted(listed | set(paths)):
-                found.next_file = max(found.next_file, number + 1)
-                if number not in paths:
-                    entry = found.listed.entries[LISTED_JOURNAL, 0, number]
-                    empty = entry.sealed and entry.end <= FILE_HEADER_BYTES
-                    reason = "is missing; what it alone knew is lost, and what it said was acked comes again"
-                    found.hurt(folder, folder.journal_file(number), reason, 0 if empty else None)
-                    engine.gap()
-                    continue
-                path = paths[number]
-                data = held[number] if number in held else next(ahead)
-                one = _Journal(engine, folder, path, number, node_id, server, found, mend, number >= last)
-                ends[number] = one.replay(data, number in held, unended)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise atomic_file.explain(error, f"cannot read {folder.journal}") from error
+    unread = [path for number, path in listing.files if number not in held]
+    with atomic_file.file_explained(f"cannot read {folder.journal}"), contextlib.closing(contents(unread)) as ahead:
+        for number in sorted(listed | set(paths)):
+            found.next_file = max(found.next_file, number + 1)
+            if number not in paths:
+                entry = found.listed.entries[LISTED_JOURNAL, 0, number]
+                empty = entry.sealed and entry.end <= FILE_HEADER_BYTES
+                reason = "is missing; what it alone knew is lost, and what it said was acked comes again"
+                found.hurt(folder, folder.journal_file(number), reason, 0 if empty else None)
+                engine.gap()
+                continue
+            path = paths[number]
+            data = held[number] if number in held else next(ahead)
+            one = _Journal(engine, folder, path, number, node_id, server, found, mend, number >= last)
+            ends[number] = one.replay(data, number in held, unended)
     return paths, ends, unended
 
 

@@ -171,8 +171,7 @@ class QueueService:
         for line in [*self.recovered.damaged, *self.recovered.strangers]:
             o.say(f"damaged: {line}")
         if self.recovered.unknown:
-            unknown = o.superblock.server_get(self.server, "lost_unknown_n") + self.recovered.unknown
-            o.superblock.server_set(self.server, "lost_unknown_n", unknown)
+            o.superblock.server_add(self.server, "lost_unknown_n", self.recovered.unknown)
         self._next = {False: self.recovered.next_file, True: o.next_transient}
         for transient in (False, True):
             self.engine.offer(transient, *self._make_next(transient))
@@ -337,10 +336,7 @@ class QueueService:
         lost, damaged = counters["lost"], counters["damaged"]
         unreadable = counters["unreadable"]
         if (more := self.recovered.lost + lost + damaged + unreadable) != self._lost_told:
-            superblock = self.options.superblock
-            superblock.server_set(
-                self.server, "lost_n", superblock.server_get(self.server, "lost_n") + more - self._lost_told
-            )
+            self.options.superblock.server_add(self.server, "lost_n", more - self._lost_told)
             self._lost_told = more
         if lost != self._lost_said:
             more = lost - self._lost_said
@@ -440,10 +436,7 @@ class QueueService:
         self._alarm("ALARM_DISK", bool(self._no_space or number))
 
     def _alarm(self, name: str, on: bool) -> None:
-        superblock = self.options.superblock
-        alarms = superblock.server_get(self.server, "alarms")
-        bit = CONSTANTS[name]
-        superblock.server_set(self.server, "alarms", alarms | bit if on else alarms & ~bit)
+        self.options.superblock.server_alarm(self.server, CONSTANTS[name], on)
 
     def _take_results(self) -> None:
         for crash in (self._files.crash, self._index.crash):

@@ -43,9 +43,12 @@ OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES, STAMP) for suffix
 FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
 
 
+STORES = "store"  #: the folder of both, in the data directory
+
+
 def store_folder(directory: Path, server: int) -> Path:
     """The folder of a store's files: DIR/store/persistent, DIR/store/transient."""
-    return directory / "store" / FOLDERS[server]
+    return directory / STORES / FOLDERS[server]
 
 
 def data_path(folder: Path, number: int) -> Path:

@@ -188,8 +188,7 @@ class MessageStore:
 
     def alarm(self, bit: int, on: bool) -> None:
         """Raise or clear an alarm of this store; the supervisor sums up those of all servers."""
-        alarms = self.superblock.server_get(self.number, "alarms")
-        self.superblock.server_set(self.number, "alarms", alarms | bit if on else alarms & ~bit)
+        self.superblock.server_alarm(self.number, bit, on)
 
     def make_index(self, rows_now: int, live: int) -> tuple[Region, int]:
         """A region for a larger or cleaned table, its pages touched; any thread. Raises RegionError, LimitError."""
@@ -268,8 +267,7 @@ class MessageStore:
             )
             report = starting.run()
             self.listed = starting.files
-            unknown = self.superblock.server_get(self.number, "lost_unknown_n") + report.unknown
-            self.superblock.server_set(self.number, "lost_unknown_n", unknown)
+            self.superblock.server_add(self.number, "lost_unknown_n", report.unknown)
         self.next_file = report.next_file
         return report
 

@@ -20,6 +20,7 @@ import warren
 import warren.aio
 from warren.engine import _core
 from warren.engine.errors import ResourceLocked
+from warren.engine.queues.control import Counts, Stats
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.workers.faces.message import Message
 
@@ -181,7 +182,7 @@ def test_auto_delete(running: RealNode) -> None:
             held = list(consumers[-1]) if name.startswith(("get", "work_get")) else [next(consumers[-1])]
             if name.startswith("work_put"):  # a place counts what nobody has got: exactly one of the two has it now
                 assert [message.body for message in held] == [b"in its place"]
-                wait_until(lambda queue=queue: queue._ask("stats")["ready"] == 1, what="one put took the place")  # type: ignore[misc]
+                wait_until(lambda queue=queue: queue._ask(Stats, Counts)["ready"] == 1, what="one put took the place")  # type: ignore[misc]
         for consumer in consumers:
             consumer.close()  # type: ignore[attr-defined]
         other.close()

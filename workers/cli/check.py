@@ -41,16 +41,17 @@ from warren.engine.kernel.formats import (
     SEGMENT_ENTRY_COUNT,
 )
 from warren.engine.queues import body_check, segment_stamp
-from warren.engine.queues.folder import Folder, read_subscriptions
+from warren.engine.queues.folder import Folder, queues_of, read_subscriptions
 from warren.engine.queues.replay import last_begun, vouched, was_cut
 from warren.engine.queues.terms import read_terms
 from warren.engine.saying import command
 from warren.engine.store import recovery
 from warren.engine.store.check import Damage, StoreCheck
+from warren.engine.store.folder import FOLDERS, store_folder
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.node import absence, catalog_cut
-from warren.workers.process.tie import data_folders, owning, queues_of, served, workers_there
+from warren.workers.process.tie import data_folders, owning, served, workers_there
 
 TERMS_MAGIC = b"WRNTERM1"
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen, the list of files being the same
@@ -106,10 +107,11 @@ class _Place:
 def places(directory: Path) -> Iterator[_Place]:
     """The folders of the queue workers that have segment files."""
     for worker, owner in workers(directory):
-        yield _Place(worker / "journal", ".jnl", FILE_JOURNAL, owner, True)
-        yield _Place(worker / "transient", ".jnl", FILE_JOURNAL, owner, True)
-        yield _Place(worker / "segments", ".dat", FILE_JOURNAL, owner, False)
-        for queue in sorted((worker / "segments").glob("*")):
+        folder = Folder(worker)
+        yield _Place(folder.journal, ".jnl", FILE_JOURNAL, owner, True)
+        yield _Place(folder.transient, ".jnl", FILE_JOURNAL, owner, True)
+        yield _Place(folder.segments, ".dat", FILE_JOURNAL, owner, False)
+        for queue in sorted(folder.segments.glob("*")):
             if queue.is_dir() and queue.name.isdigit():
                 yield _Place(queue, ".idx", FILE_SEGMENT, owner, False)
 
@@ -348,8 +350,8 @@ def _mark_fits(folder: Folder, node_id: int, owner: int, ends: dict[Path, int]) 
 
 def stores(directory: Path) -> Iterator[tuple[int, Path]]:
     """Server number and folder of each store."""
-    for number, name in ((SERVER_STORE_PERSISTENT, "persistent"), (SERVER_STORE_TRANSIENT, "transient")):
-        yield number, directory / "store" / name
+    for number in FOLDERS:
+        yield number, store_folder(directory, number)
 
 
 def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], None], repair: bool) -> None:
@@ -473,7 +475,7 @@ def _looked_again(
     directory: Path, place: _Place, path: Path, node_id: int, look: Callable[[Entry | None], Checked | None]
 ) -> Checked | None:
     """Beside a running node a file and the list change between two looks: damage is what stays when they do not."""
-    folder = Folder(directory / "queues" / f"worker-{place.owner - SERVER_WORKER_FIRST}")
+    folder = Folder.of(directory, place.owner - SERVER_WORKER_FIRST)
 
     def listed() -> Entry | None:
         entries = file_register.read(folder.files, node_id, place.owner).entries

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sysv_ipc
 
@@ -33,13 +34,15 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.protocol import LAYOUT_HASH, QUEUE_STATS
+from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
+from warren.engine.store.folder import store_folder
 from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity, Namespaces
-from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
+from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
-from warren.workers.process.tie import elsewhere, queues_of
+from warren.workers.process.tie import elsewhere
 
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
 SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
@@ -265,7 +268,7 @@ class Attachment:
 
     def open_worker(self, server: int) -> None:
         """Open the regions of a worker's present incarnation and give them to the core."""
-        base = queues_of(server - SERVER_WORKER_FIRST)
+        folder = Folder.of(Path(), server - SERVER_WORKER_FIRST)
         deadline = time.monotonic() + REGION_WAIT_S
         regions: list[Region] = []
         epoch = generation = 0
@@ -285,7 +288,7 @@ class Attachment:
         images, transient = regions
         folders: list[int] = []
         try:
-            folders = _folders(self.descriptor, base, "journal", "transient", "segments")
+            folders = _folders(self.descriptor, folder.journal, folder.transient, folder.segments)
             self.core.set_worker(server, images.buffer, transient.buffer, folders[0], folders[1], folders[2], epoch)
         except BaseException:
             _close_all(folders)
@@ -319,8 +322,7 @@ class Attachment:
                 time.sleep(0.002)
         folders: list[int] = []
         try:
-            name = "persistent" if server == SERVER_STORE_PERSISTENT else "transient"
-            folders = _folders(self.descriptor, "store", name)
+            folders = _folders(self.descriptor, store_folder(Path(), server))
             directory, summary, images = (region.buffer for region in regions)
             self.core.set_store(server, directory, summary, images, folders[0], epoch)
         except BaseException:
@@ -402,12 +404,12 @@ def _folder(directory: int, path: str) -> int:
         return -1
 
 
-def _folders(directory: int, base: str, *names: str) -> list[int]:
-    """Descriptors of folders in `base` of an open directory, all or (OSError) none."""
+def _folders(directory: int, *paths: Path) -> list[int]:
+    """Descriptors of folders below an open directory, all or (OSError) none."""
     opened: list[int] = []
     try:
-        for name in names:
-            opened.append(_folder(directory, f"{base}/{name}"))  # noqa: PERF401 - those before a failure are closed
+        for path in paths:
+            opened.append(_folder(directory, str(path)))  # noqa: PERF401 - those before a failure are closed
     except BaseException:
         _close_all(opened)
         raise

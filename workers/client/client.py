@@ -52,6 +52,7 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.queues.control import AnswerOf, Refusal, Request
 from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
@@ -478,24 +479,24 @@ class Client:
     def ask_queue(
         self,
         queue: QueueDeclaration,
-        op: str,
-        fields: Callable[[QueueDeclaration], dict[str, Any]] = lambda queue: {"queue": queue.id},
+        request: Callable[[QueueDeclaration], Request],
+        answers: type[AnswerOf],
         timeout: float | EllipsisType | None = ...,
-    ) -> dict[str, Any]:
-        """Ask the worker of a queue, wherever it is; `fields` names it. Raises what it refused, PeerLost, TimedOut
-        (without a `timeout` after call_timeout).
+    ) -> AnswerOf:
+        """Ask the worker of a queue, wherever it is; `request`, `answers`: of engine/queues/control.py. Raises what it
+        refused, PeerLost, TimedOut (without a `timeout` after call_timeout).
         """
         limit = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
         while True:
             now = self.current(queue)
             try:
-                return self._ask_worker(SERVER_WORKER_FIRST + now.worker, op, fields(now), limit)
+                return self._ask_worker(SERVER_WORKER_FIRST + now.worker, request(now), answers, limit)
             except AttachmentLost:
                 continue
 
-    def _ask_worker(self, server: int, op: str, fields: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    def _ask_worker(self, server: int, request: Request, answers: type[AnswerOf], timeout: float | None) -> AnswerOf:
         """Ask a queue worker (OP_CONTROL)."""
-        request = msgspec.msgpack.encode({"op": op, **fields})
+        content = msgspec.msgpack.encode(request)
         attachment = self.attachment()
         if server >= len(attachment.control_locks):
             raise AttachmentLost("the node was started with fewer workers meanwhile")
@@ -505,16 +506,17 @@ class Client:
             raise TimedOut(f"{names.role_of(server)} did not answer other threads within {timeout:g} s")
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            result, reply = attachment.core.control(server, request, left)
+            result, reply = attachment.core.control(server, content, left)
         finally:
             lock.release()
         try:
-            answer = msgspec.msgpack.decode(reply, type=dict[str, Any])
+            if result == PROTOCOL["RESULT_ERROR"]:
+                refusal = msgspec.msgpack.decode(reply, type=Refusal)
+                raise errors.by_name(refusal.error, refusal.message)
+            return msgspec.msgpack.decode(reply, type=answers)
         except msgspec.MsgspecError as error:
-            raise StoreError(f"{names.role_of(server)} answered {op} with nonsense: {error}") from error
-        if result == PROTOCOL["RESULT_ERROR"]:
-            raise errors.by_name(str(answer.get("error")), str(answer.get("message")))
-        return answer
+            what = type(request).__name__
+            raise StoreError(f"{names.role_of(server)} answered {what} with nonsense: {error}") from error
 
     # -- what was delivered ahead and is not asked for ----------------------------------------------------------
 

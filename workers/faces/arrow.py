@@ -18,6 +18,7 @@ import pyarrow as pa
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
 from warren.engine.kernel.protocol import DELIVERY
+from warren.engine.queues.control import Browse, Rows
 from warren.workers.faces.browse import BROWSE_ROWS, Patience
 from warren.workers.faces.message import Message
 
@@ -133,9 +134,8 @@ class _Columns:
         return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(offsets)], children=[entries])
 
 
-def _browsed(start: int, count: int, ready_only: bool, queue: QueueDeclaration) -> dict[str, Any]:
-    """What `browse` asks the worker of a queue for."""
-    return {"queue": queue.id, "start": start, "count": count, "ready_only": ready_only}
+def _browse(start: int, count: int, ready_only: bool, queue: QueueDeclaration) -> Browse:
+    return Browse(queue.id, start, count, ready_only)
 
 
 class Batches:
@@ -159,8 +159,8 @@ class Batches:
         at, left, stalled, patience = start, rows_max, 0, Patience()
         while 0 <= at < end and left > 0:
             count = min(end - at, left, BROWSE_ROWS)
-            answer = self._client.ask_queue(self._queue, "browse", partial(_browsed, at, count, self._ready_only))
-            rows, following = answer["rows"], int(answer["next"])
+            answer = self._client.ask_queue(self._queue, partial(_browse, at, count, self._ready_only), Rows)
+            rows, following = answer.rows, answer.next
             table = np.frombuffer(rows, _ROW)
             if not len(table):
                 break

@@ -13,6 +13,7 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.kernel.protocol import DELIVERY
+from warren.engine.queues.control import Browse, Rows
 from warren.workers.faces.message import Message
 
 if TYPE_CHECKING:
@@ -55,11 +56,10 @@ def browse(
     client: Client, owner: Owner, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
 ) -> tuple[list[Message | None], int]:
     """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
-    more = {"start": start, "count": count, "ready_only": ready_only}
     patience = Patience()
     while True:
-        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
-        rows, following = answer["rows"], int(answer["next"])
+        answer = client.ask_queue(queue, lambda now: Browse(now.id, start, count, ready_only), Rows)
+        rows, following = answer.rows, answer.next
         if not rows:
             return [], -1
         try:
@@ -92,10 +92,9 @@ def _read_again(
     """One message of an older answer, asked for anew; None when it is gone, or stays unreadable."""
     row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
     sequence = DELIVERY.unpack(row, "sequence")
-    more = {"start": sequence, "count": 1, "ready_only": ready_only}
     while True:
-        answer = client.ask_queue(queue, "browse", lambda now: {"queue": now.id, **more})
-        fresh = answer["rows"][:_ROW_BYTES]
+        answer = client.ask_queue(queue, lambda now: Browse(now.id, sequence, 1, ready_only), Rows)
+        fresh = answer.rows[:_ROW_BYTES]
         if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
             return None
         message = handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +27,8 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
 from warren.engine.kernel.protocol import QUEUE_STATS
+from warren.engine.queues import control
+from warren.engine.queues.control import AnswerOf
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import (
     checked_count,
@@ -96,13 +98,15 @@ class Queue:
     def _server(self) -> int:
         return SERVER_WORKER_FIRST + self._declaration.worker
 
-    def _ask(self, op: str, timeout: float | None = 30.0) -> dict[str, Any]:
+    def _ask(
+        self, request: Callable[[int], control.Request], answers: type[AnswerOf], timeout: float | None = 30.0
+    ) -> AnswerOf:
         """Ask the worker about the queue that has the name now. Raises QueueNotFound."""
         while True:
             if not self._handle.usable:
                 self._renew()
             try:
-                return self._client.ask_queue(self._declaration, op, timeout=timeout)
+                return self._client.ask_queue(self._declaration, lambda now: request(now.id), answers, timeout)
             except QueueNotFound:  # deleted, perhaps declared anew since
                 if self._handle.usable:
                     raise
@@ -377,7 +381,7 @@ class Queue:
             row = attachment.statistics_of(self._server, self._declaration.id)
             if row is not None:
                 return {name: QUEUE_STATS.unpack(row, name) for name in _STATISTICS}
-            answer = self._ask("stats")
+            answer = self._ask(control.Stats, control.Counts)
             return {name: int(answer.get(name, 0)) for name in _STATISTICS}
 
     def depth(self) -> int:
@@ -424,7 +428,7 @@ class Queue:
     def purge(self, timeout: float | None = 30.0) -> int:
         """Drop all ready messages; returns how many. Unacked ones stay with their consumers."""
         checked_seconds(timeout)
-        return int(self._ask("purge", timeout)["count"])
+        return self._ask(control.Purge, control.Count, timeout).count
 
     def delete(self) -> None:
         """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""

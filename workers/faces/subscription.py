@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.queues import control
+from warren.engine.queues.control import AnswerOf
 from warren.workers.client.arguments import (
     checked_count,
 )
@@ -35,8 +37,8 @@ class Subscription:
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.queue.name!r}>"
 
-    def _ask(self, op: str, fields: Callable[[QueueDeclaration], dict[str, Any]]) -> dict[str, Any]:
-        return self._client.ask_queue(self._claims.declaration, op, fields)
+    def _ask(self, request: Callable[[QueueDeclaration], control.Request], answers: type[AnswerOf]) -> AnswerOf:
+        return self._client.ask_queue(self._claims.declaration, request, answers)
 
     def claim(self, max_messages: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
         """Claim ready messages of the queue, in order. Returns their numbers [start, end), which are durable by then.
@@ -44,17 +46,17 @@ class Subscription:
 
         Raises UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
-        most = {
-            "max_messages": min(checked_count(max_messages, "max_messages"), UNLIMITED),
-            "max_bytes": min(checked_count(max_bytes, "max_bytes"), UNLIMITED),
-        }
-        answer = self._ask("claim", lambda claims: _both(claims) | most)
-        return int(answer["start"]), int(answer["end"])
+        messages = min(checked_count(max_messages, "max_messages"), UNLIMITED)
+        size = min(checked_count(max_bytes, "max_bytes"), UNLIMITED)
+        claimed = self._ask(
+            lambda claims: control.Claim(claims.subscription_of, claims.id, messages, size), control.Claimed
+        )
+        return claimed.start, claimed.end
 
     def range(self) -> tuple[int, int]:
         """[lowest unacked claim, end of the claims)."""
-        answer = self._ask("ranges", lambda claims: {"queue": claims.id})
-        return int(answer["base"]), int(answer["next"])
+        found = self._ask(lambda claims: control.Ranges(claims.id), control.Range)
+        return found.base, found.next
 
     def ready(self) -> int:
         """Number of messages in the queue that nobody has claimed or taken yet."""
@@ -83,7 +85,7 @@ class Subscription:
     def ack(self, upto: int) -> int:
         """Ack every claim below `upto`; returns how many there were."""
         below = min(checked_count(upto, "upto", 0), UNLIMITED)
-        return int(self._ask("ack_to", lambda claims: {"queue": claims.id, "sequence": below})["count"])
+        return self._ask(lambda claims: control.AckTo(claims.id, below), control.Count).count
 
     def release(self) -> int:
         """Start over as a new reader: returns the lowest unacked claim. Claims keep their numbers and their order."""
@@ -91,14 +93,9 @@ class Subscription:
 
     def delete(self) -> int:
         """Return all unacked claims to the end of the queue (redelivered), and delete the subscription."""
-        count = int(self._ask("release", _both)["count"])
+        count = self._ask(lambda claims: control.Release(claims.subscription_of, claims.id), control.Count).count
         self._client.control("subscription", queue=self.queue.name, name=self.name, delete=True)
         return count
-
-
-def _both(claims: QueueDeclaration) -> dict[str, Any]:
-    """The hidden queue of a subscription and the queue that it claims from, for the worker."""
-    return {"queue": claims.subscription_of, "subscription_queue": claims.id}
 
 
 class _Claims:

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
+from warren.engine.queues import control
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue
@@ -263,7 +264,7 @@ class WorkQueue(Generic[T]):
 
     def qsize(self) -> int:
         """Number of items that nobody has received, as known to the worker after everything this process did."""
-        return int(self._counts()["ready"])
+        return self._counts()["ready"]
 
     def empty(self) -> bool:
         """Whether qsize() is 0; it may have changed by the time you read it, as with queue.Queue."""
@@ -293,13 +294,13 @@ class WorkQueue(Generic[T]):
                     message.nack()
         self.queue.release()
 
-    def _counts(self) -> dict[str, Any]:
+    def _counts(self) -> control.Counts:
         """Counters after all that this process submitted; those of stats() may be a batch old."""
-        return self.queue._ask("stats")
+        return self.queue._ask(control.Stats, control.Counts)
 
     def _left_over(self) -> int:
         counts = self._counts()
-        return int(counts["ready"]) + int(counts["unacked"])
+        return counts["ready"] + counts["unacked"]
 
     def _mine(self) -> deque[tuple[int, Message]]:
         if self._pid != os.getpid():

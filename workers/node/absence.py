@@ -33,10 +33,10 @@ from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
-from warren.engine.store.folder import FILES, STAMP, list_files
+from warren.engine.store.folder import FILES, STAMP, list_files, store_folder
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 
-STORE = Path("store", "persistent")
+STORE = store_folder(Path(), SERVER_STORE_PERSISTENT)
 NAMES_MAX = 10  #: queues that are named one by one
 
 

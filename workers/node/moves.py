@@ -41,9 +41,9 @@ from warren.engine.catalog.placement import Family, moves
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error, FormatVersionError
 from warren.engine.kernel.file_register import FileRegister
-from warren.engine.queues.folder import Folder, remove_queue
+from warren.engine.queues.folder import Folder, queues_of, remove_queue
 from warren.ipc.layout import SERVER_WORKER_FIRST
-from warren.workers.process.tie import owning, queues_of, workers_there
+from warren.workers.process.tie import owning, workers_there
 
 GROUP = 64  #: families that move with one commit
 POLL_S = 0.1

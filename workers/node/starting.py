@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from warren.engine.queues.folder import queues_of
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.children import Role
 from warren.workers.process import lack
-from warren.workers.process.tie import STORE, lock_owner, queues_of
+from warren.workers.process.tie import STORE, lock_owner
 
 #: seconds for which a start waits for something outside of the node
 START_TIMEOUT_S = 60.0

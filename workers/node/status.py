@@ -20,6 +20,7 @@ from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.kernel import quarantine
 from warren.engine.kernel.protocol import QUEUE_STATS
+from warren.engine.queues.folder import queues_of
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
@@ -220,7 +221,7 @@ class Statistics:
         owners = [(SERVER_STORE_PERSISTENT, "the message store", directory.path / absence.STORE, "store")]
         for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
             name = f"worker-{server - SERVER_WORKER_FIRST}"
-            owners.append((server, name, directory.path / "queues" / name, name))
+            owners.append((server, name, directory.path / queues_of(server - SERVER_WORKER_FIRST), name))
         for server, name, folder, log in owners:
             lost, unknown = (self._superblock.server_get(server, field) for field in ("lost_n", "lost_unknown_n"))
             report = folder / quarantine.QUARANTINE / quarantine.REPORT

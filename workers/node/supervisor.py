@@ -51,7 +51,7 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.engine.queues.folder import workers_needed
+from warren.engine.queues.folder import queues_of, workers_needed
 from warren.engine.saying import Repeats, command
 from warren.ipc import names
 from warren.ipc.identity import Identity, Namespaces
@@ -78,18 +78,7 @@ from warren.workers.process.control import (
 )
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART, EXIT_TIMEOUT
 from warren.workers.process.shared_objects import create_semaphore, region_users, segments
-from warren.workers.process.tie import (
-    COLLECTOR,
-    MOVED,
-    REMOVED,
-    STORE,
-    TAKEN_OVER,
-    Tie,
-    described,
-    elsewhere,
-    end,
-    queues_of,
-)
+from warren.workers.process.tie import COLLECTOR, MOVED, REMOVED, STORE, TAKEN_OVER, Tie, described, elsewhere, end
 
 CREATING, STARTING, RUNNING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_RUNNING"]
 DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]

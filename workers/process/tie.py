@@ -35,8 +35,9 @@ from warren.engine.catalog.node_directory import NODE, NodeDirectory, NodeFile, 
 from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file
 from warren.engine.saying import command
+from warren.engine.store.folder import STORES, store_folder
 from warren.ipc.identity import Namespaces
-from warren.ipc.layout import CONSTANTS
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
 from warren.ipc.superblock import Superblock
 from warren.workers.process.shared_objects import semaphore_exists
 
@@ -50,12 +51,8 @@ TAKEN_OVER, SHARED_MEMORY = CONSTANTS["ENDING_TAKEN_OVER"], CONSTANTS["ENDING_SH
 DRAINING = CONSTANTS["NODE_DRAINING"]
 #: fields of the superblock with keys of System V semaphores
 SEMAPHORES = ("live_semaphore_key", "store_lock_key")
-STORE, COLLECTOR = "store", "store/persistent"
-
-
-def queues_of(worker: int) -> str:
-    """The folder that a queue worker owns."""
-    return f"queues/worker-{worker}"
+#: folders that the store server and the collector own; a queue worker owns queues_of(worker)
+STORE, COLLECTOR = STORES, str(store_folder(Path(), SERVER_STORE_PERSISTENT))
 
 
 def workers_there(directory: Path) -> list[int]:

@@ -41,7 +41,7 @@ from warren.engine.store.folder import (
 )
 from warren.engine.store.job import Job, Source, open_source, write_losses
 from warren.ipc import mailbox, names
-from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, whole_pages
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
 from warren.ipc.region import Region, RegionError, posix_open
 from warren.ipc.superblock import Superblock
@@ -346,7 +346,7 @@ class _Collecting:
         crash(CONSTANTS["CRASH_COLLECT_COPIED"])
         with contextlib.closing(work):
             losses, counts, contents = work.damage(), work.counts(), work.take_list()
-        os.ftruncate(self._fd, (contents.used + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES)
+        os.ftruncate(self._fd, whole_pages(contents.used))
         os.fdatasync(self._fd)
         path = segment.unfinished_path(list_path(self.folder, job.output))
         atomic_file.write_synced(path, contents.encode(node_id, job.server))
@@ -368,7 +368,7 @@ class _Collecting:
     def _copy(self, sources_n: int) -> _core.Collection | None:
         """Into a new output; None: so many do not fit (`_fits` do)."""
         job, settings = self.job, self.collector.settings
-        self._make_output(min(settings.file_bytes, _pages(job.bytes + 4 * PAGE_BYTES)))
+        self._make_output(min(settings.file_bytes, whole_pages(job.bytes + 4 * PAGE_BYTES)))
         sources = job.sources[:sources_n]
         used = zip(self._sources, sources, strict=False)
         given = [(source.fd, source.list, high, keep) for source, (_file, _low, high, keep) in used]
@@ -438,10 +438,6 @@ def _discard(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
         except OSError as error:
             say(f"cannot remove {path}: {error}; it goes at the next start")
-
-
-def _pages(n: int) -> int:
-    return (n + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
 
 
 def run_collector(directory: Path, shared_id: int, settings: Settings, _supervisor_pidfd: int) -> int:

@@ -25,7 +25,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
 from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
-from warren.engine.queues.folder import Folder
+from warren.engine.queues.folder import Folder, queues_of
 from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.service import Changes, Declaration, Options, QueueService
 from warren.engine.saying import Voice
@@ -37,7 +37,7 @@ from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
 from warren.workers.process import lack, remains
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
-from warren.workers.process.tie import Tie, described, end, queues_of
+from warren.workers.process.tie import Tie, described, end
 
 if TYPE_CHECKING:
     from warren.workers.servers.dead_letters import Forwarder
