@@ -259,7 +259,7 @@ class StoreServer:
     def swing(self, number: int, file_list: FileList, sources: Sequence[int], cursor: int, /) -> int:
         """Entries of the output's list that lie in a source lie in the output; returns where to go on, -1: done."""
 
-    def retire(self, number: int, file: int, file_list: FileList, cursor: int, /) -> int:
+    def drop_entries(self, number: int, file: int, file_list: FileList, cursor: int, /) -> int:
         """Drop the entries of a locked file; returns where to go on, -1: done. RuntimeError: one is held."""
 
     def drop_lost(self, number: int, ids: Sequence[bytes], /) -> int:
@@ -313,7 +313,7 @@ class StoreServer:
     def kick(self) -> None:
         """From another thread: let run() return."""
 
-    def settle(self) -> bool:
+    def all_durable(self) -> bool:
         """True when everything submitted is executed, written and synced; asks for what is missing."""
 
     def commit_run(self, number: int, /) -> None:

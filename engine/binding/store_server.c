@@ -225,16 +225,16 @@ static PyObject *server_swing(PyObject *op, PyObject *const *args, Py_ssize_t gi
     return cursor_of(cursor);
 }
 
-static PyObject *server_retire(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+static PyObject *server_drop_entries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     uint64_t n[1], cursor;
-    if (!count_ok("retire", given, 4)) return NULL;
+    if (!count_ok("drop_entries", given, 4)) return NULL;
     wr_store *store = store_of((ServerObject *)op, args[0]);
     if (!store || numbers(args + 1, 1, n) || numbers(args + 3, 1, &cursor)) return NULL;
     const wr_list *list = wr_file_list_of(args[2]);
     if (!list) return NULL;
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = wr_store_retire(store, n[0], list, &cursor);
+    error = wr_store_drop_entries(store, n[0], list, &cursor);
     Py_END_ALLOW_THREADS
     if (error == EBUSY) return PyErr_Format(PyExc_RuntimeError, "file %llu is to go and holds a live record", (unsigned long long)n[0]);
     if (error) return raise_errno(error, "the file is not locked, or the list is not its list");
@@ -486,9 +486,9 @@ static PyObject *server_kick(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-static PyObject *server_settle(PyObject *op, PyObject *unused) {
+static PyObject *server_all_durable(PyObject *op, PyObject *unused) {
     (void)unused;
-    return PyBool_FromLong(wr_store_server_settle(((ServerObject *)op)->server));
+    return PyBool_FromLong(wr_store_server_all_durable(((ServerObject *)op)->server));
 }
 
 static PyObject *server_commit_run(PyObject *op, PyObject *number) {
@@ -561,7 +561,7 @@ static PyMethodDef server_methods[] = {
     FAST("unlock_files", server_unlock_files, "unlock_files(number, files, ghosts)"),
     FAST("collected", server_collected, "collected(number, file, used, low, high)"),
     FAST("swing", server_swing, "swing(number, list, sources, cursor) -> cursor, -1 when done"),
-    FAST("retire", server_retire, "retire(number, file, list, cursor) -> cursor, -1 when done"),
+    FAST("drop_entries", server_drop_entries, "drop_entries(number, file, list, cursor) -> cursor, -1 when done"),
     FAST("drop_lost", server_drop_lost, "drop_lost(number, ids) -> how many were held"),
     FAST("client_dying", server_client_dying, "client_dying(store, slot, generation, until)"),
     {"note_lost", (PyCFunction)(void (*)(void))server_note_lost, METH_FASTCALL,
@@ -580,7 +580,7 @@ static PyMethodDef server_methods[] = {
     {"set_draining", server_set_draining, METH_O, "set_draining(on)"},
     {"run", server_run, METH_O, "run(max_ns) -> events"},
     {"kick", server_kick, METH_NOARGS, "kick(): let run() return"},
-    {"settle", server_settle, METH_NOARGS, "settle() -> True when all is executed, written and synced"},
+    {"all_durable", server_all_durable, METH_NOARGS, "all_durable() -> True when all is executed, written and synced"},
     {"commit_run", server_commit_run, METH_O, "commit_run(number): the committer's whole life"},
     {"stop", server_stop, METH_O, "stop(number): let commit_run end"},
     FAST("water", server_water, "water(number, client_epoch)"),

@@ -271,7 +271,7 @@ static inline bool unsealed(const wr_log *log) {
 }
 
 /* Post a batch with all that is not sealed; the caller has made sure of a free slot. */
-static void post(wr_log *log, bool sync, bool last, uint64_t gate, const wr_horizon *horizons, uint32_t horizons_n) {
+static void post(wr_log *log, bool sync, bool last, uint64_t note, const wr_horizon *horizons, uint32_t horizons_n) {
     wr_log_state *state = &log->state;
     /* A file that is left ends with a LAST frame, unless it is full: behind it may lie whatever the blocks held before. */
     if (unsealed(log) || (last && state->append < log->file_bytes)) {
@@ -297,7 +297,7 @@ static void post(wr_log *log, bool sync, bool last, uint64_t gate, const wr_hori
     batch->sync = log->may_sync && (sync || state->unsealed_sync);
     batch->last = last;
     batch->number = number;
-    batch->gate = gate;
+    batch->note = note;
     batch->horizons_n = horizons_n;
     if (horizons_n) memcpy(batch->horizons, horizons, horizons_n * sizeof *horizons);
     batch->error = 0;
@@ -360,11 +360,11 @@ void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync) {
     set_appended(log, log->state.append + bytes);
 }
 
-int wr_log_seal(wr_log *log, bool sync, uint64_t gate, const wr_horizon *horizons, uint32_t horizons_n) {
+int wr_log_seal(wr_log *log, bool sync, uint64_t note, const wr_horizon *horizons, uint32_t horizons_n) {
     if (horizons_n > WR_LOG_HORIZONS) return ENOBUFS;
     if (!unsealed(log) && horizons_n == 0) return 0;
     if (batches_full(log)) return EAGAIN;
-    post(log, sync, false, gate, horizons, horizons_n);
+    post(log, sync, false, note, horizons, horizons_n);
     return 0;
 }
 

@@ -41,7 +41,7 @@ typedef struct {
     bool sync;         /* fdatasync wanted */
     bool last;         /* last batch of the file: close fd afterwards */
     uint64_t number;
-    uint64_t gate;     /* free for the owner; the message store: files below it are settled when this is done */
+    uint64_t note;     /* free for the owner; the message store: files below it are settled when this is done */
     uint32_t horizons_n;
     wr_horizon horizons[WR_LOG_HORIZONS];
     int error;         /* errno of the write or sync, 0 if fine */
@@ -106,7 +106,7 @@ uint64_t wr_log_room(const wr_log *log);
 
 /* Seal what was appended since the last seal (padding it to the page) and post it to the committer with what it confirms.
  * Nothing to seal and no horizons: returns 0 and posts nothing. EAGAIN: the batch queue is full; ENOBUFS: too many horizons. */
-int wr_log_seal(wr_log *log, bool sync, uint64_t gate, const wr_horizon *horizons, uint32_t horizons_n);
+int wr_log_seal(wr_log *log, bool sync, uint64_t note, const wr_horizon *horizons, uint32_t horizons_n);
 
 /* Wait until every posted batch is done (at most timeout_ns; ETIMEDOUT). Used before a client's region is detached, and at stop. */
 int wr_log_quiesce(wr_log *log, uint64_t timeout_ns);

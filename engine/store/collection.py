@@ -281,7 +281,7 @@ class GarbageCollection:
         for file, contents in lists.items():
             cursor = 0
             while cursor >= 0:
-                cursor = self.core.retire(self.number, file, contents, cursor)
+                cursor = self.core.drop_entries(self.number, file, contents, cursor)
                 yield ROUND
 
     def _gone(self, files: Iterable[int]) -> None:

@@ -12,7 +12,7 @@
 
 /* ---- settling ---- */
 
-uint64_t wr_store_settle_gate(const wr_store *store) {
+uint64_t wr_store_confirmed_below(const wr_store *store) {
     /* Also: nothing is recovered that a ring may still hold (replays, below). */
     if (!store->current) return 0;
     uint64_t below = store->current - 1;
@@ -55,21 +55,21 @@ static bool nothing_open(const wr_store *store) {
     return true;
 }
 
-void wr_store_settle(wr_store *store, bool timer) {
-    /* SYNC settled-gate: pairs with the release in wr_store_log_done */
-    uint64_t gate = atomic_load_explicit(&store->settled_gate, memory_order_acquire);
+void wr_store_settle_files(wr_store *store, bool timer) {
+    /* SYNC confirmed-below: pairs with the release in wr_store_log_done */
+    uint64_t below = atomic_load_explicit(&store->confirmed_below, memory_order_acquire);
     timer |= store->settle_check;
-    if (gate <= store->settled_seen && !timer) return;
+    if (below <= store->confirmed_seen && !timer) return;
     if (!store->unsettled_n || !store->current || wr_log_look(store->log)->failed) return;
     /* When nothing is open no batch will come that could say so. */
     if (timer && nothing_open(store)) {
-        uint64_t now = wr_store_settle_gate(store);
-        if (now > gate) gate = now;
+        uint64_t now = wr_store_confirmed_below(store);
+        if (now > below) below = now;
     }
-    if (gate <= store->settled_seen && !store->settle_check) return;
+    if (below <= store->confirmed_seen && !store->settle_check) return;
     store->settle_check = false;
-    if (gate > store->settled_seen) store->settled_seen = gate;
-    settle_below(store, gate);
+    if (below > store->confirmed_seen) store->confirmed_seen = below;
+    settle_below(store, below);
 }
 
 /* ---- empty files ---- */

@@ -6,13 +6,13 @@
 /* Not every worker has said yet what it holds: no file goes. */
 bool wr_store_holders_unknown(const wr_store *store);
 /* Files below it hold only commands that are confirmed when everything posted until now is done. */
-uint64_t wr_store_settle_gate(const wr_store *store);
+uint64_t wr_store_confirmed_below(const wr_store *store);
 /* Look which files are settled now. */
-void wr_store_settle(wr_store *store, bool timer);
+void wr_store_settle_files(wr_store *store, bool timer);
 /* Lock the empty files that may go; what is still appended must be durable before they do. */
 void wr_store_let_empty_go(wr_store *store);
 /* wr_store_take_gone has one; else what it waits for is asked for. */
 bool wr_store_gone_ready(wr_store *store);
-/* Next empty file to go (it is locked; its entries are there), UINT64_MAX if none is ready. Then: retire, remove the file, file_gone. */
+/* Next empty file to go (it is locked; its entries are there), UINT64_MAX if none is ready. Then: drop its entries, remove the file, file_gone. */
 uint64_t wr_store_take_gone(wr_store *store);
 #endif

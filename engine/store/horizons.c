@@ -48,12 +48,12 @@ void wr_store_log_done(void *context, const wr_batch *batch) {
         atomic_fetch_sub_explicit(&link->batches, 1, memory_order_release);
     }
     if (!batch->error) {
-        /* SYNC rolled-durable, durable-mark, settled-gate: pair with the acquires in files.c, append.c and file_life.c */
+        /* SYNC rolled-durable, durable-mark, confirmed-below: pair with the acquires in files.c, append.c and file_life.c */
         if (batch->last) atomic_store_explicit(&store->durable_file, batch->file + 1, memory_order_release);
         if (batch->sync)
             atomic_store_explicit(&store->durable_mark, (batch->file + 1) << 32 | (batch->last ? UINT32_MAX : batch->to), memory_order_release);
-        if (batch->gate > atomic_load_explicit(&store->settled_gate, memory_order_relaxed))
-            atomic_store_explicit(&store->settled_gate, batch->gate, memory_order_release);
+        if (batch->note > atomic_load_explicit(&store->confirmed_below, memory_order_relaxed))
+            atomic_store_explicit(&store->confirmed_below, batch->note, memory_order_release);
     }
     wr_crash_point(store->server->super, WR_CRASH_BATCH_DONE);
     atomic_fetch_add_explicit(&store->done_n, 1, memory_order_release);
@@ -99,7 +99,7 @@ void wr_store_seal(wr_store *store) {
     bool nobody = sync && store->force_sync && !n;
     if (nobody) horizons[n++] = (wr_horizon){NULL, store->number, 0}; /* so that there is a batch even when all is sealed */
     uint64_t append = state->append;
-    if (wr_log_seal(store->log, sync, wr_store_settle_gate(store), horizons, n)) { /* all batch slots are taken: the next round tries again */
+    if (wr_log_seal(store->log, sync, wr_store_confirmed_below(store), horizons, n)) { /* all batch slots are taken: the next round tries again */
         for (uint32_t i = 0; i < n - nobody; i++)
             atomic_fetch_sub_explicit(&store->links[horizons[i].view - server->views].batches, 1, memory_order_relaxed);
         return;

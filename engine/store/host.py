@@ -547,7 +547,7 @@ class StoreHost:
         settled = False
         while not settled and time.monotonic() < deadline:
             self._handle(self.core.run(5_000_000))
-            settled = self.core.settle() and not any(self._garbage(store).busy for store in self.stores)
+            settled = self.core.all_durable() and not any(self._garbage(store).busy for store in self.stores)
         self._handle(self.core.run(0))  # publishes the last horizons
         self._finish_retiring()
         for pool in (self._makers, self._growers, self._removers):

@@ -149,7 +149,7 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
             if (!store->pending_since) store->pending_since = now;
             if (wr_store_wants_seal(store, more_here, now)) wr_store_seal(store);
         }
-        wr_store_settle(store, server->timer);
+        wr_store_settle_files(store, server->timer);
         wr_store_let_empty_go(store);
         const wr_log_state *state = wr_log_look(store->log);
         if (!state->has_next && !store->file_asked && !state->failed) {
@@ -294,7 +294,7 @@ uint32_t wr_store_server_run(wr_store_server *server, uint64_t max_ns) {
     return events;
 }
 
-bool wr_store_server_settle(wr_store_server *server) {
+bool wr_store_server_all_durable(wr_store_server *server) {
     bool settled = true;
     for (uint32_t number = 0; number < 2; number++) {
         wr_store *store = &server->stores[number];

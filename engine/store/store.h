@@ -124,8 +124,8 @@ typedef struct {
     _Atomic uint64_t durable_file; /* the last rolled file that is durable + 1 (committer) */
     _Atomic uint64_t durable_mark; /* what is durable, as wr_store_log_mark (committer) */
     uint64_t rolled_mark;          /* the end of the file before the current one, 0: there was none */
-    _Atomic uint64_t settled_gate; /* files below it hold only commands whose horizons were published (committer) */
-    uint64_t settled_seen;
+    _Atomic uint64_t confirmed_below; /* files below it hold only commands whose horizons were published (committer) */
+    uint64_t confirmed_seen;
     uint32_t unsettled_n;
     bool settle_check;
 

@@ -127,7 +127,7 @@ int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources
     return 0;
 }
 
-int wr_store_retire(wr_store *store, uint64_t file, const wr_list *list, uint64_t *cursor) {
+int wr_store_drop_entries(wr_store *store, uint64_t file, const wr_list *list, uint64_t *cursor) {
     wr_summary_row *row = wr_store_file(store, file);
     if (!row || !wr_row_locked(row) || list->file != file) return EINVAL;
     wr_store_ghost(store, file);

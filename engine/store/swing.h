@@ -14,7 +14,7 @@ int wr_store_collected(wr_store *store, uint64_t file, uint64_t used, uint64_t l
 /* Entries of the output's list that lie in a source lie in the output from now on. EINVAL: no such output. */
 int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources, uint32_t n, uint64_t *cursor);
 /* Drop the entries without references that lie in a locked file. EBUSY: one has a reference; EINVAL: no such locked file. */
-int wr_store_retire(wr_store *store, uint64_t file, const wr_list *list, uint64_t *cursor);
+int wr_store_drop_entries(wr_store *store, uint64_t file, const wr_list *list, uint64_t *cursor);
 /* Entries whose records are damaged: dropped, counted as lost when they were held. Returns how many of those. */
 uint64_t wr_store_drop_lost(wr_store *store, const uint8_t (*ids)[16], uint64_t n);
 #endif

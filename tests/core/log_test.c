@@ -664,7 +664,7 @@ static void on_written(void *context, const wr_batch *batch) {
     order[order_n++] = batch->number * 2;
 }
 static void on_done(void *context, const wr_batch *batch) {
-    CHECK(context == &order_n && batch->gate == 77);
+    CHECK(context == &order_n && batch->note == 77);
     order[order_n++] = batch->number * 2 + 1;
 }
 

@@ -234,7 +234,7 @@ static void serve_events(rig *r) {
             const char *reason;
             wr_list *list = n == 0 && file < 4096 && r->lists[file] ? r->lists[file] : scan_file(n, file, &reason);
             CHECK(list);
-            for (uint64_t cursor = 0; cursor != UINT64_MAX;) CHECK(wr_store_retire(store, file, list, &cursor) == 0);
+            for (uint64_t cursor = 0; cursor != UINT64_MAX;) CHECK(wr_store_drop_entries(store, file, list, &cursor) == 0);
             wr_list_free(list);
             if (n == 0 && file < 4096) r->lists[file] = NULL;
             CHECK(unlink(path_of(n, file)) == 0);

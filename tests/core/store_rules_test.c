@@ -113,7 +113,7 @@ static void settle(void) {
         CHECK(wr_now_ns() < end);
         wr_store_server_run(r->server, 1000000);
         serve_events(r);
-    } while (!wr_store_server_settle(r->server));
+    } while (!wr_store_server_all_durable(r->server));
 }
 
 static void until_durable(void) {
@@ -458,7 +458,7 @@ static void frozen_server(void) {
     submit(0);
     wr_store_server_freeze(r->server); /* again: it changes nothing */
     settle();
-    CHECK(wr_store_server_settle(r->server) && refs(7, 1) == 1 && !find(7, 2) && !find(7, 3));
+    CHECK(wr_store_server_all_durable(r->server) && refs(7, 1) == 1 && !find(7, 2) && !find(7, 3));
     CHECK(store->links[0].processed == 1 && store->links[1].processed == 0);
     uint64_t append = store->state->append;
     for (int n = 0; n < 10; n++) tick();
@@ -606,7 +606,7 @@ static void collection(void) {
         const char *reason;
         wr_list *old = scan_file(0, sources[i], &reason);
         uint32_t calls = 0;
-        for (cursor = 0; cursor != UINT64_MAX; calls++) CHECK(wr_store_retire(store, sources[i], old, &cursor) == 0);
+        for (cursor = 0; cursor != UINT64_MAX; calls++) CHECK(wr_store_drop_entries(store, sources[i], old, &cursor) == 0);
         wr_list_free(old);
         CHECK(calls == 1 && unlink(path_of(0, sources[i])) == 0);
         CHECK(!atomic_load(&wr_store_file(store, output)->settled));
@@ -681,14 +681,14 @@ static void file_goes_in_slices(void) {
     until_durable();
     CHECK(wr_store_take_gone(store) != UINT64_MAX || wr_store_take_gone(store) != UINT64_MAX);
     uint64_t cursor = 0, live = store->index.live;
-    CHECK(wr_store_retire(store, file, list, &cursor) == 0 && cursor != UINT64_MAX && store->index.live == live - WR_STORE_SLICE);
+    CHECK(wr_store_drop_entries(store, file, list, &cursor) == 0 && cursor != UINT64_MAX && store->index.live == live - WR_STORE_SLICE);
     CHECK(atomic_load(&wr_store_file(store, file)->ghosts) == 1 && !find(16, 0) && find(16, 4200));
     put(1, 16, 4200, 0, 1); /* not revived where it is going to vanish */
     submit(1);
     one_round();
     CHECK(refs(16, 4200) == 1 && find(16, 4200)->file != file);
-    CHECK(wr_store_retire(store, file, list, &cursor) == 0 && cursor == UINT64_MAX && refs(16, 4200) == 1 && !find(16, 4201));
-    CHECK(wr_store_retire(store, file + 1, list, &cursor) == EINVAL);
+    CHECK(wr_store_drop_entries(store, file, list, &cursor) == 0 && cursor == UINT64_MAX && refs(16, 4200) == 1 && !find(16, 4201));
+    CHECK(wr_store_drop_entries(store, file + 1, list, &cursor) == EINVAL);
     wr_store_file_gone(store, file);
     CHECK(!wr_store_file(store, file));
     wr_list_free(list);

@@ -25,7 +25,7 @@ static void *loop(void *unused) {
         serve_events(here);
         if (events & WR_STORE_EVENT_SLOTS) server->slots_seen = atomic_load(&super->slots_version);
         CHECK(!(events & (WR_STORE_EVENT_INDEX | WR_STORE_EVENT_FAILED)));
-        if (last && wr_store_server_settle(server)) return NULL;
+        if (last && wr_store_server_all_durable(server)) return NULL;
     }
 }
 

@@ -225,7 +225,7 @@ static void world_events(world *w, uint32_t events) {
             wr_list *list = wr_list_scan(file, world_salt(file), bytes, WORLD_FILE_BYTES, &reason);
             uint64_t cursor = 0;
             FUZZ_CHECK(list);
-            while (cursor != UINT64_MAX) FUZZ_CHECK(wr_store_retire(store, file, list, &cursor) == 0);
+            while (cursor != UINT64_MAX) FUZZ_CHECK(wr_store_drop_entries(store, file, list, &cursor) == 0);
             wr_list_free(list);
             world_remove(w, n, file);
             wr_store_file_gone(store, file);
