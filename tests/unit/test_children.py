@@ -9,7 +9,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import StoreError, SystemLimit
 from warren.ipc import names
 from warren.ipc.region import RegionError
-from warren.workers.node import children, supervisor
+from warren.workers.node import children, cold_start
 from warren.workers.process import lack
 
 
@@ -65,24 +65,22 @@ def test_a_node_that_cannot_be_looked_for_is_not_taken_for_gone(
     directory = NodeDirectory(tmp_path / "node")
     directory.make()
     directory.lock()
-    taken = supervisor.Supervisor(directory, supervisor.Options(), lambda: None, lambda line: None)  # type: ignore[arg-type, return-value]
     try:
-        taken._node = directory.open_or_make({})
-        taken._shared_id = names.shared_id(taken._node.node_id, directory.place)
+        node = directory.open_or_make({})
+        shared_id = names.shared_id(node.node_id, directory.place)
         removed: list[object] = []
-        monkeypatch.setattr(supervisor.remains, "remove", lambda *what: removed.append(what))
+        monkeypatch.setattr(cold_start.remains, "remove", lambda *what: removed.append(what))
         for number, kind in ((errno.EMFILE, SystemLimit), (errno.ENOMEM, SystemLimit), (errno.EIO, StoreError)):
 
-            def refuse(_node_id: int, number: int = number) -> None:
+            def refuse(_node_id: int, _hash: bytes, number: int = number) -> None:
                 raise RegionError(number, "refused")
 
             with monkeypatch.context() as patched:
-                patched.setattr(supervisor.Superblock, "attach", refuse)
+                patched.setattr(cold_start.Superblock, "attach", refuse)
                 with pytest.raises(kind, match="cannot look for the node"):
-                    taken._find()
+                    cold_start.find(directory, node, shared_id)
         assert removed == []
-        assert taken._find() is None  # there is none
+        assert cold_start.find(directory, node, shared_id) is None  # there is none
         assert len(removed) == 1
     finally:
-        taken._close()
         directory.unlock()

@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -108,6 +108,11 @@ class Role:
             superblock.server_set(server, "pid", pid)
         if not self.servers:
             superblock.set_collector(pid, start_time)
+
+
+def workers_running(roles: Iterable[Role]) -> bool:
+    """Whether any queue worker runs."""
+    return any(role.running for role in roles if role.kind == "queue_worker")
 
 
 def make_roles(

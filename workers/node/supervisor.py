@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
 import resource
-import secrets
 import selectors
 import signal
 import socket
@@ -35,7 +33,7 @@ import msgspec
 import posix_ipc
 
 from warren.engine.catalog import log as catalog_log
-from warren.engine.catalog.catalog import FILE_NAME, Catalog, QueueDeclaration
+from warren.engine.catalog.catalog import FILE_NAME, Catalog
 from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile, check_running
 from warren.engine.config import Settings
 from warren.engine.errors import (
@@ -45,40 +43,38 @@ from warren.engine.errors import (
     Error,
     LimitError,
     NodeNotRunning,
-    PermissionRefused,
     StoreError,
-    UsageError,
 )
-from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.engine.queues.folder import queues_of, workers_needed
+from warren.engine.queues.folder import queues_of
 from warren.engine.saying import Repeats, command
 from warren.ipc import names
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.region import RegionError
-from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
-from warren.workers.node import absence, children, starting
+from warren.ipc.superblock import Superblock
+from warren.workers.node import absence, children, cold_start, starting, systemd
 from warren.workers.node.alarms import Alarms
-from warren.workers.node.children import Role
+from warren.workers.node.children import Role, workers_running
 from warren.workers.node.clients_watch import ClientsWatch
-from warren.workers.node.moves import Mover
-from warren.workers.node.queue_life import QueueLife, Sight
+from warren.workers.node.control_server import ControlServer, Table
+from warren.workers.node.desk import Desk
+from warren.workers.node.drain import Drain
+from warren.workers.node.queue_life import Sight
 from warren.workers.node.status import NODE_STATES, SAMPLE_S, Statistics
-from warren.workers.process import lack, remains
-from warren.workers.process.control import (
-    TELL_S,
-    ControlClient,
-    ControlServer,
-    WantedBinding,
-    WantedQueue,
-    checked_fields,
-    readable,
-)
+from warren.workers.process import lack, remains, requests
+from warren.workers.process.control import TELL_S, ControlClient, readable
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART, EXIT_TIMEOUT
-from warren.workers.process.shared_objects import create_semaphore, region_users, segments
-from warren.workers.process.tie import COLLECTOR, MOVED, REMOVED, STORE, TAKEN_OVER, Tie, described, elsewhere, end
+from warren.workers.process.tie import (
+    COLLECTOR,
+    MOVED,
+    REMOVED,
+    STORE,
+    Tie,
+    described,
+    elsewhere,
+)
 
 CREATING, STARTING, RUNNING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_RUNNING"]
 DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
@@ -276,14 +272,11 @@ class Supervisor:
         self._wake_read, self._wake_write = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._signals = 0
-        self._code = 0
-        self._kill_at: float | None = None
-        self._killed = False
+        self._desk: Desk
+        self._drain: Drain
         self._catalog_cut = False
-        self._store_told = False
         self._created = False
         self._next_sample = 0.0
-        self._life = QueueLife()
         self._life_at = 0.0
         self._seen_client = 0.0
 
@@ -307,7 +300,7 @@ class Supervisor:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             self._close()
-        return self._code
+        return self._drain.code
 
     def _open(self) -> None:
         self._node = self.directory.open_or_make(self.options.changes)
@@ -315,7 +308,7 @@ class Supervisor:
         loaded, unreadable = self._read_catalog()
         # Before anything is removed, also of what a killed node left in memory.
         absence.refuse(self.directory.path, self._node.node_epoch, loaded.catalog if loaded is not None else None)
-        found = self._find()
+        found = cold_start.find(self.directory, self._node, self._shared_id)
         if found is None and self.options.successor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
@@ -330,7 +323,9 @@ class Supervisor:
                 f"{FILE_NAME} and catalog.*.log, all of one moment, or end its processes and start it anew"
             )
         if found is None:
-            self._create()
+            self._node, self._catalog, self._superblock = cold_start.create(
+                self.directory, self._node, self._catalog, self._shared_id, self._say, lambda: self._signals > 0
+            )
             self._created = True
         else:
             self._superblock = found
@@ -365,15 +360,27 @@ class Supervisor:
         self._clients = ClientsWatch(superblock, self._selector, self._servers_that_sweep, self._server_pids)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
         self._open_mailbox()
+        self._drain = Drain(superblock, self._roles, self.options.stop_timeout, self._start, self._say)
+        self._desk = Desk(
+            self.directory.path,
+            superblock,
+            self._catalog,
+            self._declarations,
+            self._tie,
+            self._clients,
+            self._node.settings.workers,  # those beyond only keep what they have
+            lambda: {role.index for role in self._failed_workers()},
+            self._say,
+        )
         for role in self._roles:
             if found is not None and children.adopt(role, superblock):
                 self._watch(role)
         if superblock.state == DRAINING:
             self.begin_anew = not self.options.successor
             self._say("the drain that a killed supervisor began is finished first")
-            self.stop("", 0, again=True)
+            self._drain.begin("", 0, again=True)
         else:
-            self._control = ControlServer(self.directory, self._selector, self._answer)
+            self._control = ControlServer(self.directory, self._selector, self._table())
             if superblock.state != RUNNING:
                 superblock.set_state(STARTING)
             for role in self._roles:
@@ -397,7 +404,7 @@ class Supervisor:
             remains.remove(self.directory, self._node, self._shared_id, self._superblock)
 
     def _loop(self) -> None:
-        while not self._finished():
+        while not self._drain.finished():
             for key, _events in self._selector.select(self._timeout()):
                 if key.data is not None:
                     key.data()
@@ -409,8 +416,8 @@ class Supervisor:
         now = time.monotonic()
         due = [self._next_sample, self._clients.next_scan]
         due += [role.restart_at for role in self._roles if role.restart_at is not None]
-        if self._kill_at is not None:
-            due.append(self._kill_at)
+        if self._drain.kill_at is not None:
+            due.append(self._drain.kill_at)
         if self._looks_after_queues():
             due.append(self._life_at)
         if not self._announced and self._superblock.state in (STARTING, RUNNING):
@@ -432,7 +439,7 @@ class Supervisor:
             self._check_idle(now)
         if now >= self._life_at and self._looks_after_queues():
             self._life_at = now + LIFE_S
-            self._end_queues(now)
+            self._desk.end_queues(self._sight(now))
         if self._loaded is None and now >= self._load_at:
             self._load_servers()
         if now >= self._next_sample:
@@ -443,7 +450,7 @@ class Supervisor:
             if os.getpid() == 1:
                 self._reap_strangers()
         if self._superblock.state == DRAINING:
-            self._drain(now)
+            self._drain.turn(now)
 
     def _announce_when_ready(self) -> None:
         superblock = self._superblock
@@ -453,7 +460,7 @@ class Supervisor:
         superblock.set_state(RUNNING)
         self._announced = True
         self._seen_client = time.monotonic()
-        notify_systemd("READY=1")
+        systemd.notify("READY=1")
         workers_n = self._superblock.servers_n - SERVER_WORKER_FIRST
         failed = "".join(f", {role.name} has failed (see {role.log})" for role in self._failed_workers())
         self._ready(
@@ -473,7 +480,7 @@ class Supervisor:
             return
         if options.left():
             self.begin_anew = False
-            self.stop("whoever started it has ended before it was up", 1)
+            self._drain.begin("whoever started it has ended before it was up", 1)
             return
         if now < self._look_at_start:
             return
@@ -492,7 +499,7 @@ class Supervisor:
         self._gave_up = True
         said = f"it is not up after {options.start_timeout:g} s: {wait.text}"
         if self._created:
-            self.stop(said, EXIT_TIMEOUT)
+            self._drain.begin(said, EXIT_TIMEOUT)
             return
         self._say(f"{said}; what lives of it waits, so it goes on trying")
         path = self.directory.path
@@ -504,120 +511,12 @@ class Supervisor:
 
     # -- beginning ----------------------------------------------------------------------------------------------
 
-    def _find(self) -> Superblock | None:
-        """The superblock of a node that still lives in parts (to be adopted); None after removing what no longer does.
-
-        Raises UsageError (processes of another version of Warren use it), PermissionRefused.
-        """
-        try:
-            superblock = Superblock.attach(self._shared_id, LAYOUT_HASH)
-        except RegionError as error:
-            if error.errno == errno.EACCES:
-                raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
-            users = region_users(names.node_prefix(self._shared_id))
-            if error.errno == errno.EPROTO and users:
-                raise UsageError(
-                    f"{self.directory.path} is still used by processes of another version of Warren "
-                    f"({', '.join(map(str, users[:8]))}): end them first"
-                ) from error
-            if error.errno not in (errno.ENOENT, errno.EPROTO):  # it may be there, and its node may live
-                raise atomic_file.explain(error, f"cannot look for the node of {self.directory.path}") from error
-            remains.remove(self.directory, self._node, self._shared_id, None)
-            return None
-        if superblock.namespaces.unlike(Namespaces.current()):
-            # Its pids and System V segments mean nothing here. What lives of it ends, and the servers wait for that.
-            end(superblock, TAKEN_OVER)
-            superblock.close()
-            remains.remove(self.directory, self._node, self._shared_id, None)
-            return None
-        servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
-        alive = any(identity.pid and identity.alive() for identity in servers)
-        if superblock.state == DRAINING and alive:
-            return superblock
-        if superblock.state != STOPPED and (alive or any(map(_holds, _clients_of(superblock)))):
-            if superblock.state == DRAINING:
-                superblock.set_state(STOPPED)
-            else:
-                self._check_settings(superblock)
-                return superblock
-        remains.remove(self.directory, self._node, self._shared_id, superblock)
-        superblock.close()
-        return None
-
-    def _check_settings(self, superblock: Superblock) -> None:
-        """Settings that were asked for must be those of the node that is taken over."""
-        stored = self.directory.read().settings
-        if self._node.settings != stored:
-            changed = msgspec.structs.asdict(self._node.settings).items() - msgspec.structs.asdict(stored).items()
-            superblock.close()
-            raise UsageError(
-                f"the node of {self.directory.path} still lives in parts and cannot take new settings "
-                f"({', '.join(sorted(name for name, _value in changed))}): "
-                "start it without them, stop it, then start it with them"
-            )
-
     def _read_catalog(self) -> tuple[catalog_log.Loaded | None, StoreError]:
         """The catalog on disk, or why it cannot be read: that counts when nothing else ends the start before."""
         try:
             return catalog_log.load(self.directory.path), StoreError()
         except StoreError as error:
             return None, error
-
-    def _create(self) -> None:
-        """A cold start: a new epoch, new semaphores, a new superblock."""
-        node_id, place = self._node.node_id, self.directory.place
-        absence.prepare_store(self.directory.path, node_id)
-        keys = (_new_key(), _new_key())
-        epoch = absence.next_epoch(self.directory.path, self._node.node_epoch)
-        absence.stamp(self.directory.path, epoch)
-        self._node = msgspec.structs.replace(self._node, node_epoch=epoch, semaphore_keys=keys, place=place)
-        self.directory.write(self._node)
-        if self._catalog.drop_transient():
-            self._catalog.save(self.directory.path)
-        self._catalog = Mover(
-            self.directory.path,
-            node_id,
-            self._node.settings,
-            self._catalog,
-            self._say,
-            lambda: self._signals > 0,
-            lambda: notify_systemd("EXTEND_TIMEOUT_USEC=30000000"),
-        ).run()
-        workers_n = self._workers_needed()
-        absence.prepare_workers(self.directory.path, node_id, epoch, range(workers_n))
-        try:
-            for key, value in zip(keys, (0, 1), strict=True):
-                if not create_semaphore(key, value):
-                    raise StoreError(f"System V semaphore key {key:#x} is taken: start again")
-            self._superblock = Superblock.create(
-                self._shared_id,
-                self._node.node_epoch,
-                keys[0],
-                keys[1],
-                geometry(self._node.settings, workers_n),
-                node_id=node_id,
-                place=place,
-                layout_hash=LAYOUT_HASH,
-            )
-        except RegionError as error:
-            remains.remove(self.directory, self._node, self._shared_id, None)
-            if error.errno == errno.ENOSPC:
-                raise LimitError(str(error.strerror)) from error
-            raise StoreError(str(error.strerror)) from error
-        except BaseException:
-            remains.remove(self.directory, self._node, self._shared_id, None)
-            raise
-
-    def _workers_needed(self) -> int:
-        wanted = self._node.settings.workers
-        used = {item.worker for item in self._catalog.queues.values()}
-        needed = workers_needed(self.directory.path, wanted, used, CONSTANTS["WORKERS_MAX"])
-        if needed > wanted:
-            self._say(
-                f"{needed} queue workers are started although the setting workers is {wanted}: those from number "
-                f"{wanted} on still have queues, and get no new ones"
-            )
-        return needed
 
     def _take_launch(self) -> None:
         """Take over from a killed supervisor: keep how it was started, unless this one was told otherwise."""
@@ -669,7 +568,7 @@ class Supervisor:
             self._say(f"{role.name} (process {pid}) {how} while the node was stopping: it is started once more")
             self._start(role)
             return
-        if draining and not (role.kind == "store" and self._workers_running()):
+        if draining and not (role.kind == "store" and workers_running(self._roles)):
             role.set_state(self._superblock, DOWN)
             # the collector is not waited for at the start: it may be told to end before it can listen
             if how not in ("ended with exit code 0", "ended") and (role.vital or how != "was killed by SIGTERM"):
@@ -682,7 +581,7 @@ class Supervisor:
                 role.set_state(self._superblock, FAILED)
                 figures = lack.figures(role.lack)
                 said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
-                self.stop(f"{said}; {lack.advice(role.lack)}; see {role.log}", 1)
+                self._drain.begin(f"{said}; {lack.advice(role.lack)}; see {role.log}", 1)
                 return
             self._say(f"{role.name} finds no {what} and is started again until there is some")
         else:
@@ -694,7 +593,7 @@ class Supervisor:
     def _owes(self, role: Role) -> bool:
         """A queue worker that did not end by itself: what was submitted to it would go with the node."""
         lost = self._superblock.get("ending") == CONSTANTS["ENDING_REMOVED"]
-        if role.kind != "queue_worker" or role.finishing or role.failed or self._killed or lost:
+        if role.kind != "queue_worker" or role.finishing or role.failed or self._drain.killed or lost:
             return False
         return self._superblock.server_get(role.servers[0], "state") != DOWN
 
@@ -730,20 +629,19 @@ class Supervisor:
         if role.catalog_cut:
             # what is on disk stays as it was found; a catalog that was whole when the node started is saved at its end
             self._catalog_cut = self._superblock.state in (CREATING, STARTING)
-            self.stop(f"the catalog of {self.directory.path} was cut, or is an older copy{last}", EXIT_DO_NOT_RESTART)
+            self._drain.begin(
+                f"the catalog of {self.directory.path} was cut, or is an older copy{last}", EXIT_DO_NOT_RESTART
+            )
         elif role.kind == "queue_worker" and any(
             other.kind == "queue_worker" and not other.failed for other in self._roles
         ):
             self._superblock.ring_all()  # who waits for it need not wait
             self._say(f"{how}: the node goes on without its queues, and the next start tries it again{last}")
         else:
-            self.stop(f"{how}{last}", EXIT_DO_NOT_RESTART if fatal else 1)
+            self._drain.begin(f"{how}{last}", EXIT_DO_NOT_RESTART if fatal else 1)
 
     def _failed_workers(self) -> list[Role]:
         return [role for role in self._roles if role.kind == "queue_worker" and role.failed]
-
-    def _workers_running(self) -> bool:
-        return any(role.running for role in self._roles if role.kind == "queue_worker")
 
     def _servers_that_sweep(self) -> list[int]:
         """Servers that have to be done with a client before its slot is freed: all that run or will run again."""
@@ -798,11 +696,11 @@ class Supervisor:
     def _stop_for_signal(self) -> None:
         count, self._signals = self._signals, 0
         if self._superblock.state == DRAINING:
-            self._force("a second signal came")
+            self._drain.force("a second signal came")
         else:
-            self.stop("", 0)
+            self._drain.begin("", 0)
             if count > 1:
-                self._force("two signals came")
+                self._drain.force("two signals came")
 
     def _read_mailbox(self) -> None:
         assert self._mailbox is not None
@@ -834,7 +732,7 @@ class Supervisor:
             # what has no directory any more cannot be saved, so nobody waits long for it
             hopeless = ending == CONSTANTS["ENDING_REMOVED"]
             reason = described(ending, self.directory.path)
-            self.stop(reason, 1, timeout=LOST_STOP_TIMEOUT_S if hopeless else None)
+            self._drain.begin(reason, 1, timeout=LOST_STOP_TIMEOUT_S if hopeless else None)
         if not ending and self._control is not None:
             self._mend_control(self._control)
 
@@ -854,6 +752,8 @@ class Supervisor:
         own = set(self._server_pids())
         if any(view.pid not in own for view in self._clients.clients()):
             self._seen_client = now
+        if self._control is not None:
+            self._seen_client = max(self._seen_client, self._control.asked_at)
         limit = self.options.idle_exit
         if (
             limit is not None
@@ -861,13 +761,13 @@ class Supervisor:
             and self._superblock.state == RUNNING
             and now - self._seen_client > limit
         ):
-            self.stop(f"no client for {limit:g} s", 0)
+            self._drain.begin(f"no client for {limit:g} s", 0)
 
     def _looks_after_queues(self) -> bool:
-        return self._superblock.state == RUNNING and bool(self._catalog.leased)
+        return self._superblock.state == RUNNING and self._desk.has_leases()
 
-    def _end_queues(self, now: float) -> None:
-        """Delete the queues that go by themselves: exclusive ones, auto_delete, expires."""
+    def _sight(self, now: float) -> Sight:
+        """What is to be seen of queues that may go by themselves."""
         superblock, own = self._superblock, set(self._server_pids())
         serving = {
             server - SERVER_WORKER_FIRST
@@ -875,22 +775,7 @@ class Supervisor:
             if superblock.server_get(server, "state") == READY
         }
         clients = {view.client_epoch for view in self._clients.clients() if view.pid not in own}
-        rows = self._statistics.queues(self._catalog.leased)
-        ended = self._life.ended(self._catalog, Sight(now, rows, serving, clients))
-        if not ended:
-            return
-
-        def delete(catalog: Catalog) -> None:
-            for name in ended:
-                catalog.delete_queue(name, client=catalog.queues[name].owner)
-
-        try:
-            self._change("queues", delete)
-        except Error as error:
-            self._say(f"queues that have to go stay for now: {error}")
-            return
-        for name, why in ended.items():
-            self._say(f"queue {name!r} is deleted: {why}")
+        return Sight(now, self._statistics.queues(self._catalog.leased), serving, clients)
 
     def _say(self, message: str) -> None:
         """A line for people, in the log and in `status`."""
@@ -902,70 +787,53 @@ class Supervisor:
         with contextlib.suppress(OSError, ValueError):
             print(f"warren: {line}", file=sys.stderr, flush=True)
 
-    # -- ending -------------------------------------------------------------------------------------------------
+    # -- requests about the node --------------------------------------------------------------------------------
 
-    def stop(self, reason: str, code: int, *, timeout: float | None = None, again: bool = False) -> None:
-        """Begin the drain: queue workers end first, because they are clients of the store."""
-        if self._superblock.state == DRAINING and not again:
-            self._code = self._code or code
-            return
-        self._code = code
-        if reason:
-            self._say(f"stopping: {reason}")
-        self._superblock.set_state(DRAINING)
-        self._superblock.ring_all()
-        notify_systemd("STOPPING=1")
-        self._kill_at = time.monotonic() + (self.options.stop_timeout if timeout is None else timeout)
-        for role in self._roles:
-            if role.kind != "store":
-                waiting, role.restart_at = role.restart_at is not None, None
-                if waiting and role.kind == "queue_worker":
-                    role.finishing = True
-                    self._start(role)  # it sees that the node ends when it has done what is in the rings
-                else:
-                    children.send(role, signal.SIGTERM)
-        self._store_told = False
+    def _table(self) -> Table:
+        return {
+            requests.Ping: self._ping,
+            requests.Status: self._status,
+            requests.Settings: self._settings,
+            requests.Stop: self._stop,
+            requests.Note: self._note,
+            **self._desk.table(),
+        }
 
-    def _drain(self, now: float) -> None:
-        """What the drain does next: when the workers are gone the store ends; when time is over what is left is
-        killed.
-        """
-        if not self._workers_running() and not self._store_told:
-            self._store_told = True
-            for role in self._roles:
-                role.restart_at = None
-                children.send(role, signal.SIGTERM)
-        if self._kill_at is not None and now >= self._kill_at:
-            self._force(f"it took longer than {self.options.stop_timeout:g} s")
+    def _ping(self, _asked: requests.Ping) -> dict[str, Any]:
+        return {"pid": os.getpid(), "state": NODE_STATES[self._superblock.state]}
 
-    def _force(self, reason: str) -> None:
-        """Kill what is left. What was confirmed is safe: the next start recovers it."""
-        self._kill_at = None
-        for role in self._roles:
-            role.restart_at = None
-            if role.running:
-                self._say(f"{role.name} is killed, because {reason}")
-                self._killed = True
-                children.send(role, signal.SIGKILL)
-
-    def _finished(self) -> bool:
-        return self._superblock.state == DRAINING and not any(
-            role.running or role.restart_at is not None for role in self._roles
+    def _status(self, asked: requests.Status) -> dict[str, Any]:
+        return self._statistics.report(
+            self.directory, self._node, self._roles, self._catalog, self.messages, asked.pattern, asked.most
         )
+
+    def _settings(self, _asked: requests.Settings) -> dict[str, Any]:
+        return {
+            "settings": msgspec.structs.asdict(self._node.settings),
+            "node_id": self._node.node_id,
+            "shared_id": self._shared_id,
+            "node_epoch": self._node.node_epoch,
+        }
+
+    def _stop(self, asked: requests.Stop) -> dict[str, Any]:
+        if self._superblock.state == DRAINING and asked.force:
+            self._drain.force("it was asked for")
+        else:
+            self._drain.begin("asked by `stop`", 0, timeout=asked.timeout)
+            if asked.force:
+                self._drain.force("it was asked for")
+        return {"pid": os.getpid()}
+
+    def _note(self, asked: requests.Note) -> dict[str, Any]:
+        self._say(asked.text[:500])
+        return {}
+
+    # -- ending -------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Every server is gone: remove everything."""
-        if (self._killed or self._superblock.get("ending")) and not self._code:
-            self._code = 1
-        self._superblock.set_state(STOPPED)
-        if self._control is not None:
-            self._control.flush(0.2)
-        try:
-            lost = self._tie is not None and self._tie.look_now() in (REMOVED, MOVED)  # its path may be another node's
-            if not lost and not self._catalog_cut:
-                self._declarations.close()
-        except Error as error:
-            self._say(f"the catalog stays in two files: {error}")
+        lost = self._tie is not None and self._tie.look_now() in (REMOVED, MOVED)  # its path may be another node's
+        self._drain.end(self._control, None if lost or self._catalog_cut else self._declarations)
         remains.remove(self.directory, self._node, self._shared_id, self._superblock)
 
     def _close(self) -> None:
@@ -984,265 +852,3 @@ class Supervisor:
             self._tie.close()
         if hasattr(self, "_superblock"):
             self._superblock.close()
-
-    # -- control ------------------------------------------------------------------------------------------------
-
-    def _answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
-        handler = getattr(self, f"_op_{op}", None)
-        if handler is None:
-            raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
-        self._seen_client = time.monotonic()
-        answer: dict[str, Any] = handler(**checked_fields(handler, fields))
-        return answer
-
-    def _op_ping(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "state": NODE_STATES[self._superblock.state]}
-
-    def _op_status(self, pattern: str | None = None, most: int | None = None) -> dict[str, Any]:
-        return self._statistics.report(
-            self.directory, self._node, self._roles, self._catalog, self.messages, pattern, most
-        )
-
-    def _op_settings(self) -> dict[str, Any]:
-        return {
-            "settings": msgspec.structs.asdict(self._node.settings),
-            "node_id": self._node.node_id,
-            "shared_id": self._shared_id,
-            "node_epoch": self._node.node_epoch,
-        }
-
-    def _op_stop(self, timeout: float | None = None, force: bool = False) -> dict[str, Any]:
-        if self._superblock.state == DRAINING and force:
-            self._force("it was asked for")
-        else:
-            self.stop("asked by `stop`", 0, timeout=timeout)
-            if force:
-                self._force("it was asked for")
-        return {"pid": os.getpid()}
-
-    def _op_queues(self, of: list[str] | None = None) -> dict[str, Any]:
-        """`of`: of queues and bindings only what these names have."""
-        catalog = self._catalog
-        wanted = None if of is None else set(of)
-        return {
-            "version": catalog.version,
-            "queues": sorted(
-                (item for item in catalog.queues.values() if wanted is None or item.name in wanted),
-                key=lambda item: item.id,
-            ),
-            "exchanges": sorted(catalog.exchanges.values(), key=lambda item: item.name),
-            "bindings": [
-                {"exchange": item.exchange, "queue": item.queue, "routing_key": item.routing_key}
-                | ({"arguments": item.arguments} if item.conditions else {})
-                for item in sorted(item for item in catalog.bindings if wanted is None or item.queue in wanted)
-            ],
-        }
-
-    def _op_declare_queue(
-        self, name: str, durable: bool = True, arguments: dict[str, Any] | None = None, client: int = 0
-    ) -> dict[str, Any]:
-        self._free(name, client)
-        declare = self._declaring(client)
-        answer = self._change("queue", lambda catalog: declare(catalog, name, durable, arguments))
-        self._used([answer["queue"]])
-        return answer
-
-    def _op_declare_queues(self, queues: list[WantedQueue], client: int = 0) -> dict[str, Any]:
-        for item in queues:
-            self._free(item.name, client)
-        declare = self._declaring(client)
-        known = {item.name for item in queues if item.name in self._catalog.queues}
-        answer = self._change(
-            "queues", lambda catalog: [declare(catalog, item.name, item.durable, item.arguments) for item in queues]
-        )
-        found = answer.pop("queues")
-        self._used(found)
-        return {"new": list(dict.fromkeys(item.name for item in found if item.name not in known)), **answer}
-
-    def _declaring(self, client: int) -> Callable[..., QueueDeclaration]:
-        workers_n = self._node.settings.workers  # those beyond only keep what they have
-        failed = {role.index for role in self._failed_workers()}
-
-        def declare(
-            catalog: Catalog, name: str, durable: bool = True, arguments: dict[str, Any] | None = None
-        ) -> QueueDeclaration:
-            return catalog.declare_queue(
-                name,
-                workers_n=workers_n,
-                without=failed,
-                durable=bool(durable),
-                arguments=arguments or {},
-                client=client,
-            )
-
-        return declare
-
-    def _used(self, queues: list[QueueDeclaration]) -> None:
-        now = time.monotonic()
-        for queue in queues:
-            if queue.leased:
-                self._life.declared(queue, now)
-
-    def _free(self, name: str, client: int) -> None:
-        """Delete an exclusive queue whose client has left: nobody has to wait until it is looked after."""
-        queue = self._catalog.queues.get(name)
-        if queue is None or queue.owner in (0, client):
-            return
-        for view in self._clients.clients():
-            try:
-                if view.client_epoch == queue.owner and view.identity.alive():
-                    return
-            except OSError:
-                return  # no descriptor to look with
-        self._change("queue", lambda catalog: catalog.delete_queue(name, client=queue.owner))
-        self._say(f"queue {name!r} is deleted: its client is gone")
-
-    def _op_release_queues(self, client: int) -> dict[str, Any]:
-        """The client leaves: its exclusive queues go now."""
-        names = [item.name for item in self._catalog.leased.values() if item.owner == client]
-
-        def delete(catalog: Catalog) -> list[str]:
-            for name in names:
-                catalog.delete_queue(name, client=client)
-            return names
-
-        return self._change("queues", delete) if client and names else {"queues": []}
-
-    def _op_delete_queue(self, name: str, client: int = 0) -> dict[str, Any]:
-        self._free(name, client)
-        return self._change("queue", lambda catalog: catalog.delete_queue(name, client=client))
-
-    def _op_delete_queues(self, names: list[str], client: int = 0) -> dict[str, Any]:
-        for name in names:
-            self._free(name, client)
-        answer = self._change("queues", lambda catalog: [catalog.delete_queue(name, client=client) for name in names])
-        return {**answer, "queues": len(names)}
-
-    def _op_declare_exchange(
-        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
-    ) -> dict[str, Any]:
-        return self._change(
-            "exchange",
-            lambda catalog: catalog.declare_exchange(name, type=type, durable=bool(durable), alternate=alternate),
-        )
-
-    def _op_delete_exchange(self, name: str) -> dict[str, Any]:
-        return self._change("exchange", lambda catalog: catalog.delete_exchange(name))
-
-    def _op_bind(
-        self,
-        queue: str,
-        exchange: str,
-        routing_key: str = "",
-        arguments: dict[str, Any] | None = None,
-        client: int = 0,
-    ) -> dict[str, Any]:
-        self._free(queue, client)
-        return self._change(
-            "binding", lambda catalog: catalog.bind(queue, exchange, routing_key, arguments, client=client)
-        )
-
-    def _op_unbind(
-        self,
-        queue: str,
-        exchange: str,
-        routing_key: str = "",
-        arguments: dict[str, Any] | None = None,
-        client: int = 0,
-    ) -> dict[str, Any]:
-        self._free(queue, client)
-        return self._change(
-            "removed", lambda catalog: catalog.unbind(queue, exchange, routing_key, arguments, client=client)
-        )
-
-    def _op_bind_many(self, bindings: list[WantedBinding], client: int = 0) -> dict[str, Any]:
-        for item in bindings:
-            self._free(item.queue, client)
-
-        def bind(catalog: Catalog) -> int:
-            before = len(catalog.bindings)
-            for item in bindings:
-                catalog.bind(item.queue, item.exchange, item.routing_key, item.arguments, client=client)
-            return len(catalog.bindings) - before
-
-        return self._change("new", bind)
-
-    def _op_unbind_many(self, bindings: list[WantedBinding], client: int = 0) -> dict[str, Any]:
-        for item in bindings:
-            self._free(item.queue, client)
-
-        def unbind(catalog: Catalog) -> int:
-            return sum(
-                catalog.unbind(item.queue, item.exchange, item.routing_key, item.arguments, client=client)
-                for item in bindings
-            )
-
-        return self._change("removed", unbind)
-
-    def _op_subscription(self, queue: str, name: str, delete: bool = False, client: int = 0) -> dict[str, Any]:
-        self._free(queue, client)
-        if delete:
-            return self._change("queue", lambda catalog: catalog.delete_subscription(queue, name))
-        return self._change("queue", lambda catalog: catalog.declare_subscription(queue, name, client=client))
-
-    def _op_note(self, text: str) -> dict[str, Any]:
-        """A process of the node has something to say to people."""
-        self._say(str(text)[:500])
-        return {}
-
-    def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
-        """Change the catalog, durably, then tell everybody; what fails changes nothing."""
-        if self._superblock.state == DRAINING:
-            raise ClosedError(f"the node of {self.directory.path} is stopping: try again when it has been started anew")
-        if self._superblock.state in (CREATING, STARTING):  # a worker may still find that the catalog was cut
-            raise NodeNotRunning(f"the node of {self.directory.path} is starting: try again when it is up")
-        if self._tie is not None and (ending := self._tie.look_now()):
-            raise ClosedError(described(ending, self.directory.path))  # the path may be another node's by now
-        catalog = self._catalog
-        before = catalog.version
-        result = self._declarations.change(change)
-        created = catalog.version != before
-        if created:
-            self._superblock.set("catalog_version", catalog.version)
-            # whom it does not concern reads it in its tick, or when it needs the catalog: nobody waits for that
-            queues = [(step.queue, step.gone) for step in self._declarations.steps if step.queue is not None]
-            self._superblock.queues_gone((queue.id for queue, gone in queues if gone), catalog.version)
-            self._superblock.queues_changed({queue.worker for queue, _gone in queues}, catalog.version)
-            try:
-                self._declarations.tidy()
-            except Error as error:
-                self._say(f"the log of the catalog grows: {error}")
-        return {what: result, "created": created, "version": catalog.version}
-
-
-def geometry(settings: Settings, workers_n: int) -> dict[str, int]:
-    """What the superblock of a node with these settings says about sizes."""
-    values = {name: getattr(settings, name) for name in GEOMETRY if name != "servers_n"}
-    return {"servers_n": SERVER_WORKER_FIRST + workers_n, **values}
-
-
-def notify_systemd(state: str) -> None:
-    """Tell systemd (Type=notify) how far we are; nothing without it."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.sendto(state.encode(), address)
-
-
-def _new_key() -> int:
-    """A key for a System V semaphore; 0 is IPC_PRIVATE."""
-    return secrets.randbelow(0x7FFF_FFFE) + 1
-
-
-def _clients_of(superblock: Superblock) -> list[Any]:
-    return [view for view in superblock.slots() if view.state in (CLAIMED, ACTIVE)]
-
-
-def _holds(view: Any) -> bool:
-    """True when the client of a slot is there: a foreign one when somebody has its segment attached."""
-    if view.identity.namespace == Identity.current().namespace:
-        return bool(view.identity.alive())
-    return any(item.id == view.shmid and item.attached for item in segments())

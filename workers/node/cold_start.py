@@ -1,0 +1,184 @@
+"""What a start finds of a node that did not end, and how a node begins that nothing is left of.
+
+The caller holds the directory's lock. Crash points: before the superblock, node.json has the new epoch and the keys of
+the semaphores; the next start removes these.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
+from warren.engine.config import Settings
+from warren.engine.errors import (
+    LimitError,
+    PermissionRefused,
+    StoreError,
+    UsageError,
+)
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.protocol import LAYOUT_HASH
+from warren.engine.queues.folder import workers_needed
+from warren.ipc import names
+from warren.ipc.identity import Identity, Namespaces
+from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
+from warren.workers.node import absence, systemd
+from warren.workers.node.moves import Mover
+from warren.workers.process import remains
+from warren.workers.process.shared_objects import create_semaphore, region_users, segments
+from warren.workers.process.tie import (
+    TAKEN_OVER,
+    end,
+)
+
+DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
+
+
+def find(directory: NodeDirectory, node: NodeFile, shared_id: int) -> Superblock | None:
+    """The superblock of a node that still lives in parts (to be adopted); None after removing what no longer does.
+
+    Raises UsageError (processes of another version of Warren use it), PermissionRefused.
+    """
+    try:
+        superblock = Superblock.attach(shared_id, LAYOUT_HASH)
+    except RegionError as error:
+        if error.errno == errno.EACCES:
+            raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
+        users = region_users(names.node_prefix(shared_id))
+        if error.errno == errno.EPROTO and users:
+            raise UsageError(
+                f"{directory.path} is still used by processes of another version of Warren "
+                f"({', '.join(map(str, users[:8]))}): end them first"
+            ) from error
+        if error.errno not in (errno.ENOENT, errno.EPROTO):  # it may be there, and its node may live
+            raise atomic_file.explain(error, f"cannot look for the node of {directory.path}") from error
+        remains.remove(directory, node, shared_id, None)
+        return None
+    if superblock.namespaces.unlike(Namespaces.current()):
+        # Its pids and System V segments mean nothing here. What lives of it ends, and the servers wait for that.
+        end(superblock, TAKEN_OVER)
+        superblock.close()
+        remains.remove(directory, node, shared_id, None)
+        return None
+    servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
+    alive = any(identity.pid and identity.alive() for identity in servers)
+    if superblock.state == DRAINING and alive:
+        return superblock
+    if superblock.state != STOPPED and (alive or any(map(_holds, _clients_of(superblock)))):
+        if superblock.state == DRAINING:
+            superblock.set_state(STOPPED)
+        else:
+            _check_settings(directory, node, superblock)
+            return superblock
+    remains.remove(directory, node, shared_id, superblock)
+    superblock.close()
+    return None
+
+
+def _check_settings(directory: NodeDirectory, node: NodeFile, superblock: Superblock) -> None:
+    """Settings that were asked for must be those of the node that is taken over."""
+    stored = directory.read().settings
+    if node.settings != stored:
+        changed = msgspec.structs.asdict(node.settings).items() - msgspec.structs.asdict(stored).items()
+        superblock.close()
+        raise UsageError(
+            f"the node of {directory.path} still lives in parts and cannot take new settings "
+            f"({', '.join(sorted(name for name, _value in changed))}): "
+            "start it without them, stop it, then start it with them"
+        )
+
+
+def create(
+    directory: NodeDirectory,
+    node: NodeFile,
+    catalog: Catalog,
+    shared_id: int,
+    say: Callable[[str], None],
+    interrupted: Callable[[], bool],
+) -> tuple[NodeFile, Catalog, Superblock]:
+    """A cold start: a new epoch, queues where they belong now, new semaphores, a new superblock."""
+    node_id, place = node.node_id, directory.place
+    absence.prepare_store(directory.path, node_id)
+    keys = (_new_key(), _new_key())
+    epoch = absence.next_epoch(directory.path, node.node_epoch)
+    absence.stamp(directory.path, epoch)
+    node = msgspec.structs.replace(node, node_epoch=epoch, semaphore_keys=keys, place=place)
+    directory.write(node)
+    if catalog.drop_transient():
+        catalog.save(directory.path)
+    catalog = Mover(
+        directory.path,
+        node_id,
+        node.settings,
+        catalog,
+        say,
+        interrupted,
+        lambda: systemd.notify("EXTEND_TIMEOUT_USEC=30000000"),
+    ).run()
+    workers_n = _workers_needed(directory, node, catalog, say)
+    absence.prepare_workers(directory.path, node_id, epoch, range(workers_n))
+    try:
+        for key, value in zip(keys, (0, 1), strict=True):
+            if not create_semaphore(key, value):
+                raise StoreError(f"System V semaphore key {key:#x} is taken: start again")
+        superblock = Superblock.create(
+            shared_id,
+            node.node_epoch,
+            keys[0],
+            keys[1],
+            geometry(node.settings, workers_n),
+            node_id=node_id,
+            place=place,
+            layout_hash=LAYOUT_HASH,
+        )
+    except RegionError as error:
+        remains.remove(directory, node, shared_id, None)
+        if error.errno == errno.ENOSPC:
+            raise LimitError(str(error.strerror)) from error
+        raise StoreError(str(error.strerror)) from error
+    except BaseException:
+        remains.remove(directory, node, shared_id, None)
+        raise
+    return node, catalog, superblock
+
+
+def _workers_needed(directory: NodeDirectory, node: NodeFile, catalog: Catalog, say: Callable[[str], None]) -> int:
+    wanted = node.settings.workers
+    used = {item.worker for item in catalog.queues.values()}
+    needed = workers_needed(directory.path, wanted, used, CONSTANTS["WORKERS_MAX"])
+    if needed > wanted:
+        say(
+            f"{needed} queue workers are started although the setting workers is {wanted}: those from number "
+            f"{wanted} on still have queues, and get no new ones"
+        )
+    return needed
+
+
+def geometry(settings: Settings, workers_n: int) -> dict[str, int]:
+    """What the superblock of a node with these settings says about sizes."""
+    values = {name: getattr(settings, name) for name in GEOMETRY if name != "servers_n"}
+    return {"servers_n": SERVER_WORKER_FIRST + workers_n, **values}
+
+
+def _new_key() -> int:
+    """A key for a System V semaphore; 0 is IPC_PRIVATE."""
+    return secrets.randbelow(0x7FFF_FFFE) + 1
+
+
+def _clients_of(superblock: Superblock) -> list[Any]:
+    return [view for view in superblock.slots() if view.state in (CLAIMED, ACTIVE)]
+
+
+def _holds(view: Any) -> bool:
+    """True when the client of a slot is there: a foreign one when somebody has its segment attached."""
+    if view.identity.namespace == Identity.current().namespace:
+        return bool(view.identity.alive())
+    return any(item.id == view.shmid and item.attached for item in segments())

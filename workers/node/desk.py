@@ -1,0 +1,291 @@
+"""The desk: what is asked of the catalog, and the changes that follow.
+
+Invariants
+  A change is durable before anybody is told of it, and what fails changes nothing.
+  Nothing is changed while the node starts, or ends, or has lost its directory.
+  An exclusive queue is its client's; when that is gone, the queue is for whoever asks next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.errors import (
+    ClosedError,
+    Error,
+    NodeNotRunning,
+)
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.superblock import Superblock
+from warren.workers.node.clients_watch import ClientsWatch
+from warren.workers.node.control_server import Table
+from warren.workers.node.queue_life import QueueLife, Sight
+from warren.workers.process import requests
+from warren.workers.process.tie import (
+    Tie,
+    described,
+)
+
+CREATING, STARTING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"]
+DRAINING = CONSTANTS["NODE_DRAINING"]
+
+
+#: what a declaration of a queue says, alone or among many
+Wanted = requests.DeclareQueue | requests.WantedQueue
+
+
+class Desk:
+    """Answers requests about queues, exchanges and bindings of one run."""
+
+    def __init__(
+        self,
+        directory: Path,
+        superblock: Superblock,
+        catalog: Catalog,
+        declarations: catalog_log.Writer,
+        tie: Tie,
+        clients: ClientsWatch,
+        workers_n: int,
+        failed: Callable[[], set[int]],
+        say: Callable[[str], None],
+    ) -> None:
+        """`workers_n`: those that get new queues; `failed`: numbers of those that will not serve."""
+        self._catalog = catalog
+        self._directory = directory
+        self._superblock = superblock
+        self._declarations = declarations
+        self._tie = tie
+        self._clients = clients
+        self._workers_n = workers_n
+        self._failed = failed
+        self._say = say
+        self._life = QueueLife()
+
+    def table(self) -> Table:
+        """Requests → what answers them."""
+        return {
+            requests.Queues: self.queues,
+            requests.DeclareQueue: self.declare_queue,
+            requests.DeclareQueues: self.declare_queues,
+            requests.DeleteQueue: self.delete_queue,
+            requests.DeleteQueues: self.delete_queues,
+            requests.ReleaseQueues: self.release_queues,
+            requests.DeclareExchange: self.declare_exchange,
+            requests.DeleteExchange: self.delete_exchange,
+            requests.Bind: self.bind,
+            requests.Unbind: self.unbind,
+            requests.BindMany: self.bind_many,
+            requests.UnbindMany: self.unbind_many,
+            requests.Subscription: self.subscription,
+        }
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    def queues(self, asked: requests.Queues) -> dict[str, Any]:
+        catalog = self._catalog
+        wanted = None if asked.of is None else set(asked.of)
+        return {
+            "version": catalog.version,
+            "queues": sorted(
+                (item for item in catalog.queues.values() if wanted is None or item.name in wanted),
+                key=lambda item: item.id,
+            ),
+            "exchanges": sorted(catalog.exchanges.values(), key=lambda item: item.name),
+            "bindings": [
+                {"exchange": item.exchange, "queue": item.queue, "routing_key": item.routing_key}
+                | ({"arguments": item.arguments} if item.conditions else {})
+                for item in sorted(item for item in catalog.bindings if wanted is None or item.queue in wanted)
+            ],
+        }
+
+    def declare_queue(self, asked: requests.DeclareQueue) -> dict[str, Any]:
+        self._free(asked.name, asked.client)
+        declare = self._declaring(asked.client)
+        answer = self._change("queue", lambda catalog: declare(catalog, asked))
+        self._used([answer["queue"]])
+        return answer
+
+    def declare_queues(self, asked: requests.DeclareQueues) -> dict[str, Any]:
+        for item in asked.queues:
+            self._free(item.name, asked.client)
+        declare = self._declaring(asked.client)
+        known = {item.name for item in asked.queues if item.name in self._catalog.queues}
+        answer = self._change("queues", lambda catalog: [declare(catalog, item) for item in asked.queues])
+        found = answer.pop("queues")
+        self._used(found)
+        return {"new": list(dict.fromkeys(item.name for item in found if item.name not in known)), **answer}
+
+    def _declaring(self, client: int) -> Callable[[Catalog, Wanted], QueueDeclaration]:
+        workers_n = self._workers_n
+        failed = self._failed()
+
+        def declare(catalog: Catalog, wanted: Wanted) -> QueueDeclaration:
+            return catalog.declare_queue(
+                wanted.name,
+                workers_n=workers_n,
+                without=failed,
+                durable=wanted.durable,
+                arguments=wanted.arguments or {},
+                client=client,
+            )
+
+        return declare
+
+    def _used(self, queues: list[QueueDeclaration]) -> None:
+        now = time.monotonic()
+        for queue in queues:
+            if queue.leased:
+                self._life.declared(queue, now)
+
+    def _free(self, name: str, client: int) -> None:
+        """Delete an exclusive queue whose client has left: nobody has to wait until it is looked after."""
+        queue = self._catalog.queues.get(name)
+        if queue is None or queue.owner in (0, client):
+            return
+        for view in self._clients.clients():
+            try:
+                if view.client_epoch == queue.owner and view.identity.alive():
+                    return
+            except OSError:
+                return  # no descriptor to look with
+        self._change("queue", lambda catalog: catalog.delete_queue(name, client=queue.owner))
+        self._say(f"queue {name!r} is deleted: its client is gone")
+
+    def release_queues(self, asked: requests.ReleaseQueues) -> dict[str, Any]:
+        """The client leaves: its exclusive queues go now."""
+        names = [item.name for item in self._catalog.leased.values() if item.owner == asked.client]
+
+        def delete(catalog: Catalog) -> list[str]:
+            for name in names:
+                catalog.delete_queue(name, client=asked.client)
+            return names
+
+        return self._change("queues", delete) if asked.client and names else {"queues": []}
+
+    def delete_queue(self, asked: requests.DeleteQueue) -> dict[str, Any]:
+        self._free(asked.name, asked.client)
+        return self._change("queue", lambda catalog: catalog.delete_queue(asked.name, client=asked.client))
+
+    def delete_queues(self, asked: requests.DeleteQueues) -> dict[str, Any]:
+        for name in asked.names:
+            self._free(name, asked.client)
+        answer = self._change(
+            "queues", lambda catalog: [catalog.delete_queue(name, client=asked.client) for name in asked.names]
+        )
+        return {**answer, "queues": len(asked.names)}
+
+    def has_leases(self) -> bool:
+        """Whether there are queues that may go by themselves."""
+        return bool(self._catalog.leased)
+
+    def end_queues(self, sight: Sight) -> None:
+        """Delete the queues that go by themselves: exclusive ones, auto_delete, expires."""
+        ended = self._life.ended(self._catalog, sight)
+        if not ended:
+            return
+
+        def delete(catalog: Catalog) -> None:
+            for name in ended:
+                catalog.delete_queue(name, client=catalog.queues[name].owner)
+
+        try:
+            self._change("queues", delete)
+        except Error as error:
+            self._say(f"queues that have to go stay for now: {error}")
+            return
+        for name, why in ended.items():
+            self._say(f"queue {name!r} is deleted: {why}")
+
+    # -- exchanges, bindings, subscriptions ---------------------------------------------------------------------
+
+    def declare_exchange(self, asked: requests.DeclareExchange) -> dict[str, Any]:
+        return self._change(
+            "exchange",
+            lambda catalog: catalog.declare_exchange(
+                asked.name, type=asked.type, durable=asked.durable, alternate=asked.alternate
+            ),
+        )
+
+    def delete_exchange(self, asked: requests.DeleteExchange) -> dict[str, Any]:
+        return self._change("exchange", lambda catalog: catalog.delete_exchange(asked.name))
+
+    def bind(self, asked: requests.Bind) -> dict[str, Any]:
+        self._free(asked.queue, asked.client)
+        return self._change(
+            "binding",
+            lambda catalog: catalog.bind(
+                asked.queue, asked.exchange, asked.routing_key, asked.arguments, client=asked.client
+            ),
+        )
+
+    def unbind(self, asked: requests.Unbind) -> dict[str, Any]:
+        self._free(asked.queue, asked.client)
+        return self._change(
+            "removed",
+            lambda catalog: catalog.unbind(
+                asked.queue, asked.exchange, asked.routing_key, asked.arguments, client=asked.client
+            ),
+        )
+
+    def bind_many(self, asked: requests.BindMany) -> dict[str, Any]:
+        for item in asked.bindings:
+            self._free(item.queue, asked.client)
+
+        def bind(catalog: Catalog) -> int:
+            before = len(catalog.bindings)
+            for item in asked.bindings:
+                catalog.bind(item.queue, item.exchange, item.routing_key, item.arguments, client=asked.client)
+            return len(catalog.bindings) - before
+
+        return self._change("new", bind)
+
+    def unbind_many(self, asked: requests.UnbindMany) -> dict[str, Any]:
+        for item in asked.bindings:
+            self._free(item.queue, asked.client)
+
+        def unbind(catalog: Catalog) -> int:
+            return sum(
+                catalog.unbind(item.queue, item.exchange, item.routing_key, item.arguments, client=asked.client)
+                for item in asked.bindings
+            )
+
+        return self._change("removed", unbind)
+
+    def subscription(self, asked: requests.Subscription) -> dict[str, Any]:
+        self._free(asked.queue, asked.client)
+        if asked.delete:
+            return self._change("queue", lambda catalog: catalog.delete_subscription(asked.queue, asked.name))
+        return self._change(
+            "queue", lambda catalog: catalog.declare_subscription(asked.queue, asked.name, client=asked.client)
+        )
+
+    # -- the change itself --------------------------------------------------------------------------------------
+
+    def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
+        """Change the catalog, durably, then tell everybody; what fails changes nothing."""
+        if self._superblock.state == DRAINING:
+            raise ClosedError(f"the node of {self._directory} is stopping: try again when it has been started anew")
+        if self._superblock.state in (CREATING, STARTING):  # a worker may still find that the catalog was cut
+            raise NodeNotRunning(f"the node of {self._directory} is starting: try again when it is up")
+        if ending := self._tie.look_now():
+            raise ClosedError(described(ending, self._directory))  # the path may be another node's by now
+        catalog = self._catalog
+        before = catalog.version
+        result = self._declarations.change(change)
+        created = catalog.version != before
+        if created:
+            self._superblock.set("catalog_version", catalog.version)
+            # whom it does not concern reads it in its tick, or when it needs the catalog: nobody waits for that
+            queues = [(step.queue, step.gone) for step in self._declarations.steps if step.queue is not None]
+            self._superblock.queues_gone((queue.id for queue, gone in queues if gone), catalog.version)
+            self._superblock.queues_changed({queue.worker for queue, _gone in queues}, catalog.version)
+            try:
+                self._declarations.tidy()
+            except Error as error:
+                self._say(f"the log of the catalog grows: {error}")
+        return {what: result, "created": created, "version": catalog.version}

@@ -1,0 +1,110 @@
+"""The end of a node, in order: queue workers first, because they are clients of the store; then the store; then what
+is left is killed.
+
+Crash point: the state DRAINING stands in the superblock, so a successor of a killed supervisor finishes the drain.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from warren.engine.catalog import log as catalog_log
+from warren.engine.errors import (
+    Error,
+)
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.superblock import Superblock
+from warren.workers.node import children, systemd
+from warren.workers.node.children import Role, workers_running
+from warren.workers.node.control_server import ControlServer
+
+DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
+
+
+class Drain:
+    """Ends the servers of one run. Nothing in it waits: the supervisor's loop calls `turn` until it is `finished`."""
+
+    def __init__(
+        self,
+        superblock: Superblock,
+        roles: list[Role],
+        stop_timeout: float,
+        start: Callable[[Role], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._superblock = superblock
+        self._roles = roles
+        self._stop_timeout = stop_timeout
+        self._start = start
+        self._say = say
+        self._store_told = False
+        self.code = 0  #: the exit code of the supervisor
+        self.kill_at: float | None = None  #: when what is left is killed
+        self.killed = False
+
+    def begin(self, reason: str, code: int, *, timeout: float | None = None, again: bool = False) -> None:
+        """Tell the queue workers. A drain that has begun keeps its first code, unless it is begun `again` by another
+        supervisor.
+        """
+        if self._superblock.state == DRAINING and not again:
+            self.code = self.code or code
+            return
+        self.code = code
+        if reason:
+            self._say(f"stopping: {reason}")
+        self._superblock.set_state(DRAINING)
+        self._superblock.ring_all()
+        systemd.notify("STOPPING=1")
+        self.kill_at = time.monotonic() + (self._stop_timeout if timeout is None else timeout)
+        for role in self._roles:
+            if role.kind != "store":
+                waiting, role.restart_at = role.restart_at is not None, None
+                if waiting and role.kind == "queue_worker":
+                    role.finishing = True
+                    self._start(role)  # it sees that the node ends when it has done what is in the rings
+                else:
+                    children.send(role, signal.SIGTERM)
+        self._store_told = False
+
+    def turn(self, now: float) -> None:
+        """What the drain does next: when the workers are gone the store ends; when time is over what is left is
+        killed.
+        """
+        if not workers_running(self._roles) and not self._store_told:
+            self._store_told = True
+            for role in self._roles:
+                role.restart_at = None
+                children.send(role, signal.SIGTERM)
+        if self.kill_at is not None and now >= self.kill_at:
+            self.force(f"it took longer than {self._stop_timeout:g} s")
+
+    def force(self, reason: str) -> None:
+        """Kill what is left. What was confirmed is safe: the next start recovers it."""
+        self.kill_at = None
+        for role in self._roles:
+            role.restart_at = None
+            if role.running:
+                self._say(f"{role.name} is killed, because {reason}")
+                self.killed = True
+                children.send(role, signal.SIGKILL)
+
+    def finished(self) -> bool:
+        """Whether every server is gone."""
+        return self._superblock.state == DRAINING and not any(
+            role.running or role.restart_at is not None for role in self._roles
+        )
+
+    def end(self, control: ControlServer | None, declarations: catalog_log.Writer | None) -> None:
+        """Every server is gone. The catalog becomes one file, unless it must not be touched (None)."""
+        if (self.killed or self._superblock.get("ending")) and not self.code:
+            self.code = 1
+        self._superblock.set_state(STOPPED)
+        if control is not None:
+            control.flush(0.2)
+        try:
+            if declarations is not None:
+                declarations.close()
+        except Error as error:
+            self._say(f"the catalog stays in two files: {error}")

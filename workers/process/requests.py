@@ -1,0 +1,182 @@
+"""Requests to the supervisor: each operation is a class, checked as a whole before anything is done.
+
+Programs give the fields by name (`ControlClient.call`, control.py); the supervisor makes the request of them and looks
+in its table for what answers it (node/desk.py). What the docstrings name is the answer, a map.
+
+`client` is the client epoch of who asks: exclusive queues belong to one. Declarations are the maps of
+warren.engine.catalog.catalog. A request for many is one change: all of it or nothing. A change is durable, and visible
+in `superblock.catalog_version`, before its answer; `created` says whether anything was changed, `version` is the
+catalog's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True, tag_field="op"):
+    """What all of them are."""
+
+    #: it may be sent again when the answer was lost: doing it twice is doing it once
+    repeatable: ClassVar[bool] = True
+
+
+# -- of the node ----------------------------------------------------------------------------------------------------
+
+
+class Ping(Request, tag="ping"):
+    """{pid, state}"""
+
+
+class Status(Request, tag="status"):
+    """The map of `warren status --json`; of queues only those that fit the pattern, and of each kind `most`."""
+
+    pattern: str | None = None
+    most: int | None = None
+
+
+class Settings(Request, tag="settings"):
+    """{settings, node_id, shared_id, node_epoch}"""
+
+
+class Stop(Request, tag="stop"):
+    """{pid}, at once; the node has stopped when that process ends."""
+
+    timeout: float | None = None
+    force: bool = False
+
+
+class Note(Request, tag="note"):
+    """{}: a process of the node has something to say to people, in the log and in `status`."""
+
+    text: str
+
+
+# -- of the catalog -------------------------------------------------------------------------------------------------
+
+
+class Queues(Request, tag="queues"):
+    """{version, queues, exchanges, bindings}: the catalog; of queues and bindings only what the names `of` have."""
+
+    of: list[str] | None = None
+
+
+class WantedQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One queue of a request for many."""
+
+    name: str
+    durable: bool = True
+    arguments: dict[str, Any] | None = None
+
+
+class WantedBinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One binding of a request for many."""
+
+    queue: str
+    exchange: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+class DeclareQueue(Request, tag="declare_queue"):
+    """{queue: declaration, created, version}"""
+
+    name: str
+    durable: bool = True
+    arguments: dict[str, Any] | None = None
+    client: int = 0
+
+
+class DeclareQueues(Request, tag="declare_queues"):
+    """{new: [name], created, version}"""
+
+    queues: list[WantedQueue]
+    client: int = 0
+
+
+class DeleteQueue(Request, tag="delete_queue"):
+    """{queue, created, version}"""
+
+    repeatable: ClassVar[bool] = False
+    name: str
+    client: int = 0
+
+
+class DeleteQueues(Request, tag="delete_queues"):
+    """{queues: how many, created, version}"""
+
+    repeatable: ClassVar[bool] = False
+    names: list[str]
+    client: int = 0
+
+
+class ReleaseQueues(Request, tag="release_queues"):
+    """{queues: names}: a client leaves, and its exclusive queues go now."""
+
+    client: int
+
+
+class DeclareExchange(Request, tag="declare_exchange"):
+    """{exchange, created, version}"""
+
+    name: str
+    type: str = "direct"
+    durable: bool = True
+    alternate: str | None = None
+
+
+class DeleteExchange(Request, tag="delete_exchange"):
+    """{exchange, created, version}"""
+
+    repeatable: ClassVar[bool] = False
+    name: str
+
+
+class Bind(Request, tag="bind"):
+    """{binding, created, version}"""
+
+    queue: str
+    exchange: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
+    client: int = 0
+
+
+class Unbind(Request, tag="unbind"):
+    """{removed: whether there was one, created, version}"""
+
+    queue: str
+    exchange: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
+    client: int = 0
+
+
+class BindMany(Request, tag="bind_many"):
+    """{new: how many, created, version}"""
+
+    bindings: list[WantedBinding]
+    client: int = 0
+
+
+class UnbindMany(Request, tag="unbind_many"):
+    """{removed: how many, created, version}"""
+
+    bindings: list[WantedBinding]
+    client: int = 0
+
+
+class Subscription(Request, tag="subscription"):
+    """{queue: declaration of the hidden queue, created, version}; `delete`: it is deleted instead."""
+
+    repeatable: ClassVar[bool] = False
+    queue: str
+    name: str
+    delete: bool = False
+    client: int = 0
+
+
+#: name of the operation → its requests
+OPERATIONS: dict[str, type[Request]] = {str(kind.__struct_config__.tag): kind for kind in Request.__subclasses__()}
