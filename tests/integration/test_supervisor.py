@@ -592,7 +592,7 @@ def test_a_long_drain_says_what_it_waits_for(start: Starter, tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 4
     first, last = done.stderr.splitlines()
-    assert "waiting: the servers finish" in first
+    assert "waiting: the servers are finishing" in first
     assert "--force" in last
     forced = interpreter.command("warren", "stop", str(node.directory), "--force")
     assert subprocess.run(forced, capture_output=True, text=True, timeout=60).returncode == 0

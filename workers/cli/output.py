@@ -94,13 +94,13 @@ def open_streams() -> None:
             setattr(sys, name, open(descriptor, "r" if descriptor == 0 else "w", closefd=False))  # noqa: SIM115
 
 
-def say(line: str) -> None:
+def say(line: str, *, error: bool = False) -> None:
     """Print a line for people, which nobody may be there to read: what goes on does not depend on it."""
     try:
-        print(line, flush=True)
+        print(line, file=sys.stderr if error else sys.stdout, flush=True)
     except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)  # or what is left in the buffer fails again at every flush, and at the end
+        os.dup2(null, 2 if error else 1)  # or what is left in the buffer fails again at every flush, and at the end
         os.close(null)
 
 
@@ -179,13 +179,13 @@ def escaped(text: object) -> str:
 
 def waiting(what: str) -> None:
     """Tell people what a command waits for."""
-    print(f"warren: waiting: {what}", file=sys.stderr, flush=True)
+    say(f"warren: waiting: {what}", error=True)
 
 
 def starting(what: str, outside: bool) -> None:
     """Tell people, or the program that asked for it, what a start waits for; `outside`: it does not end by itself."""
     if os.environ.get(ERRORS_VARIABLE):
-        print(msgspec.json.encode({"waiting": what, "outside": outside}).decode(), file=sys.stderr, flush=True)
+        say(msgspec.json.encode({"waiting": what, "outside": outside}).decode(), error=True)
     else:
         waiting(what)
 
