@@ -423,3 +423,22 @@ def test_every_rule_that_is_cited_is_defined() -> None:
         wrong += [f"{path.relative_to(ROOT)}: {number} is cited as `rule {number}`" for number in bare]
     assert not wrong, "cite it as `rule S4`, and define it in docs/rules.md"
     assert {f"S{n}" for n in range(1, 13)} <= cited, "citations are found"
+
+
+def test_documents_name_files_that_exist() -> None:
+    """Living documents, not the design notes: those are history. A name may leave out the folder."""
+    files = [
+        str(path.relative_to(ROOT))
+        for folder in ("engine", "ipc", "workers", "warren", "tools", "tests", "scripts", "docs")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    ]
+    wrong = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))):
+        if page.name in ("rules.md", "formats.md"):
+            continue  # have tests of their own, or are generated
+        named = sorted(set(re.findall(r"`([\w/]+\.(?:py|c|h))`", page.read_text())))
+        wrong += [
+            f"{page.name}: {name}" for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)
+        ]
+    assert wrong == []
