@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct as _struct
 from dataclasses import dataclass, field
+from typing import Any
 
 #: type name → (C type, size in bytes, struct code)
 SCALARS: dict[str, tuple[str, int, str]] = {
@@ -63,6 +64,16 @@ class Struct:
         """Byte offset of a field."""
         return self.by_name[name].offset
 
+    def columns(self, *names: str) -> Any:
+        """What numpy.dtype takes (its DTypeDict) for an array of such structures: all fields, or these alone."""
+        fields = [self.by_name[name] for name in names] if names else self.fields
+        return {
+            "names": [item.name for item in fields],
+            "formats": [_format(item, self.order) for item in fields],
+            "offsets": [item.offset for item in fields],
+            "itemsize": self.size,
+        }
+
     def unpack(self, buffer: memoryview | bytes | bytearray, name: str, base: int = 0) -> int:
         """Read one scalar field of a structure that starts at `base` (plain load; for atomics use the C core)."""
         item = self.by_name[name]
@@ -84,3 +95,11 @@ class Struct:
             raise ValueError(f"{self.name}.{name} holds {item.size} bytes, not {len(value)}")
         start = base + item.offset
         buffer[start : start + item.size] = value.ljust(item.size, b"\0")
+
+
+def _format(item: Field, order: str) -> str:
+    """numpy's name of a field's type."""
+    if item.type == "bytes":
+        return f"V{item.count}"
+    name = f"{order}{'i' if item.type.startswith('i') else 'u'}{SCALARS[item.type][1]}"
+    return name if item.count == 1 else f"({item.count},){name}"

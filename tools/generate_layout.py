@@ -1,6 +1,6 @@
 """Write the C headers and the format tables from their only declarations.
 
-Those are `ipc/layout.py`, and `protocol.py` and `formats.py` of `engine/kernel`.
+Those are `ipc/layout.py`, and `protocol.py`, `rows.py` and `formats.py` of `engine/kernel`.
 
 python -m warren.tools.generate_layout           # write
 python -m warren.tools.generate_layout --check   # exit 1 and name the files that are out of date
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from warren.engine.kernel import formats, protocol
+from warren.engine.kernel import formats, protocol, rows
 from warren.ipc import layout
 from warren.ipc.declare import SCALARS, Struct
 
@@ -73,6 +73,29 @@ def protocol_header() -> str:
     return "\n".join([*lines, "#endif", ""])
 
 
+def rows_header() -> str:
+    """C structures of rows that numpy reads (native byte order, in memory only)."""
+    lines = [
+        f"/* {NOTE} */",
+        "#ifndef WR_ROWS_H",
+        "#define WR_ROWS_H",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+    ]
+    for item in rows.STRUCTS:
+        lines += _c_struct(item)
+    for item, places in rows.WITHIN:
+        name = f"wr_{item.name}"
+        lines.append(f"/* {item.meaning} To stand behind the definition of {name}. */")
+        lines.append(f"#define WR_{item.name.upper()}_AGREES \\")
+        for f in item.fields:
+            place = places.get(f.name, f.name)
+            lines.append(f'    _Static_assert(offsetof({name}, {place}) == {f.offset}, "{name}.{place}"); \\')
+        lines += [f'    _Static_assert(sizeof({name}) == {item.size}, "{name}")', ""]
+    return "\n".join([*lines, "#endif", ""])
+
+
 def formats_header() -> str:
     """Offsets of file structures (big-endian: read and written by the wr_be… helpers)."""
     lines = [f"/* {NOTE} */", "#ifndef WR_FORMATS_H", "#define WR_FORMATS_H", ""]
@@ -130,6 +153,7 @@ def targets() -> dict[Path, str]:
     return {
         ROOT / "ipc/core/layout.h": layout_header(),
         ROOT / "engine/kernel/protocol.h": protocol_header(),
+        ROOT / "engine/kernel/rows.h": rows_header(),
         ROOT / "engine/kernel/formats.h": formats_header(),
         ROOT / "docs/formats.md": formats_page(),
     }

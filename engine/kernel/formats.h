@@ -164,4 +164,15 @@
 #define WR_FILES_RECORD_AT_BEFORE 40 /* u64: records of the same append that stand before this one: of an append that was not synced any part may be there */
 #define WR_FILES_RECORD_SIZE 48
 
+/* Head of a sealed file, which is replaced as a whole. One whose seal does not hold is as good as none. */
+#define WR_SEAL_AT_MAGIC 0 /* bytes[8]: `WRNTERM1` or `WRNQTRM1` */
+#define WR_SEAL_AT_CRC 8 /* u32: CRC32 (zlib) of all that follows */
+#define WR_SEAL_SIZE 12
+
+/* Messages of a queue that were delivered. Little-endian. */
+#define WR_TERM_AT_SEQUENCE 0 /* u64: of the first */
+#define WR_TERM_AT_DELIVERY_COUNT 8 /* u32: deliveries of each */
+#define WR_TERM_AT_REDELIVERED_N 12 /* u32: neighbours, from this one on, that are marked redelivered; 0: this one, not marked. Sequences without a message do not matter in a run */
+#define WR_TERM_SIZE 16
+
 #endif

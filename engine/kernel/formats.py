@@ -14,6 +14,11 @@ map: format_version, version, next_queue_id, placed_for, queues, exchanges, bind
 of `catalog.<version>.log`, version 1 has no log. That log is lines: first `{"crc32", "log": {format_version, version,
 stamp}}`, then for each change `{"crc32", "change": {before, version, next_queue_id, placed_for, steps}}`, the CRC begun with
 the stamp, `before` the version that it was made from. Rules, readers and crash points: `engine/catalog/log.py`.
+
+What queues remember over a clean stop or a move is in sealed files: a seal, then a map of msgpack. `terms` of a queue worker,
+the mark of a clean stop: format_version, node_id, server, `file` and `end` (where the journal ends), `queues`: id → (next
+sequence, terms). `segments/<queue>/terms` of a queue that was moved: format_version, node_id, server, queue, `next` sequence,
+`rows` (terms), `keys` (seen_key records). Its terms are the one thing on disk that is little-endian.
 """
 
 from __future__ import annotations
@@ -61,6 +66,10 @@ LISTED_INDEX = 3  # `segments/<queue>/<number>.idx`
 LISTED_TERMS = 4  # `segments/<queue>/terms`
 LISTED_SUBSCRIPTIONS = 5  # `subscriptions.json`
 LISTED_STORE = 6  # `<number>.rdq` of a store
+
+#: sealed files: the terms of all queues of a worker, and of a queue that was moved
+TERMS_MAGIC = b"WRNTERM1"
+QUEUE_TERMS_MAGIC = b"WRNQTRM1"
 
 #: flags of a frame
 FRAME_STORED = 1  # PUBLISH: the body is in the message store under the frame's id, not in this frame
@@ -310,6 +319,28 @@ FILES_RECORD = Struct(
     ">",
 )
 
+SEAL = Struct(
+    "seal",
+    12,
+    "Head of a sealed file, which is replaced as a whole. One whose seal does not hold is as good as none.",
+    (
+        Field("magic", 0, "bytes", "`WRNTERM1` or `WRNQTRM1`", 8),
+        Field("crc", 8, "u32", "CRC32 (zlib) of all that follows"),
+    ),
+    ">",
+)
+
+TERM = Struct(
+    "term",
+    16,
+    "Messages of a queue that were delivered. Little-endian.",
+    (
+        Field("sequence", 0, "u64", "of the first"),
+        Field("delivery_count", 8, "u32", "deliveries of each"),
+        Field("redelivered_n", 12, "u32", "neighbours, from this one on, that are marked redelivered; 0: this one, not marked. Sequences without a message do not matter in a run"),
+    ),
+)
+
 # fmt: on
 STRUCTS = (
     FILE_HEADER,
@@ -325,6 +356,8 @@ STRUCTS = (
     QUEUE_SEGMENT_STAMP,
     FILES_HEADER,
     FILES_RECORD,
+    SEAL,
+    TERM,
 )
 
 #: prefix of a padding frame's id

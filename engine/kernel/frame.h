@@ -3,6 +3,7 @@
 #define WR_FRAME_H
 #include "kernel/bytes.h"
 #include "kernel/formats.h"
+#include "kernel/rows.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -50,23 +51,6 @@ uint64_t wr_frame_check(const uint8_t *file, uint64_t file_bytes, uint64_t at, u
 
 /* The same for a frame that was read into pieces: its head, and what follows it up to the marker, which the caller has looked at. */
 bool wr_frame_check_apart(const uint8_t *head, const void *first, uint64_t first_bytes, const void *rest, uint64_t rest_bytes, uint64_t salt);
-
-/* One frame found by a scan. 64 bytes in native order: engine/kernel/frame.py reads an array of them with numpy. */
-typedef struct {
-    uint64_t offset; /* of the frame in the file */
-    uint64_t total;  /* bytes of the frame */
-    uint8_t id[16];
-    uint64_t client_epoch;
-    uint64_t sequence;
-    uint32_t extra;
-    uint16_t flags;
-    uint16_t meta_length;
-    uint8_t kind;
-    uint8_t pad0_;
-    uint16_t part;
-    uint8_t pad1_[4];
-} wr_frame_row;
-_Static_assert(sizeof(wr_frame_row) == 64, "wr_frame_row");
 
 /* List the frames from *at on, without the padding, into rows[rows_n]; returns how many and moves *at behind the last.
  * *reason: NULL when the rows are full (call again), "end" at the end of the bytes or behind a padding

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from warren.engine import _core
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FRAME
+from warren.engine.kernel.rows import FRAME_ROW
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 NO_ID = bytes(16)
-
-#: name, numpy type and offset of each column of a scan (C: wr_frame_row)
-ROW_COLUMNS = (
-    ("offset", "<u8", 0),
-    ("total", "<u8", 8),
-    ("id", "V16", 16),
-    ("client_epoch", "<u8", 32),
-    ("sequence", "<u8", 40),
-    ("extra", "<u4", 48),
-    ("flags", "<u2", 52),
-    ("meta_length", "<u2", 54),
-    ("kind", "u1", 56),
-)
-ROW_BYTES = 64
 
 
 class Frame(NamedTuple):
@@ -68,18 +55,14 @@ class Scan:
         return self.reason in ("end", "zeros")
 
     def __len__(self) -> int:
-        return len(self.packed) // ROW_BYTES
+        return len(self.packed) // FRAME_ROW.size
 
     @property
     def rows(self) -> np.ndarray[Any, np.dtype[np.void]]:
-        """All frames in order as a structured array with the columns ROW_COLUMNS (a view, read only)."""
+        """All frames in order as a structured array with the columns of rows.FRAME_ROW (a view, read only)."""
         import numpy
 
-        names, types, offsets = zip(*ROW_COLUMNS, strict=True)
-        kind = numpy.dtype(
-            {"names": list(names), "formats": list(types), "offsets": list(offsets), "itemsize": ROW_BYTES}
-        )
-        return numpy.frombuffer(self.packed, dtype=kind)
+        return numpy.frombuffer(self.packed, dtype=numpy.dtype(FRAME_ROW.columns()))
 
 
 def encode(

@@ -30,6 +30,7 @@ from warren.engine.kernel.formats import (
     SEGMENT_ENTRY_COUNT,
 )
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.kernel.rows import SEGMENT_ACK, SEGMENT_ROW
 from warren.engine.queues import segment_stamp
 from warren.engine.queues.folder import Folder, Reached, nowhere
 
@@ -41,30 +42,7 @@ LOCATION_STORE = PROTOCOL["LOCATION_STORE"]
 ENTRY_BYTES = QUEUE_SEGMENT_ENTRY.size
 SEGMENT_BYTES = FILE_HEADER_BYTES + SEGMENT_ENTRY_COUNT * ENTRY_BYTES
 
-#: wr_segment_row of engine/queues/segments.h, without gaps: numpy does not copy what no field covers
-ROW = np.dtype(
-    [
-        ("queue", "<u4"),
-        ("location", "<u4"),
-        ("sequence", "<u8"),
-        ("due", "<u8"),
-        ("id", "V16"),
-        ("file", "<u4"),
-        ("offset", "<u4"),
-        ("frame_length", "<u4"),
-        ("body_length", "<u4"),
-        ("blob_offset", "<u2"),
-        ("meta_length", "<u2"),
-        ("index_file", "<u4"),
-        ("where", "u1"),
-        ("rest", "V15"),
-    ]
-)
-assert ROW.itemsize == 80
-#: wr_segment_ack of engine/queues/queue.h
-ACK = np.dtype(
-    [("queue", "<u4"), ("count", "<u4"), ("first", "<u8"), ("token", "<u8"), ("file", "<u4"), ("unused", "<u4")]
-)
+ROW, ACK = np.dtype(SEGMENT_ROW.columns()), np.dtype(SEGMENT_ACK.columns())
 
 
 # ---- flush: the oldest journal file into segments -------------------------------------------------------------------

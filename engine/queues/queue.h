@@ -48,6 +48,7 @@
 #define WR_QUEUE_H
 #include "kernel/log.h"
 #include "kernel/map.h"
+#include "kernel/rows.h"
 #include "queues/spill.h"
 #include "store/client.h"
 
@@ -296,16 +297,6 @@ typedef struct {
     uint32_t *live; /* per file: entries that need it */
 } wr_files;
 
-/* Entries of a segment whose messages have gone. */
-typedef struct {
-    uint32_t queue;
-    uint32_t count;
-    uint64_t first;
-    /* the batch with the ACK frame; UINT64_MAX: a MOVE frame, which needs the entries as long as its file is there */
-    uint64_t token;
-    uint32_t file;  /* journal file with the frame */
-    uint32_t unused;
-} wr_segment_ack;
 #define WR_SEGMENT_ACKS_MAX 16384 /* ranges in memory: more are applied as soon as their frames are synced */
 
 typedef enum { WR_RESYNC_IDLE, WR_RESYNC_WANTED, WR_RESYNC_BEGIN, WR_RESYNC_IDS, WR_RESYNC_END } wr_resync_phase;

@@ -4,7 +4,7 @@
 #define WR_QUEUES_SEGMENT_CODEC_H
 #include "queues/queue.h"
 
-/* One entry on its way to a segment, native order: engine/queues/queue_index.py reads an array of them with numpy. */
+/* One entry on its way to a segment: engine/queues/flush.py reads an array of them with numpy (engine/kernel/rows.py). */
 typedef struct {
     uint32_t queue;
     uint32_t location; /* where the body will be */
@@ -12,7 +12,8 @@ typedef struct {
     uint64_t due;   /* of a delayed message, else 0 */
     wr_entry entry; /* Python changes file, offset and location of embedded bodies */
 } wr_segment_row;
-_Static_assert(sizeof(wr_segment_row) == 80, "wr_segment_row");
+WR_SEGMENT_ROW_AGREES;
+
 uint32_t wr_segment_seed(uint64_t salt, uint32_t queue); /* of the entries of one file */
 void wr_segment_encode_rows(uint8_t *to, const wr_segment_row *rows, uint64_t n, uint64_t salt);
 

@@ -3,12 +3,12 @@
     terms                    of all queues of a worker: the clean mark, written last of all and removed by a start
     segments/<queue>/terms   of a queue that was moved here
 
-Both are sealed: magic, CRC32 of the body, body (engine/kernel/formats.py). One that is not whole is none.
+Both are sealed (engine/kernel/formats.py: SEAL, TERM); the C core makes and takes the terms of one queue.
+One that is not whole is none.
 """
 
 from __future__ import annotations
 
-import struct
 import zlib
 from pathlib import Path
 
@@ -16,16 +16,13 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.formats import FORMAT_VERSION
+from warren.engine.kernel.formats import FORMAT_VERSION, QUEUE_TERMS_MAGIC, SEAL, TERMS_MAGIC
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.recovered import Recovered
 
-TERMS_MAGIC, QUEUE_TERMS_MAGIC = b"WRNTERM1", b"WRNQTRM1"
-
 
 class Terms(msgspec.Struct, forbid_unknown_fields=True):
-    """Content of `terms`. `queues`: id → (next sequence, packed sequence:8 | delivery_count:4 | n:4 of rows that were
-    delivered; n: neighbours from this one on that are marked redelivered, 0: this one, not marked)."""
+    """Content of `terms`. `queues`: id → (next sequence, formats.TERM rows)."""
 
     format_version: int
     node_id: int
@@ -36,8 +33,8 @@ class Terms(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QueueTerms(msgspec.Struct, forbid_unknown_fields=True):
-    """Content of a moved queue's `terms`. `next`: the sequence that it goes on with; `rows`: as in Terms; `keys`: what
-    its window of deduplication held, rows of a KEYS frame."""
+    """Content of a moved queue's `terms`. `next`: the sequence that it goes on with; `rows`: formats.TERM; `keys`: what
+    its window of deduplication held, formats.SEEN_KEY."""
 
     format_version: int
     node_id: int
@@ -51,8 +48,7 @@ class QueueTerms(msgspec.Struct, forbid_unknown_fields=True):
 def write_terms(engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, file: int, end: int) -> None:
     """The clean mark, after everything else is synced. Raises DiskFull, SyncFailed, StoreError."""
     queues = {queue: (engine.stats(queue)[8], engine.terms(queue)) for queue in engine.queues()}
-    body = msgspec.msgpack.encode(Terms(FORMAT_VERSION, node_id, server, file, end, queues))
-    _seal(folder.terms, TERMS_MAGIC, body)
+    atomic_file.replace(folder.terms, encode(Terms(FORMAT_VERSION, node_id, server, file, end, queues)))
 
 
 def write_queue_terms(folder: Folder, terms: QueueTerms) -> None:
@@ -62,7 +58,7 @@ def write_queue_terms(folder: Folder, terms: QueueTerms) -> None:
         atomic_file.make_directories(path.parent)
     except OSError as error:
         raise atomic_file.explain(error, f"cannot make {path.parent}") from error
-    _seal(path, QUEUE_TERMS_MAGIC, msgspec.msgpack.encode(terms))
+    atomic_file.replace(path, encode(terms))
 
 
 def read_terms(folder: Folder, node_id: int, server: int) -> Terms | None:
@@ -77,21 +73,27 @@ def read_terms(folder: Folder, node_id: int, server: int) -> Terms | None:
     return terms if (terms.format_version, terms.node_id, terms.server) == (FORMAT_VERSION, node_id, server) else None
 
 
+def read_queue_terms(folder: Folder, queue: int) -> QueueTerms | None:
+    """What a moved queue brought along; None: nothing, or nothing whole. Raises MsgspecError, StoreError."""
+    body = _sealed(folder.queue_terms(queue), QUEUE_TERMS_MAGIC)
+    return None if body is None else msgspec.msgpack.decode(body, type=QueueTerms)
+
+
 def take_queue_terms(
     engine: _core.QueueEngine, folder: Folder, node_id: int, server: int, queue: int, found: Recovered
 ) -> None:
     """What a moved queue brought along. It stays beside the segments: what the journal and the clean mark say of the
     same messages is newer, and comes after it."""
     path = folder.queue_terms(queue)
-    body = _sealed(path, QUEUE_TERMS_MAGIC)
-    if body is None:
-        if path.exists():
-            found.hurt(folder, path, "not the terms of a moved queue; its marks and last sequence are lost", 0)
+    if not path.exists():
         return
     try:
-        terms = msgspec.msgpack.decode(body, type=QueueTerms)
+        terms = read_queue_terms(folder, queue)
     except msgspec.MsgspecError as error:
         found.hurt(folder, path, str(error), 0)
+        return
+    if terms is None:
+        found.hurt(folder, path, "not the terms of a moved queue; its marks and last sequence are lost", 0)
         return
     if (terms.format_version, terms.node_id, terms.server, terms.queue) != (FORMAT_VERSION, node_id, server, queue):
         found.hurt(folder, path, "the terms of another queue", 0)
@@ -100,8 +102,13 @@ def take_queue_terms(
     engine.set_keys(terms.keys)
 
 
-def _seal(path: Path, magic: bytes, body: bytes) -> None:
-    atomic_file.replace(path, struct.pack(">8sI", magic, zlib.crc32(body)) + body)
+def encode(terms: Terms | QueueTerms) -> bytes:
+    """A sealed file."""
+    body = msgspec.msgpack.encode(terms)
+    seal = bytearray(SEAL.size)
+    SEAL.set_bytes(seal, "magic", TERMS_MAGIC if isinstance(terms, Terms) else QUEUE_TERMS_MAGIC)
+    SEAL.pack_into(seal, "crc", zlib.crc32(body))
+    return bytes(seal) + body
 
 
 def _sealed(path: Path, magic: bytes) -> bytes | None:
@@ -112,6 +119,7 @@ def _sealed(path: Path, magic: bytes) -> bytes | None:
         return None
     except OSError as error:
         raise atomic_file.explain(error, f"cannot read {path}") from error
-    if len(content) < 12 or content[:8] != magic:
+    body = content[SEAL.size :]
+    if len(content) < SEAL.size or SEAL.get_bytes(content, "magic") != magic:
         return None
-    return content[12:] if zlib.crc32(content[12:]) == struct.unpack(">I", content[8:12])[0] else None
+    return body if zlib.crc32(body) == SEAL.unpack(content, "crc") else None

@@ -41,11 +41,14 @@ from warren.engine.kernel.formats import (
     QUEUE_SEGMENT_ENTRY,
     RANGE,
     ROUTE,
+    SEEN_KEY,
     SEGMENT_ENTRY_COUNT,
+    TERM,
     TIMES,
 )
-from warren.engine.queues import segment_stamp
+from warren.engine.queues import segment_stamp, terms
 from warren.engine.queues.flush import ROW
+from warren.engine.queues.folder import Folder
 
 FOLDER = Path(__file__).parent / "golden"
 V1 = FOLDER / "v1.jnl"
@@ -60,6 +63,10 @@ LIST_V1 = FOLDER / "list-v1.lst"
 LIST_V1_SHA256 = "8504ae65b70cdf30fcaad811c523914ede5eaedc8965bfbad836607ddcd63d17"
 FILES_V1 = FOLDER / "files-v1"
 FILES_V1_SHA256 = "cbea2b5bc88602afe99fdf0fb73f712b17784d65d93f6d9aee7f6cb8bf65f62b"
+TERMS_V1 = FOLDER / "terms-v1"
+TERMS_V1_SHA256 = "87362e308032c85129999c9041c89a4c97f9bed3ae667c15da3d35603600bc4d"
+QUEUE_TERMS_V1 = FOLDER / "queue-terms-v1"
+QUEUE_TERMS_V1_SHA256 = "e97f14ca3d932f7f7f3ddc5195d04bde961585990f7172bd7997119b6783d47a"
 CREATED_NS = 1_700_000_000_000_000_000
 
 
@@ -346,6 +353,56 @@ def test_lists_of_files_of_version_1_are_written_and_read_as_ever(tmp_path: Path
     assert "another worker" in file_register.read(path, PLACE["node_id"], 4).problem
 
 
+def term(sequence: int, delivery_count: int, redelivered_n: int) -> bytes:
+    data = bytearray(TERM.size)
+    for name, value in (("sequence", sequence), ("delivery_count", delivery_count), ("redelivered_n", redelivered_n)):
+        TERM.pack_into(data, name, value)
+    return bytes(data)
+
+
+def seen_key(queue: int, published: int, key: bytes) -> bytes:
+    data = bytearray(SEEN_KEY.size)
+    SEEN_KEY.pack_into(data, "queue", queue)
+    SEEN_KEY.pack_into(data, "published", published)
+    SEEN_KEY.set_bytes(data, "key", key)
+    return bytes(data)
+
+
+#: two queues of which one was delivered to nobody; a run of marks, one message without a mark, the largest numbers
+TERMS = terms.Terms(1, PLACE["node_id"], 3, 9, 8192, {7: (100, term(5, 1, 3) + term(9, 2, 0)), 8: (1 << 40, b"")})
+QUEUE_TERMS = terms.QueueTerms(
+    1,
+    PLACE["node_id"],
+    3,
+    7,
+    (1 << 64) - 1,
+    term((1 << 62) + 1, 65535, (1 << 32) - 1),
+    seen_key(7, 1, bytes(range(16))),
+)
+
+
+def test_terms_of_version_1_are_written_and_read_as_ever(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    content = TERMS_V1.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == TERMS_V1_SHA256
+    assert terms.encode(TERMS) == content
+    folder.terms.write_bytes(content)
+    assert terms.read_terms(folder, PLACE["node_id"], 3) == TERMS
+    assert terms.read_terms(folder, PLACE["node_id"], 4) is None
+    for at in range(len(content)):
+        folder.terms.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        assert terms.read_terms(folder, PLACE["node_id"], 3) is None, at
+
+
+def test_terms_of_a_moved_queue_of_version_1_are_written_and_read_as_ever(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    content = QUEUE_TERMS_V1.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == QUEUE_TERMS_V1_SHA256
+    terms.write_queue_terms(folder, QUEUE_TERMS)
+    assert folder.queue_terms(7).read_bytes() == content
+    assert terms.read_queue_terms(folder, 7) == QUEUE_TERMS
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     CATALOG_V1.write_bytes(build_catalog().encode())
@@ -356,5 +413,7 @@ if __name__ == "__main__":
     TIMED_V1.write_bytes(build_timed())
     INDEX_V1.write_bytes(build_index())
     FILES_V1.write_bytes(build_files())
-    for content in (build(), build_list(), build_timed(), build_index(), build_files()):
-        sys.stdout.write(hashlib.sha256(content).hexdigest() + "\n")
+    TERMS_V1.write_bytes(terms.encode(TERMS))
+    QUEUE_TERMS_V1.write_bytes(terms.encode(QUEUE_TERMS))
+    for path in (V1, LIST_V1, TIMED_V1, INDEX_V1, FILES_V1, TERMS_V1, QUEUE_TERMS_V1):
+        sys.stdout.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path.name}\n")

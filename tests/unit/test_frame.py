@@ -29,6 +29,7 @@ from warren.engine.kernel.formats import (
     KIND_PUBLISH,
     PADDING_ID,
 )
+from warren.engine.kernel.rows import FRAME_ROW
 
 SALT = 0x1122_3344_5566_7788
 
@@ -206,7 +207,7 @@ def test_scan_lists_all_columns_and_skips_padding(seed: int) -> None:
     found = frame.scan(data + bytes(5000), SALT)
     assert (found.end, found.reason, len(found)) == (len(data), "zeros", 3000)
     rows = found.rows
-    assert rows.dtype.itemsize == frame.ROW_BYTES
+    assert rows.dtype.itemsize == FRAME_ROW.size
     for name in ("offset", "total", "client_epoch", "sequence", "extra", "flags", "meta_length", "kind"):
         assert rows[name].tolist() == [row[name] for row in expected]
     assert [bytes(id) for id in rows["id"]] == [row["id"] for row in expected]

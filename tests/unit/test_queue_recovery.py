@@ -21,10 +21,11 @@ import pytest
 from warren.engine.errors import StoreError, SyncFailed
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_register import FileRegister
-from warren.engine.kernel.formats import FILE_HEADER_BYTES, LISTED_JOURNAL
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, LISTED_JOURNAL, TERM
 from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder
+from warren.engine.queues.terms import read_terms
 from warren.ipc.layout import CONSTANTS, SUPERBLOCK
 
 from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Peer, Queue
@@ -231,7 +232,11 @@ def test_a_clean_stop_keeps_marks_and_counts_exactly(node: Node) -> None:
     consumer.nack(1, 1)
     worker.turns()
     assert worker.stop()
-    assert node.folder.terms.exists()
+    kept = read_terms(node.folder, 7, SERVER_INDEX)
+    assert kept is not None
+    assert {name: TERM.unpack(kept.queues[1][1], name) for name in TERM.by_name} == {
+        "sequence": 0, "delivery_count": 1, "redelivered_n": 2,
+    }  # fmt: skip
     node.peers.clear()
     worker = node.worker()
     assert worker.service.recovered.clean

@@ -39,7 +39,6 @@ from warren.engine.queues.folder import Folder
 from warren.engine.store import index
 from warren.engine.store.message_store import MessageStore
 from warren.ipc import layout
-from warren.ipc.declare import Struct
 from warren.ipc.layout import SERVER_WORKER_FIRST, SUPERBLOCK
 from warren.ipc.region import Region
 from warren.ipc.superblock import GEOMETRY, Superblock
@@ -278,23 +277,10 @@ def _read_node(folder: Path) -> NodeFile | None:
         return None
 
 
-def _dtype(struct: Struct, names: Sequence[str]) -> np.dtype[np.void]:
-    kinds = {"u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "bytes": "V16"}
-    fields = [struct.by_name[name] for name in names]
-    return np.dtype(
-        {
-            "names": list(names),
-            "formats": [kinds[item.type] for item in fields],
-            "offsets": [item.offset for item in fields],
-            "itemsize": struct.size,
-        }
-    )
-
-
 _COLUMNS = ("state", "ref_count", "holders", "file", "offset", "total_size", "meta_length")
-_ENTRY = _dtype(protocol.INDEX_ENTRY, _COLUMNS)
-_HASH_ROW = _dtype(protocol.INDEX_ROW, (*_COLUMNS, "id"))
-_TABLE_ROW = _dtype(protocol.DENSE_TABLE_ROW, ("state", "epoch", "group", "block"))
+_ENTRY = np.dtype(protocol.INDEX_ENTRY.columns(*_COLUMNS))
+_HASH_ROW = np.dtype(protocol.INDEX_ROW.columns(*_COLUMNS, "id"))
+_TABLE_ROW = np.dtype(protocol.DENSE_TABLE_ROW.columns("state", "epoch", "group", "block"))
 
 
 class _MessageStore(MessageStore):

@@ -41,14 +41,7 @@ SCHEMA = pa.schema(
 )
 #: bodies of one batch must stay below what 32-bit offsets reach
 BYTES_MAX = 1 << 30
-_ROW = np.dtype(
-    {
-        "names": ["sequence", "meta_length", "body_length"],
-        "formats": ["<u8", "<u2", "<u4"],
-        "offsets": [DELIVERY.offset(name) for name in ("sequence", "meta_length", "body_length")],
-        "itemsize": DELIVERY.size,
-    }
-)
+_ROW = np.dtype(DELIVERY.columns("sequence", "meta_length", "body_length"))
 
 
 class _Meta(NamedTuple):
