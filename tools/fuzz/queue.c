@@ -6,6 +6,7 @@
  * closed with a reason; a client that ends is swept and all that it held goes back. */
 #define _GNU_SOURCE
 #include "hostile.h"
+#include "kernel/delivery.h"
 #include "queues/consumers.h"
 #include "queues/engine.h"
 #include "queues/journal.h"
