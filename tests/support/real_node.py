@@ -93,7 +93,7 @@ class RealNode:
     def kill_all(self) -> None:
         """SIGKILL every process of the node at once."""
         assert self.process is not None
-        pids = list(self.pids().values())
+        pids = [pid for pid in self.pids().values() if pid]  # a role that is started anew has none for the moment
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)  # so that nobody restarts anybody
         for pid in pids:
