@@ -1,12 +1,11 @@
 /* QueueEngine for Python: policy stays there (engine/queues/service.py), the loop is wr_queue_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run are called by the thread that calls run. */
 #include "binding/arguments.h"
+#include "queues/browse.h"
 #include "queues/check.h"
 #include "queues/claims.h"
 #include "queues/consumers.h"
-#include "queues/delay.h"
 #include "queues/engine.h"
-#include "queues/entries.h"
 #include "queues/flush.h"
 #include "queues/journal.h"
 #include "queues/keys.h"
@@ -21,6 +20,7 @@
 #include "queues/segment_codec.h"
 #include "queues/segments.h"
 #include "queues/statistics.h"
+#include "queues/terms.h"
 #include <structmember.h>
 
 typedef struct {
@@ -561,26 +561,9 @@ static PyObject *engine_browse(PyObject *self, PyObject *args) {
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(wr_delivery)));
     if (!bytes) return NULL;
     wr_delivery *rows = (wr_delivery *)PyBytes_AS_STRING(bytes);
-    uint64_t n = 0, at = start, low = q->chunk_base * WR_CHUNK_ROWS;
-    if (at < low) at = low;
-    while (n < count && at < q->next) {
-        const wr_chunk *chunk = wr_queue_chunk(q, at / WR_CHUNK_ROWS);
-        if (!chunk || !(ready_only ? chunk->ready_n : chunk->live_n)) {
-            at = (at / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS;
-            continue;
-        }
-        const wr_entry *entry = &chunk->rows[at % WR_CHUNK_ROWS];
-        if (entry->state == WR_ENTRY_READY || (entry->state == WR_ENTRY_UNACKED && !ready_only)) {
-            memset((void *)&rows[n], 0, sizeof rows[n]);
-            wr_delivery_fill(&rows[n], q->id, at, entry);
-            atomic_store_explicit(&rows[n].state, entry->state == WR_ENTRY_UNACKED, memory_order_relaxed);
-            n++;
-        }
-        at++;
-    }
-    if (at > q->next) at = q->next;
+    uint64_t next, n = wr_queue_browse(q, start, rows, count, ready_only, &next);
     if (_PyBytes_Resize(&bytes, (Py_ssize_t)(n * sizeof(wr_delivery)))) return NULL;
-    return Py_BuildValue("NK", bytes, (unsigned long long)at);
+    return Py_BuildValue("NK", bytes, (unsigned long long)next);
 }
 
 static PyObject *engine_move(PyObject *self, PyObject *args) {
@@ -700,83 +683,17 @@ static PyObject *engine_recovered(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-/* What a clean stop remembers of a queue: rows that were delivered. Sequence:8 | delivery_count:4 | n:4 each: n neighbours that are marked
- * redelivered, or 0: this one, not marked. Sequences without a message are no matter in a run of marks. */
-typedef struct {
-    uint64_t sequence;
-    uint32_t delivery_count, redelivered_n;
-} term;
-
-typedef struct {
-    term *terms;
-    uint64_t n, size;
-} term_list;
-
-static bool add_term(term_list *list, uint64_t sequence, uint32_t delivery_count, bool redelivered) {
-    term *last = list->n ? &list->terms[list->n - 1] : NULL;
-    if (last && redelivered && last->redelivered_n && last->redelivered_n < UINT32_MAX && last->delivery_count == delivery_count &&
-        last->sequence + last->redelivered_n == sequence) {
-        last->redelivered_n++;
-        return true;
-    }
-    if (list->n == list->size) {
-        uint64_t size = list->size ? 2 * list->size : 64;
-        term *more = realloc(list->terms, size * sizeof *more);
-        if (!more) return false;
-        list->terms = more;
-        list->size = size;
-    }
-    list->terms[list->n++] = (term){sequence, delivery_count, redelivered};
-    return true;
-}
-
 static PyObject *engine_terms(PyObject *self, PyObject *arg) {
     wr_queue_engine *e = engine_of(self);
     unsigned long id = PyLong_AsUnsignedLong(arg);
     if (!e || PyErr_Occurred()) return NULL;
     wr_queue *q = queue_of(e, (unsigned int)id);
     if (!q) return NULL;
-    term_list list = {0};
-    bool room = true;
-    for (uint64_t i = 0; i < q->chunks_n && room; i++) {
-        const wr_chunk *chunk = q->chunks[q->chunks_at + i];
-        for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS && room; r++) {
-            bool redelivered;
-            uint32_t count;
-            if (chunk->rows) {
-                const wr_entry *entry = &chunk->rows[r];
-                if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT)) continue;
-                redelivered = entry->state == WR_ENTRY_UNACKED || entry->flags & WR_ENTRY_REDELIVERED;
-                count = entry->delivery_count;
-            } else {
-                if (!(chunk->page->live[r / 64] >> r % 64 & 1)) continue;
-                redelivered = chunk->page->redelivered[r / 64] >> r % 64 & 1;
-                count = chunk->counted ? chunk->page->delivery_counts[r] : 0;
-            }
-            if (redelivered || count) room = add_term(&list, (q->chunk_base + i) * WR_CHUNK_ROWS + r, count, redelivered);
-        }
-    }
-    PyObject *bytes = room ? PyBytes_FromStringAndSize((const char *)list.terms, (Py_ssize_t)(list.n * sizeof(term))) : PyErr_NoMemory();
+    wr_term_list list = {0};
+    bool room = wr_terms_of(q, &list);
+    PyObject *bytes = room ? PyBytes_FromStringAndSize((const char *)list.terms, (Py_ssize_t)(list.n * sizeof(wr_term))) : PyErr_NoMemory();
     free(list.terms);
     return bytes;
-}
-
-/* A chunk without counts stays paged: a run may be all of a long queue. */
-static void set_term(wr_queue *q, uint64_t sequence, uint16_t delivery_count, bool redelivered) {
-    wr_chunk *chunk = wr_queue_chunk_peek(q, sequence / WR_CHUNK_ROWS);
-    uint32_t r = sequence % WR_CHUNK_ROWS;
-    if (!chunk) return;
-    if (!chunk->rows && (!delivery_count || chunk->counted)) {
-        uint64_t bit = 1ull << r % 64;
-        if (!(chunk->page->live[r / 64] & bit)) return;
-        if (redelivered) chunk->page->redelivered[r / 64] |= bit;
-        if (chunk->counted) chunk->page->delivery_counts[r] = delivery_count;
-        return;
-    }
-    wr_entry *entry = wr_queue_entry(q, sequence);
-    if (!entry) return;
-    entry->delivery_count = delivery_count;
-    if (redelivered) entry->flags |= WR_ENTRY_REDELIVERED;
 }
 
 static PyObject *engine_set_terms(PyObject *self, PyObject *args) {
@@ -786,17 +703,7 @@ static PyObject *engine_set_terms(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "IKy*", &id, &next, &bytes)) return NULL;
     wr_queue_engine *e = engine_of(self);
     wr_queue *q = e ? queue_of(e, id) : NULL;
-    for (Py_ssize_t i = 0; q && i + (Py_ssize_t)sizeof(term) <= bytes.len; i += (Py_ssize_t)sizeof(term)) {
-        term t;
-        memcpy(&t, (const uint8_t *)bytes.buf + i, sizeof t);
-        uint16_t count = (uint16_t)(t.delivery_count < UINT16_MAX ? t.delivery_count : UINT16_MAX);
-        uint64_t end = t.sequence + (t.redelivered_n ? t.redelivered_n : 1);
-        for (uint64_t s = t.sequence; s < end && s < q->next; s++) {
-            if (s % WR_CHUNK_ROWS == 0) wr_pages_trim(e, 0);
-            set_term(q, s, count, t.redelivered_n != 0);
-        }
-    }
-    if (q && next > q->next) q->next = next;
+    if (q) wr_terms_set(e, q, next, bytes.buf, (uint64_t)bytes.len);
     PyBuffer_Release(&bytes);
     if (!q) return NULL;
     Py_RETURN_NONE;
@@ -862,23 +769,10 @@ static PyObject *engine_export_queue(PyObject *self, PyObject *args) {
     wr_queue_engine *e = engine_of(self);
     wr_queue *q = e ? queue_of(e, id) : NULL;
     if (!q) return NULL;
-    uint64_t number = first / WR_CHUNK_ROWS, end = q->chunk_base + q->chunks_n, n = 0;
-    uint64_t most = (count / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS;
-    if (number < q->chunk_base) number = q->chunk_base;
+    uint64_t next, n, most = (count / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS;
     wr_segment_row *rows = malloc(most * sizeof *rows);
     if (!rows) return PyErr_NoMemory();
-    for (; number < end && n + WR_CHUNK_ROWS <= most; number++) {
-        const wr_chunk *chunk = wr_queue_chunk(q, number);
-        for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS; r++) {
-            const wr_entry *entry = &chunk->rows[r];
-            uint64_t sequence = number * WR_CHUNK_ROWS + r;
-            if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT) || sequence < first) continue;
-            rows[n++] = (wr_segment_row){.queue = id, .location = entry->location, .sequence = sequence, .entry = *entry};
-            if (entry->state == WR_ENTRY_DELAYED) rows[n - 1].due = wr_policy_due(q, sequence);
-        }
-        if (chunk) wr_pages_trim(e, 0);
-    }
-    uint64_t next = number < end ? number * WR_CHUNK_ROWS : q->next;
+    n = wr_segment_export_queue(e, q, first, rows, most, &next);
     PyObject *answer = Py_BuildValue("(y#K)", (const char *)rows, (Py_ssize_t)(n * sizeof *rows), (unsigned long long)next);
     free(rows);
     return answer;
@@ -918,24 +812,10 @@ static PyObject *engine_flushed(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(n);
 }
 
-/* Take ranges of segment entries whose messages have gone out of the list (wr_segment_ack). */
 static PyObject *take_acks(wr_queue_engine *e, bool by_file, uint64_t limit) {
-    uint64_t taken = 0, kept = 0;
-    for (uint64_t i = 0; i < e->segment_acks_n; i++) taken += (by_file ? e->segment_acks[i].file : e->segment_acks[i].token) <= limit;
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(taken * sizeof(wr_segment_ack)));
-    if (!bytes) return NULL;
-    wr_segment_ack *to = (wr_segment_ack *)PyBytes_AS_STRING(bytes);
-    e->segment_acks_early_n = 0;
-    for (uint64_t i = 0; i < e->segment_acks_n; i++) {
-        const wr_segment_ack *ack = &e->segment_acks[i];
-        if ((by_file ? ack->file : ack->token) <= limit) {
-            *to++ = *ack;
-            continue;
-        }
-        if (ack->token != UINT64_MAX && ++e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = ack->token;
-        e->segment_acks[kept++] = *ack;
-    }
-    e->segment_acks_n = kept;
+    uint64_t n = wr_segment_acks_up_to(e, by_file, limit);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(n * sizeof(wr_segment_ack)));
+    if (bytes) wr_segment_acks_take(e, by_file, limit, (wr_segment_ack *)PyBytes_AS_STRING(bytes));
     return bytes;
 }
 
@@ -1084,16 +964,13 @@ static PyObject *engine_sync(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "K", &timeout_ns)) return NULL;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
-    int error = 0;
+    bool done;
     ((engine_object *)self)->running = true;
     Py_BEGIN_ALLOW_THREADS
-    uint64_t until = wr_now_ns() + timeout_ns;
-    e->want_commit = e->want_sync = true;
-    while (wr_log_look(e->log)->has_file && !wr_journal_seal(e, wr_now_ns(), true) && wr_now_ns() < until) wr_cpu_relax();
-    error = wr_log_quiesce(e->log, timeout_ns);
+    done = wr_journal_sync(e, timeout_ns);
     Py_END_ALLOW_THREADS
     ((engine_object *)self)->running = false;
-    return PyBool_FromLong(!error && !wr_log_look(e->log)->failed);
+    return PyBool_FromLong(done);
 }
 
 /* (current journal file, end of its frames). */
@@ -1110,9 +987,7 @@ static PyObject *engine_settled(PyObject *self, PyObject *none) {
     (void)none;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
-    const wr_log_state *state = wr_log_look(e->log);
-    return PyBool_FromLong(!e->first_unsealed_ns && !e->unsynced && !e->want_commit && !e->stalled && !e->ranges_n && !e->deaths_n &&
-                           !state->busy && !state->failed);
+    return PyBool_FromLong(wr_journal_all_durable(e));
 }
 
 /* (queue, sequence, location, file, offset, frame length) of the last messages that consumers found damaged, of which `told` are known. */

@@ -167,3 +167,17 @@ bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
     if (sync) e->last_sync_ns = now;
     return true;
 }
+
+bool wr_journal_sync(wr_queue_engine *e, uint64_t timeout_ns) {
+    uint64_t until = wr_now_ns() + timeout_ns;
+    e->want_commit = e->want_sync = true;
+    while (wr_log_look(e->log)->has_file && !wr_journal_seal(e, wr_now_ns(), true) && wr_now_ns() < until) wr_cpu_relax();
+    int error = wr_log_quiesce(e->log, timeout_ns);
+    return !error && !wr_log_look(e->log)->failed;
+}
+
+bool wr_journal_all_durable(const wr_queue_engine *e) {
+    const wr_log_state *state = wr_log_look(e->log);
+    return !e->first_unsealed_ns && !e->unsynced && !e->want_commit && !e->stalled && !e->ranges_n && !e->deaths_n &&
+           !state->busy && !state->failed;
+}

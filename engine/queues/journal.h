@@ -26,5 +26,8 @@ void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t 
 
 /* Post what waits, if it is time; true: posted. */
 bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force);
+/* Seal everything with sync and wait until it is done. False: not within the time, or the log has failed. */
+bool wr_journal_sync(wr_queue_engine *e, uint64_t timeout_ns);
+bool wr_journal_all_durable(const wr_queue_engine *e); /* everything that happened is on disk */
 bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file);
 #endif

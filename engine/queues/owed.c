@@ -61,6 +61,30 @@ bool wr_segment_acks_many(const wr_queue_engine *e) {
            atomic_load_explicit(&e->token_synced, memory_order_acquire) >= e->segment_acks_token;
 }
 
+/* The file of its frame, or the batch. */
+static inline uint64_t place_of(const wr_segment_ack *ack, bool by_file) { return by_file ? ack->file : ack->token; }
+
+uint64_t wr_segment_acks_up_to(const wr_queue_engine *e, bool by_file, uint64_t limit) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < e->segment_acks_n; i++) n += place_of(&e->segment_acks[i], by_file) <= limit;
+    return n;
+}
+
+void wr_segment_acks_take(wr_queue_engine *e, bool by_file, uint64_t limit, wr_segment_ack *to) {
+    uint64_t kept = 0;
+    e->segment_acks_early_n = 0;
+    for (uint64_t i = 0; i < e->segment_acks_n; i++) {
+        const wr_segment_ack *ack = &e->segment_acks[i];
+        if (place_of(ack, by_file) <= limit) {
+            *to++ = *ack;
+            continue;
+        }
+        if (ack->token != UINT64_MAX && ++e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = ack->token;
+        e->segment_acks[kept++] = *ack;
+    }
+    e->segment_acks_n = kept;
+}
+
 void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]) {
     wr_qstore *s = &e->stores[store];
     uint64_t a, b;

@@ -35,6 +35,11 @@ void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequenc
 /* Whether so many wait that those whose frames are synced should be applied. */
 bool wr_segment_acks_many(const wr_queue_engine *e);
 
+/* Ranges of segment entries whose messages have gone leave the list: those with their frames in journal files, or in
+ * batches, up to `limit`. How many there are, and then into room for them. */
+uint64_t wr_segment_acks_up_to(const wr_queue_engine *e, bool by_file, uint64_t limit);
+void wr_segment_acks_take(wr_queue_engine *e, bool by_file, uint64_t limit, wr_segment_ack *to);
+
 /* A message id as a key of `refs`. */
 static inline void wr_owed_key(const uint8_t id[16], uint64_t *a, uint64_t *b) {
     memcpy(a, id, 8);

@@ -12,10 +12,10 @@
  *   entries        inserted, ready, first, removed
  *   delay, deaths, consumers, delivery
  *                  what happens to an entry: it waits, dies, is held and settled, is delivered
- *   statistics, check
+ *   statistics, browse, check
  *   journal, horizons
  *                  frames into the two logs; how far links are confirmed
- *   dead_letters, claims, replay, segments, flush
+ *   dead_letters, claims, replay, segments, flush, terms
  *                  what else goes into the journals and the queue index, and the way back at a start
  *   policy         by the clock, and at the door
  *   store_side     the worker as a client of the stores

@@ -38,6 +38,24 @@ uint64_t wr_segment_export(wr_queue_engine *e, uint32_t file, wr_segment_row *ro
     return n;
 }
 
+uint64_t wr_segment_export_queue(wr_queue_engine *e, wr_queue *q, uint64_t first, wr_segment_row *rows, uint64_t size, uint64_t *next) {
+    uint64_t number = first / WR_CHUNK_ROWS, end = q->chunk_base + q->chunks_n, n = 0;
+    if (number < q->chunk_base) number = q->chunk_base;
+    for (; number < end && n + WR_CHUNK_ROWS <= size; number++) {
+        const wr_chunk *chunk = wr_queue_chunk(q, number);
+        for (uint32_t r = 0; chunk && r < WR_CHUNK_ROWS; r++) {
+            const wr_entry *entry = &chunk->rows[r];
+            uint64_t sequence = number * WR_CHUNK_ROWS + r;
+            if (entry->state == WR_ENTRY_GONE || !(entry->flags & WR_ENTRY_PERSISTENT) || sequence < first) continue;
+            rows[n++] = (wr_segment_row){.queue = q->id, .location = entry->location, .sequence = sequence, .entry = *entry};
+            if (entry->state == WR_ENTRY_DELAYED) rows[n - 1].due = wr_policy_due(q, sequence);
+        }
+        if (chunk) wr_pages_trim(e, 0);
+    }
+    *next = number < end ? number * WR_CHUNK_ROWS : q->next;
+    return n;
+}
+
 /* Rows come queue by queue and chunk by chunk: what they have in common is looked up once for a run of them. */
 uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n) {
     uint64_t done = 0;

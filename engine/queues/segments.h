@@ -10,6 +10,10 @@
 uint64_t wr_segment_export_most(wr_queue_engine *e, uint32_t file);
 uint64_t wr_segment_export(wr_queue_engine *e, uint32_t file, wr_segment_row *rows, uint64_t size);
 
+/* Live rows of a queue from sequence `first` on, into room for `size` of them, which is a chunk or more; returns how
+ * many, and where to go on in *next. Rows that are brought back for it leave memory again. */
+uint64_t wr_segment_export_queue(wr_queue_engine *e, wr_queue *q, uint64_t first, wr_segment_row *rows, uint64_t size, uint64_t *next);
+
 /* They are in segments now: rows still alive get their new place. Returns how many. */
 uint64_t wr_segment_flushed(wr_queue_engine *e, uint32_t file, const wr_segment_row *rows, uint64_t n);
 
