@@ -5,6 +5,7 @@ Method: real nodes; each test runs loops of its own; messages are counted by wha
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -270,6 +271,25 @@ def test_getters_are_served_in_order(directory: Path, name: str) -> None:
     run(main())
 
 
+def test_a_queue_that_tasks_open_at_once_is_one(directory: Path, name: str) -> None:
+    """They get the same object, and a message wakes who waits with it, however many were made on the way."""
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            for number in range(10):
+                opened = await asyncio.gather(*(node.queue(f"{name}-{number}") for _task in range(5)))
+                queue = opened[0]
+                assert all(one is queue for one in opened)
+                del opened
+                gc.collect()
+                waiting = asyncio.create_task(queue.get())
+                await asyncio.sleep(0.01)
+                await queue.put(b"x")
+                assert (await asyncio.wait_for(waiting, 10)).body == b"x"
+
+    run(main())
+
+
 def test_idle_gets_hoard_nothing(directory: Path, name: str) -> None:
     """A loop of gets gets messages delivered ahead; when it stops, they are there for others, in order."""
 
@@ -342,8 +362,8 @@ def test_a_cancelled_get_leaves_the_message_at_its_place(directory: Path, name: 
             await asyncio.sleep(0.05)
             bodies = [b"%d" % number for number in range(5)]
             await (await other.queue(name)).put_many(bodies)
-            while not queue._getters or not waiting.done():
-                if not queue._getters:  # the message was given to the getter, whose task has not run yet
+            while not queue._line.getters or not waiting.done():
+                if not queue._line.getters:  # the message was given to the getter, whose task has not run yet
                     break
                 await asyncio.sleep(0)
             waiting.cancel()
@@ -699,7 +719,7 @@ def test_producer_and_consumer_over_fork(directory: Path, name: str) -> None:
                 await held.ack()
             for start in range(0, 500, 100):
                 await queue.put_many([b"%d" % number for number in range(start, start + 100)])
-            await queue._node.close()
+            await queue._loop.close(queue._loop.client.close)
 
         try:
             run(produce())
@@ -720,7 +740,7 @@ def test_an_alarm_blocks_a_put_until_it_ends(running: RealNode, name: str) -> No
     async def main() -> None:
         async with warren.aio.attach(running.directory) as node:
             queue = await node.queue(name)
-            worker = queue._sync._server
+            worker = queue._underneath.server
             pid = running.pids()[f"worker-{worker - 2}"]
             os.kill(pid, signal.SIGSTOP)
             try:

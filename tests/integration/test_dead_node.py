@@ -288,7 +288,7 @@ def test_asyncio_ends_and_says_no_empty_when_all_are_dead(running: RealNode) -> 
         held = await anext(holding)
         endless = [asyncio.ensure_future(call) for call in (empty.get(), empty.get_many(), anext(holding))]
         asking = asyncio.ensure_future(timed.get(timeout=1.5))
-        await asyncio.to_thread(wait_until, lambda: len(empty._getters) == 2 and len(timed._getters) == 1)
+        await asyncio.to_thread(wait_until, lambda: len(empty._line.getters) == 2 and len(timed._line.getters) == 1)
         await asyncio.to_thread(kill_all, running)
         found: list[object] = []
         for one in (asking, *endless):
@@ -667,9 +667,11 @@ def test_asyncio_settles_nothing_of_a_stopped_node(running: RealNode) -> None:
         queue = await node.queue("q")
         await queue.put_many([b"0", b"1", b"2"])
         held = [await queue.get(timeout=10) for _number in range(3)]
-        handle = queue._sync._handle  # nothing lies ready, whose return would notice
+        handle = queue._underneath.handle  # nothing lies ready, whose return would notice
         await asyncio.to_thread(
-            wait_until, lambda: not handle.hoard() and handle.quiet and queue._tidier is None and not node._tasks, END_S
+            wait_until,
+            lambda: not handle.hoard() and handle.quiet and queue._line.tidier is None and not node._loop._tasks,
+            END_S,
         )
         await asyncio.to_thread(running.stop)
         found = await asyncio.gather(

@@ -302,6 +302,36 @@ def test_import_directions_are_enforced(tmp_path: Path, wrong: str | None) -> No
     assert done.returncode == (1 if wrong else 0), done.stdout + done.stderr
 
 
+def test_no_file_uses_private_names_of_another() -> None:
+    """What begins with an underscore belongs to its file; a class that inherits it says `self`, or `super()`."""
+    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "workers").rglob("*.py"))}
+    owned = {path: set(private_names(tree)) for path, tree in trees.items()}
+    everywhere = set[str]().union(*owned.values())
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.attr}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in everywhere - owned[path]
+        and ast.unparse(node.value) not in ("self", "cls", "super()")
+    ]
+    assert found == []
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Names with one underscore that a file defines: functions, classes, and what is assigned to."""
+    for node in ast.walk(tree):
+        name = ""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            name = node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            name = node.attr
+        if name.startswith("_") and not name.startswith("__"):
+            yield name
+
+
 def test_every_mapped_folder_is_a_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for name, folder in project["tool"]["setuptools"]["package-dir"].items():

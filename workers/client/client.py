@@ -147,6 +147,11 @@ class Client:
             return self._attachment
 
     @property
+    def attached(self) -> Attachment | None:
+        """The attachment in use, over or not; None when there is none."""
+        return self._attachment
+
+    @property
     def epoch(self) -> int:
         """The client epoch of the attachment in use; exclusive queues belong to one."""
         return self.attachment().slot.client_epoch
@@ -428,6 +433,10 @@ class Client:
             if router is not None and queue.id not in router.catalog.by_id and not self._catalog_is_old(core):
                 self._kill(made)
             return made
+
+    def prefer(self, handle: _core.QueueHandle) -> None:
+        """Of several handles of a queue this one is its client's: it hears of the catalog."""
+        self._handles[handle.queue] = handle
 
     def _catalog_is_old(self, core: _core.Client) -> bool:
         attachment = self._attachment

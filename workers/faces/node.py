@@ -40,7 +40,7 @@ from warren.workers.client.arguments import (
     listed,
 )
 from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
-from warren.workers.faces.queues import Queue, time_left
+from warren.workers.faces.queues import Queue, refresh, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic
 from warren.workers.faces.work_queue import WorkQueue
@@ -121,8 +121,7 @@ class Node:
             found = self._queues.get(name)
             if found is None:
                 found = self._queues[name] = Queue(self._client, declaration)
-        if found.durable != declaration.durable or not found._handle.usable:
-            found._renew()
+        refresh(found, declaration)
         return found
 
     @overload
@@ -370,6 +369,11 @@ class Node:
     def ping(self) -> dict[str, Any]:
         """Ask the supervisor whether it answers: {pid, state}."""
         return self._client.control("ping")
+
+
+def client_of(node: Node) -> Client:
+    """What a node's face stands on, for other faces of it."""
+    return node._client
 
 
 def _name(queue: str | Queue) -> str:

@@ -479,6 +479,35 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+# -- for other faces ------------------------------------------------------------------------------------------------
+
+
+def refresh(queue: Queue, declaration: QueueDeclaration) -> None:
+    """The queue was looked up, and is declared so."""
+    if queue.durable != declaration.durable or not queue._handle.usable:
+        queue._renew()
+
+
+def client_of(queue: Queue) -> Client:
+    """The client that it belongs to."""
+    return queue._client
+
+
+def arguments_of(queue: Queue) -> dict[str, Any]:
+    """The arguments that it was declared with, when it was looked up last."""
+    return queue._declaration.arguments
+
+
+def counts_of(queue: Queue) -> control.Counts:
+    """Counters after all that this process submitted; those of stats() may be a batch old."""
+    return queue._ask(control.Stats, control.Counts)
+
+
+def full(queue: Queue, error: QueueFull) -> QueueFull:
+    """The same error, with the name and the limits of the queue."""
+    return queue._full(error)
+
+
 def time_left(lost: AttachmentLost, timeout: float | None) -> float | None:
     """What is left of the timeout of a call that has to be made again, with another attachment or another handle. Only
     what was 0 is 0: that means to wait for the worker's answer.

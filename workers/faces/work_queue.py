@@ -32,10 +32,9 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
-from warren.engine.queues import control
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.message import Message
-from warren.workers.faces.queues import Queue
+from warren.workers.faces.queues import Queue, arguments_of, client_of, counts_of, full
 
 T = TypeVar("T")
 
@@ -161,13 +160,13 @@ class WorkQueue(Generic[T]):
                 return
             except QueueFull as error:
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise self.queue._full(error) from None
+                    raise full(self.queue, error) from None
             time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
 
     def _storing(self, deadline: float) -> float | None:
         """How long a put waits until what was handed over is stored."""
-        most = self.queue._client.call_timeout
+        most = client_of(self.queue).call_timeout
         return None if most is None else max(most, _left(deadline))
 
     def put_nowait(self, item: T) -> None:
@@ -202,7 +201,7 @@ class WorkQueue(Generic[T]):
 
     def _unreadable(self, message: Message, error: Exception) -> Undecodable:
         """What to raise for an item that cannot be read: in the dead letters, or the caller's."""
-        exchange = self.queue._declaration.arguments.get("dead_letter_exchange")
+        exchange = arguments_of(self.queue).get("dead_letter_exchange")
         if exchange is not None:
             message.reject()
             done = f"it was rejected and goes to the dead letters (exchange {exchange!r})"
@@ -264,7 +263,7 @@ class WorkQueue(Generic[T]):
 
     def qsize(self) -> int:
         """Number of items that nobody has received, as known to the worker after everything this process did."""
-        return self._counts()["ready"]
+        return counts_of(self.queue)["ready"]
 
     def empty(self) -> bool:
         """Whether qsize() is 0; it may have changed by the time you read it, as with queue.Queue."""
@@ -294,12 +293,8 @@ class WorkQueue(Generic[T]):
                     message.nack()
         self.queue.release()
 
-    def _counts(self) -> control.Counts:
-        """Counters after all that this process submitted; those of stats() may be a batch old."""
-        return self.queue._ask(control.Stats, control.Counts)
-
     def _left_over(self) -> int:
-        counts = self._counts()
+        counts = counts_of(self.queue)
         return counts["ready"] + counts["unacked"]
 
     def _mine(self) -> deque[tuple[int, Message]]:

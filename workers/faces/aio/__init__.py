@@ -1,13 +1,15 @@
 """A node for asyncio; what waits, waits in the event loop.
 
-    node.py    Node, Confirm: the attachment, and everything that is waited for
-    queue.py   Queue, Message, Consumer: how messages reach tasks
-    base.py    time, and the threads for what blocks
+    node.py    Node
+    queue.py   Queue, Message, Consumer
+    line.py    how messages reach tasks
+    loop.py    the bell, everything that is waited for, Confirm, and another attachment after trouble
+    base.py    time, the threads for what blocks, the blocking queue underneath
 
 How it waits
   Nothing in the loop's thread waits in the core: get and put there are tries (engine/binding/queue_poll.c). When a try
   has to wait, the node says what for (wants), and one thread of the process (workers/client/waiter.py) sleeps for all
-  nodes and loops; it calls `_bell` in the loop. Attaching, declaring, reading bodies from files, regions of a restarted
+  nodes and loops; it rings in the loop. Attaching, declaring, reading bodies from files, regions of a restarted
   server: in a few threads shared by the process.
 
 How a message reaches a task
@@ -32,7 +34,8 @@ from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.client import CALL_TIMEOUT_S
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import blocking
-from warren.workers.faces.aio.node import Confirm, Node
+from warren.workers.faces.aio.loop import Confirm
+from warren.workers.faces.aio.node import Node
 from warren.workers.faces.aio.queue import Consumer, Message, Queue
 
 __all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm"]

@@ -1,4 +1,4 @@
-"""What the parts of warren.aio share: time, and the threads for what blocks."""
+"""What the parts of warren.aio share: time, the threads for what blocks, the blocking queue underneath."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from warren.engine import _core
+from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.errors import QueueFull
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.arguments import checked_seconds
+from warren.workers.client.client import Client
+from warren.workers.faces import queues
+from warren.workers.faces.message import Message
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,3 +78,47 @@ def size_of(body: Any) -> int:
         return memoryview(body).nbytes
     except TypeError:
         return -1
+
+
+class Underneath(queues.Queue):
+    """The queue of the blocking API underneath: the same options, the same checks. Its messages are of another class,
+    whose `queue` is the face in the event loop.
+    """
+
+    face: Any
+
+    def __init__(self, client: Client, declaration: QueueDeclaration, messages: type[Message]) -> None:
+        self._messages = messages
+        super().__init__(client, declaration)
+
+    @classmethod
+    def of(cls, client: Client, name: str, messages: type[Message]) -> Underneath:
+        """The queue that has the name now. Raises QueueNotFound."""
+        return cls(client, client.catalog().queue(name), messages)
+
+    @property
+    def handle(self) -> _core.QueueHandle:
+        """The handle in use; it may belong to an attachment that has ended."""
+        return self._handle
+
+    @property
+    def id(self) -> int:
+        """The id of the queue that had the name when it was looked for last."""
+        return self._declaration.id
+
+    @property
+    def server(self) -> int:
+        """The server that has the queue."""
+        return self._server
+
+    def renew(self) -> None:
+        """A handle of the attachment in use. Raises QueueNotFound, ClosedError."""
+        self._renew()
+
+    def leave_to_next(self) -> None:
+        """What lies here returns by the next node: nobody lives who would do it now."""
+        self._leave_to_next(None)
+
+    def told(self, error: QueueFull) -> QueueFull:
+        """The same error, with the name and the limits of this queue."""
+        return self._full(error)

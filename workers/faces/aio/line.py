@@ -1,0 +1,530 @@
+"""The line at a queue: the tasks that wait for messages, in order, and where a message is until a task has it.
+
+Invariants
+  A message is in one place: lying in the core (`pending`), read ahead (`_ahead`), given to a getter, or in use.
+  Messages are handed out in the order in which they came; while `_filling` reads from files nobody else takes any.
+  When nobody waits for messages any more, what was asked for is cancelled at the worker, and what came all the same
+  returns to the queue. The prefetch that the worker knows is that of all consumers, and what others hold besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from warren.engine import _core
+from warren.engine._core import AttachmentLost
+from warren.engine.errors import Error, TimedOut
+from warren.workers.client.attachment import SERVER_READY
+from warren.workers.faces.aio.base import (
+    RETRY_S,
+    Underneath,
+    deadline_of,
+    is_late,
+    run_blocking,
+)
+from warren.workers.faces.aio.loop import Loop
+from warren.workers.faces.message import Message
+
+#: how long an idle loop of gets keeps what was delivered ahead
+IDLE_S = 0.1
+#: how long the worker's last word is waited for when nobody wants messages any more
+LAST_LOOK_S = 0.5
+#: the same of a get that knows that the worker has looked
+LAST_WORD_S = 0.1
+#: how long a first look (timeout 0) waits for a worker that has not seen this client yet
+BEGIN_S = 1.0
+#: what is left, at least, of a timeout that was not 0: that means to wait for the worker's answer
+LEAST_S = 1e-6
+#: how often who waits for room looks whether the queue is still there
+LOOK_S = 0.5
+#: messages read from files at once
+FILL = 64
+
+
+class Question(NamedTuple):
+    """What a get has asked a worker for."""
+
+    handle: _core.QueueHandle
+    epoch: int  #: of the worker
+    told: int  #: so many things were told to it by then
+
+
+class Getter:
+    """A task that waits for messages."""
+
+    __slots__ = ("future", "most")
+
+    def __init__(self, future: asyncio.Future[list[Message]], most: int) -> None:
+        self.future = future
+        self.most = most
+
+
+class Share:
+    """What one consumer takes of a queue. The queue knows it; the Consumer may be forgotten."""
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch
+        self.holding = 0
+        self.room: asyncio.Future[None] | None = None
+
+    def settled(self) -> None:
+        """A message less in hand."""
+        self.holding = max(0, self.holding - 1)
+        if self.room is not None and not self.room.done():
+            self.room.set_result(None)
+
+    def anew(self) -> None:
+        """What it held belongs to an attachment that has ended."""
+        self.holding = 0
+        self.settled()
+
+
+class Line:
+    """Who waits for messages of a queue in an event loop."""
+
+    def __init__(self, loop: Loop, queue: Underneath) -> None:
+        self.loop = loop
+        self.queue = queue
+        loop.takers[queue.name] = self
+        self.begin()
+
+    @property
+    def handle(self) -> _core.QueueHandle:
+        """The handle of the queue in use."""
+        return self.queue.handle
+
+    def begin(self) -> None:
+        self.getters: OrderedDict[Getter, None] = OrderedDict()
+        self._ahead: deque[Message] = deque()
+        self._consumers: list[Share] = []
+        self._held: dict[int, Share] = {}
+        self._filling = False
+        self._polled = _core.POLL_UNBORN  # what the last look said
+        self.tidier: asyncio.TimerHandle | None = None
+        self.loop.by_id[self.queue.id] = self
+
+    async def get(self, most: int, timeout: float | None) -> list[Message]:
+        """At least one message, at most so many; none when none came within the timeout."""
+        loop = self.loop
+        loop.enter()
+        deadline = deadline_of(timeout)
+        if timeout == 0:
+            answer_by = deadline_of(loop.client.call_timeout)
+        else:
+            answer_by = None if deadline is None else max(deadline, time.monotonic() + _core.ANSWER_MS / 1000)
+        if not self.getters and (found := self._take(most, most)):
+            self._tidy_later()
+            return found
+        getter = Getter(loop.events.create_future(), most)
+        self.getters[getter] = None
+        self.loop.waiting.setdefault(self.queue.server, set()).add(self)
+        self.pump()
+        asked = None if getter.future.done() else self._asked()
+        loop.look_soon()
+        loop.tick_later()
+        try:
+            if await loop.in_time(getter.future, deadline):
+                self._tidy_later()
+                return getter.future.result()
+            return await self._last_look(getter, asked, answer_by)
+        except asyncio.CancelledError:
+            if getter.future.done() and not getter.future.cancelled() and getter.future.exception() is None:
+                self._put_back(getter.future.result())
+            raise
+        finally:
+            self._leave(getter)
+
+    def _leave(self, getter: Getter) -> None:
+        """A getter goes; what it leaves is for the next one, and nobody's is returned."""
+        getter.future.cancel()
+        self.getters.pop(getter, None)
+        if self.getters:
+            self.pump()
+            return
+        self._unwait()
+        if not self._consumers:
+            self._tidy()
+
+    def _unwait(self) -> None:
+        for waiting in self.loop.waiting.values():
+            waiting.discard(self)
+
+    def _put_back(self, messages: list[Message]) -> None:
+        """Messages that nobody saw: they are the next ones again, in order."""
+        self._ahead.extend(messages)
+        self._ahead = deque(sorted(self._ahead, key=lambda message: message.delivery_tag))
+
+    async def _last_look(self, getter: Getter, asked: Question | None, answer_by: float | None) -> list[Message]:
+        """Time is up. The worker may have sent something that is on its way, or not have seen us yet. "None" has to be
+        its word, as in engine/binding/queue_handle.c. `answer_by`: when its answer has to be there.
+        """
+        loop, future = self.loop, getter.future
+        while not future.done():
+            if not self.queue.handle.usable:  # another attachment, or another queue of that name
+                await loop.ready()
+                await self.renew_for_getters()
+                if not self.queue.handle.usable:
+                    await run_blocking(self.renew)
+                continue
+            begun = time.monotonic() + BEGIN_S
+            by = answer_by if answer_by is None or not self._served() else max(answer_by, begun)
+            while not future.done() and self._unborn() and not is_late(by):
+                loop.look_soon()
+                await loop.in_time(future, time.monotonic() + RETRY_S)
+            self.pump()  # if it was not asked for anything before, it is now
+            while self._filling and not future.done():  # it is there, and is read
+                await loop.in_time(future, time.monotonic() + RETRY_S)
+            if future.done():
+                break
+            end = None if answer_by is None else max(answer_by, time.monotonic() + LAST_WORD_S)
+            now, handle = self._asked(), self.queue.handle
+            if now is None or not await self._last_word(future, end) or not self._same(now):
+                if future.done() or not handle.usable:
+                    continue
+                if not is_late(answer_by):  # it has changed meanwhile: asked anew
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                known = asked is not None and self._same(asked) and self._horizon("processed") >= asked.told
+                code = _core.HOOK_SILENT if known else _core.HOOK_TIMED_OUT
+                await loop.hook(code, handle.server, _core.THE_ANSWER)
+                if not known:
+                    raise TimedOut(f"{_core.THE_ANSWER}: not there in time")
+            if future.done() or next(iter(self.getters), None) is not getter:
+                break
+            found = self._take(getter.most, 0)
+            if found or (handle.usable and not self._filling):
+                return found
+        return future.result() if future.done() else []
+
+    def _asked(self) -> Question | None:
+        """What the worker was asked for by the last look; None when it could not be asked."""
+        handle = self.queue.handle
+        if self._polled != _core.POLL_EMPTY or not handle.usable:
+            return None
+        try:
+            return Question(handle, self._epoch(), self._horizon("tail"))
+        except (AttachmentLost, Error):
+            return None
+
+    def _horizon(self, name: str) -> int:
+        core = self.loop.core
+        return 0 if core is None else core.horizons(self.queue.handle.server)[name]
+
+    def _epoch(self) -> int:
+        core = self.loop.core
+        return 0 if core is None else core.link_epoch(self.queue.handle.server)
+
+    def _same(self, asked: Question) -> bool:
+        """Does the worker serve that was asked?"""
+        handle = self.queue.handle
+        return handle is asked.handle and handle.usable and self._epoch() == asked.epoch and not self._unborn()
+
+    def _served(self) -> bool:
+        """Is there a worker? Then it takes a new client up at once."""
+        attachment, server = self.loop.client.attached, self.queue.handle.server
+        return attachment is not None and attachment.superblock.server_get(server, "state") == SERVER_READY
+
+    async def _last_word(self, future: asyncio.Future[list[Message]], end: float | None) -> bool:
+        """Has the worker done all that it was told, before `end`? Who is the last one here asks for no more."""
+        if len(self.getters) == 1 and not self._consumers:
+            return await self._stop(future, end)
+        return await self._heard(end)
+
+    def _unborn(self) -> bool:
+        """Does the worker not know us yet, or is its present incarnation not open?"""
+        core = self.loop.core
+        if core is None or core.ended:
+            return False
+        handle = self.queue.handle
+        if not handle.usable:
+            return False
+        try:
+            code = core.trouble(handle.server, _core.FOR_DELIVERY)
+            return code == _core.HOOK_EPOCH or core.link_epoch(handle.server) == 0
+        except (AttachmentLost, Error):
+            return False
+
+    async def _stop(self, future: asyncio.Future[list[Message]] | None, end: float | None) -> bool:
+        """Ask for no more, and wait until nothing more can come; whether that is known by `end`."""
+        loop, handle = self.loop, self.queue.handle
+        try:
+            if future is not None:  # the worker must have seen what was asked for before that is taken back
+                heard = await self._heard(end)
+                if future.done() or not heard:
+                    return heard
+            stopped: int | bool | None = False
+            while stopped is False and not is_late(end):
+                if self._consumers or len(self.getters) > (future is not None):
+                    return future is not None  # somebody wants messages again
+                stopped = handle.stop()
+                if stopped is False:
+                    await asyncio.sleep(RETRY_S)
+            if stopped is not None and stopped is not False:
+                return await loop.passed(handle.server, _core.WANT_PROCESSED, stopped, end, _core.FOR_REPLY)
+        except AttachmentLost:
+            return False  # the servers return it
+        return stopped is None
+
+    async def _heard(self, end: float | None) -> bool:
+        """Wait until the worker has done what was submitted; whether it has by `end`."""
+        server, tail = self.queue.handle.server, self._horizon("tail")
+        return not tail or await self.loop.passed(server, _core.WANT_PROCESSED, tail - 1, end, _core.FOR_REPLY)
+
+    def _rest(self) -> asyncio.Task[None] | None:
+        """Nobody wants anything any more: what is here returns to the queue."""
+        if self.loop.closing or self.loop.events.is_closed():
+            return None
+        return self.loop.spawn(self._give_back())
+
+    async def _give_back(self) -> None:
+        try:
+            if self.loop.client.deserted():
+                self._leave_to_next()
+                return
+            await self._stop(None, time.monotonic() + LAST_LOOK_S)
+            while not self.getters and not self._consumers and not self._filling and self.queue.handle.usable:
+                if not self.queue.handle.quiet:  # somebody came and went meanwhile, or the worker does not answer
+                    self._tidy_later()
+                    break
+                if self.queue.handle.give_back():  # the last ones first: whoever comes now gets what is below them
+                    messages, self._ahead = list(self._ahead), deque()
+                    if messages:
+                        self.queue.handle.settle_many(messages, False, True, True)
+                    await self._heard(time.monotonic() + LAST_LOOK_S)
+                    break
+                await asyncio.sleep(RETRY_S)
+        except (AttachmentLost, Error):
+            return  # the attachment is over: the servers return it
+        if self.getters:
+            self.pump()
+            self.loop.look_soon()
+
+    def _leave_to_next(self) -> None:
+        """Nobody lives at the node: the next one is told what returns, and nobody waits for it."""
+        if not self.getters and not self._consumers and not self._filling and self.queue.handle.usable:
+            self.queue.leave_to_next()
+            messages, self._ahead = list(self._ahead), deque()
+            if messages:
+                self.queue.handle.settle_many(messages, False, True, True)
+
+    def _tidy_later(self) -> None:
+        """After a loop of gets has stopped, what was delivered ahead returns."""
+        if self.tidier is None and not self._consumers:
+            self.tidier = self.loop.events.call_later(IDLE_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self.tidier = None
+        if self.getters or self._consumers or self.loop.closing or not self.queue.handle.usable:
+            return
+        hoard = self.queue.handle.hoard()
+        if hoard < 0:
+            self._tidy_later()
+        elif hoard or self._ahead:
+            self._rest()
+
+    def _cancel_soon(self) -> None:
+        """No consumer is left, and some get messages still: from now on what they wait for is asked for, one by one."""
+        if self.queue.handle.usable and self.getters and not self._consumers:
+            if self.queue.handle.stop() is False:
+                self.loop.events.call_later(RETRY_S, self._cancel_soon)
+            else:
+                self.pump()
+                self.loop.look_soon()
+
+    # -- taking -------------------------------------------------------------------------------------------------
+
+    def _take(self, most: int, wanted: int) -> list[Message]:
+        """Up to `most` messages that are here; else what is missing is asked for, or set right."""
+        found: list[Message] = []
+        while self._ahead and len(found) < most:
+            found.append(self._ahead.popleft())
+        if found or self._filling:
+            return found
+        self._polled = _core.POLL_STALE
+        try:
+            answer = self.queue.handle.poll(most, wanted, True)
+        except AttachmentLost:
+            if wanted:
+                self.loop.spawn(self.renew_for_getters())
+            return []
+        if isinstance(answer, list):
+            return answer  # type: ignore[return-value]  # the class given to the handle
+        self._polled = answer
+        if answer == _core.POLL_SLOW:
+            self._filling = True
+            self.loop.spawn(self._fill())
+        elif answer == _core.POLL_STALE:
+            self.loop.mend(self.queue.server, _core.HOOK_EPOCH)
+        elif answer == _core.POLL_NO_ROOM:
+            self.loop.events.call_later(RETRY_S, self.pump)
+        return []
+
+    def pump(self) -> None:
+        """Give the getters what has come, in order."""
+        while self.getters:
+            getter = next(iter(self.getters))
+            if getter.future.done():
+                del self.getters[getter]
+                continue
+            try:
+                found = self._take(getter.most, len(self.getters) - 1 + getter.most)
+            except (Error, OSError) as error:  # a damaged message: whoever would have got it is told
+                del self.getters[getter]
+                getter.future.set_exception(error)
+                continue
+            if not found:
+                break
+            del self.getters[getter]
+            getter.future.set_result(found)
+        if not self.getters:
+            self._unwait()
+
+    async def _fill(self) -> None:
+        """Read messages that lie in files."""
+        try:
+            answer = await asyncio.shield(run_blocking(self.queue.handle.poll, FILL, 0, False))
+            if isinstance(answer, list):
+                self._put_back(answer)  # type: ignore[arg-type]  # the class given to the handle
+        except AttachmentLost:
+            self.loop.lost()
+        except (Error, OSError) as error:
+            if self.getters:
+                getter, _none = self.getters.popitem(last=False)
+                if not getter.future.done():
+                    getter.future.set_exception(error)
+        finally:
+            self._filling = False
+        self.pump()
+        self.loop.look_soon()
+        if self._ahead and not self.getters:
+            self._tidy_later()
+
+    def fail(self, error: Exception) -> None:
+        """Whoever waits gets this error."""
+        getters, self.getters = self.getters, OrderedDict()
+        for getter in getters:
+            if not getter.future.done():
+                getter.future.set_exception(error)
+                getter.future.exception()  # it may have been cancelled meanwhile
+        self._unwait()
+
+    def renew(self) -> None:
+        """A handle of the attachment in use; it blocks."""
+        self.queue.renew()
+        self.loop.by_id[self.queue.id] = self
+
+    async def make_usable(self) -> None:
+        """What is to be published needs a handle of an attachment that is good."""
+        if not self.queue.handle.usable:
+            await self.loop.ready()
+            await run_blocking(self.renew)
+
+    async def renewed(self) -> None:
+        """The node has another attachment: what lay here belongs to the old one, and returns by itself."""
+        self._forget()
+        await self.renew_for_getters(by_node=True)
+
+    def _forget(self) -> None:
+        """What lay here and what was held came by another handle."""
+        self._ahead.clear()
+        self._held.clear()
+        for consumer in self._consumers:
+            consumer.anew()
+
+    async def renew_for_getters(self, by_node: bool = False) -> None:
+        """Who waits goes on with a handle that is good; `by_node`: the loop makes the attachment, and waits."""
+        if not self.queue.handle.usable:
+            try:
+                if not by_node:
+                    await self.loop.ready()
+                await run_blocking(self.renew)
+            except AttachmentLost:
+                return  # it went again; the next look comes back here
+            except Error as error:
+                self.fail(error)
+                return
+            self._forget()
+        self._prefetch()
+        if self.getters:
+            self.loop.waiting.setdefault(self.queue.server, set()).add(self)
+            self.pump()
+            self.loop.look_soon()
+
+    def _prefetch(self) -> None:
+        """Tell the worker how much all consumers together take ahead, besides what others here hold unacked."""
+        handle, attachment = self.queue.handle, self.loop.client.attached
+        if self._consumers and handle.usable and attachment is not None:
+            slots = attachment.superblock.get("delivery_slots")
+            others = handle.unacked - len(self._ahead) - sum(share.holding for share in self._consumers)
+            handle.begin(max(1, min(sum(share.prefetch for share in self._consumers) + max(0, others), slots)))
+
+    # -- consumers ----------------------------------------------------------------------------------------------
+
+    async def join(self, share: Share) -> None:
+        """A consumer comes."""
+        self._consumers.append(share)
+        await self.renew_for_getters()
+
+    async def has_room(self, room: asyncio.Future[None], deadline: float | None) -> bool:
+        """Wait until a consumer may take another message; False at the deadline. Raises QueueNotFound when there will
+        be none, because the queue was deleted: an ack would end the wait, and nobody has to ack what is gone.
+        """
+        loop = self.loop
+        while True:
+            look_at = time.monotonic() + LOOK_S
+            if await loop.in_time(room, look_at if deadline is None else min(deadline, look_at)):
+                return True
+            if is_late(deadline):
+                return False
+            await loop.ready(self.queue.handle)
+            with contextlib.suppress(AttachmentLost):
+                await loop.hook(_core.HOOK_CHECK, self.queue.server)
+            if not self.queue.handle.usable:
+                await self.renew_for_getters()
+                if not self.queue.handle.usable:
+                    await run_blocking(self.renew)
+
+    def part(self, share: Share) -> asyncio.Task[None] | None:
+        """A consumer goes; what the others want stays asked for. The task that returns what was for nobody else."""
+        if share not in self._consumers or self.loop.closing:
+            return None
+        self._consumers.remove(share)
+        if self._consumers:
+            self._prefetch()
+        elif self.getters:
+            self._cancel_soon()
+        else:
+            return self._rest()
+        return None
+
+    def hold(self, message: Message, share: Share) -> None:
+        """The message is in the consumer's hand."""
+        share.holding += 1
+        self._held[message.delivery_tag] = share
+
+    async def settle(self, messages: Sequence[Message], call: Callable[[], None], multiple: bool) -> None:
+        """Ack or nack by a call, when there is room for it."""
+        loop = self.loop
+        loop.enter()
+        core = loop.core
+        if core is not None and not core.ended:
+            many = multiple or len(messages) > 1
+            need = (16, 1 << 16, 1 << 15) if many else (1, 0, 0)
+            with contextlib.suppress(AttachmentLost):  # then the call says so, in words
+                while (blocked := core.room(self.queue.server, *need)) is not None:
+                    await loop.passed(blocked[0], _core.WANT_HEAD, blocked[1], None, _core.FOR_ROOM)
+        call()
+        if not self._held:
+            return
+        tags = {message.delivery_tag for message in messages}
+        if multiple:
+            tags |= {tag for tag in self._held if tag <= max(tags)}
+        for tag in tags:
+            consumer = self._held.pop(tag, None)
+            if consumer is not None:
+                consumer.settled()
