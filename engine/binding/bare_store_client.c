@@ -111,7 +111,8 @@ static PyObject *submitted(BareClientObject *self) {
     return PyLong_FromUnsignedLongLong(self->port.prepared[self->s.server]);
 }
 
-/* write_many([(id, body)], flags, submit) -> horizon that covers them; stops early (fewer commands) when the ring is full. */
+/* write_many([(id, body)], flags, submit) -> horizon that covers them; stops early (fewer commands) when the ring is
+ * full. */
 static PyObject *client_write_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     BareClientObject *self = (BareClientObject *)op;
     uint64_t flags;
@@ -315,7 +316,8 @@ static PyObject *client_evicted(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLong(atomic_load(&self->port.view.links[self->s.server].evicted));
 }
 
-/* load(first, count, body, flags, batch, seconds_ns) -> messages: write counted ids as fast as it goes, for measurements. */
+/* load(first, count, body, flags, batch, seconds_ns) -> messages: write counted ids as fast as it goes, for
+ * measurements. */
 static PyObject *client_load(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     BareClientObject *self = (BareClientObject *)op;
     uint64_t first, n[3];

@@ -57,7 +57,8 @@ static PyObject *client_barrier(PyObject *op, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-/* wait_delivery(server, timeout): True when messages of the worker lie here or were pushed, or it was restarted; False: time is up. */
+/* wait_delivery(server, timeout): True when messages of the worker lie here or were pushed, or it was restarted;
+ * False: time is up. */
 static PyObject *client_wait_delivery(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
@@ -159,7 +160,8 @@ failed:
     return NULL;
 }
 
-/* end(error, forked): nothing is submitted any more; whoever waits gets `error`. In a forked child the region is not touched. */
+/* end(error, forked): nothing is submitted any more; whoever waits gets `error`. In a forked child the region is not
+ * touched. */
 static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     WR_ARGUMENTS(1, "error");
@@ -180,8 +182,9 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
     Py_RETURN_NONE;
 }
 
-/* set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch): regions (None: not there) and
- * folders of this incarnation of a worker. The descriptors are the client's from now on. Consumers begin anew. */
+/* set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch): regions (None: not
+ * there) and folders of this incarnation of a worker. The descriptors are the client's from now on. Consumers begin
+ * anew. */
 static PyObject *client_set_worker(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
@@ -224,8 +227,9 @@ static PyObject *client_set_worker(PyObject *op, PyObject *const *args, Py_ssize
     wr_worker_side *side = &c->a.workers[server];
     side->images = fresh[0].obj ? fresh[0].buf : NULL;
     side->transient_images = fresh[1].obj ? fresh[1].buf : NULL;
-    /* Several threads may have seen the new worker at once. The second must not forget what the first has announced to it since:
-     * a credit counted from 0 again would be below what was delivered, and nothing more would ever come. */
+    /* Several threads may have seen the new worker at once. The second must not forget what the first has announced
+     * to it since: a credit counted from 0 again would be below what was delivered, and nothing more would ever
+     * come. */
     bool anew = side->epoch != epoch;
     side->epoch = epoch;
     for (uint32_t i = 0; anew && i < c->a.consumers_size; i++) {

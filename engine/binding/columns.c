@@ -4,8 +4,8 @@
 #include "binding/delivery_type.h"
 #include "binding/store_side.h"
 
-/* The handle and the rows of a browse answer. They are read again and again with the GIL away in between, so that only bytes will
- * do: nobody changes those. NULL with an exception. */
+/* The handle and the rows of a browse answer. They are read again and again with the GIL away in between, so that
+ * only bytes will do: nobody changes those. NULL with an exception. */
 static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize_t given) {
     if (given != 2) PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
     else if (!PyObject_TypeCheck(args[0], wr_module.handle_type)) PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
@@ -66,9 +66,9 @@ static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_
     return error;
 }
 
-/* Client.columns(handle, rows): the messages of a browse answer as columns, ready for Arrow:
- * (rows read, tags i64, ids 16 B, value offsets i32, values, metadata offsets i32, metadata, delivery counts i32, redelivered u8).
- * It stops before the first row whose bytes are not where it says. */
+/* Client.columns(handle, rows): the messages of a browse answer as columns, ready for Arrow: (rows read, tags i64,
+ * ids 16 B, value offsets i32, values, metadata offsets i32, metadata, delivery counts i32, redelivered u8). It
+ * stops before the first row whose bytes are not where it says. */
 PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     HandleObject *h = rows_enter(c, args, given);

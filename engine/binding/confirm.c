@@ -1,5 +1,5 @@
-/* The client's binding: Confirm, the promise of one or several writes. It holds sequences of commands; the horizons of their links say whether
- * it is kept. It outlives its attachment: then the horizons of its end count (`final`). */
+/* The client's binding: Confirm, the promise of one or several writes. It holds sequences of commands; the horizons of
+ * their links say whether it is kept. It outlives its attachment: then the horizons of its end count (`final`). */
 #include "binding/confirm.h"
 #include "binding/arguments.h"
 #include "binding/masked.h"
@@ -104,7 +104,8 @@ static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool
     return -1;
 }
 
-/* A worker could not take a message. Its disk, or that of a store, is why when one has failed: then the hook says so. */
+/* A worker could not take a message. Its disk, or that of a store, is why when one has failed: then the hook says
+ * so. */
 static int raise_not_taken(ClientObject *c, uint32_t worker) {
     if (c->open && !c->ended && c->forks == wr_module.forks) {
         const uint32_t servers[] = {worker, WR_SERVER_STORE_PERSISTENT, WR_SERVER_STORE_TRANSIENT};
@@ -272,8 +273,8 @@ static PyObject *confirm_done(PyObject *op, PyObject *unused) {
     return PyBool_FromLong(!pair || c->ended || !c->open || c->forks != wr_module.forks || wr_trouble(c, pair->server, WR_FOR_CONFIRM));
 }
 
-/* waits_for(): (server, level, sequence): it is confirmed, or waits for another one, when the level's horizon has passed that; None:
- * done. */
+/* waits_for(): (server, level, sequence): it is confirmed, or waits for another one, when the level's horizon has
+ * passed that; None: done. */
 static PyObject *confirm_waits_for(PyObject *op, PyObject *unused) {
     ConfirmObject *self = (ConfirmObject *)op;
     (void)unused;

@@ -38,7 +38,8 @@ typedef struct {
 PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs);
 /* A Confirm of nothing: done. */
 PyObject *wr_confirm_none(ClientObject *c, int level);
-/* After these were confirmed: 0, or -1 with the exception of what was refused. *duplicates (may be NULL): how many were dropped. */
+/* After these were confirmed: 0, or -1 with the exception of what was refused. *duplicates (may be NULL): how many
+ * were dropped. */
 int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates);
 /* Of commands from ... to of a store: a Confirm, or None when `wait` and they are confirmed. */
 PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t to, int level, uint64_t deadline, bool wait);

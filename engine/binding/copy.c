@@ -1,4 +1,5 @@
-/* The type Collection: one collection (store/copy.h) with its own reader of the store's index, stepped by the collector's process.
+/* The type Collection: one collection (store/copy.h) with its own reader of the store's index, stepped by the
+ * collector's process.
  *
  * It belongs to one thread; step runs without the GIL. It keeps its lists and the superblock's buffer alive.
  */

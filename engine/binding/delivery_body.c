@@ -59,7 +59,8 @@ static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slo
     return 0;
 }
 
-/* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a start. */
+/* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a
+ * start. */
 static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
     const char *folder = d->location == WR_LOCATION_SEGMENT             ? "segments"
                          : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
@@ -98,9 +99,9 @@ static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint
     return wr_delivery_new(h, d, body, meta);
 }
 
-/* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it lies in a
- * delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the deadline, but a second at least. *lost: with
- * the exception, if its bytes are damaged. */
+/* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it
+ * lies in a delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the
+ * deadline, but a second at least. *lost: with the exception, if its bytes are damaged. */
 PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool held, uint64_t deadline, bool *lost) {
     ClientObject *c = h->client;
     uint32_t server = h->server;

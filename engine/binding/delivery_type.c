@@ -15,9 +15,10 @@ PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body,
         Py_XDECREF(meta);
         return NULL;
     }
-    /* A class made in Python is always one for the collector of cycles, which then goes through every thousand messages and, as
-     * they are many, through all objects of the process: half of what a consumer did. It can visit nothing in them: their type has no
-     * tp_traverse, and without slots or a dictionary of its own the class adds none. */
+    /* A class made in Python is always one for the collector of cycles, which then goes through every thousand
+     * messages and, as they are many, through all objects of the process: half of what a consumer did. It can visit
+     * nothing in them: their type has no tp_traverse, and without slots or a dictionary of its own the class adds
+     * none. */
     if (PyType_IS_GC(h->messages) && !h->messages->tp_dictoffset && h->messages->tp_basicsize == sizeof(DeliveryObject))
         PyObject_GC_UnTrack(m);
     m->body = body;
@@ -138,8 +139,8 @@ static PyObject *delivery_nack(PyObject *self, PyObject *const *args, Py_ssize_t
     return settle_one((DeliveryObject *)self, WR_OP_NACK, values[0] ? WR_FLAG_REQUEUE : 0, values[1]);
 }
 
-/* settle_many(messages, ack, requeue, unseen = False): messages of this queue, in as few commands as possible. `unseen`: they were
- * handed to nobody, so that their delivery does not count. */
+/* settle_many(messages, ack, requeue, unseen = False): messages of this queue, in as few commands as possible.
+ * `unseen`: they were handed to nobody, so that their delivery does not count. */
 PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     if (given != 3 && given != 4) return PyErr_Format(PyExc_TypeError, "arguments: messages, ack, requeue, unseen");

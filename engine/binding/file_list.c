@@ -1,4 +1,5 @@
-/* The list of a store's file for Python: made by a scan, by a list file, or handed out by the store. store/file_list.h */
+/* The list of a store's file for Python: made by a scan, by a list file, or handed out by the store.
+ * store/file_list.h */
 #include "binding/arguments.h"
 #include "binding/file_list.h"
 #include "binding/state.h"

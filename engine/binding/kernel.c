@@ -1,8 +1,9 @@
 /* The record kernel for Python: checksums, frames, scans, file headers, and a Log for tools and tests.
  *
- * Functions take any object with the buffer protocol. Whatever may take long (checksums and scans of more than a few KiB,
- * the committer, waiting) runs without the GIL; the buffer is pinned meanwhile. The servers use kernel/log.h directly from their
- * own loops; the Log type here drives the same code with one Python thread as loop and one as committer.
+ * Functions take any object with the buffer protocol. Whatever may take long (checksums and scans of more than a few
+ * KiB, the committer, waiting) runs without the GIL; the buffer is pinned meanwhile. The servers use kernel/log.h
+ * directly from their own loops; the Log type here drives the same code with one Python thread as loop and one as
+ * committer.
  */
 #include "binding/arguments.h"
 #include "kernel/log.h"

@@ -1,5 +1,5 @@
-/* Which commands of a store were masked by this client's delete_and_terminate: their results say so, as long as the ring has not
- * come round, and the list made at its end does afterwards. */
+/* Which commands of a store were masked by this client's delete_and_terminate: their results say so, as long as the
+ * ring has not come round, and the list made at its end does afterwards. */
 #include "binding/masked.h"
 
 static bool in_ring_and_masked(ClientObject *c, int i, uint64_t sequence) {

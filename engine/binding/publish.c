@@ -103,7 +103,8 @@ static int extras_of(PyObject *options, wr_extras *extras) {
     return 0;
 }
 
-/* Nothing goes to any queue of a route while one of its workers is given up: what the others took would be sent again. */
+/* Nothing goes to any queue of a route while one of its workers is given up: what the others took would be sent
+ * again. */
 static int given_up(ClientObject *c, const wr_route *route) {
     wr_superblock *super = c->a.port.super;
     if (__builtin_expect(!(atomic_load_explicit(&super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED), 1)) return 0;
@@ -236,7 +237,8 @@ static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, ui
     return 0;
 }
 
-/* What one call of wr_publish_many has to do. `routes`, `metas`, `options` are lists (fast sequences) or NULL: then the same for all. */
+/* What one call of wr_publish_many has to do. `routes`, `metas`, `options` are lists (fast sequences) or NULL: then
+ * the same for all. */
 typedef struct {
     const wr_route *route;
     PyObject *routes, *metas, *options;
@@ -274,8 +276,9 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
     return 0;
 }
 
-/* Messages from `sent` on that differ in their bodies alone and go to one server, as many as are submitted together. Nothing of Python
- * runs in between, so the list stays as it is. Returns how many; 0: the next one goes alone, which waits for room and says what is wrong. */
+/* Messages from `sent` on that differ in their bodies alone and go to one server, as many as are submitted together.
+ * Nothing of Python runs in between, so the list stays as it is. Returns how many; 0: the next one goes alone, which
+ * waits for room and says what is wrong. */
 static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObject *list, Py_ssize_t sent, uint64_t *first) {
     const wr_route *route = plan->route;
     if (!route || plan->metas || plan->options || plan->extras.key || route->targets_n != 1) return 0;
@@ -349,7 +352,8 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
     return sent;
 }
 
-/* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body; `options` (NULL: plain) like `meta`. */
+/* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body; `options`
+ * (NULL: plain) like `meta`. */
 PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
                           PyObject *timeout, bool wait, PyObject *options) {
     wr_batch_plan plan = {.route = route, .level = level};

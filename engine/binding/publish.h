@@ -13,7 +13,8 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int
                      bool wait, PyObject *options);
 PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
                           PyObject *timeout, bool wait, PyObject *options);
-/* A Confirm of these sequences, or None when `wait` and they are confirmed. `runs`: of a batch, taken over by a Confirm; or NULL. */
+/* A Confirm of these sequences, or None when `wait` and they are confirmed. `runs`: of a batch, taken over by a
+ * Confirm; or NULL. */
 PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait,
                        wr_runs *runs);
 

@@ -1,21 +1,23 @@
 /* One queue as an attachment uses it: how a consumer gets its messages, and how what was not handed out returns.
  *
  * How a consumer gets its messages
- *   get: credit. A window of 1, doubled while calls follow each other within a millisecond and find something, so that a hot loop has
- *        messages lying ready, and an idle one hoards nothing. A get that times out cancels its credit and looks once more.
- *   get with a timeout of 0 (a poll) waits for no message, but for the worker's answer, call_ns at most: "none" is always the worker's word.
+ *   get: credit. A window of 1, doubled while calls follow each other within a millisecond and find something, so that
+ *        a hot loop has messages lying ready, and an idle one hoards nothing. A get that times out cancels its credit
+ *        and looks once more.
+ *   get with a timeout of 0 (a poll) waits for no message, but for the worker's answer, call_ns at most: "none" is
+ *        always the worker's word.
  *   consume: prefetch. The worker keeps up to so many unacked messages with us.
  *   Both take from `pending`, filled by the intake, in order.
  *
  * Invariants
  *   Who waits with a handle learns that its queue is gone: each slice of a wait looks whether it may be (queue_gone).
- *   A message is handed out once. What is pending and not handed out is returned to the queue by release(), or by the worker
- *   when this process goes.
+ *   A message is handed out once. What is pending and not handed out is returned to the queue by release(), or by the
+ *   worker when this process goes.
  *   Entries taken out of `pending` are in local hands while the GIL is away; they come back there when that fails.
- *   Order: what is handed out comes by ascending tag (in a priority) but for what somebody had in hand and returned. So what lies
- *   here returns unseen only while the handle is quiet: no credit is out, the last CANCEL was executed, and all that was
- *   pushed is taken in; the highest tags first. Whoever sends a CREDIT meanwhile (the GIL is away while we wait) gets the rest, which is
- *   below all that was returned, and the worker executes the returns before that credit.
+ *   Order: what is handed out comes by ascending tag (in a priority) but for what somebody had in hand and returned. So
+ *   what lies here returns unseen only while the handle is quiet: no credit is out, the last CANCEL was executed, and
+ *   all that was pushed is taken in; the highest tags first. Whoever sends a CREDIT meanwhile (the GIL is away while we
+ *   wait) gets the rest, which is below all that was returned, and the worker executes the returns before that credit.
  */
 #include "binding/queue_handle.h"
 #include "binding/delivery_body.h"
@@ -42,15 +44,16 @@ static void push_back(HandleObject *h, const wr_pending *p) {
         wr_port_submit(&h->client->a.port, h->server);
 }
 
-/* The worker counts a message as lost whose bytes are damaged, and its queue goes on. Without room for that now it stays held. */
+/* The worker counts a message as lost whose bytes are damaged, and its queue goes on. Without room for that now it
+ * stays held. */
 static void give_up(HandleObject *h, uint64_t tag) {
     wr_condition blocked;
     if (!wr_attachment_settle(&h->client->a, &h->consumer, WR_OP_NACK, WR_FLAG_UNSEEN, &tag, 1, &blocked))
         wr_port_submit(&h->client->a.port, h->server);
 }
 
-/* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else that of a damaged
- * message is met again by the next call. */
+/* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else
+ * that of a damaged message is met again by the next call. */
 PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
     wr_client_consumer *c = &h->consumer;
     while (wr_client_consumer_pending(c)) {
@@ -61,8 +64,8 @@ PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
         PyObject *message = wr_delivery_fetch(h, &p.delivery, p.slot, true, deadline, &lost);
         if (!message) {
             if (!PyErr_Occurred()) continue;
-            /* A message that cannot be read stays held (and is returned when we go) unless it is lost; after anything else it is the next
-             * one again. */
+            /* A message that cannot be read stays held (and is returned when we go) unless it is lost; after
+             * anything else it is the next one again. */
             PyObject *type, *value, *trace;
             PyErr_Fetch(&type, &value, &trace);
             PyObject *errors = PyImport_ImportModule("warren.engine.errors");
@@ -174,8 +177,8 @@ bool wr_handle_quiet(const HandleObject *h) {
     return !h->consumer.announced && atomic_load_explicit(&link->processed, memory_order_acquire) >= h->cancelled;
 }
 
-/* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. Another thread may have sent
- * the CANCEL: it is waited for all the same. Afterwards another thread may have asked for more again. */
+/* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. Another thread
+ * may have sent the CANCEL: it is waited for all the same. Afterwards another thread may have asked for more again. */
 static int cancel(HandleObject *h, uint64_t deadline) {
     ClientObject *c = h->client;
     wr_condition blocked;
@@ -261,8 +264,8 @@ static int wait_for_processed(HandleObject *h, uint64_t n, uint64_t deadline) {
     return answer < 0 || wr_handle_enter(h) ? -1 : answer;
 }
 
-/* A poll has sent its credit, or found one out. 0: the worker has looked, and what it found is taken in; 1: something has changed
- * meanwhile, ask again; 2: the deadline has passed; -1. */
+/* A poll has sent its credit, or found one out. 0: the worker has looked, and what it found is taken in; 1:
+ * something has changed meanwhile, ask again; 2: the deadline has passed; -1. */
 static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_t deadline) {
     ClientObject *c = h->client;
     for (int round = 0;; round++) {
@@ -290,9 +293,10 @@ typedef struct {
     uint64_t asks_n; /* of the handle, by then */
 } question;
 
-/* A get's time is up. "None" has to be the worker's word: it has done all that it was told when this get asked, and lives. Its last
- * word, to a CANCEL or to the same credit once more, is not waited for long: a worker that merely has much to do was asked before.
- * 0: there is none, or what there is was taken in; 1: the worker was restarted, ask again; -1. */
+/* A get's time is up. "None" has to be the worker's word: it has done all that it was told when this get asked, and
+ * lives. Its last word, to a CANCEL or to the same credit once more, is not waited for long: a worker that merely
+ * has much to do was asked before. 0: there is none, or what there is was taken in; 1: the worker was restarted, ask
+ * again; -1. */
 static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) {
     ClientObject *c = h->client;
     wr_link *link = wr_attachment_link(&c->a, h->server);
@@ -319,8 +323,8 @@ static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) 
     return wr_hook(c, WR_HOOK_SILENT, h->server, wr_the_answer) || wr_handle_enter(h) ? -1 : 0;
 }
 
-/* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages that
- * the caller can use at once. `answer_by`: when the worker's answer has to be there; 0: without end. */
+/* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages
+ * that the caller can use at once. `answer_by`: when the worker's answer has to be there; 0: without end. */
 static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll, uint64_t answer_by) {
     ClientObject *c = h->client;
     bool last_look = false;
@@ -386,7 +390,8 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
     }
 }
 
-/* A call ends without a message: its credit may be out still, because it failed, or because it served another thread, too. */
+/* A call ends without a message: its credit may be out still, because it failed, or because it served another
+ * thread, too. */
 static void leave_empty(HandleObject *h) {
     PyObject *type, *value, *trace;
     if (h->inside) return; /* the last one looks */
@@ -421,8 +426,9 @@ static inline void note_call(HandleObject *h, uint64_t now, uint32_t least, uint
 
 static int end_consuming(HandleObject *h, uint64_t deadline);
 
-/* Before a get. What lies here was delivered before a message went back that belongs before it, or is more than an exact get may
- * find: it returns first, and what comes then comes in the order of the queue. Whoever begins anew begins with a window of one. */
+/* Before a get. What lies here was delivered before a message went back that belongs before it, or is more than an
+ * exact get may find: it returns first, and what comes then comes in the order of the queue. Whoever begins anew
+ * begins with a window of one. */
 static __attribute__((noinline)) int begin_anew(HandleObject *h, uint64_t deadline, bool poll) {
     h->nacked = false;
     h->window = 1;
@@ -445,8 +451,8 @@ static int end_get(HandleObject *h, uint64_t deadline) {
     return answer > 0 ? tell_hot(h) : answer; /* not known: somebody looks after it later */
 }
 
-/* get(timeout, ahead=True): a message, or None when none came. The clock is a good part of what a hot loop does: it is looked at once,
- * and again only after what takes time. */
+/* get(timeout, ahead=True): a message, or None when none came. The clock is a good part of what a hot loop does: it
+ * is looked at once, and again only after what takes time. */
 PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
@@ -472,7 +478,8 @@ PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     return message;
 }
 
-/* get_many(max, timeout, ahead=True): a list of at least one message, as many as are there, at most max; empty when none came. */
+/* get_many(max, timeout, ahead=True): a list of at least one message, as many as are there, at most max; empty when
+ * none came. */
 PyObject *wr_handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
@@ -552,7 +559,8 @@ void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
 
 /* ---- prefetch, release ------------------------------------------------------------------------------------------ */
 
-/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this handle it is. */
+/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this
+ * handle it is. */
 PyObject *wr_handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
     int over = 0; /* then it is -1 */
@@ -567,7 +575,8 @@ PyObject *wr_handle_begin(PyObject *op, PyObject *argument) {
     return PyLong_FromUnsignedLongLong(++h->begun);
 }
 
-/* Prepare the return of what lies here, or of its last part: 0 (nothing is left, if *left is 0), or what wr_attachment_settle says. */
+/* Prepare the return of what lies here, or of its last part: 0 (nothing is left, if *left is 0), or what
+ * wr_attachment_settle says. */
 int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked) {
     wr_client_consumer *consumer = &h->consumer;
     uint64_t tags[512], at = consumer->pending_next;
@@ -592,8 +601,8 @@ static int not_released(HandleObject *h, int answer) {
     return -1;
 }
 
-/* Nothing more is delivered, and what lies here is back in the queue; but when another thread asks for more meanwhile, the rest is
- * for that. */
+/* Nothing more is delivered, and what lies here is back in the queue; but when another thread asks for more
+ * meanwhile, the rest is for that. */
 static int end_consuming(HandleObject *h, uint64_t deadline) {
     ClientObject *c = h->client;
     wr_condition blocked;
@@ -620,8 +629,8 @@ static int end_consuming(HandleObject *h, uint64_t deadline) {
     return answer || !wr_handle_enter(h) ? not_released(h, answer) : -1;
 }
 
-/* release(begun=None): end consuming: nothing more is delivered, what was delivered and not handed out is back in the queue. With
- * the number of a beginning it does nothing when there was another since. */
+/* release(begun=None): end consuming: nothing more is delivered, what was delivered and not handed out is back in
+ * the queue. With the number of a beginning it does nothing when there was another since. */
 PyObject *wr_handle_release(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     if (given > 1) return PyErr_Format(PyExc_TypeError, "arguments: begun=None");

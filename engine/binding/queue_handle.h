@@ -36,8 +36,8 @@ int wr_handle_not_stopped(HandleObject *h); /* is the node of its attachment sti
 int wr_handle_up_to_date(HandleObject *h);  /* the regions of a restarted worker are opened anew, before anything is read */
 int wr_handle_register(HandleObject *h);    /* `consumer` stands in the attachment from now on */
 int wr_handle_intake(HandleObject *h);      /* what was pushed, into `pending` */
-/* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else that of a damaged
- * message is met again by the next call. */
+/* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else
+ * that of a damaged message is met again by the next call. */
 PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone);
 bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
 bool wr_handle_quiet(const HandleObject *h);     /* nothing is asked for, and nothing more can come of what was */

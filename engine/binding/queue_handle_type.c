@@ -1,5 +1,5 @@
-/* The type QueueHandle: its life, its attributes, its tables. The work is binding/queue_handle.c's and binding/queue_poll.c's,
- * publishing is binding/publish.c's. */
+/* The type QueueHandle: its life, its attributes, its tables. The work is binding/queue_handle.c's and
+ * binding/queue_poll.c's, publishing is binding/publish.c's. */
 #include "binding/delivery_type.h"
 #include "binding/publish.h"
 #include "binding/queue_handle.h"
@@ -80,7 +80,8 @@ static void handle_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-/* kill(reason): the queue is gone; calls fail with AttachmentLost(reason) from now on. Messages in hand can still be settled. */
+/* kill(reason): the queue is gone; calls fail with AttachmentLost(reason) from now on. Messages in hand can still be
+ * settled. */
 static PyObject *handle_kill(PyObject *op, PyObject *reason) {
     Py_XSETREF(((HandleObject *)op)->dead, Py_NewRef(reason));
     Py_RETURN_NONE;

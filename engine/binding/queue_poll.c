@@ -1,12 +1,12 @@
-/* What never waits for one queue: poll, stop, give back. Underneath asyncio (workers/faces/aio). What cannot be had at once is
- * said by a code. */
+/* What never waits for one queue: poll, stop, give back. Underneath asyncio (workers/faces/aio). What cannot be had at
+ * once is said by a code. */
 #include "binding/queue_poll.h"
 #include "binding/arguments.h"
 
 enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
 
-/* poll(max, wanted, memory): up to `max` messages that lie here, else a code; then the worker was asked for `wanted` (0: it was
- * not). With `memory` no message is taken that has to be read from a file or the store. */
+/* poll(max, wanted, memory): up to `max` messages that lie here, else a code; then the worker was asked for `wanted`
+ * (0: it was not). With `memory` no message is taken that has to be read from a file or the store. */
 PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     WR_ARGUMENTS(3, "max, wanted, memory");
@@ -64,8 +64,8 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     return PyLong_FromLong(room ? POLL_NO_ROOM : POLL_EMPTY);
 }
 
-/* stop(): ask for no more. The sequence of the CANCEL, behind which nothing comes any more; None: nothing was asked for; False:
- * there is no room for it now. */
+/* stop(): ask for no more. The sequence of the CANCEL, behind which nothing comes any more; None: nothing was asked
+ * for; False: there is no room for it now. */
 PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;
@@ -85,8 +85,9 @@ PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(h->cancelled - 1);
 }
 
-/* give_back(): what lies here and was not handed out returns to its place in the queue, the last first. False: no room for saying
- * so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may come before these. */
+/* give_back(): what lies here and was not handed out returns to its place in the queue, the last first. False: no
+ * room for saying so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may
+ * come before these. */
 PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;

@@ -1,10 +1,13 @@
-/* An attachment as Python holds it: may it be used, how one waits in it, what ends a wait, and the gate before a publish.
+/* An attachment as Python holds it: may it be used, how one waits in it, what ends a wait, and the gate before a
+ * publish.
  *
  * Invariants
- *   State of the port is only touched under the GIL. Whoever waits lets the GIL go with a wr_condition alone, and counts
- *   itself in `busy`: the regions are released by end() or by the last waiter after it, so no waiter loses its memory.
+ *   State of the port is only touched under the GIL. Whoever waits lets the GIL go with a wr_condition alone, and
+ *   counts itself in `busy`: the regions are released by end() or by the last waiter after it, so no waiter loses its
+ *   memory.
  *   After a fork the child's calls fail with AttachmentLost before they touch the parent's region (`wr_module.forks`).
- *   Trouble (server restarted, link closed, node stopping, disk failed) goes to Python's hook, which mends it or raises.
+ *   Trouble (server restarted, link closed, node stopping, disk failed) goes to Python's hook, which mends it or
+ *   raises.
  */
 #include "binding/session.h"
 #include <stdarg.h>
@@ -14,7 +17,8 @@
 #define SPIN_NS_MIN 2000ull
 #define SPIN_NS_MAX 40000ull
 
-/* ---- errors, arguments, deadlines --------------------------------------------------------------------------------- */
+/* ---- errors, arguments, deadlines
+ * --------------------------------------------------------------------------------- */
 
 int wr_raise(const char *name, const char *format, ...) {
     PyObject *module = PyImport_ImportModule("warren.engine.errors");
@@ -230,8 +234,8 @@ void wr_note_deadline(uint64_t deadline) {
     PyErr_Restore(type, value, trace);
 }
 
-/* While a publish waits and nothing of it was handed over: its queues may have gone. Then it begins anew, with the catalog of now,
- * also when another thread has read that meanwhile. */
+/* While a publish waits and nothing of it was handed over: its queues may have gone. Then it begins anew, with the
+ * catalog of now, also when another thread has read that meanwhile. */
 static int routes_gone(void *of) {
     const wr_made_from *made = of;
     ClientObject *c = made->client;

@@ -1,4 +1,5 @@
-/* An attachment as Python holds it (the type Client): its memory, whether it may be used, and the functions that may wait. */
+/* An attachment as Python holds it (the type Client): its memory, whether it may be used, and the functions that may
+ * wait. */
 #ifndef WR_BINDING_SESSION_H
 #define WR_BINDING_SESSION_H
 #include "binding/state.h"
@@ -65,8 +66,8 @@ int wr_deadline(PyObject *timeout, uint64_t *deadline);
 /* The same for whoever has looked at the clock; *zero: the timeout is 0. */
 int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *zero);
 
-/* For calls that hand something over and do not wait for what becomes of it: they wait for room at most call_ns, counted from
- * where they begin to wait, so that the clock is only read then. */
+/* For calls that hand something over and do not wait for what becomes of it: they wait for room at most call_ns,
+ * counted from where they begin to wait, so that the clock is only read then. */
 #define WR_CALL_DEADLINE UINT64_MAX
 uint64_t wr_by_when(const ClientObject *c, uint64_t deadline);
 /* Of a timeout argument: None is WR_CALL_DEADLINE for a call that does not `wait`. */
@@ -76,8 +77,9 @@ static inline int wr_deadline_of_call(PyObject *timeout, bool wait, uint64_t *de
     return 0;
 }
 
-/* Is the node of this attachment stopped? Then nobody serves, or looks at, what is mapped here any more, and what it says is of the past:
- * another node of the directory has memory of its own. The word is written a few times in the life of a node. */
+/* Is the node of this attachment stopped? Then nobody serves, or looks at, what is mapped here any more, and what it
+ * says is of the past: another node of the directory has memory of its own. The word is written a few times in the
+ * life of a node. */
 static inline bool wr_node_stopped(const ClientObject *c) {
     return __builtin_expect(atomic_load_explicit(&c->a.port.super->state, memory_order_acquire) == WR_NODE_STOPPED, 0);
 }
@@ -93,8 +95,8 @@ static inline bool wr_queue_perhaps_gone(const ClientObject *c, uint32_t queue) 
 }
 
 #define WR_CATALOG_NS 100000000ull
-/* Is it time to read a catalog that may say that what is waited for is gone? At most ten times a second, so that a storm of changes
- * costs those who wait little. Who is told so calls the hook. */
+/* Is it time to read a catalog that may say that what is waited for is gone? At most ten times a second, so that a
+ * storm of changes costs those who wait little. Who is told so calls the hook. */
 static inline bool wr_catalog_due(ClientObject *c) {
     uint64_t now = wr_now_ns();
     if (now - c->catalog_at < WR_CATALOG_NS) return false;
@@ -110,14 +112,15 @@ int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadl
 void wr_note_deadline(uint64_t deadline);
 /* The same, and a passed deadline is an exception that names `what`. */
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
-/* What the routes of a publish were made from. While it waits and nothing of it was handed over, its queues may go: then it fails with
- * AttachmentLost, and begins anew with the catalog of now. */
+/* What the routes of a publish were made from. While it waits and nothing of it was handed over, its queues may go:
+ * then it fails with AttachmentLost, and begins anew with the catalog of now. */
 typedef struct {
     ClientObject *client;
     uint64_t catalog;
 } wr_made_from;
 
-/* After EAGAIN: submit what is prepared everywhere and wait for room. After ECONNRESET, EMSGSIZE, ENOMEM: the exception. */
+/* After EAGAIN: submit what is prepared everywhere and wait for room. After ECONNRESET, EMSGSIZE, ENOMEM: the
+ * exception. */
 int wr_blocked(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what);
 /* The same for a publish; made: NULL when something of it was handed over. */
 int wr_blocked_while(ClientObject *c, int error, const wr_condition *blocked, uint64_t deadline, const char *what,
@@ -135,7 +138,8 @@ int wr_raise_errno(int error, const char *doing);
 
 /* Before a publish (routed) or a write: is the node up, does the catalog hold, is no alarm on? Waits. */
 int wr_client_gate(ClientObject *c, uint64_t deadline, bool routed);
-/* The last of these questions alone, for the middle of a batch; made: of a publish of which nothing was handed over, else NULL. */
+/* The last of these questions alone, for the middle of a batch; made: of a publish of which nothing was handed over,
+ * else NULL. */
 int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made);
 /* Let others run for a moment, without the GIL; -1 with an exception (signal, the client ended). */
 int wr_nap(ClientObject *c, uint64_t ns);

@@ -1,14 +1,18 @@
-/* One thread that sleeps for all attachments of a process; whoever it wakes polls (binding/queue_poll.c). Underneath asyncio
- * (workers/faces/aio) and the callbacks of confirms (workers/client/waiter.py).
+/* One thread that sleeps for all attachments of a process; whoever it wakes polls (binding/queue_poll.c). Underneath
+ * asyncio (workers/faces/aio) and the callbacks of confirms (workers/client/waiter.py).
  *
  * Watching
- *   A want is (server, kind, above): wake me when that word has passed `above`. The lowest of each server and kind is kept; a
- *   want ends when it is met. wait_any() sleeps on the `waiting` words of all clients that have wants, with futex_waitv.
+ *   A want is (server, kind, above): wake me when that word has passed `above`. The lowest of each server and kind is
+ *   kept; a want ends when it is met. wait_any() sleeps on the `waiting` words of all clients that have wants, with
+ *   futex_waitv.
  *
  * Invariants
- *   No wake is lost: watch() enters the want, then looks; wait_any() raises `waiting`, then looks at all wants, then sleeps.
- *   Only wait_any() ends a want, when it tells everybody who watches the client: the lowest want stands for higher ones, too.
- *   A client without wants is not rung by its servers: nobody sleeps on its word. A want that comes then kicks the sleeper.
+ *   No wake is lost: watch() enters the want, then looks; wait_any() raises `waiting`, then looks at all wants, then
+ *   sleeps.
+ *   Only wait_any() ends a want, when it tells everybody who watches the client: the lowest want stands for higher
+ *   ones, too.
+ *   A client without wants is not rung by its servers: nobody sleeps on its word. A want that comes then kicks the
+ *   sleeper.
  *   Wants are written under the GIL, and read without it. The memory of a client is kept by `busy`, as in every wait.
  */
 #include "binding/sleeper.h"
@@ -51,8 +55,8 @@ static _Atomic uint64_t *word_of(ClientObject *c, uint32_t server, int kind) {
 
 /* ---- wants ------------------------------------------------------------------------------------------------------ */
 
-/* watch(server, kind, above): true when it is met already; whoever watches may be told of it once more. For deliveries `above` is what was taken
- * in, whatever is given. */
+/* watch(server, kind, above): true when it is met already; whoever watches may be told of it once more. For
+ * deliveries `above` is what was taken in, whatever is given. */
 PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;
@@ -77,7 +81,8 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
     if (above < atomic_load_explicit(want, memory_order_relaxed)) atomic_store_explicit(want, above, memory_order_relaxed);
     /* SYNC want: pairs with the fences in sleep_for: either it sees this want, or we see what it has not. */
     atomic_thread_fence(memory_order_seq_cst);
-    /* Met by now: the want stays all the same, because it may stand for a higher one of somebody else, who is told with it. */
+    /* Met by now: the want stays all the same, because it may stand for a higher one of somebody else, who is told
+     * with it. */
     bool met = atomic_load_explicit(word, memory_order_acquire) > above;
     if (atomic_load_explicit(&wr_module.idle, memory_order_seq_cst)) wr_waiter_kick();
     return PyBool_FromLong(met);
@@ -90,7 +95,8 @@ typedef struct {
     bool hit;
 } watched;
 
-/* What is wrong with the servers that something is wanted of; 0: nothing. Changes when there is something new to tell. */
+/* What is wrong with the servers that something is wanted of; 0: nothing. Changes when there is something new to
+ * tell. */
 static uint64_t troubles(ClientObject *c, const wants *w) {
     uint32_t state = atomic_load_explicit(&c->a.port.super->state, memory_order_acquire);
     uint64_t sum = state > WR_NODE_RUNNING ? state : 0;
@@ -144,7 +150,8 @@ static void set_waiter(struct waiter *w, const _Atomic uint32_t *word, uint32_t 
     *w = (struct waiter){.value = value, .address = (uint64_t)(uintptr_t)word, .flags = 2 | (ours ? FUTEX_PRIVATE_FLAG : 0)};
 }
 
-/* Sleep until something of the list is met, `kicks` is not `seen` any more, or limit_ns have passed. Without the GIL. */
+/* Sleep until something of the list is met, `kicks` is not `seen` any more, or limit_ns have passed. Without the
+ * GIL. */
 static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit_ns, bool waitv) {
     struct waiter waiters[WAITERS_MAX];
     uint64_t end = wr_now_ns() + limit_ns;
@@ -189,8 +196,8 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
     }
 }
 
-/* wait_any(clients, seen, seconds, waitv): those of the clients that have something met, have ended, or are in a new kind of
- * trouble. Returns early when waiter_kicks() is not `seen` any more. */
+/* wait_any(clients, seen, seconds, waitv): those of the clients that have something met, have ended, or are in a new
+ * kind of trouble. Returns early when waiter_kicks() is not `seen` any more. */
 static PyObject *wait_any(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     if (given != 4 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "arguments: list of clients, seen, seconds, waitv");
@@ -261,8 +268,9 @@ static PyObject *waiter_forked(PyObject *module, PyObject *unused) {
 
 /* ---- what never waits ------------------------------------------------------------------------------------------- */
 
-/* room(server, commands, bytes, largest): None when so many commands with so many bytes of blobs, `largest` the largest of them,
- * can be prepared at once, or can never be (the call itself says so); else (server, head): what to watch. */
+/* room(server, commands, bytes, largest): None when so many commands with so many bytes of blobs, `largest` the
+ * largest of them, can be prepared at once, or can never be (the call itself says so); else (server, head): what to
+ * watch. */
 PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint32_t server;

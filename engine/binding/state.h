@@ -1,4 +1,5 @@
-/* All that the module keeps for itself, in one place. There is one of it in a process: the module is for the main interpreter. */
+/* All that the module keeps for itself, in one place. There is one of it in a process: the module is for the main
+ * interpreter. */
 #ifndef WR_BINDING_STATE_H
 #define WR_BINDING_STATE_H
 #include "binding/module.h"

@@ -1,10 +1,12 @@
-/* The client's binding, third part: the message store. Regions, waiting, writing, reading; the mechanism is store/client.c and store/reader.c,
- * the type that programs use is binding/store_type.c.
+/* The client's binding, third part: the message store. Regions, waiting, writing, reading; the mechanism is
+ * store/client.c and store/reader.c, the type that programs use is binding/store_type.c.
  *
  * Invariants
- *   stores[i] is used under the GIL alone, and waits for no disk: a message that is on disk and not in memory is read by readers[i] without
- *   the GIL, under `lock`. That lock is never waited for with the GIL held, so its holder may wait for the GIL.
- *   Regions of other clients stay attached from a find to the take after it: they go in tidy(), at the beginning of a call.
+ *   stores[i] is used under the GIL alone, and waits for no disk: a message that is on disk and not in memory is read
+ *   by readers[i] without the GIL, under `lock`. That lock is never waited for with the GIL held, so its holder may
+ *   wait for the GIL.
+ *   Regions of other clients stay attached from a find to the take after it: they go in tidy(), at the beginning of a
+ *   call.
  */
 #include "binding/store_side.h"
 #include "binding/arguments.h"
@@ -235,7 +237,8 @@ int wr_face_current(ClientObject *c, int i, uint64_t deadline) {
 
 /* ---- writing ---- */
 
-/* What a command that got EAGAIN waits for: room in the ring, else in the arena, else (a bucket of the directory is full) a moment. */
+/* What a command that got EAGAIN waits for: room in the ring, else in the arena, else (a bucket of the directory is
+ * full) a moment. */
 static int wait_for_room(ClientObject *c, int i, uint64_t deadline) {
     wr_condition blocked;
     int error = wr_attachment_room(&c->a, (uint32_t)i, &blocked);
@@ -351,7 +354,8 @@ static void drop_bodies(wr_bodies_of_batch *b) {
     b->held_n = 0;
 }
 
-/* The bodies of a batch, borrowed: good until the GIL is let go. Ends early when the batch is full. -1 with an exception. */
+/* The bodies of a batch, borrowed: good until the GIL is let go. Ends early when the batch is full. -1 with an
+ * exception. */
 static int bodies_from(ClientObject *c, PyObject *list, Py_ssize_t at, uint32_t most, wr_bodies_of_batch *b) {
     uint64_t bytes = 0;
     for (b->n = 0; b->n < most && bytes <= WR_BATCH_BYTES; b->n++) {
@@ -376,7 +380,8 @@ static int bodies_from(ClientObject *c, PyObject *list, Py_ssize_t at, uint32_t 
     return 0;
 }
 
-/* The next messages from `at` on: a batch, or one. Returns how many were prepared, 0 to try again, -1 with an exception. */
+/* The next messages from `at` on: a batch, or one. Returns how many were prepared, 0 to try again, -1 with an
+ * exception. */
 static Py_ssize_t write_next(ClientObject *c, int i, const wr_ids *ids, PyObject *bodies, Py_ssize_t at, int level, uint64_t deadline,
                              wr_bodies_of_batch *b, uint64_t *sequence) {
     Py_ssize_t n = wr_ids_n(ids);
@@ -506,7 +511,8 @@ static int store_number(PyObject *argument) {
     return (int)i;
 }
 
-/* store_dying(store) -> (commands processed, commands submitted): from now on Confirms look whether their writes were masked. */
+/* store_dying(store) -> (commands processed, commands submitted): from now on Confirms look whether their writes
+ * were masked. */
 PyObject *wr_face_dying(PyObject *op, PyObject *argument) {
     ClientObject *c = (ClientObject *)op;
     int i = store_number(argument);
@@ -518,8 +524,8 @@ PyObject *wr_face_dying(PyObject *op, PyObject *argument) {
                          (unsigned long long)atomic_load_explicit(&link->tail, memory_order_relaxed));
 }
 
-/* store_terminate(store, since, timeout): end of a delete_and_terminate; notes which of the commands from `since` on were masked, before
- * the ring comes round. */
+/* store_terminate(store, since, timeout): end of a delete_and_terminate; notes which of the commands from `since` on
+ * were masked, before the ring comes round. */
 PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint64_t deadline;
@@ -553,7 +559,8 @@ static int take_waiting(ClientObject *c, int i, const uint8_t id[16], const wr_s
     return wr_enter_slow(c);
 }
 
-/* The index or a region is being replaced, or its server is gone and left something half done. 0: look again; -1 with an exception. */
+/* The index or a region is being replaced, or its server is gone and left something half done. 0: look again; -1
+ * with an exception. */
 static int wait_for_index(ClientObject *c, int i, int attempt) {
     if (!attempt) return 0;
     if (attempt < TRIES) return wr_nap(c, NAP_NS << attempt);
@@ -636,7 +643,8 @@ PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]) {
     return NULL;
 }
 
-/* Up to READ_AHEAD messages at once: memory is fetched for all of them before any is copied. What is not at hand stays NULL. */
+/* Up to READ_AHEAD messages at once: memory is fetched for all of them before any is copied. What is not at hand
+ * stays NULL. */
 static int read_ahead(ClientObject *c, int i, const uint8_t (*ids)[16], uint32_t n, PyObject **to) {
     struct wr_store_side *side = c->store;
     wr_store_client *s = &side->stores[i];

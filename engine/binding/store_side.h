@@ -1,4 +1,5 @@
-/* What the message store's face in a client (binding/store_side.c) gives to the type that programs use (binding/store_type.c). */
+/* What the message store's face in a client (binding/store_side.c) gives to the type that programs use
+ * (binding/store_type.c). */
 #ifndef WR_BINDING_STORE_SIDE_H
 #define WR_BINDING_STORE_SIDE_H
 #include "binding/session.h"
@@ -41,7 +42,8 @@ void wr_store_side_close(ClientObject *c);
 /* The regions of the store's present incarnation, waiting for it if there were none yet. -1 with an exception. */
 int wr_face_current(ClientObject *c, int i, uint64_t deadline);
 
-/* i: 0 persistent, 1 transient. The caller has looked at wr_enter, and at wr_client_gate and wr_face_current before a write. */
+/* i: 0 persistent, 1 transient. The caller has looked at wr_enter, and at wr_client_gate and wr_face_current before
+ * a write. */
 int wr_face_write_one(ClientObject *c, int i, const uint8_t id[16], PyObject *body, int level, uint64_t deadline, uint64_t *sequence);
 /* bodies: a list or tuple. */
 PyObject *wr_face_write_many(ClientObject *c, int i, const wr_ids *ids, PyObject *bodies, int level, uint64_t deadline, bool wait);

@@ -1,8 +1,10 @@
-/* StoreFace: what a program's Store is made of. Arguments, durability, and the attachment in use; the work is binding/store_side.c's.
+/* StoreFace: what a program's Store is made of. Arguments, durability, and the attachment in use; the work is
+ * binding/store_side.c's.
  *
  * Invariants
- *   `core` is the attachment that was good last. When it is not any more (node restarted, fork, link closed) the owner's attribute `core`
- *   gives another one, or raises; what AttachmentLost interrupts before anything was handed over is done again with it.
+ *   `core` is the attachment that was good last. When it is not any more (node restarted, fork, link closed) the
+ *   owner's attribute `core` gives another one, or raises; what AttachmentLost interrupts before anything was handed
+ *   over is done again with it.
  *   A call holds its own reference to the core: another thread may put a new one in its place meanwhile.
  */
 #include "binding/confirm.h"

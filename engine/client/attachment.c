@@ -130,7 +130,8 @@ int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *don
                           uint64_t *sequences, wr_condition *blocked) {
     while (*done < route->targets_n) {
         uint32_t to = *done + 1;
-        /* The last target with many queues carries those with one queue along: they read the same bytes behind its routes. */
+        /* The last target with many queues carries those with one queue along: they read the same bytes behind its
+         * routes. */
         if (to == route->targets_n || route->targets[to].ids_n == 1) to = route->targets_n;
         int error = publish_group(a, route, *done, to, message, sequences, blocked);
         if (error) return error;

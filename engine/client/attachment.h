@@ -2,8 +2,8 @@
  * consumes: client/consumer.h.
  *
  * Invariants
- *   One thread at a time calls into it (Python: whoever holds the GIL), but for wr_attachment_sleep, wr_condition_met and the
- *   functions of wr_bodies, which hold no state of the port and are made for threads that have let the GIL go.
+ *   One thread at a time calls into it (Python: whoever holds the GIL), but for wr_attachment_sleep, wr_condition_met
+ *   and the functions of wr_bodies, which hold no state of the port and are made for threads that have let the GIL go.
  *   Nothing waits in here: a function that cannot go on returns EAGAIN and says in `blocked` what to wait for. What
  *   was prepared before is submitted by the caller before it waits.
  *   Servers are trusted with the answers (they own the node), but positions are masked all the same.
@@ -48,7 +48,8 @@ typedef struct {
     uint32_t *ids; /* owned */
 } wr_route;
 
-/* One message to publish. `expires`: milliseconds since 1970 | priority << 56, `due`: milliseconds since 1970; 0: none. */
+/* One message to publish. `expires`: milliseconds since 1970 | priority << 56, `due`: milliseconds since 1970; 0:
+ * none. */
 typedef struct {
     uint8_t id[16];
     const void *meta;
@@ -111,8 +112,9 @@ int wr_attachment_alloc(wr_attachment *a, uint64_t length, uint64_t *position, u
 int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const wr_message *message,
                           uint64_t *sequences, wr_condition *blocked);
 
-/* Prepare n messages that differ in their bodies alone for one target; `m`: what they have in common, without a key. *first: the
- * command of the first one. False: there is no room for all of them at once, or something is the matter; nothing was prepared. */
+/* Prepare n messages that differ in their bodies alone for one target; `m`: what they have in common, without a key.
+ * *first: the command of the first one. False: there is no room for all of them at once, or something is the matter;
+ * nothing was prepared. */
 typedef struct {
     const void *bytes;
     uint64_t length;
@@ -121,7 +123,8 @@ static inline uint64_t wr_attachment_run_bytes(const wr_attachment *a) { return 
 bool wr_attachment_publish_run(wr_attachment *a, const wr_target *target, const wr_message *m, const wr_piece *bodies, uint32_t n,
                                uint64_t *first);
 
-/* The next record of a ring, with these words; NULL: there is no room (wr_attachment_room says so before), or the link was closed. */
+/* The next record of a ring, with these words; NULL: there is no room (wr_attachment_room says so before), or the
+ * link was closed. */
 static inline wr_command *wr_attachment_prepare(wr_attachment *a, uint32_t server, uint8_t op, uint8_t flags, uint32_t queue,
                                                 uint64_t *sequence) {
     wr_command *command = wr_port_prepare(&a->port, server, sequence);
@@ -131,15 +134,16 @@ static inline wr_command *wr_attachment_prepare(wr_attachment *a, uint32_t serve
     command->queue = queue;
     return command;
 }
-/* Prepare one command without a blob (CANCEL, LOCATE, BARRIER, one ACK or NACK, CONTAINS with `id`, which may be NULL). */
+/* Prepare one command without a blob (CANCEL, LOCATE, BARRIER, one ACK or NACK, CONTAINS with `id`, which may be
+ * NULL). */
 int wr_attachment_command(wr_attachment *a, uint32_t server, uint8_t op, uint8_t flags, uint32_t queue, uint64_t tag,
                           const uint8_t *id, uint64_t *sequence, wr_condition *blocked);
 /* Prepare one command with a blob (CONTROL, ACK or NACK of several tags, ids). */
 int wr_attachment_blob(wr_attachment *a, uint32_t server, uint8_t op, uint8_t flags, uint32_t queue, uint64_t count,
                        const void *bytes, uint64_t length, uint64_t *sequence, wr_condition *blocked);
 
-/* Sleep until the condition is met, something wakes this client, or limit_ns have passed; spinning first. No GIL needed, no
- * state of the port is touched. Returns whether it is met. */
+/* Sleep until the condition is met, something wakes this client, or limit_ns have passed; spinning first. No GIL
+ * needed, no state of the port is touched. Returns whether it is met. */
 bool wr_attachment_sleep(wr_client *client, const wr_condition *condition, uint64_t limit_ns, uint64_t spin_ns);
 /* Wake every thread of this process that sleeps in wr_attachment_sleep. */
 void wr_attachment_wake(wr_client *client);

@@ -1,8 +1,9 @@
 /* Bodies that lie in files of a queue worker: read by their consumer, without the worker.
  *
- * Journal (`<n>.jnl`) and segment (`<n>.dat`) files have one format. A frame is valid by its own CRC, seeded with the salt of its file: a file that was deleted, replaced or recycled under
- * the same name never gives foreign bytes. Files are kept open (an open descriptor keeps the inode), and each has a window
- * of bytes read ahead, because a consumer that drains a backlog reads neighbours.
+ * Journal (`<n>.jnl`) and segment (`<n>.dat`) files have one format. A frame is valid by its own CRC, seeded with the
+ * salt of its file: a file that was deleted, replaced or recycled under the same name never gives foreign bytes. Files
+ * are kept open (an open descriptor keeps the inode), and each has a window of bytes read ahead, because a consumer
+ * that drains a backlog reads neighbours.
  */
 #include "client/bodies.h"
 #include "kernel/log.h"

@@ -1,5 +1,5 @@
-/* The queues that an attachment consumes: credit, deliveries, what is pending and what is in hand. See client/consumer.h
- * for the invariants. */
+/* The queues that an attachment consumes: credit, deliveries, what is pending and what is in hand. See
+ * client/consumer.h for the invariants. */
 #include "client/consumer.h"
 #include "kernel/delivery.h"
 #include <assert.h>
@@ -102,7 +102,8 @@ int wr_attachment_credit(wr_attachment *a, wr_client_consumer *c, uint64_t credi
 int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequence, wr_condition *blocked) {
     int error = wr_attachment_command(a, c->server, WR_OP_CANCEL, 0, c->queue, 0, NULL, sequence, blocked);
     if (error) return error;
-    /* What the worker pushes before it sees the CANCEL counts as delivered under the next credit: that only grants a little more. */
+    /* What the worker pushes before it sees the CANCEL counts as delivered under the next credit: that only grants a
+     * little more. */
     c->popped = c->granted = 0;
     c->prefetch = 0;
     c->announced = false;

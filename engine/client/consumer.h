@@ -1,7 +1,8 @@
 /* One queue that an attachment consumes.
  *
  * Invariants
- *   A delivery is `pending` from its intake until it is handed out; then its tag stands in `unacked` until it is settled.
+ *   A delivery is `pending` from its intake until it is handed out; then its tag stands in `unacked` until it is
+ *   settled.
  * Crash points
  *   pending and unacked die with the process; the worker returns what the delivery slots say is held.
  */
@@ -33,7 +34,8 @@ struct wr_client_consumer {
 
 static inline uint64_t wr_client_consumer_pending(const wr_client_consumer *c) { return c->pending_next - c->pending_first; }
 
-/* Prepare a CREDIT: deliveries up to `credit` since the consumer began, or (prefetch > 0) `prefetch` unacked at a time. */
+/* Prepare a CREDIT: deliveries up to `credit` since the consumer began, or (prefetch > 0) `prefetch` unacked at a
+ * time. */
 int wr_attachment_credit(wr_attachment *a, wr_client_consumer *c, uint64_t credit, uint32_t prefetch, wr_condition *blocked);
 /* Prepare a CANCEL: the worker forgets the consumer, what we hold stays ours. The next credit begins a new count. */
 int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequence, wr_condition *blocked);
@@ -41,8 +43,9 @@ int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequ
 int wr_attachment_settle(wr_attachment *a, const wr_client_consumer *c, uint8_t op, uint8_t flags, const uint64_t *tags,
                          uint32_t tags_n, wr_condition *blocked);
 
-/* Deliveries since pushed to us, by any queue of the server: into `pending` of their consumers. Deliveries for a queue without a
- * consumer are returned. 0, ENOMEM, or EAGAIN (the ring is full while something must be returned: try again later). */
+/* Deliveries since pushed to us, by any queue of the server: into `pending` of their consumers. Deliveries for a
+ * queue without a consumer are returned. 0, ENOMEM, or EAGAIN (the ring is full while something must be returned:
+ * try again later). */
 int wr_attachment_intake(wr_attachment *a, uint32_t server);
 /* What to wait for until something is pushed. */
 static inline wr_condition wr_attachment_delivery(const wr_attachment *a, uint32_t server) {
@@ -60,7 +63,8 @@ int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag);
 bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag);
 /* Move all handed-out tags <= tag into `tags` (room for `room`), at most `room`; returns how many. */
 uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, uint32_t room);
-/* The worker was restarted: keep of `pending` what its delivery slots still say is ours, with the locations they say now. */
+/* The worker was restarted: keep of `pending` what its delivery slots still say is ours, with the locations they say
+ * now. */
 void wr_client_consumer_recheck(const wr_attachment *a, wr_client_consumer *c);
 /* Read a delivery slot; true when it still holds this delivery for us. */
 bool wr_attachment_slot_read(const wr_attachment *a, uint32_t server, uint32_t slot, wr_delivery *to);

@@ -1,7 +1,8 @@
-/* What servers answered to publishes otherwise than "done": refused, dropped as a duplicate, no queue. See client/results.h.
+/* What servers answered to publishes otherwise than "done": refused, dropped as a duplicate, no queue. See
+ * client/results.h.
  *
- * A record is used again when the ring comes round, so its result is looked at before that, and no record is read as long as
- * the server does not say (link.unusual_until) that there is such a result above what was looked at. */
+ * A record is used again when the ring comes round, so its result is looked at before that, and no record is read as
+ * long as the server does not say (link.unusual_until) that there is such a result above what was looked at. */
 #include "client/results.h"
 #include "kernel/protocol.h"
 #include <stdlib.h>
