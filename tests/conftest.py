@@ -22,6 +22,8 @@ import pytest
 from support.leaks import MARK, Census, clean_up, leaks_since
 from support.waiting import wait_until
 
+pytest_plugins = ["support.running_node"]
+
 FAILED = pytest.StashKey[bool]()
 BEFORE = pytest.StashKey[Census]()
 SPARK = Path(__file__).parent / "spark"

@@ -5,7 +5,7 @@ file and perhaps a `.new`, which the next replacement overwrites. One writer per
 directory's lock).
 
 `write_all` is the one place of the engine that writes: a system may write less than it was given and call that a
-success (a full disk, a signal). No other module calls write or pwrite; tests/unit/test_house.py looks.
+success (a full disk, a signal). No other module calls write or pwrite; tests/house/test_house.py looks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
  * Method: three clients write, remove, read and eliminate counted ids over small files that roll and are deleted; each id
  * belongs to one client, which knows what must be there. Then the files are scanned into a second server and compared. Then
  * random bytes are executed. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
-#include "store_harness.h"
+#include "store/rig.h"
 
 enum { CLIENTS = 3, IDS = 300, STEPS = 2500, RING = 128, BATCH = 24 };
 

@@ -14,7 +14,7 @@
 #define DELIVERY_SLOTS 1024
 #define ARENA_BYTES (8u << 20)
 #include "kernel/delivery.h"
-#include "queue_rig.h"
+#include "queues/rig.h"
 #include "queues/check.h"
 #include "queues/delay.h"
 #include "queues/levels.h"

@@ -1,8 +1,8 @@
 """Goal: a list says what its file holds, from Python too, and no list file whatever breaks who reads it.
 
 Method: frames of interleaved writers in any order (hypothesis), found again by a scan and through a list file; damage
-of a file and of a list file anywhere; absurd fields under a right checksum. tests/core/filelist_test.c does the same in
-C, with lists built while appending.
+of a file and of a list file anywhere; absurd fields under a right checksum. tests/store/file_list_test.c does the same
+in C, with lists built while appending.
 """
 
 from dataclasses import dataclass

@@ -22,6 +22,8 @@ from warren.ipc.region import RegionError
 
 from support.queue_probe import ERROR, OK, Delivery, Incarnation, Node, Queue
 
+pytestmark = pytest.mark.contract
+
 SYNCED, PERSISTENT, MULTIPLE = PROTOCOL["FLAG_SYNCED"], PROTOCOL["FLAG_PERSISTENT"], PROTOCOL["FLAG_MULTIPLE"]
 BIG = b"B" * 4096
 SMALL = b"s" * 4095

@@ -1,5 +1,5 @@
-"""What many modules here begin with: a node of the module's own, a client of it, the name of a new queue. Modules that
-need another node have fixtures of these names of their own."""
+"""What many modules begin with (a plugin of tests/conftest.py): a node of the module's own, a client of it, the name
+of a new queue. Modules that need another node have fixtures of these names of their own."""
 
 from collections.abc import Iterator
 from pathlib import Path

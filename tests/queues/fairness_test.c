@@ -14,7 +14,7 @@
 #define DELIVERY_SLOTS 8192
 #define ARENA_BYTES (4u << 20)
 #include "kernel/delivery.h"
-#include "queue_rig.h"
+#include "queues/rig.h"
 #include "queues/entries.h"
 #include "queues/loop.h"
 #include "queues/registry.h"

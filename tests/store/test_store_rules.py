@@ -19,6 +19,8 @@ from warren.ipc.region import posix_open
 from support.store_node import NONE, OK, SYNCED, WRITTEN, Client, StoreNode, message_id
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.contract
+
 BODY = b"a body that is easy to find in a file"
 STRANGE = 1 << 60  #: epoch of ids that Warren would not make: they lie in the hash part of the index
 

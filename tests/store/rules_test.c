@@ -2,7 +2,7 @@
  * other bytes, files that settle, go, and are collected, workers that resync.
  * Method: one thread is loop and clients at once, so the order of events is what the test says. A kill: the committers end, all
  * memory of the server goes, a new one reads the files and takes up the clients' regions. */
-#include "store_harness.h"
+#include "store/rig.h"
 
 enum { CLIENTS = 4 };
 

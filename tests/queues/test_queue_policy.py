@@ -22,6 +22,8 @@ from warren.engine.queues.flush import ROW
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue
 
+pytestmark = pytest.mark.contract
+
 PAST, FUTURE = 1_000, 1 << 47
 KEY = b"k" * PROTOCOL["KEY_BYTES"]
 

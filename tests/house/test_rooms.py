@@ -3,7 +3,7 @@
 Method: all C files of engine/ are read as text, functions by name; a call is a name of a function before a bracket. A
 file and its header are one noun (`store/index`). What is called by a pointer is not seen, and may go up.
 Run as a program it prints, for the rooms named, which files a file calls, by which functions, and the circles:
-    python tests/unit/test_rooms.py queues
+    python tests/house/test_rooms.py queues
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Method: the Log of the C core with real files and a committer thread, small files so that it rolls all the time; files
 scanned afterwards; a child process killed in the middle of committing; descriptors and limits that make writes fail.
-The C side has its own test with injected faults and sanitizers (tests/core/log_test.c).
+The C side has its own test with injected faults and sanitizers (tests/kernel/log_test.c).
 """
 
 import errno
@@ -248,7 +248,7 @@ def test_region_that_does_not_fit() -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from unit.test_log import Bench
+from kernel.test_log import Bench
 bench = Bench(Path(sys.argv[1]))
 sequence = 0
 while True:
