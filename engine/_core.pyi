@@ -763,7 +763,7 @@ QUEUE_EVENT_KICK: int
 
 @final
 class QueueEngine:
-    """Queues, consumers and the journals of one queue worker (core/queue.h). Its policy: engine/queues/service.py.
+    """Queues, consumers, journals of one queue worker (engine/queues/queue.h). Its policy: engine/queues/service.py.
 
     One thread calls everything but commit_run, request_stop and kick.
     """

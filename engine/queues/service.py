@@ -1,5 +1,4 @@
-"""A queue worker's policy around its C engine: files, catalog, clients, control requests. The hot loop is C
-(core/queue.h).
+"""A queue worker's policy around its C engine: files, catalog, clients. The hot loop is C (engine/queues/queue.h).
 
 One thread serves (`serve`, which alternates between the C loop and the events it returns). Two helpers do slow things
 with the disk (engine/queues/helpers.py); control requests are answered by engine/queues/control.py.

@@ -97,7 +97,7 @@ class Role:
     def count_restart(self, superblock: Superblock) -> None:
         """One restart more."""
         for server in self.servers:
-            superblock.server_set(server, "restarts", superblock.server_get(server, "restarts") + 1)
+            superblock.server_add(server, "restarts", 1)
         if not self.servers:
             superblock.set("collector_restarts", superblock.get("collector_restarts") + 1)
 
