@@ -445,7 +445,7 @@ def test_asyncio(running: RealNode, by: str) -> None:
                 while not (await queue.stats())["consumers"]:  # the limit of the loop bounds it
                     await asyncio.sleep(0)
             if by == "exclusive":
-                node._client.attachment().lose()
+                node._loop.client.attachment().lose()
             for queue in queues.values():
                 if by == "the same client":
                     await queue.delete()

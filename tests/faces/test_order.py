@@ -92,7 +92,7 @@ def test_returns_of_a_loop_keep_the_order(directory: Path) -> None:
             async def give_back() -> None:
                 nonlocal returns
                 while not ended:
-                    await queue._give_back()
+                    await queue._line._give_back()
                     returns += 1
                     await asyncio.sleep(0.0003)
 
