@@ -237,7 +237,11 @@ class StoreCheck:
     def _last_begun(self) -> int:
         """The newest file with a record; newer ones were prepared ahead. Only it may have a torn tail."""
         for file in sorted(self._headers.values(), key=lambda file: -file.number):
-            with contextlib.suppress(OSError):
+            if file.collected:
+                continue
+            with contextlib.suppress(
+                OSError, StoreError
+            ):  # what cannot be read is said when the whole file is looked at
                 fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     head = os.pread(fd, 1 << 16, FILE_HEADER.size)
@@ -245,8 +249,7 @@ class StoreCheck:
                     os.close(fd)
                 found, _reason = _core.scan_list(file.number, file.salt, bytes(FILE_HEADER.size) + head)
                 # what a spare held before is no record
-                begun = found.messages or found.controls or self._begun_behind_a_hole(file)
-                if begun and not file.collected:
+                if found.messages or found.controls or (not self.running and self._begun_behind_a_hole(file)):
                     return file.number
         return -1
 

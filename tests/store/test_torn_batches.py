@@ -64,6 +64,18 @@ def harmed(node: StoreNode, vouched_for: bool) -> tuple[bytearray, int]:
     return data, at
 
 
+def nothing_was_confirmed(node: StoreNode) -> None:
+    """That is what check says of file 0, and a start makes of it."""
+    found = StoreCheck(node.folder(), node.node_id, 0, False).examine()
+    assert not any(item.problem for item in found if item.path == node.folder() / "0.rdq"), (
+        "check says what a start says"
+    )
+    node.restart_cold()
+    node.start()
+    assert there(node) == set()
+    assert "damage" not in node.log_text()
+
+
 def test_a_batch_with_a_hole_was_never_confirmed(node: StoreNode) -> None:
     data, at = harmed(node, vouched_for=False)
     assert there(node) == set(range(OLD + 1))
@@ -89,12 +101,7 @@ def test_a_first_batch_whose_beginning_never_came_to_the_disk(node: StoreNode) -
     path.write_bytes(data)
     listed, _reason = _core.scan_list(0, FILE_HEADER.unpack(data, "salt"), data)
     assert listed.messages
-    found = StoreCheck(node.folder(), node.node_id, 0, False).examine()
-    assert not any(item.problem for item in found if item.path == path), "check says what a start says"
-    node.restart_cold()
-    node.start()
-    assert there(node) == set()
-    assert "damage" not in node.log_text()
+    nothing_was_confirmed(node)
 
 
 def test_a_first_batch_of_which_only_its_padding_came_to_the_disk(node: StoreNode) -> None:
@@ -110,12 +117,7 @@ def test_a_first_batch_of_which_only_its_padding_came_to_the_disk(node: StoreNod
     path.write_bytes(data)
     listed, _reason = _core.scan_list(0, FILE_HEADER.unpack(data, "salt"), data)
     assert (listed.messages, listed.controls, len(listed.damage)) == (0, 0, 1)
-    found = StoreCheck(node.folder(), node.node_id, 0, False).examine()
-    assert not any(item.problem for item in found if item.path == path), "check says what a start says"
-    node.restart_cold()
-    node.start()
-    assert there(node) == set()
-    assert "damage" not in node.log_text()
+    nothing_was_confirmed(node)
 
 
 def test_a_hole_in_what_was_synced_is_damage(node: StoreNode) -> None:
