@@ -2,6 +2,7 @@
 #include "queues/consumers.h"
 #include "queues/deaths.h"
 #include "queues/entries.h"
+#include "queues/owed.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
 #include <assert.h>
@@ -97,8 +98,7 @@ static void unhold(wr_consumer *c, uint32_t slot) {
 static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry) {
     if (entry->location == WR_LOCATION_STORE || entry->location == WR_LOCATION_STORE_TRANSIENT) {
         uint64_t a, b;
-        memcpy(&a, entry->id, 8);
-        memcpy(&b, entry->id + 8, 8);
+        wr_owed_key(entry->id, &a, &b);
         if (!wr_map_find(&e->stores[entry->location == WR_LOCATION_STORE ? 0 : 1].refs, a, b)) {
             e->lost_n++;
             q->lost_n++;

@@ -85,6 +85,15 @@ void wr_segment_acks_take(wr_queue_engine *e, bool by_file, uint64_t limit, wr_s
     e->segment_acks_n = kept;
 }
 
+int wr_queue_store_hold(wr_queue_engine *e, uint32_t store, const uint8_t id[16]) {
+    uint64_t a, b;
+    wr_owed_key(id, &a, &b);
+    uint64_t *refs = wr_map_put(&e->stores[store].refs, a, b);
+    if (!refs) return ENOMEM;
+    ++*refs;
+    return 0;
+}
+
 void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]) {
     wr_qstore *s = &e->stores[store];
     uint64_t a, b;

@@ -46,6 +46,8 @@ static inline void wr_owed_key(const uint8_t id[16], uint64_t *a, uint64_t *b) {
     memcpy(b, id + 8, 8);
 }
 
+/* One entry more, at a start. Returns 0, ENOMEM. */
+int wr_queue_store_hold(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);
 /* One entry less. The last one takes the worker's reference away. */
 void wr_queue_store_release(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);
 #endif

@@ -6,6 +6,7 @@
 #include "queues/journal.h"
 #include "queues/keys.h"
 #include "queues/links.h"
+#include "queues/owed.h"
 #include "queues/pages.h"
 #include "queues/policy.h"
 #include "queues/publish.h"
@@ -103,8 +104,7 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
     }
     if (stored) {
         uint64_t a, b;
-        memcpy(&a, c->id, 8);
-        memcpy(&b, c->id + 8, 8);
+        wr_owed_key(c->id, &a, &b);
         *wr_map_put(&e->stores[store].refs, a, b) += to->queues_n; /* room was reserved by wr_queue_store_write */
         wr_link_add_gate(e, l, sequence, store, store_sequence, (uint32_t)wr_log_look(e->log)->file);
     }
@@ -124,8 +124,7 @@ static wr_outcome publish_again(wr_queue_engine *e, wr_qlink *l, const wr_comman
                              uint32_t length) {
     if (length >= e->o.super->embed_bytes_max) {
         uint64_t a, b, store_sequence;
-        memcpy(&a, c->id, 8);
-        memcpy(&b, c->id + 8, 8);
+        wr_owed_key(c->id, &a, &b);
         if (wr_map_find(&e->stores[0].refs, a, b)) {
             uint64_t owner = (uint64_t)l->generation << 16 | (l->slot + 1);
             if (wr_queue_store_write(e, 0, c->id, c->body + (uint64_t)(c->length - length), length, c->meta_length, owner,

@@ -62,14 +62,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
         entry.expires = wr_policy_expires(q, published, expires, due);
         wr_queue_insert(e, q, sequence, &entry);
         if (due > now) wr_policy_delay(e, q, sequence, due);
-        if (stored) {
-            uint64_t a, b;
-            memcpy(&a, entry.id, 8);
-            memcpy(&b, entry.id + 8, 8);
-            uint64_t *refs = wr_map_put(&e->stores[0].refs, a, b);
-            if (!refs) return ENOMEM;
-            ++*refs;
-        }
+        if (stored && wr_queue_store_hold(e, 0, entry.id)) return ENOMEM;
     }
     return 0;
 }

@@ -120,14 +120,7 @@ int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uin
         roomy = sequence / WR_CHUNK_ROWS;
         wr_queue_insert(e, q, sequence, &entry);
         if (due && due > wr_wall_ms()) wr_policy_delay(e, q, sequence, due);
-        if (entry.location == WR_LOCATION_STORE) {
-            uint64_t a, b;
-            memcpy(&a, entry.id, 8);
-            memcpy(&b, entry.id + 8, 8);
-            uint64_t *refs = wr_map_put(&e->stores[0].refs, a, b);
-            if (!refs) return ENOMEM;
-            ++*refs;
-        }
+        if (entry.location == WR_LOCATION_STORE && wr_queue_store_hold(e, 0, entry.id)) return ENOMEM;
         ++*live;
     }
     wr_pages_trim(e, 0);
