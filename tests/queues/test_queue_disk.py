@@ -8,6 +8,7 @@ removed, as the worker does, and the next incarnation reads what there is.
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,12 @@ FAILURES = ("full", "error", "short", "nothing")
 
 
 class Disk:
-    """The n-th call that changes a file fails; `failed` says whether it came to that."""
+    """The n-th call that changes a file fails; `failed` says whether it came to that. Calls of other threads do not count:
+    the worker's own makes the next journal file meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         self.how = how
+        self.thread = threading.get_ident()
         self.left = -1
         self.failed = self.shortened = False
         for name in CALLS:
@@ -49,7 +52,8 @@ class Disk:
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            if name == "open" and not arguments[1] & (os.O_RDWR | os.O_WRONLY):
+            reads = name == "open" and not arguments[1] & (os.O_RDWR | os.O_WRONLY)
+            if reads or threading.get_ident() != self.thread:
                 return real(*arguments, **named)
             self.left -= 1
             if self.left != -1:
