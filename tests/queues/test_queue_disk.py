@@ -33,8 +33,8 @@ FAILURES = ("full", "error", "short", "nothing")
 
 
 class Disk:
-    """The n-th call that changes a file fails; `failed` says whether it came to that. Calls of other threads do not count:
-    the worker's own makes the next journal file meanwhile."""
+    """The n-th call that changes a file fails; `failed` says whether it came to that. Those of other threads do not
+    count: the worker's own makes the next journal file meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         self.how = how

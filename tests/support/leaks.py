@@ -1,8 +1,8 @@
 """What a test may leave behind on the machine: a census before, a census after, and who is to blame for the difference.
 
-Counted: names `warren-…` in /dev/shm, in /dev/mqueue (where it is mounted) and in the temporary directory; System V
-segments and semaphore sets of this user; processes started by this one, zombies too, also where they detached
-themselves; this process's own descriptors and mappings.
+Counted: names `warren-…` in /dev/shm, among the message queues (for root, or where /dev/mqueue is mounted) and in the
+temporary directory; System V segments and semaphore sets of this user; processes started by this one, zombies too,
+also where they detached themselves; this process's own descriptors and mappings.
 
 Two kinds of difference are nobody's fault:
 - What belongs to something that lived before the test, a node shared by a module's tests for example: more names of a
@@ -18,6 +18,7 @@ long as the test run: the JVM started by this process, and all below it, are lef
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import re
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import posix_ipc
 import psutil
 
 from support.waiting import patience
@@ -39,6 +41,8 @@ DESCRIPTORS_SPARE = 8  # opened lazily, once: random, locale, selectors, …
 SHM, MQUEUE = Path("/dev/shm"), Path("/dev/mqueue")
 NODE_NAME = re.compile(r"warren-[0-9a-f]{12}")
 SEMCTL_GETPID = 11
+SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
+FSCONFIG_CMD_CREATE, CLOSE_ON_EXEC = 6, 1
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as this process
 
 os.environ.setdefault(MARK, str(os.getpid()))
@@ -112,12 +116,12 @@ def clean_up(leaks: list[Leak]) -> None:
         "process": lambda name: psutil.Process(int(name)).kill(),
         "temporary directory": lambda name: shutil.rmtree(name, ignore_errors=True),
         "shared memory": os.unlink,
-        "message queue": os.unlink,
+        "message queue": lambda name: posix_ipc.unlink_message_queue(f"/{Path(name).name}"),
         "System V segment": lambda name: _libc.shmctl(int(name), 0, None),
         "System V semaphore": lambda name: _libc.semctl(int(name), 0, 0),
     }
     for leak in leaks:
-        with contextlib.suppress(OSError, psutil.Error):
+        with contextlib.suppress(OSError, psutil.Error, posix_ipc.Error):
             remove.get(leak.kind, lambda _name: None)(leak.name)
     for leak in leaks:
         if leak.kind == "process":
@@ -128,11 +132,31 @@ def clean_up(leaks: list[Leak]) -> None:
 # ---- counting -------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def message_queues() -> int | Path | None:
+    """What lists the message queues: the folder, or a mount of our own that has no place in the tree, for root."""
+    if MQUEUE.is_mount():
+        return MQUEUE
+    opened = _libc.syscall(SYS_FSOPEN, b"mqueue", CLOSE_ON_EXEC)
+    if opened < 0:
+        return None
+    _libc.syscall(SYS_FSCONFIG, opened, FSCONFIG_CMD_CREATE, None, None, 0)
+    mounted = _libc.syscall(SYS_FSMOUNT, opened, CLOSE_ON_EXEC, 0)
+    os.close(opened)
+    if mounted < 0:
+        return None
+    try:
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mounted)
+    finally:
+        os.close(mounted)
+
+
 def _names() -> Iterator[tuple[str, str]]:
-    for folder in {SHM, MQUEUE, Path(tempfile.gettempdir())}:
-        if folder == MQUEUE and not folder.is_mount():
-            continue
-        for name in os.listdir(folder):
+    listed = {folder: folder for folder in (SHM, Path(tempfile.gettempdir()))}
+    if (queues := message_queues()) is not None:
+        listed[MQUEUE] = queues
+    for folder, where in listed.items():
+        for name in os.listdir(where):
             if name.startswith("warren-"):
                 node = NODE_NAME.match(name)
                 yield str(folder / name), node.group() if node else ""
