@@ -26,11 +26,12 @@ wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
     e->last_sync_ns = e->last_stats_ns = wr_now_ns();
     pthread_mutex_init(&e->mutex, NULL);
     e->stats_used = calloc((size_t)o->stats_rows + 1, 1);
+    e->routes = malloc(sizeof *e->routes);
     atomic_store_explicit(&e->me->queue_stats_rows, 0, memory_order_release);
     e->log = wr_log_new(o->images, o->images_bytes, o->images_n, o->file_bytes, true, wr_journal_done, e);
     if (e->log) wr_log_on_written(e->log, wr_journal_written);
     if (e->log) e->transient_log = wr_log_new(o->transient_images, o->images_bytes, o->images_n, o->file_bytes, false, NULL, NULL);
-    int error = e->stats_used && e->transient_log ? 0 : errno ? errno : ENOMEM;
+    int error = e->stats_used && e->routes && e->transient_log ? 0 : errno ? errno : ENOMEM;
     if (!error && o->region) {
         error = wr_port_init(&e->port, o->super, o->region, o->region_bytes, o->slot, o->generation, o->client_epoch);
         e->has_port = !error;
@@ -103,6 +104,7 @@ void wr_queue_free(wr_queue_engine *e) {
     free(e->wake);
     free(e->dirty);
     free(e->stats_used);
+    free(e->routes);
     if (e->has_port) wr_port_free(&e->port);
     wr_log_free(e->log);
     wr_log_free(e->transient_log);

@@ -333,6 +333,17 @@ typedef struct {
     uint32_t journal_files_max;
 } wr_queue_options;
 
+typedef struct {
+    uint32_t n;
+    wr_queue *queues[WR_ROUTES_MAX];
+} wr_routes;
+
+/* Where a message goes, while it is published. */
+typedef struct {
+    wr_routes durable, transient, refused, duplicate;
+    uint32_t unknown_n;
+} wr_sorted_routes;
+
 typedef struct wr_queue_engine {
     wr_queue_options o;
     wr_server *me;
@@ -400,6 +411,7 @@ typedef struct wr_queue_engine {
     wr_map unknown;   /* such ids that replayed frames name */
     wr_map moves_start, moves_count; /* (client epoch, sequence + 1) of replayed claims → first target, messages */
     /* links */
+    wr_sorted_routes *routes; /* of the publish that is executed */
     wr_qlink *links[WR_CLIENT_SLOTS];
     uint32_t order[WR_CLIENT_SLOTS], links_n;
     bool stalled; /* the ACK frames of the last round did not find room yet */

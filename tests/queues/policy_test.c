@@ -266,6 +266,73 @@ static void in_order(void) {
     peer_free(&b);
 }
 
+static uint64_t publish_to(peer *p, const uint32_t *ids, uint32_t n, bool keyed, uint32_t number) {
+    uint64_t position, sequence;
+    uint32_t key = keyed ? WR_KEY_BYTES : 0, length = 4 * n + key + 8;
+    uint8_t *at;
+    CHECK(!wr_port_alloc(&p->port, length, &position, &at));
+    memset(at, 0, length);
+    memcpy(at, ids, 4 * n);
+    wr_command *c = wr_port_prepare(&p->port, SERVER, &sequence);
+    CHECK(c && !wr_port_use(&p->port, SERVER, sequence));
+    c->op = WR_OP_PUBLISH;
+    c->flags = WR_FLAG_PERSISTENT | WR_FLAG_ROUTES | (keyed ? WR_FLAG_DEDUPLICATE : 0);
+    c->body = position;
+    c->length = length;
+    c->queue = n;
+    memcpy(c->id, &number, 4);
+    c->id[15] = 1;
+    return sequence;
+}
+
+static uint32_t result_of(peer *p, uint64_t sequence) {
+    return atomic_load(&wr_view_command(&p->port.view, SERVER, sequence)->result);
+}
+
+/* A queue that a PUBLISH names twice takes it, refuses it, or knows it already, once; and a PUBLISH that is sorted
+ * again, because a full queue first delivers what it has, counts its unknown queues once. */
+static void counted_once(void) {
+    static const uint32_t full[] = {QUEUE, PLAIN, QUEUE}, seen[] = {DEAD, PLAIN, DEAD}, unknown[] = {9, QUEUE};
+    rig r;
+    rig_new(&r);
+    wr_policy_options options = {.max_length = 1, .reject_publish = true}, keys = {.deduplication_ms = 60000};
+    declare(&r, &options);
+    wr_policy_set(wr_queue_find(r.e, DEAD), &keys);
+    wr_journal_recovered(r.e, true);
+    offer(r.e->log);
+    offer(r.e->transient_log);
+    peer a, b;
+    peer_new(&r, &a, 1);
+    peer_new(&r, &b, 2);
+    wr_queue_begin(r.e, 1);
+    uint64_t taken = publish_to(&a, full, 3, false, 1), refused = publish_to(&a, full, 3, false, 2);
+    uint64_t first = publish_to(&a, seen, 3, true, 3), again = publish_to(&a, seen, 3, true, 4);
+    wr_port_submit(&a.port, SERVER);
+    turn(&r);
+    const wr_queue *q = wr_queue_find(r.e, QUEUE), *d = wr_queue_find(r.e, DEAD);
+    CHECK(result_of(&a, taken) == WR_RESULT_OK && result_of(&a, refused) == WR_RESULT_REFUSED);
+    CHECK(q->ready_n == 1 && q->policy->refused_n == 1);
+    CHECK(result_of(&a, first) == WR_RESULT_OK && result_of(&a, again) == WR_RESULT_OK); /* PLAIN took both */
+    CHECK(d->ready_n == 1 && d->policy->duplicates_n == 1 && wr_queue_find(r.e, PLAIN)->ready_n == 4);
+
+    command(&b, WR_OP_CREDIT, QUEUE)->tag = 10;
+    wr_port_submit(&b.port, SERVER);
+    turn(&r);
+    CHECK(q->unacked_n == 1 && !q->ready_n);
+    uint64_t waits = publish_to(&b, unknown, 2, false, 5);
+    wr_port_submit(&b.port, SERVER);
+    turn(&r); /* for the catalog */
+    publish_to(&a, full, 2, false, 6);
+    wr_port_submit(&a.port, SERVER);
+    wr_queue_catalog_loaded(r.e, 1); /* it has no queue 9 either */
+    for (uint32_t i = 0; i < 3; i++) turn(&r);
+    CHECK(result_of(&b, waits) == WR_RESULT_OK);
+    CHECK(q->unacked_n == 3 && q->policy->refused_n == 1 && r.e->unroutable_n == 1);
+    rig_free(&r);
+    peer_free(&a);
+    peer_free(&b);
+}
+
 /* Times are whole milliseconds that have begun; no message may end before its time is over. */
 static void times(void) {
     wr_policy policy = {.o = {.message_ttl_ms = 30}};
@@ -293,6 +360,7 @@ int main(int argc, char **argv) {
     wr_policy_options plain = {.delivery_limit = 3, .dead_letters = DEAD};
     at_random(&plain, false);
     in_order();
+    counted_once();
     puts("policy_test: ok");
     return 0;
 }
