@@ -24,7 +24,7 @@ Error
 │   ├── FormatVersionError         written by a newer Warren
 │   ├── DirectoryInUse             another supervisor owns it
 │   ├── PermissionRefused (PermissionError)
-│   ├── DiskFull                   refused, nothing lost, goes on when there is space
+│   ├── DiskFull                   refused, nothing lost, continues when there is space
 │   └── SyncFailed                 the disk refused to make data durable; frozen until the node is reopened
 └── NotYet (NotImplementedError)   planned and not part of this version
 ```

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,11 +73,11 @@ def replace(path: Path, content: bytes) -> None:
         raise explain(error, f"cannot write {path}", syncing=syncing) from error
 
 
-def sync_directory(path: Path, sync: Callable[[int], None] | None = None) -> None:
-    """Make the entries of a directory durable. Raises OSError; `sync`: by what, for who has other errors."""
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        (sync or os.fsync)(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -113,15 +113,26 @@ def is_limit(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _LIMITS and error.errno != errno.EAGAIN
 
 
+#: what refuses a right; a sync that is answered with the last one has failed: the disk became read-only under it
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def explain(error: OSError, doing: str, *, syncing: bool = False) -> StoreError:
-    """The Warren error for what the operating system said while `doing`."""
+    """The Warren error for what the operating system said while `doing`: the one place that chooses its class and says
+    what to do. `syncing`: what was written before may not be durable."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{doing}: {reason}; make space and repeat")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return PermissionRefused(f"{doing}: {reason}; run as the owner of the directory, or choose another directory")
+        return DiskFull(
+            f"{doing}: {reason}; nothing was lost: make space; a running node continues by itself, a command has to be "
+            "repeated"
+        )
+    if error.errno in _REFUSED and not (syncing and error.errno == errno.EROFS):
+        return PermissionRefused(
+            f"{doing}: {reason}; run as the owner of the directory, give the user who runs the node the right to write "
+            "there, or choose another directory"
+        )
     if syncing:
-        return SyncFailed(f"{doing}: {reason}")
+        return SyncFailed(f"{doing}: {reason}; check the disk, then start the node again")
     if error.errno in _LIMITS:
         soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return SystemLimit(f"{doing}: {reason}; {_LIMITS[error.errno].format(descriptors=soft)}")

@@ -26,11 +26,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from warren.engine import _core
-from warren.engine.errors import CorruptRecord, DiskFull, FormatVersionError, PermissionRefused, StoreError, SyncFailed
+from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
 from warren.engine.kernel import atomic_file
+from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION, FRAME_BYTES_MIN
 from warren.engine.kernel.frame import Scan, pad, scan
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
@@ -45,9 +46,6 @@ UNFINISHED = ".new"
 READS_MAX = 3
 
 T = TypeVar("T")
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Created(NamedTuple):
@@ -93,18 +91,6 @@ class FileScan:
     frames: Scan
 
 
-def raise_ours(error: OSError, doing: str, path: Path) -> NoReturn:
-    """Turn an error of the system into ours; it says what to do."""
-    said = f"cannot {doing} {path}: {error.strerror or error}"
-    if error.errno in _NO_SPACE:
-        raise DiskFull(f"{said}; nothing was lost, it goes on when there is space again") from error
-    if error.errno in _REFUSED:
-        raise PermissionRefused(
-            error.errno, f"{said}; give the user who runs the node the right to write there"
-        ) from error
-    raise StoreError(said) from error
-
-
 def unfinished_path(path: Path) -> Path:
     """The name that a file has until it counts."""
     return path.with_name(path.name + UNFINISHED)
@@ -127,17 +113,16 @@ def _sync(fd: int, path: Path) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise_ours(error, "sync", path)
-        raise SyncFailed(f"cannot sync {path}: {error.strerror}; check the disk, then reopen the node") from error
+        raise explain(error, f"cannot sync {path}", syncing=True) from error
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable. Raises SyncFailed."""
+    """Make the names in a directory durable. Raises StoreError, SyncFailed."""
+    fd = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        atomic_file.sync_directory(directory, lambda fd: _sync(fd, directory))
-    except OSError as error:
-        raise_ours(error, "open", directory)
+        _sync(fd, directory)
+    finally:
+        os.close(fd)
 
 
 def _open_direct(path: Path, page: mmap.mmap) -> int | None:
@@ -261,7 +246,7 @@ def create(
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise_ours(error, "make", path)
+            raise explain(error, f"cannot make {path}") from error
         raise
     return Created(fd, file, salt, header, direct)
 
@@ -270,7 +255,7 @@ def _open(path: Path, flags: int) -> int:
     try:
         return again(lambda: os.open(path, flags | os.O_CLOEXEC))
     except OSError as error:
-        raise_ours(error, "open", path)
+        raise explain(error, f"cannot open {path}") from error
 
 
 def _read(fd: int, path: Path, size: int) -> bytearray:
@@ -285,7 +270,7 @@ def _read(fd: int, path: Path, size: int) -> bytearray:
                 break
             got += n
     except OSError as error:
-        raise_ours(error, f"read byte {got} of", path)
+        raise explain(error, f"cannot read byte {got} of {path}") from error
     finally:
         view.release()
     del data[got:]
@@ -379,7 +364,7 @@ def rewrite_header(path: Path, page: bytes) -> None:
         atomic_file.write_all(fd, page, 0)
         _sync(fd, path)
     except OSError as error:
-        raise_ours(error, "mend the header of", path)
+        raise explain(error, f"cannot mend the header of {path}") from error
     finally:
         os.close(fd)
 
@@ -403,7 +388,7 @@ def never_begun(path: Path) -> bool:
                 return False
             at += len(got)
     except OSError as error:
-        raise_ours(error, f"read byte {at} of", path)
+        raise explain(error, f"cannot read byte {at} of {path}") from error
     finally:
         os.close(fd)
     return True
@@ -446,7 +431,7 @@ def truncate_torn_tail(path: Path, at: int) -> int:
                 if used := len(part.rstrip(b"\0")):
                     atomic_file.write_all(fd, bytes(used), start)
         except OSError as error:
-            raise_ours(error, "cut the torn tail of", path)
+            raise explain(error, f"cannot cut the torn tail of {path}") from error
         _sync(fd, path)
     finally:
         os.close(fd)
@@ -472,7 +457,7 @@ def end_file(path: Path, at: int, salt: int) -> None:
             else:
                 atomic_file.write_all(fd, pad(room, salt=salt, last=True), at)
         except OSError as error:
-            raise_ours(error, "end", path)
+            raise explain(error, f"cannot end {path}") from error
         _sync(fd, path)
     finally:
         os.close(fd)
@@ -520,7 +505,7 @@ def list_files(directory: Path, suffix: str, *beside: str) -> Listing:
             else:
                 listing.beside[match[2]].append((int(match[1]), path))
     except OSError as error:
-        raise_ours(error, "list", directory)
+        raise explain(error, f"cannot list {directory}") from error
     for found in (listing.files, *listing.beside.values()):
         found.sort()
     return listing

@@ -10,7 +10,6 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from warren.engine.errors import SyncFailed
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import FILE_HEADER_BYTES
 from warren.engine.kernel.protocol import IMAGE
@@ -66,8 +65,8 @@ def salvage(buffer: memoryview, images_n: int, file_bytes: int, folder: Folder) 
             os.fdatasync(fd)
             salvaged += appended - at
         except OSError as error:
-            raise SyncFailed(
-                f"cannot complete {path} after the worker's death: {error.strerror}; check the disk"
+            raise atomic_file.explain(
+                error, f"cannot complete {path} after the worker's death", syncing=True
             ) from error
         finally:
             os.close(fd)

@@ -496,7 +496,7 @@ class StoreCheck:
             return
         if look.scanned.reason not in ("end", "zeros"):
             segment.end_file(look.file.path, look.scanned.found.used, look.file.salt)
-        _sync(look.file.path)
+        segment.sync_file(look.file.path)
         recovery.write_list(self.folder, self.node_id, self.owner, look.scanned.found)
         self._did(f"{look.file.path}: its list was made")
 
@@ -571,16 +571,6 @@ class StoreCheck:
         if all(number in listing.lists for number in numbers):
             next_file = max(mark.next_file, self._free_number())
             recovery.save_clean(self.folder, self.node_id, self.owner, next_file, numbers)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        raise atomic_file.explain(error, f"cannot sync {path}", syncing=True) from error
-    finally:
-        os.close(fd)
 
 
 def _write(path: Path, data: memoryview, size: int) -> None:

@@ -154,5 +154,5 @@ def recycle(path: Path, size: int, spares: Spares, most: int) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        segment.raise_ours(error, "recycle", path)
+        raise atomic_file.explain(error, f"cannot recycle {path}") from error
     return True

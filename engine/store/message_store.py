@@ -246,11 +246,9 @@ class MessageStore:
 
     def start(self) -> recovery.Report:
         """Make the regions and fill them from the folder. Raises StoreError and its kinds, RegionError, LimitError."""
-        try:
+        with atomic_file.file_explained(f"cannot make {self.folder}, or clean it"):
             atomic_file.make_directories(self.folder)
             remove_leftovers(self.folder)
-        except OSError as error:
-            raise StoreError(f"cannot make {self.folder}, or clean it: {error}") from error
         if self.number == SERVER_STORE_TRANSIENT:
             report = self._wipe()
         else:

@@ -228,7 +228,7 @@ def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]
     try:
         fd = segment.again(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror}") from error
+        raise atomic_file.explain(error, f"cannot open {path}") from error
     try:
         size = min(os.fstat(fd).st_size, len(buffer))
         end = _data_end(fd, size)
@@ -238,7 +238,7 @@ def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]
                 n = os.preadv(fd, [buffer[got:end]], got)
             except OSError as error:
                 if error.errno != errno.EIO:
-                    raise StoreError(f"cannot read {path}: {error.strerror}") from error
+                    raise atomic_file.explain(error, f"cannot read {path}") from error
                 n = _read_page(fd, buffer, got, end, unreadable)
             if n == 0:
                 break

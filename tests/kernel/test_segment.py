@@ -15,8 +15,16 @@ from typing import Any
 import pytest
 
 from warren.engine import _core
-from warren.engine.errors import CorruptRecord, DiskFull, FormatVersionError, PermissionRefused, StoreError, SyncFailed
-from warren.engine.kernel import frame, segment
+from warren.engine.errors import (
+    CorruptRecord,
+    DiskFull,
+    FormatVersionError,
+    PermissionRefused,
+    StoreError,
+    SyncFailed,
+    SystemLimit,
+)
+from warren.engine.kernel import atomic_file, frame, segment
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, FILE_STORE, KIND_MESSAGE
 from warren.engine.store.folder import Spares, list_files, recycle
 from warren.ipc.layout import CONSTANTS
@@ -84,7 +92,7 @@ def small_disk() -> Iterator[Path]:
 
 def test_full_disk(small_disk: Path) -> None:
     size = os.statvfs(small_disk)
-    with pytest.raises(DiskFull, match="goes on when there is space"):
+    with pytest.raises(DiskFull, match="continues by itself"):
         segment.create(small_disk / "5.rdq", FILE_STORE, 77, 2, 5, 2 * size.f_blocks * size.f_frsize)
     assert os.listdir(small_disk) == []
     made = segment.create(small_disk / "5.rdq", FILE_STORE, 77, 2, 5, SIZE)
@@ -122,8 +130,9 @@ def fail(name: str, error: int, after: int = 0) -> Callable[[pytest.MonkeyPatch]
         (fail("fsync", errno.ENOSPC), DiskFull),
         (fail("open", errno.EACCES), PermissionRefused),
         (fail("open", errno.EROFS), PermissionRefused),
-        (fail("open", errno.EMFILE), StoreError),
-        (fail("open", errno.EMFILE, after=1), StoreError),  # the second descriptor, for O_DIRECT
+        (fail("fsync", errno.EROFS), SyncFailed),  # the disk became read-only under it
+        (fail("open", errno.EMFILE), SystemLimit),
+        (fail("open", errno.EMFILE, after=1), SystemLimit),  # the second descriptor, for O_DIRECT
     ],
 )
 def test_create_fails_without_leavings(
@@ -136,6 +145,30 @@ def test_create_fails_without_leavings(
     assert type(caught.value) is expected
     assert os.listdir(tmp_path) == []
     make(tmp_path / "5.rdq")
+
+
+@pytest.mark.parametrize("call", ["open", "fsync"])
+@pytest.mark.parametrize(
+    "number",
+    [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENOMEM, errno.EIO],
+)
+def test_what_the_system_says_means_the_same_for_all_files(tmp_path: Path, call: str, number: int) -> None:
+    """Segments and small files: the same class, and the same advice, for the same answer of the same call."""
+    told = []
+    for make in (
+        lambda: segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE),
+        lambda: atomic_file.replace(tmp_path / "mark", b"content"),
+    ):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            fail(call, number)(monkeypatch)
+            with pytest.raises(StoreError) as caught:
+                make()
+        reason, advice = str(caught.value).split(f": {os.strerror(number)}")
+        assert str(tmp_path) in reason
+        assert isinstance(caught.value.__cause__, OSError)
+        told.append((type(caught.value), advice))
+    assert told[0] == told[1]
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("spared", [False, True])

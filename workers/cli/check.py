@@ -29,7 +29,7 @@ from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
-from warren.engine.kernel import file_register, quarantine, segment
+from warren.engine.kernel import atomic_file, file_register, quarantine, segment
 from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -532,7 +532,7 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
+        raise atomic_file.explain(error, f"cannot read {path}") from error
     header = segment.check_header(
         path, data[:FILE_HEADER_BYTES], kind=FILE_SEGMENT, node_id=node_id, owner=owner, file=number
     )
