@@ -1,6 +1,7 @@
 /* The type Confirm: the promise of one or several writes; what the servers said to them. */
 #ifndef WR_BINDING_CONFIRM_H
 #define WR_BINDING_CONFIRM_H
+#include "kernel/ref.h"
 #include "binding/session.h"
 
 typedef struct {
@@ -19,7 +20,7 @@ typedef struct {
 typedef struct {
     wr_run *runs; /* PyMem, NULL: none */
     uint32_t n, size;
-    uint32_t last[WR_SERVERS_MAX]; /* number + 1 of the run that grows */
+    wr_row_ref last[WR_SERVERS_MAX]; /* of `runs`: the one that grows */
 } wr_runs;
 
 typedef struct {

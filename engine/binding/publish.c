@@ -214,9 +214,9 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
 
 /* Note where `count` messages of a batch went, from `index` on. */
 static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count) {
-    uint32_t last = runs->last[server];
-    if (last) {
-        wr_run *run = &runs->runs[last - 1];
+    wr_row_ref last = runs->last[server];
+    if (wr_row_some(last)) {
+        wr_run *run = &runs->runs[wr_row_number(last)];
         if (run->first + run->count == sequence && run->index + run->count == index) {
             run->count += count;
             return 0;
@@ -232,8 +232,8 @@ static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, ui
         runs->runs = more;
         runs->size = size;
     }
+    runs->last[server] = wr_row_of(runs->n);
     runs->runs[runs->n++] = (wr_run){server, sequence, count, index};
-    runs->last[server] = runs->n;
     return 0;
 }
 

@@ -15,7 +15,7 @@ typedef struct {
     bool registered;        /* `consumer` stands in the attachment */
     uint32_t window;
     uint32_t prefetch;      /* wanted by consume(); 0: credit */
-    uint64_t cancelled;     /* sequence + 1 of the last CANCEL, 0: none */
+    uint64_t cancelled;     /* the last CANCEL is answered when `processed` has reached this */
     uint64_t asks_n;        /* how often a CREDIT was sent */
     uint64_t begun;         /* how often begin() was called */
     uint32_t inside;        /* threads that are in a get */

@@ -378,8 +378,8 @@ static PyObject *server_take_gone(PyObject *op, PyObject *number) {
     wr_store *store = store_of((ServerObject *)op, number);
     if (!store) return NULL;
     PyObject *list = PyList_New(0);
-    for (uint64_t file; list && (file = wr_store_take_gone(store)) != UINT64_MAX;) {
-        PyObject *item = PyLong_FromUnsignedLongLong(file);
+    for (wr_file_ref file; list && wr_file_some(file = wr_store_take_gone(store));) {
+        PyObject *item = PyLong_FromUnsignedLongLong(wr_file_number(file));
         if (!item || PyList_Append(list, item)) Py_CLEAR(list);
         Py_XDECREF(item);
     }

@@ -26,6 +26,7 @@
  */
 #define _GNU_SOURCE
 #include "kernel/log.h"
+#include "kernel/ref.h"
 #include "kernel/protocol.h"
 #include "kernel/racy.h"
 #include <assert.h>
@@ -250,7 +251,7 @@ static void take_next(wr_log *log, uint32_t image) {
     log->image_last[image] = UINT64_MAX; /* busy until its last batch has a number */
     atomic_store_explicit(&header->durable, 0, memory_order_relaxed);
     set_appended(log, WR_FILE_HEADER_BYTES);
-    atomic_store_explicit(&header->file, log->next_file + 1, memory_order_release);
+    atomic_store_explicit(&header->file, wr_file_of(log->next_file).plus_one, memory_order_release);
 }
 
 int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_t *header) {
@@ -552,7 +553,7 @@ bool wr_image_read(const uint8_t *region, uint32_t images_n, uint64_t file_bytes
     const wr_image *headers = (const wr_image *)region;
     for (uint32_t i = 0; i < images_n && i < IMAGES_MAX; i++) {
         const wr_image *header = &headers[i];
-        if (atomic_load_explicit(&header->file, memory_order_acquire) != file + 1) continue;
+        if (!wr_file_is((wr_file_ref){atomic_load_explicit(&header->file, memory_order_acquire)}, file)) continue;
         uint64_t generation = atomic_load_explicit(&header->generation, memory_order_acquire);
         /* SYNC image-appended */
         uint64_t appended = atomic_load_explicit(&header->appended, memory_order_acquire);
@@ -560,7 +561,7 @@ bool wr_image_read(const uint8_t *region, uint32_t images_n, uint64_t file_bytes
         wr_copy_racy(to, region + WR_PAGE_BYTES + i * file_bytes + offset, bytes);
         /* SYNC image-reuse */
         atomic_thread_fence(memory_order_acquire);
-        return atomic_load_explicit(&header->file, memory_order_relaxed) == file + 1 &&
+        return wr_file_is((wr_file_ref){atomic_load_explicit(&header->file, memory_order_relaxed)}, file) &&
                atomic_load_explicit(&header->generation, memory_order_relaxed) == generation;
     }
     return false;

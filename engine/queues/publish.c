@@ -60,7 +60,7 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
     uint64_t store_sequence = 0;
     uint32_t store = transient ? 1 : 0;
     if (stored) {
-        uint64_t owner = (uint64_t)l->generation << 16 | (l->slot + 1);
+        uint64_t owner = wr_owner_tag(l->slot, l->generation);
         uint64_t position = c->body + (uint64_t)(c->length - length);
         if (wr_queue_store_write(e, store, c->id, position, length, c->meta_length, owner,
                                  transient ? 0 : WR_FLAG_SYNCED, &store_sequence))
@@ -127,7 +127,7 @@ static wr_outcome publish_again(wr_queue_engine *e, wr_qlink *l, const wr_comman
         uint64_t a, b, store_sequence;
         wr_owed_key(c->id, &a, &b);
         if (wr_map_find(&e->stores[0].refs, a, b)) {
-            uint64_t owner = (uint64_t)l->generation << 16 | (l->slot + 1);
+            uint64_t owner = wr_owner_tag(l->slot, l->generation);
             uint64_t position = c->body + (uint64_t)(c->length - length);
             if (wr_queue_store_write(e, 0, c->id, position, length, c->meta_length, owner,
                                      WR_FLAG_SYNCED | WR_FLAG_REQUEUE, &store_sequence))

@@ -21,9 +21,9 @@ void wr_store_spoil_list(wr_store *store) {
 }
 
 uint64_t wr_store_log_mark(const wr_store *store) {
-    if (!store->persistent || !store->current) return 0;
+    if (!store->persistent || !wr_file_some(store->current)) return 0;
     if (store->state->append <= WR_FILE_HEADER_BYTES) return store->rolled_mark; /* the header page alone is never sealed */
-    return store->current << 32 | store->state->append;
+    return wr_store_mark_of(store->current, store->state->append);
 }
 
 bool wr_store_log_durable(wr_store *store, uint64_t mark) {

@@ -42,7 +42,7 @@ void wr_store_group_rows(wr_store *store, uint32_t slot, uint64_t sequence, cons
         if (put)
             wr_directory_insert(store->directory, store->directory_rows, hash, word);
         else
-            wr_directory_remove(store->directory, store->directory_rows, hash, word, 0);
+            wr_directory_remove(store->directory, store->directory_rows, hash, word, (wr_row_ref){0});
     }
 }
 
@@ -68,7 +68,7 @@ static inline void take_flying(_Atomic uint32_t *word, uint32_t *flying) {
 
 static inline void part_began(batch *b) {
     b->link->part_effect = true;
-    if (!b->link->part_file) b->link->part_file = b->store->current;
+    if (!wr_file_some(b->link->part_file)) b->link->part_file = b->store->current;
 }
 
 /* One message, whatever is the matter with it. DONE, STALLED, EVICTED. */
@@ -139,7 +139,7 @@ static uint32_t stretch(batch *b, wr_index_entry *entries, uint32_t at, uint32_t
     if (!k) return 0;
     /* The bytes first: whoever finds an entry finds its frame in the image. */
     wr_log_append(store->log, used, false);
-    uint32_t file = (uint32_t)(store->current - 1), bits = holder < 0 ? 0 : 1u << holder;
+    uint32_t file = (uint32_t)wr_file_number(store->current), bits = holder < 0 ? 0 : 1u << holder;
     for (uint32_t i = 0, place = (uint32_t)offset; i < k; i++) {
         wr_index_entry *entry = &entries[i];
         uint32_t total = (uint32_t)wr_frame_bytes(ends[i + 1] - ends[i]);
@@ -269,7 +269,7 @@ int wr_store_write_many(wr_store *store, uint32_t slot, uint64_t sequence, wr_co
     if (link->part_effect) wr_store_effect(store, link, sequence, c->flags);
     else wr_store_no_effect(store, c->flags);
     link->part = 0;
-    link->part_file = 0;
+    link->part_file = (wr_file_ref){0};
     link->part_effect = false;
     return WR_STORE_DONE;
 }

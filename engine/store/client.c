@@ -24,12 +24,13 @@ int wr_store_client_write(wr_store_client *s, const uint8_t id[16], uint64_t bod
     command->length = length;
     command->tag = owner_tag;
     atomic_store_explicit(&command->flying, WR_FLYING_WRITTEN, memory_order_relaxed);
-    uint32_t row = wr_directory_insert(s->directory, s->directory_rows, hash, wr_directory_word(hash, s->port->slot, *sequence));
-    if (row == WR_NO_ROW) {
+    uint64_t word = wr_directory_word(hash, s->port->slot, *sequence);
+    wr_row_ref row = wr_directory_insert(s->directory, s->directory_rows, hash, word);
+    if (!wr_row_some(row)) {
         wr_port_abandon(s->port, s->server, *sequence);
         return EAGAIN;
     }
-    command->row = row + 1;
+    command->row = row.plus_one;
     return 0;
 }
 
@@ -72,7 +73,8 @@ static uint64_t group_hash(const uint8_t first[16], uint64_t number) {
 static void remove_groups(wr_store_client *s, const uint8_t first[16], uint64_t from, uint32_t n, uint64_t sequence) {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t hash = group_hash(first, from + i);
-        wr_directory_remove(s->directory, s->directory_rows, hash, wr_directory_word(hash, s->port->slot, sequence), 0);
+        uint64_t word = wr_directory_word(hash, s->port->slot, sequence);
+        wr_directory_remove(s->directory, s->directory_rows, hash, word, (wr_row_ref){0});
     }
 }
 
@@ -108,7 +110,8 @@ int wr_store_client_write_many(wr_store_client *s, const uint8_t first[16], cons
     uint32_t groups = groups_of(first, n, &from), inserted = 0;
     while (inserted < groups) {
         uint64_t hash = group_hash(first, from + inserted);
-        if (wr_directory_insert(s->directory, s->directory_rows, hash, wr_directory_word(hash, port->slot, *sequence)) == WR_NO_ROW) break;
+        uint64_t word = wr_directory_word(hash, port->slot, *sequence);
+        if (!wr_row_some(wr_directory_insert(s->directory, s->directory_rows, hash, word))) break;
         inserted++;
     }
     error = inserted < groups ? EAGAIN : wr_port_use(port, s->server, *sequence);
@@ -124,7 +127,8 @@ void wr_store_client_abandon(wr_store_client *s, uint64_t sequence) {
         wr_command *command = wr_view_command(&s->port->view, s->server, n);
         if (command->op == WR_OP_STORE_WRITE && command->row) {
             uint64_t hash = wr_id_hash(command->id);
-            wr_directory_remove(s->directory, s->directory_rows, hash, wr_directory_word(hash, s->port->slot, n), command->row);
+            uint64_t word = wr_directory_word(hash, s->port->slot, n);
+            wr_directory_remove(s->directory, s->directory_rows, hash, word, (wr_row_ref){command->row});
         } else if (command->op == WR_OP_STORE_WRITE_MANY && command->count && command->count <= WR_BATCH_COUNT_MAX) {
             uint64_t from;
             uint32_t groups = groups_of(command->id, command->count, &from);

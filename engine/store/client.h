@@ -5,6 +5,7 @@
 #define WR_STORECLIENT_H
 #include "store/index_reader.h"
 #include "kernel/log.h"
+#include "store/owner.h"
 #include "ipc/core/port.h"
 
 #define WR_STORE_FILES 64 /* power of two; descriptors of the files that were read last, by file number modulo this */
@@ -40,7 +41,7 @@ typedef struct {
     uint32_t image_hint;
     uint64_t retired_seen; /* server.retired_n when the descriptors were looked through last */
     struct {
-        uint64_t file; /* + 1, 0: none */
+        wr_file_ref file;
         uint64_t salt;
         int fd;
     } files[WR_STORE_FILES];
@@ -50,7 +51,7 @@ typedef struct {
 void wr_store_client_close(wr_store_client *s);
 
 /* Prepare one STORE_WRITE whose blob lies at `body` (length bytes, meta_length of them metadata). owner_tag: 0 for the port's own arena,
- * else generation << 16 | slot + 1. Does steps F and C; the caller submits (step S). 0 or EAGAIN (ring or directory bucket full). */
+ * else wr_owner_tag. Does steps F and C; the caller submits (step S). 0 or EAGAIN (ring or directory bucket full). */
 int wr_store_client_write(wr_store_client *s, const uint8_t id[16], uint64_t body, uint32_t length, uint16_t meta_length,
                           uint64_t owner_tag, uint8_t flags, uint64_t *sequence);
 
@@ -89,8 +90,8 @@ typedef struct {
     uint16_t meta_length;
     bool in_file;
     wr_index_entry entry; /* in a file: image or disk */
-    /* in an arena: the directory's row and word (WR_NO_ROW: my own ring), whose blob, and where */
-    uint32_t row;
+    /* in an arena: the directory's row and word (none: my own ring), whose blob, and where */
+    wr_row_ref row;
     uint64_t word;
     const wr_view *view, *owner;
     uint64_t position;

@@ -3,6 +3,7 @@
 #include "store/append.h"
 #include "store/batch.h"
 #include "store/dying.h"
+#include "store/owner.h"
 #include "store/references.h"
 #include "store/resync.h"
 #include "store/take.h"
@@ -10,17 +11,18 @@
 #define REMOVE_IDS_MAX 4096
 
 static void drop_row(wr_store *store, uint64_t hash, uint32_t slot, uint64_t sequence, uint32_t hint) {
-    wr_directory_remove(store->directory, store->directory_rows, hash, wr_directory_word(hash, slot, sequence), hint);
+    uint64_t word = wr_directory_word(hash, slot, sequence);
+    wr_directory_remove(store->directory, store->directory_rows, hash, word, (wr_row_ref){hint});
 }
 
 static const wr_view *blob_owner(wr_store *store, uint32_t slot, const wr_command *c, bool *known) {
     *known = true;
     if (!c->tag) return &store->server->views[slot];
     if (store->server->holder[slot] < 0) return NULL; /* only queue workers write by reference to others' arenas */
-    uint32_t owner = (uint32_t)(c->tag & 0xffff) - 1;
-    if (owner >= WR_CLIENT_SLOTS) return NULL;
+    uint32_t owner;
+    if (!wr_owner_slot(c->tag, &owner)) return NULL;
     const wr_store_server *server = store->server;
-    *known = server->attached[owner] && server->generation[owner] == c->tag >> 16;
+    *known = server->attached[owner] && server->generation[owner] == wr_owner_generation(c->tag);
     return &server->views[owner];
 }
 
@@ -117,7 +119,7 @@ static int remove_messages(wr_store *store, uint32_t slot, uint64_t sequence, co
     for (uint64_t i = 0; i < c->count; i++) {
         wr_index_entry *entry = removable(store, link, ids[i], -1);
         if (!entry) continue;
-        wr_store_pin(store, store->current - 1, entry->file);
+        wr_store_pin(store, wr_file_number(store->current), entry->file);
         wr_store_release(store, entry, -1);
         if (done != i) memcpy(server->ids[done], ids[i], 16);
         done++;

@@ -17,10 +17,10 @@
 #include "kernel/id.h"
 #include "ipc/core/view.h"
 #include "kernel/protocol.h"
+#include "kernel/ref.h"
 
 #define WR_SEQUENCE_BITS 40
 #define WR_SEQUENCE_MASK ((1ull << WR_SEQUENCE_BITS) - 1)
-#define WR_NO_ROW UINT32_MAX
 
 /* What the directory holds for a group of WR_DIRECTORY_GROUP counted ids that a batch writes: their common part, in a form that
  * no id of Warren's has. */
@@ -46,10 +46,11 @@ static inline uint32_t wr_directory_bucket(uint64_t hash, uint32_t rows) {
     return (uint32_t)spread & (rows - 1) & ~(uint32_t)(WR_DIRECTORY_WAYS - 1);
 }
 
-/* Insert a row; returns its number, WR_NO_ROW when the bucket is full (wait, as for a full ring). */
-uint32_t wr_directory_insert(_Atomic uint64_t *directory, uint32_t rows, uint64_t hash, uint64_t word);
-/* Server: remove a word, first where the hint says (row + 1, 0: no hint), else anywhere in its bucket. False: it was not there. */
-bool wr_directory_remove(_Atomic uint64_t *directory, uint32_t rows, uint64_t hash, uint64_t word, uint32_t hint);
+/* Insert a row; returns which, none when the bucket is full (wait, as for a full ring). */
+wr_row_ref wr_directory_insert(_Atomic uint64_t *directory, uint32_t rows, uint64_t hash, uint64_t word);
+/* Server: remove a word, first where the hint says (a record's `row`), else anywhere in its bucket. False: it was not
+ * there. */
+bool wr_directory_remove(_Atomic uint64_t *directory, uint32_t rows, uint64_t hash, uint64_t word, wr_row_ref hint);
 /* Server: remove every row of a slot; returns how many. */
 uint32_t wr_directory_sweep(_Atomic uint64_t *directory, uint32_t rows, uint32_t slot);
 #endif

@@ -47,9 +47,10 @@ void wr_store_server_dying(wr_store_server *server, uint32_t number, uint32_t sl
     link->dying = true;
     link->dying_since_ns = 0;
     link->death_until = until;
-    const wr_summary_row *last = store->last_file ? wr_store_file(store, store->last_file - 1) : NULL;
-    link->death_position = store->current ? store->current - 1 : last ? last->position_high + 1 : 0;
-    link->death_offset = store->current ? store->state->append : 0;
+    const wr_summary_row *last = wr_store_at(store, store->last_file);
+    bool begun = wr_file_some(store->current);
+    link->death_position = begun ? wr_file_number(store->current) : last ? last->position_high + 1 : 0;
+    link->death_offset = begun ? store->state->append : 0;
     /* For a server that replays these commands: places on disk stay true. Before anything is masked. */
     shared->death_position = link->death_position;
     shared->death_offset = link->death_offset;

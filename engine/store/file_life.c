@@ -14,13 +14,14 @@
 
 uint64_t wr_store_confirmed_below(const wr_store *store) {
     /* Also: nothing is recovered that a ring may still hold (replays, below). */
-    if (!store->current) return 0;
-    uint64_t below = store->current - 1;
+    if (!wr_file_some(store->current)) return 0;
+    uint64_t below = wr_file_number(store->current);
     for (uint32_t i = 0; i < store->server->active_n; i++) {
         const wr_store_link *link = &store->links[store->server->active[i]];
         if (!link->active || link->evicted) continue;
         /* Half a batch: its horizon is not posted. */
-        if (link->part_file && link->part_file - 1 < below) below = link->part_file - 1;
+        wr_file_ref part = link->part_file;
+        if (wr_file_some(part) && wr_file_number(part) < below) below = wr_file_number(part);
         if (link->replays && link->told_head < link->replays &&
             atomic_load_explicit(&link->done_head, memory_order_acquire) < link->replays) {
             return 0; /* a client begins to send when its server is there: it is not long until all of that is confirmed */
@@ -32,14 +33,14 @@ uint64_t wr_store_confirmed_below(const wr_store *store) {
 /* All files below this number but the two youngest before the current one are settled. */
 static void settle_below(wr_store *store, uint64_t below) {
     uint32_t left_to_see = store->unsettled_n, youngest = 0;
-    for (uint64_t file = store->last_file; file && left_to_see;) {
-        wr_summary_row *row = wr_store_file(store, file - 1);
-        uint64_t number = file - 1;
-        bool is_current = file == store->current;
-        file = wr_row_load(&row->left);
+    wr_file_ref next;
+    for (wr_file_ref file = store->last_file; wr_file_some(file) && left_to_see; file = next) {
+        uint64_t number = wr_file_number(file);
+        wr_summary_row *row = wr_store_file(store, number);
+        next = wr_row_left(row);
         if (wr_row_settled(row) || *wr_store_marks(store, number) & WR_FILE_OUTPUT) continue;
         left_to_see--;
-        if (is_current || youngest++ < 2 || number >= below) continue;
+        if (wr_file_is(store->current, number) || youngest++ < 2 || number >= below) continue;
         atomic_store_explicit(&row->settled, 1, memory_order_release);
         store->unsettled_n--;
         if (!wr_row_load(&row->valid_total_size)) wr_store_note_empty(store, number);
@@ -50,7 +51,8 @@ static bool nothing_open(const wr_store *store) {
     for (uint32_t i = 0; i < store->server->active_n; i++) {
         const wr_store_link *link = &store->links[store->server->active[i]];
         if (!link->active || link->evicted) continue;
-        if (link->part_file || atomic_load_explicit(&link->done_head, memory_order_acquire) < link->effect) return false;
+        if (wr_file_some(link->part_file)) return false;
+        if (atomic_load_explicit(&link->done_head, memory_order_acquire) < link->effect) return false;
     }
     return true;
 }
@@ -60,7 +62,7 @@ void wr_store_settle_files(wr_store *store, bool timer) {
     uint64_t below = atomic_load_explicit(&store->confirmed_below, memory_order_acquire);
     timer |= store->settle_check;
     if (below <= store->confirmed_seen && !timer) return;
-    if (!store->unsettled_n || !store->current || wr_log_look(store->log)->failed) return;
+    if (!store->unsettled_n || !wr_file_some(store->current) || wr_log_look(store->log)->failed) return;
     /* When nothing is open no batch will come that could say so. */
     if (timer && nothing_open(store)) {
         uint64_t now = wr_store_confirmed_below(store);
@@ -84,12 +86,10 @@ bool wr_store_holders_unknown(const wr_store *store) {
 static bool pinned(const wr_store *store, uint64_t file, wr_summary_row *row) {
     if (!(*wr_store_marks(store, file) & WR_FILE_CONTROLS)) return false;
     uint32_t ghosts = store->ghosts_n - wr_row_ghosts(row);
-    for (uint64_t left = wr_row_load(&row->left); left;) {
-        wr_summary_row *other = wr_store_file(store, left - 1);
-        bool beyond = !row->pin_low || other->position_high + 1 < row->pin_low;
-        if (beyond && !ghosts) return false;
-        if (wr_row_ghosts(other) || (!beyond && other->position_low < row->pin_high)) return true;
-        left = wr_row_load(&other->left);
+    wr_summary_row *other;
+    for (wr_file_ref left = wr_row_left(row); (other = wr_store_at(store, left)); left = wr_row_left(other)) {
+        if (wr_row_ghosts(other) || wr_row_pins(row, other)) return true;
+        if (!ghosts && wr_row_before_pins(other, row)) return false; /* so do all that are left of it */
     }
     return false;
 }
@@ -126,14 +126,14 @@ void wr_store_let_empty_go(wr_store *store) {
     store->empty_n = kept;
 }
 
-uint64_t wr_store_take_gone(wr_store *store) {
+wr_file_ref wr_store_take_gone(wr_store *store) {
     for (uint32_t i = store->gone_n; i-- > 0;) {
         if (!wr_store_log_durable(store, store->gone[i].mark)) continue;
         uint64_t file = store->gone[i].file;
         store->gone[i] = store->gone[--store->gone_n];
-        return file;
+        return wr_file_of(file);
     }
-    return UINT64_MAX;
+    return (wr_file_ref){0};
 }
 
 bool wr_store_gone_ready(wr_store *store) {

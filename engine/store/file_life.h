@@ -13,6 +13,7 @@ void wr_store_settle_files(wr_store *store, bool timer);
 void wr_store_let_empty_go(wr_store *store);
 /* wr_store_take_gone has one; else what it waits for is asked for. */
 bool wr_store_gone_ready(wr_store *store);
-/* Next empty file to go (it is locked; its entries are there), UINT64_MAX if none is ready. Then: drop its entries, remove the file, file_gone. */
-uint64_t wr_store_take_gone(wr_store *store);
+/* Next empty file to go (it is locked; its entries are there); none: none is ready. Then: drop its entries, remove the
+ * file, file_gone. */
+wr_file_ref wr_store_take_gone(wr_store *store);
 #endif

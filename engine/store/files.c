@@ -11,26 +11,26 @@
 
 wr_summary_row *wr_store_file(const wr_store *store, uint64_t file) {
     wr_summary_row *row = &store->summary[file & (store->summary_rows - 1)];
-    return atomic_load_explicit(&row->file, memory_order_relaxed) == file + 1 ? row : NULL;
+    return wr_file_is((wr_file_ref){wr_row_load(&row->file)}, file) ? row : NULL;
 }
 
 int wr_store_add_file(wr_store *store, uint64_t file, uint64_t bytes, uint64_t low, uint64_t high) {
     wr_summary_row *row = &store->summary[file & (store->summary_rows - 1)];
     if (wr_row_load(&row->file)) return EBUSY;
     /* Its place: behind all whose positions begin before its own. Mostly that is the end. */
-    uint64_t left = store->last_file;
-    while (left) {
-        wr_summary_row *other = wr_store_file(store, left - 1);
-        if (other->position_low < low || (other->position_low == low && left - 1 < file)) break;
-        left = wr_row_load(&other->left);
+    wr_file_ref left = store->last_file;
+    wr_summary_row *before;
+    while ((before = wr_store_at(store, left))) {
+        if (before->position_low < low || (before->position_low == low && wr_file_number(left) < file)) break;
+        left = wr_row_left(before);
     }
-    wr_summary_row *before = left ? wr_store_file(store, left - 1) : NULL;
-    uint64_t right = before ? wr_row_load(&before->right) : store->first_file;
+    wr_file_ref right = before ? wr_row_right(before) : store->first_file, at = wr_file_of(file);
+    wr_summary_row *after = wr_store_at(store, right);
     wr_row_store(&row->valid_total_size, 0);
     wr_row_store(&row->file_size, bytes);
     wr_row_store(&row->messages, 0);
-    wr_row_store(&row->left, left);
-    wr_row_store(&row->right, right);
+    wr_row_store(&row->left, left.plus_one);
+    wr_row_store(&row->right, right.plus_one);
     atomic_store_explicit(&row->locked, 0, memory_order_relaxed);
     atomic_store_explicit(&row->image, 0, memory_order_relaxed);
     atomic_store_explicit(&row->settled, 0, memory_order_relaxed);
@@ -39,15 +39,15 @@ int wr_store_add_file(wr_store *store, uint64_t file, uint64_t bytes, uint64_t l
     row->position_low = low;
     row->position_high = high;
     *wr_store_marks(store, file) = 0;
-    atomic_store_explicit(&row->file, file + 1, memory_order_release);
+    atomic_store_explicit(&row->file, at.plus_one, memory_order_release);
     if (before)
-        wr_row_store(&before->right, file + 1);
+        wr_row_store(&before->right, at.plus_one);
     else
-        store->first_file = file + 1;
-    if (right)
-        wr_row_store(&wr_store_file(store, right - 1)->left, file + 1);
+        store->first_file = at;
+    if (after)
+        wr_row_store(&after->left, at.plus_one);
     else
-        store->last_file = file + 1;
+        store->last_file = at;
     store->files++;
     store->unsettled_n++;
     store->file_bytes_sum += bytes;
@@ -67,9 +67,7 @@ void wr_store_pin(wr_store *store, uint64_t file, uint64_t target) {
     if (file == target) return;
     wr_summary_row *row = wr_store_file(store, file);
     const wr_summary_row *to = wr_store_file(store, target);
-    if (!row || !to) return;
-    if (row->pin_low == 0 || to->position_low + 1 < row->pin_low) row->pin_low = to->position_low + 1;
-    if (to->position_high + 1 > row->pin_high) row->pin_high = to->position_high + 1;
+    if (row && to) wr_row_pin(row, to->position_low, to->position_high);
 }
 
 void wr_store_note_empty(wr_store *store, uint64_t file) {
@@ -88,15 +86,16 @@ void wr_store_note_empty(wr_store *store, uint64_t file) {
 
 void wr_store_settle_outputs(wr_store *store) {
     if (!store->outputs_n) return;
-    for (uint64_t file = store->first_file; file;) {
-        wr_summary_row *row = wr_store_file(store, file - 1);
-        uint64_t number = file - 1, left = wr_row_load(&row->left);
-        file = wr_row_load(&row->right);
+    wr_file_ref next;
+    for (wr_file_ref file = store->first_file; wr_file_some(file); file = next) {
+        uint64_t number = wr_file_number(file);
+        wr_summary_row *row = wr_store_file(store, number);
+        next = wr_row_right(row);
         uint8_t marks = *wr_store_marks(store, number);
         if (wr_row_settled(row) || !(marks & WR_FILE_OUTPUT) || marks & WR_FILE_ARRIVING) continue;
-        if ((left && wr_store_file(store, left - 1)->position_high >= row->position_low) ||
-            (file && wr_store_file(store, file - 1)->position_low <= row->position_high))
-            continue;
+        const wr_summary_row *before = wr_store_at(store, wr_row_left(row)), *after = wr_store_at(store, next);
+        if (before && before->position_high >= row->position_low) continue;
+        if (after && after->position_low <= row->position_high) continue;
         atomic_store_explicit(&row->settled, 1, memory_order_release);
         store->outputs_n--;
         if (!wr_row_load(&row->valid_total_size)) wr_store_note_empty(store, number);
@@ -106,14 +105,15 @@ void wr_store_settle_outputs(wr_store *store) {
 void wr_store_file_gone(wr_store *store, uint64_t file) {
     wr_summary_row *row = wr_store_file(store, file);
     if (!row) return;
-    assert(!wr_row_load(&row->valid_total_size) && store->current != file + 1);
-    uint64_t left = wr_row_load(&row->left), right = wr_row_load(&row->right);
-    if (left)
-        wr_row_store(&wr_store_file(store, left - 1)->right, right);
+    assert(!wr_row_load(&row->valid_total_size) && !wr_file_is(store->current, file));
+    wr_file_ref left = wr_row_left(row), right = wr_row_right(row);
+    wr_summary_row *before = wr_store_at(store, left), *after = wr_store_at(store, right);
+    if (before)
+        wr_row_store(&before->right, right.plus_one);
     else
         store->first_file = right;
-    if (right)
-        wr_row_store(&wr_store_file(store, right - 1)->left, left);
+    if (after)
+        wr_row_store(&after->left, left.plus_one);
     else
         store->last_file = left;
     store->files--;
@@ -150,9 +150,9 @@ static void roll_list(wr_store *store, uint64_t used) {
 
 void wr_store_file_current(wr_store *store, uint64_t old_used) {
     const wr_log_state *state = store->state;
-    if (store->current == state->file + 1) return;
-    if (store->current) {
-        store->rolled_mark = store->current << 32 | UINT32_MAX;
+    if (wr_file_is(store->current, state->file)) return;
+    if (wr_file_some(store->current)) {
+        store->rolled_mark = wr_store_mark_of(store->current, UINT32_MAX);
         roll_list(store, old_used);
         uint64_t more = old_used - wr_row_load(&store->current_row->file_size);
         wr_row_add(&store->current_row->file_size, more);
@@ -162,17 +162,15 @@ void wr_store_file_current(wr_store *store, uint64_t old_used) {
     int error = wr_store_add_file(store, state->file, WR_FILE_HEADER_BYTES, state->file, state->file);
     assert(error == 0);
     (void)error;
-    store->current = state->file + 1;
+    store->current = wr_file_of(state->file);
     store->current_row = wr_store_file(store, state->file);
     store->list = wr_list_new(state->file, state->salt);
     store->file_asked = false;
-    atomic_store_explicit(&store->current_row->image, state->image + 1, memory_order_relaxed);
-    for (uint64_t file = store->first_file; file;) {
-        wr_summary_row *row = wr_store_file(store, file - 1);
-        if (file != store->current && atomic_load_explicit(&row->image, memory_order_relaxed) == state->image + 1)
+    atomic_store_explicit(&store->current_row->image, wr_image_of(state->image).plus_one, memory_order_relaxed);
+    wr_summary_row *row;
+    for (wr_file_ref file = store->first_file; (row = wr_store_at(store, file)); file = wr_row_right(row))
+        if (row != store->current_row && wr_image_is(wr_row_image(row), state->image))
             atomic_store_explicit(&row->image, 0, memory_order_relaxed);
-        file = wr_row_load(&row->right);
-    }
 }
 
 int wr_store_offer(wr_store *store, int fd, uint64_t file, uint64_t salt, const uint8_t *header) {
@@ -188,7 +186,8 @@ int wr_store_offer(wr_store *store, int fd, uint64_t file, uint64_t salt, const 
 wr_list *wr_store_take_list(wr_store *store) {
     if (!store->rolled_n) return NULL;
     /* SYNC rolled-durable: pairs with the release in wr_store_log_done */
-    if (store->persistent && store->rolled[0]->file >= atomic_load_explicit(&store->durable_file, memory_order_acquire)) return NULL;
+    uint64_t durable_below = atomic_load_explicit(&store->durable_below, memory_order_acquire);
+    if (store->persistent && store->rolled[0]->file >= durable_below) return NULL;
     wr_list *list = store->rolled[0];
     store->rolled_n--;
     memmove(store->rolled, store->rolled + 1, store->rolled_n * sizeof *store->rolled);

@@ -11,7 +11,32 @@ static inline bool wr_row_locked(const wr_summary_row *row) { return atomic_load
 static inline bool wr_row_settled(const wr_summary_row *row) { return atomic_load_explicit(&row->settled, memory_order_relaxed); }
 static inline bool wr_row_ghosts(const wr_summary_row *row) { return atomic_load_explicit(&row->ghosts, memory_order_relaxed); }
 
+/* Its neighbours by position. */
+static inline wr_file_ref wr_row_left(wr_summary_row *row) { return (wr_file_ref){wr_row_load(&row->left)}; }
+static inline wr_file_ref wr_row_right(wr_summary_row *row) { return (wr_file_ref){wr_row_load(&row->right)}; }
+static inline wr_image_ref wr_row_image(const wr_summary_row *row) {
+    return (wr_image_ref){atomic_load_explicit(&row->image, memory_order_relaxed)};
+}
+/* The row speaks of records at these positions: its pins, from pin_low - 1 up to and without pin_high, grow. */
+static inline void wr_row_pin(wr_summary_row *row, uint64_t low, uint64_t high) {
+    if (!row->pin_low || low + 1 < row->pin_low) row->pin_low = low + 1;
+    if (high + 1 > row->pin_high) row->pin_high = high + 1;
+}
+static inline void wr_row_pin_as(wr_summary_row *row, const wr_summary_row *other) {
+    if (other->pin_low) wr_row_pin(row, other->pin_low - 1, other->pin_high - 1);
+}
+/* Does the other file lie where the row's pins point, and does it lie before all of that? */
+static inline bool wr_row_pins(const wr_summary_row *row, const wr_summary_row *other) {
+    return row->pin_low && other->position_high + 1 >= row->pin_low && other->position_low < row->pin_high;
+}
+static inline bool wr_row_before_pins(const wr_summary_row *other, const wr_summary_row *row) {
+    return !row->pin_low || other->position_high + 1 < row->pin_low;
+}
+
 wr_summary_row *wr_store_file(const wr_store *store, uint64_t file); /* NULL: no such file */
+static inline wr_summary_row *wr_store_at(const wr_store *store, wr_file_ref at) { /* NULL: none */
+    return wr_file_some(at) ? wr_store_file(store, wr_file_number(at)) : NULL;
+}
 /* WR_FILE_… of a file. */
 static inline uint8_t *wr_store_marks(const wr_store *store, uint64_t file) { return &store->marks[file & (store->summary_rows - 1)]; }
 /* A file that exists; `low`, `high`: the positions it stands for. EBUSY: its row of the summary is taken (summary_rows is too small). */
@@ -28,6 +53,9 @@ void wr_store_note_empty(wr_store *store, uint64_t file);
 void wr_store_settle_outputs(wr_store *store);
 
 /* -- becoming current, being rolled -- */
+/* Up to where a store's log has something: byte `to` of a file (UINT32_MAX: its end). Later places have larger marks; 0:
+ * nothing. */
+static inline uint64_t wr_store_mark_of(wr_file_ref file, uint64_t to) { return file.plus_one << 32 | to; }
 /* EBUSY: its summary row is taken, or there is a next file already. The log owns fd from then on (0 only). */
 int wr_store_offer(wr_store *store, int fd, uint64_t file, uint64_t salt, const uint8_t *header);
 /* The file has become current; the one before ends at old_used. */

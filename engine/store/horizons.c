@@ -49,9 +49,9 @@ void wr_store_log_done(void *context, const wr_batch *batch) {
     }
     if (!batch->error) {
         /* SYNC rolled-durable, durable-mark, confirmed-below: pair with the acquires in files.c, append.c and file_life.c */
-        if (batch->last) atomic_store_explicit(&store->durable_file, batch->file + 1, memory_order_release);
-        if (batch->sync)
-            atomic_store_explicit(&store->durable_mark, (batch->file + 1) << 32 | (batch->last ? UINT32_MAX : batch->to), memory_order_release);
+        if (batch->last) atomic_store_explicit(&store->durable_below, batch->file + 1, memory_order_release);
+        uint64_t mark = wr_store_mark_of(wr_file_of(batch->file), batch->last ? UINT32_MAX : batch->to);
+        if (batch->sync) atomic_store_explicit(&store->durable_mark, mark, memory_order_release);
         if (batch->note > atomic_load_explicit(&store->confirmed_below, memory_order_relaxed))
             atomic_store_explicit(&store->confirmed_below, batch->note, memory_order_release);
     }

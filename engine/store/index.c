@@ -161,7 +161,7 @@ static void show_table(const wr_index *index) {
 }
 
 static void free_block(wr_index *index, uint32_t block) {
-    uint64_t mask = index->table_n - 1, at = index->block_row[block] - 1;
+    uint64_t mask = index->table_n - 1, at = wr_row_number(index->block_row[block]);
     wr_dense_table_row *row = &index->table[at];
     assert(row->state == WR_DENSE_TABLE_LIVE && row->used == 0);
     wr_index_memo *memo = memo_of(index, row->epoch, row->group);
@@ -178,7 +178,7 @@ static void free_block(wr_index *index, uint32_t block) {
             index->table_used--;
         }
     }
-    index->block_row[block] = 0;
+    index->block_row[block] = (wr_row_ref){0};
     index->free[index->free_n++] = block;
     index->blocks--;
     index->empties--;
@@ -191,7 +191,7 @@ static bool retire_idle(wr_index *index) {
     index->idle_first = (index->idle_first + 1) % WR_INDEX_IDLE;
     index->idle_n--;
     index->block_idle[block] = 0;
-    if (index->table[index->block_row[block] - 1].used) return false;
+    if (index->table[wr_row_number(index->block_row[block])].used) return false;
     free_block(index, block);
     return true;
 }
@@ -239,7 +239,7 @@ static wr_index_entry *make_block(wr_index *index, uint64_t epoch, uint64_t grou
     row->block = block;
     row->used = 0;
     table_end(row);
-    index->block_row[block] = (uint32_t)i + 1;
+    index->block_row[block] = wr_row_of((uint32_t)i);
     index->blocks++;
     index->empties++;
     note_idle(index, block);
@@ -416,15 +416,15 @@ wr_index_entry *wr_index_next(wr_index *index, wr_index_cursor *cursor, uint8_t 
     for (;;) {
         uint64_t at = cursor->at & ~DENSE, block = at / WR_DENSE_BLOCK_ENTRIES;
         if (block >= index->fresh) return NULL;
-        uint32_t row_at = index->block_row[block];
-        if (!row_at || !index->table[row_at - 1].used) {
+        wr_row_ref row_at = index->block_row[block];
+        if (!wr_row_some(row_at) || !index->table[wr_row_number(row_at)].used) {
             cursor->at = DENSE | (block + 1) * WR_DENSE_BLOCK_ENTRIES;
             continue;
         }
         cursor->at++;
         wr_index_entry *entry = block_entries(index, (uint32_t)block) + at % WR_DENSE_BLOCK_ENTRIES;
         if (entry->state != WR_ROW_LIVE) continue;
-        const wr_dense_table_row *row = &index->table[row_at - 1];
+        const wr_dense_table_row *row = &index->table[wr_row_number(row_at)];
         wr_put64(id, row->epoch);
         wr_put64(id + 8, row->group * WR_DENSE_BLOCK_ENTRIES + at % WR_DENSE_BLOCK_ENTRIES);
         return entry;

@@ -56,7 +56,7 @@ typedef struct wr_index {
     uint64_t fresh;      /* blocks from here on were never used */
     uint32_t *free;      /* stack of blocks to use again */
     uint32_t free_n;
-    uint32_t *block_row; /* per block: its row + 1, 0: none */
+    wr_row_ref *block_row; /* per block: its row; none: it has none */
     uint8_t *block_idle; /* per block: it is in `idle` */
     uint32_t idle[WR_INDEX_IDLE]; /* ring: blocks that are, or were, empty */
     uint32_t idle_first, idle_n;

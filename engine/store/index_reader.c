@@ -164,8 +164,8 @@ static inline uint32_t memo_of(uint64_t epoch, uint64_t group) { return (uint32_
 static int find_row(wr_index_reader *r, uint64_t epoch, uint64_t group, wr_dense_table_row *copy, uint32_t *row, uint32_t *version) {
     const wr_dense_table_row *table = table_of(r);
     uint32_t memo = memo_of(epoch, group);
-    if (r->memos[memo].row && r->memos[memo].epoch == epoch && r->memos[memo].group == group) {
-        *row = (uint32_t)r->memos[memo].row - 1;
+    if (wr_row_some(r->memos[memo].row) && r->memos[memo].epoch == epoch && r->memos[memo].group == group) {
+        *row = wr_row_number(r->memos[memo].row);
         if (!copy_versioned(&table[*row], copy, sizeof *copy, version)) return ESTALE;
         if (*version && copy->state == WR_DENSE_TABLE_LIVE && copy->epoch == epoch && copy->group == group) return 0;
     }
@@ -178,7 +178,7 @@ static int find_row(wr_index_reader *r, uint64_t epoch, uint64_t group, wr_dense
         *row = (uint32_t)i;
         r->memos[memo].epoch = epoch;
         r->memos[memo].group = group;
-        r->memos[memo].row = i + 1;
+        r->memos[memo].row = wr_row_of((uint32_t)i);
         return 0;
     }
     return ENOENT;
@@ -234,12 +234,12 @@ void wr_index_lookup_prefetch(const wr_index_reader *r, const uint8_t id[16]) {
     if (wr_id_counted(id)) {
         uint64_t epoch = wr_id_epoch(id), counter = wr_id_counter(id), group = counter / WR_DENSE_BLOCK_ENTRIES;
         uint32_t memo = memo_of(epoch, group);
-        if (!r->memos[memo].row || r->memos[memo].epoch != epoch || r->memos[memo].group != group) {
+        if (!wr_row_some(r->memos[memo].row) || r->memos[memo].epoch != epoch || r->memos[memo].group != group) {
             uint64_t mask = ((const wr_index_header *)r->dense)->rows - 1;
             __builtin_prefetch(&table_of(r)[wr_dense_hash(epoch, group) & mask]);
             return;
         }
-        uint32_t block = table_of(r)[r->memos[memo].row - 1].block;
+        uint32_t block = table_of(r)[wr_row_number(r->memos[memo].row)].block;
         const uint8_t *extent = block / WR_DENSE_EXTENT_BLOCKS < WR_INDEX_EXTENTS_MAX ? r->extents[block / WR_DENSE_EXTENT_BLOCKS] : NULL;
         if (extent)
             __builtin_prefetch((const wr_index_entry *)(extent + block % WR_DENSE_EXTENT_BLOCKS * WR_DENSE_BLOCK_BYTES) +

@@ -23,7 +23,7 @@ typedef struct {
     const uint8_t **extents;   /* WR_INDEX_EXTENTS_MAX pointers, NULL: not mapped yet */
     struct {
         uint64_t epoch, group;
-        uint64_t row; /* + 1, 0: none */
+        wr_row_ref row;
     } memos[WR_INDEX_READER_MEMOS]; /* rows of the dense table that were found: hints only */
 } wr_index_reader;
 

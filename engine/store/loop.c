@@ -165,7 +165,8 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
             server->events |= WR_STORE_EVENT_EXTENT;
         }
         if (store->gone_n && wr_store_gone_ready(store)) server->events |= WR_STORE_EVENT_EMPTY;
-        if (store->rolled_n && (!store->persistent || store->rolled[0]->file < atomic_load_explicit(&store->durable_file, memory_order_relaxed)))
+        uint64_t durable_below = atomic_load_explicit(&store->durable_below, memory_order_relaxed);
+        if (store->rolled_n && (!store->persistent || store->rolled[0]->file < durable_below))
             server->events |= WR_STORE_EVENT_LIST;
         if (state->failed && !store->failed_told) {
             store->failed_told = true;

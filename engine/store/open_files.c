@@ -6,23 +6,23 @@
 
 void wr_store_close_file(wr_store *store, uint64_t file) {
     for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++) {
-        if (store->open_files[i].file != file + 1) continue;
+        if (!wr_file_is(store->open_files[i].file, file)) continue;
         close(store->open_files[i].fd);
-        store->open_files[i].file = 0;
+        store->open_files[i].file = (wr_file_ref){0};
     }
 }
 
 int wr_store_open_file(wr_store *store, uint64_t file) {
     for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++)
-        if (store->open_files[i].file == file + 1) return store->open_files[i].fd;
+        if (wr_file_is(store->open_files[i].file, file)) return store->open_files[i].fd;
     if (store->folder < 0) return -1;
     char name[32];
     snprintf(name, sizeof name, "%llu.rdq", (unsigned long long)file);
     int fd = openat(store->folder, name, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return -1;
     uint32_t at = store->open_next++ % WR_STORE_OPEN_FILES;
-    if (store->open_files[at].file) close(store->open_files[at].fd);
-    store->open_files[at].file = file + 1;
+    if (wr_file_some(store->open_files[at].file)) close(store->open_files[at].fd);
+    store->open_files[at].file = wr_file_of(file);
     store->open_files[at].fd = fd;
     return fd;
 }

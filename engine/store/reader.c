@@ -70,13 +70,13 @@ static int find_in_record(wr_store_client *s, const uint8_t id[16], const wr_vie
         return ENOENT;
     place->owner = view;
     if (command.tag) {
-        uint32_t slot = (uint32_t)(command.tag & 0xffff) - 1;
-        if (slot >= WR_CLIENT_SLOTS) return ENOENT;
+        uint32_t slot;
+        if (!wr_owner_slot(command.tag, &slot)) return ENOENT;
         if (slot != s->port->slot) {
-            place->owner = s->view_of ? s->view_of(s->context, slot, (uint32_t)(command.tag >> 16)) : NULL;
+            place->owner = s->view_of ? s->view_of(s->context, slot, wr_owner_generation(command.tag)) : NULL;
             if (!place->owner) *missing = true;
         } else {
-            place->owner = command.tag >> 16 == s->port->generation ? &s->port->view : NULL;
+            place->owner = wr_owner_generation(command.tag) == s->port->generation ? &s->port->view : NULL;
         }
         if (!place->owner) return ENOENT;
     }
@@ -90,10 +90,10 @@ static int find_in_record(wr_store_client *s, const uint8_t id[16], const wr_vie
 /* The row is there and the command not passed by `head`: so the record is this one, and its blob was not given back until now. The row
  * alone proves nothing in the directory of a dead server, where nobody deletes rows. */
 static bool still_there(const wr_store_client *s, const wr_store_place *place) {
-    if (place->row == WR_NO_ROW) return true;
+    if (!wr_row_some(place->row)) return true;
     atomic_thread_fence(memory_order_acquire);
     uint64_t head = atomic_load_explicit(&place->view->links[s->server].head, memory_order_acquire);
-    return atomic_load_explicit(&s->directory[place->row], memory_order_relaxed) == place->word &&
+    return atomic_load_explicit(&s->directory[wr_row_number(place->row)], memory_order_relaxed) == place->word &&
            ((place->word - head) & WR_SEQUENCE_MASK) < place->view->g.ring_records;
 }
 
@@ -108,7 +108,7 @@ static bool find_in_bucket(wr_store_client *s, const uint8_t id[16], uint64_t ha
         const wr_view *view = view_of_slot(s, wr_directory_slot(word), missing);
         if (!view) continue;
         if (find_in_record(s, id, view, wr_view_command(view, s->server, word & WR_SEQUENCE_MASK), missing, place)) continue;
-        place->row = first + i;
+        place->row = wr_row_of(first + i);
         place->word = word;
         if (still_there(s, place)) return true;
     }
@@ -139,7 +139,7 @@ static int find_in_own_ring(wr_store_client *s, const uint8_t id[16], wr_store_p
     if (s->rows_known && s->rows_from < tail) tail = s->rows_from;
     if (tail <= from || tail - from > view->g.ring_records) return ENOENT;
     bool missing = false;
-    place->row = WR_NO_ROW;
+    place->row = (wr_row_ref){0};
     for (uint64_t n = tail; n-- > from;) {
         const wr_command *record = wr_view_command(view, s->server, n);
         if (record->op == WR_OP_STORE_REMOVE && removes(view, record, id)) return ENOENT;
@@ -225,8 +225,8 @@ static int read_parts(int fd, struct iovec *parts, int n, uint64_t at, int flags
 }
 
 static void close_file(wr_store_client *s, uint32_t at) {
-    if (s->files[at].file) close(s->files[at].fd);
-    s->files[at].file = 0;
+    if (wr_file_some(s->files[at].file)) close(s->files[at].fd);
+    s->files[at].file = (wr_file_ref){0};
 }
 
 void wr_store_client_purge(wr_store_client *s) {
@@ -234,16 +234,17 @@ void wr_store_client_purge(wr_store_client *s) {
     if (retired == s->retired_seen) return;
     s->retired_seen = retired;
     for (uint32_t i = 0; i < WR_STORE_FILES; i++) {
-        if (!s->files[i].file || !s->summary) continue;
-        const wr_summary_row *row = &s->summary[(s->files[i].file - 1) & (s->summary_rows - 1)];
-        if (atomic_load_explicit(&row->file, memory_order_relaxed) != s->files[i].file) close_file(s, i);
+        if (!wr_file_some(s->files[i].file) || !s->summary) continue;
+        uint64_t file = wr_file_number(s->files[i].file);
+        const wr_summary_row *row = &s->summary[file & (s->summary_rows - 1)];
+        if (!wr_file_is((wr_file_ref){atomic_load_explicit(&row->file, memory_order_relaxed)}, file)) close_file(s, i);
     }
 }
 
 /* Descriptor and salt of a file. 0, EINPROGRESS (not open, and not to wait), ENOENT, EBADMSG, or an errno of open. */
 static int open_file(wr_store_client *s, uint64_t file, bool wait, int *fd, uint64_t *salt) {
     uint32_t at = file & (WR_STORE_FILES - 1);
-    if (s->files[at].file == file + 1) {
+    if (wr_file_is(s->files[at].file, file)) {
         *fd = s->files[at].fd;
         *salt = s->files[at].salt;
         return 0;
@@ -263,8 +264,8 @@ static int open_file(wr_store_client *s, uint64_t file, bool wait, int *fd, uint
         close(opened);
         return error;
     }
-    if (s->files[at].file) close(s->files[at].fd);
-    s->files[at].file = file + 1;
+    if (wr_file_some(s->files[at].file)) close(s->files[at].fd);
+    s->files[at].file = wr_file_of(file);
     s->files[at].salt = *salt;
     s->files[at].fd = opened;
     *fd = opened;
@@ -273,10 +274,10 @@ static int open_file(wr_store_client *s, uint64_t file, bool wait, int *fd, uint
 
 void wr_store_client_move_file(wr_store_client *from, wr_store_client *to, uint64_t file) {
     uint32_t at = file & (WR_STORE_FILES - 1);
-    if (from->files[at].file != file + 1) return;
+    if (!wr_file_is(from->files[at].file, file)) return;
     close_file(to, at);
     to->files[at] = from->files[at];
-    from->files[at].file = 0;
+    from->files[at].file = (wr_file_ref){0};
 }
 
 void wr_store_client_close(wr_store_client *s) {
@@ -328,7 +329,7 @@ static const wr_image *image_of(wr_store_client *s, uint64_t file, const uint8_t
     uint32_t n = s->images_n < WR_PAGE_BYTES / sizeof *headers ? s->images_n : WR_PAGE_BYTES / sizeof *headers;
     for (uint32_t i = 0, at = s->image_hint; i < n; i++, at++) {
         if (at >= n) at = 0;
-        if (atomic_load_explicit(&headers[at].file, memory_order_acquire) != file + 1) continue;
+        if (!wr_file_is((wr_file_ref){atomic_load_explicit(&headers[at].file, memory_order_acquire)}, file)) continue;
         s->image_hint = at;
         *bytes = s->images + WR_PAGE_BYTES + at * s->file_bytes;
         return &headers[at];
@@ -347,7 +348,7 @@ static bool take_from_image(wr_store_client *s, uint64_t file, uint64_t offset, 
     wr_copy_racy(to, from + offset, bytes);
     /* SYNC image-reuse */
     atomic_thread_fence(memory_order_acquire);
-    return atomic_load_explicit(&image->file, memory_order_relaxed) == file + 1 &&
+    return wr_file_is((wr_file_ref){atomic_load_explicit(&image->file, memory_order_relaxed)}, file) &&
            atomic_load_explicit(&image->generation, memory_order_relaxed) == generation;
 }
 
@@ -360,7 +361,8 @@ int wr_store_client_take(wr_store_client *s, const uint8_t id[16], const wr_stor
     }
     if (take_from_image(s, place->entry.file, (uint64_t)place->entry.offset + WR_FRAME_HEAD_BYTES + skip, to, place->length - skip)) return 0;
     _Atomic uint64_t *reading = &wr_superblock_slot(s->port->super, s->port->slot)->reading;
-    atomic_store_explicit(reading, (uint64_t)s->server << 56 | (place->entry.file + 1ull), memory_order_relaxed);
+    uint64_t file = wr_file_of(place->entry.file).plus_one;
+    atomic_store_explicit(reading, (uint64_t)s->server << 56 | file, memory_order_relaxed);
     int error = take_from_disk(s, id, place, skip, to, wait);
     atomic_store_explicit(reading, 0, memory_order_relaxed);
     return error;

@@ -13,9 +13,9 @@
 static const uint8_t *stored_frame(wr_store *store, const wr_index_entry *entry) {
     uint64_t file_bytes = store->server->super->file_bytes, total = entry->total_size;
     if (total < WR_FRAME_BYTES_MIN || total > file_bytes || entry->offset > file_bytes - total) return NULL;
-    uint32_t image = atomic_load_explicit(&wr_store_file(store, entry->file)->image, memory_order_relaxed);
+    wr_image_ref image = wr_row_image(wr_store_file(store, entry->file));
     /* Images are changed by this thread alone (a roll), and a file that has none any more is wholly on disk. */
-    if (image) return store->images + WR_PAGE_BYTES + (image - 1) * file_bytes + entry->offset;
+    if (wr_image_some(image)) return store->images + WR_PAGE_BYTES + wr_image_number(image) * file_bytes + entry->offset;
     int fd = wr_store_open_file(store, entry->file);
     if (fd < 0) return NULL;
     if (total > store->compare_size) {

@@ -44,7 +44,7 @@ void wr_store_server_free(wr_store_server *server) {
         wr_list_free(store->list);
         for (uint32_t i = 0; i < store->rolled_n; i++) wr_list_free(store->rolled[i]);
         for (uint32_t i = 0; i < WR_STORE_OPEN_FILES; i++)
-            if (store->open_files[i].file) close(store->open_files[i].fd);
+            if (wr_file_some(store->open_files[i].file)) close(store->open_files[i].fd);
         free(store->rolled);
         free(store->marks);
         free(store->empty);

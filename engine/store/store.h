@@ -25,6 +25,7 @@
 #include "store/file_list.h"
 #include "store/index.h"
 #include "kernel/log.h"
+#include "kernel/ref.h"
 
 /* Why run() returned (bits). */
 #define WR_STORE_EVENT_FILE 1       /* a store has no next file: make one and offer it */
@@ -48,7 +49,7 @@ typedef struct {
     bool part_effect;      /* the running batch has put frames into the log */
     bool taken_up;         /* the first command is not executed before readers know the server */
     uint32_t part;         /* messages of the running batch that are done */
-    uint64_t part_file;    /* file of its first frame + 1, 0: none yet */
+    wr_file_ref part_file; /* of its first frame; none yet */
     uint64_t replays;      /* commands below it may have frames in recovered files and are not confirmed yet */
     uint64_t death_position, death_offset, death_until;
     uint64_t dying_since_ns; /* 0: the timer has not seen it yet */
@@ -105,8 +106,8 @@ typedef struct {
     uint32_t unswept; /* workers whose resync has ended before that of all others: nothing is released for them yet; bits */
     uint8_t *marks; /* per summary row, WR_FILE_…: what only the loop needs to know of a file */
     uint32_t ghosts_n, outputs_n; /* files with ghosts; outputs of collections that are not settled */
-    uint64_t first_file, last_file; /* by position; + 1 */
-    uint64_t current; /* + 1 */
+    wr_file_ref first_file, last_file; /* by position */
+    wr_file_ref current;
     wr_summary_row *current_row;
     wr_list *list; /* of the current file; NULL: there was no memory for it, so its file will be scanned */
     wr_store_link links[WR_CLIENT_SLOTS];
@@ -121,7 +122,7 @@ typedef struct {
 
     wr_list **rolled; /* lists of rolled files, eldest first */
     uint32_t rolled_n, rolled_size;
-    _Atomic uint64_t durable_file; /* the last rolled file that is durable + 1 (committer) */
+    _Atomic uint64_t durable_below; /* rolled files below it are durable (committer) */
     _Atomic uint64_t durable_mark; /* what is durable, as wr_store_log_mark (committer) */
     uint64_t rolled_mark;          /* the end of the file before the current one, 0: there was none */
     _Atomic uint64_t confirmed_below; /* files below it hold only commands whose horizons were published (committer) */
@@ -139,7 +140,7 @@ typedef struct {
 
     int folder; /* for comparing bodies; -1: none, every body counts as another */
     struct {
-        uint64_t file; /* + 1 */
+        wr_file_ref file;
         int fd;
     } open_files[WR_STORE_OPEN_FILES];
     uint32_t open_next;

@@ -17,8 +17,8 @@ bool wr_store_lock_files(wr_store *store, const uint64_t *files, uint32_t n) {
     uint64_t death = wr_store_first_death(store);
     for (uint32_t i = 0; i < n; i++) {
         const wr_summary_row *row = wr_store_file(store, files[i]);
-        if (!row || wr_row_locked(row) || !wr_row_settled(row) || store->current == files[i] + 1 || row->position_high >= death)
-            return false;
+        if (!row || wr_row_locked(row) || !wr_row_settled(row)) return false;
+        if (wr_file_is(store->current, files[i]) || row->position_high >= death) return false;
     }
     for (uint32_t i = 0; i < n; i++) atomic_store_explicit(&wr_store_file(store, files[i])->locked, 1, memory_order_release);
     return true;
@@ -53,24 +53,18 @@ static bool is_source(const uint64_t *sources, uint32_t n, uint64_t file) {
 }
 
 /* Control frames whose id has no entry may still speak of a ghost: then the output inherits the pins of its sources. */
-static void inherit_pins(wr_store *store, wr_summary_row *row, uint64_t file, const uint64_t *sources, uint32_t n) {
-    uint64_t low = 0, high = 0;
+static void inherit_pins(wr_store *store, wr_summary_row *row, const uint64_t *sources, uint32_t n) {
+    wr_summary_row all = {0}, *other;
     for (uint32_t i = 0; i < n; i++) {
         const wr_summary_row *source = wr_store_file(store, sources[i]);
-        if (!source || !source->pin_low) continue;
-        if (!low || source->pin_low < low) low = source->pin_low;
-        if (source->pin_high > high) high = source->pin_high;
+        if (source) wr_row_pin_as(&all, source);
     }
-    if (!low) return;
-    for (uint64_t at = store->first_file; at;) {
-        wr_summary_row *other = wr_store_file(store, at - 1);
-        if (at - 1 != file && !is_source(sources, n, at - 1) && wr_row_ghosts(other) &&
-            other->position_high + 1 >= low && other->position_low < high) {
-            if (!row->pin_low || low < row->pin_low) row->pin_low = low;
-            if (high > row->pin_high) row->pin_high = high;
-            return;
-        }
-        at = wr_row_load(&other->right);
+    if (!all.pin_low) return;
+    for (wr_file_ref at = store->first_file; (other = wr_store_at(store, at)); at = wr_row_right(other)) {
+        if (other == row || is_source(sources, n, wr_file_number(at))) continue;
+        if (!wr_row_ghosts(other) || !wr_row_pins(&all, other)) continue;
+        wr_row_pin_as(row, &all);
+        return;
     }
 }
 
@@ -81,7 +75,7 @@ int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources
     if (!row || !(*marks & WR_FILE_ARRIVING)) return EINVAL;
     if (*cursor == 0) {
         if (list->controls) *marks |= WR_FILE_CONTROLS;
-        inherit_pins(store, row, file, sources, n);
+        inherit_pins(store, row, sources, n);
         wr_row_store(&row->messages, list->messages);
     }
     wr_list_cursor walk = wr_list_cursor_at(list, *cursor);

@@ -18,7 +18,7 @@ static int add_reference(wr_store *store, uint32_t slot, uint64_t sequence, cons
     uint64_t total = wr_frame_write(to, &head, NULL, 0, NULL, 0, store->state->salt);
     wr_store_append(store, total, m->flags & WR_FLAG_SYNCED);
     if (store->list && wr_list_add(store->list, &head, offset, total)) wr_store_spoil_list(store);
-    wr_store_pin(store, store->current - 1, entry->file);
+    wr_store_pin(store, wr_file_number(store->current), entry->file);
     wr_store_hold(store, entry, -1);
     return WR_STORE_DONE;
 }
@@ -44,7 +44,7 @@ static int add_message(wr_store *store, uint32_t slot, uint64_t sequence, const 
     entry->state = 1;
     entry->ref_count = holder < 0;
     entry->holders = entry->marks = holder < 0 ? 0 : 1u << holder;
-    entry->file = (uint32_t)(store->current - 1);
+    entry->file = (uint32_t)wr_file_number(store->current);
     entry->offset = (uint32_t)offset;
     entry->total_size = (uint32_t)total;
     entry->meta_length = m->meta_length;

@@ -26,13 +26,13 @@ static void test_directory(void) {
     static _Atomic uint64_t directory[ROWS];
     uint64_t hash = 0x123456789abcdef0ull;
     CHECK(wr_directory_word(0, 1, 5) >> 48 != 0);
-    for (uint32_t i = 0; i < WR_DIRECTORY_WAYS; i++) CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, i & 3, i)) != WR_NO_ROW);
-    CHECK(wr_directory_insert(directory, ROWS, hash, 77) == WR_NO_ROW);
-    CHECK(!wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 0, 1), 0));
-    CHECK(!wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 0, 1), 1u << 30)); /* a hostile hint */
-    CHECK(wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 1, 5), 3));         /* a wrong one */
-    CHECK(!wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 1, 5), 0));
-    CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, 9, (1ull << 40) + 3)) != WR_NO_ROW);
+    for (uint32_t i = 0; i < WR_DIRECTORY_WAYS; i++) CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, i & 3, i)).plus_one);
+    CHECK(!wr_directory_insert(directory, ROWS, hash, 77).plus_one);
+    CHECK(!wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 0, 1), (wr_row_ref){0}));
+    CHECK(!wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 0, 1), wr_row_of(1u << 30))); /* a hostile hint */
+    CHECK(wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 1, 5), wr_row_of(2)));         /* a wrong one */
+    CHECK(!wr_directory_remove(directory, ROWS, hash, wr_directory_word(hash, 1, 5), (wr_row_ref){0}));
+    CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, 9, (1ull << 40) + 3)).plus_one);
     CHECK(wr_directory_sweep(directory, ROWS, 1) == WR_DIRECTORY_WAYS / 4 - 1);
     CHECK(wr_directory_sweep(directory, ROWS, 9) == 1);
     CHECK(wr_directory_sweep(directory, ROWS, 0) + wr_directory_sweep(directory, ROWS, 2) + wr_directory_sweep(directory, ROWS, 3) ==
@@ -72,7 +72,7 @@ static void test_spread(void) {
             wr_put64(id + 8, 1000 + (grouped ? n * WR_DIRECTORY_GROUP : n));
             wr_group_id(id, group);
             uint64_t hash = wr_id_hash(grouped ? group : id);
-            CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, 3, n)) != WR_NO_ROW);
+            CHECK(wr_directory_insert(directory, ROWS, hash, wr_directory_word(hash, 3, n)).plus_one);
         }
     }
 }

@@ -230,7 +230,8 @@ static void serve_events(rig *r) {
             else
                 r->lists[list->file] = list;
         }
-        for (uint64_t file; (file = wr_store_take_gone(store)) != UINT64_MAX;) {
+        for (wr_file_ref gone; wr_file_some(gone = wr_store_take_gone(store));) {
+            uint64_t file = wr_file_number(gone);
             const char *reason;
             wr_list *list = n == 0 && file < 4096 && r->lists[file] ? r->lists[file] : scan_file(n, file, &reason);
             CHECK(list);

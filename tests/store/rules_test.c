@@ -207,13 +207,13 @@ static uint32_t directory_rows(void) {
 
 /* Fill files with messages of an epoch of their own, so that older files settle. */
 static void age(uint64_t *next) {
-    uint64_t current = store->current;
+    wr_file_ref current = store->current;
     uint32_t rolls = 0;
     for (int n = 0; n < 400 && rolls < 4; n++) {
         put(1, 99, (*next)++, 8000, 9);
         submit(1);
         settle();
-        rolls += store->current != current;
+        rolls += store->current.plus_one != current.plus_one;
         current = store->current;
     }
     CHECK(rolls == 4);
@@ -481,8 +481,8 @@ static void forged_rows(void) {
     put(0, 7, 2, 20, 1); /* prepared, not submitted */
     CHECK(directory_rows() == 1);
     for (uint32_t slot = 0; slot < WR_DIRECTORY_WAYS; slot++) /* two of them have a client */
-        CHECK(wr_directory_insert(s->directory, s->directory_rows, hash, wr_directory_word(hash, slot, processed - 1 - slot)) != WR_NO_ROW);
-    CHECK(wr_directory_insert(s->directory, s->directory_rows, hash, wr_directory_word(hash, 0, processed)) == WR_NO_ROW);
+        CHECK(wr_directory_insert(s->directory, s->directory_rows, hash, wr_directory_word(hash, slot, processed - 1 - slot)).plus_one);
+    CHECK(!wr_directory_insert(s->directory, s->directory_rows, hash, wr_directory_word(hash, 0, processed)).plus_one);
     for (int n = 0; n < 65; n++) tick();
     CHECK(directory_rows() == 1 && !atomic_load(&s->directory[bucket]));
     submit(0);
@@ -533,9 +533,10 @@ static void settled_files(void) {
     age(&next);
     for (uint64_t n = 0; n < next; n++) drop(1, 99, n), submit(1), settle();
     uint32_t settled = 0, files = 0;
-    for (uint64_t file = store->first_file; file; file = atomic_load(&wr_store_file(store, file - 1)->right)) {
+    wr_summary_row *row;
+    for (wr_file_ref file = store->first_file; (row = wr_store_at(store, file)); file = wr_row_right(row)) {
         files++;
-        settled += atomic_load(&wr_store_file(store, file - 1)->settled);
+        settled += atomic_load(&row->settled);
     }
     CHECK(files == 3 && settled == 0 && store->messages == 0); /* the current one and the two before it */
     /* After a kill: as long as a ring holds commands whose frames lie in a file it stays. */
@@ -561,7 +562,7 @@ static void collection(void) {
         if (n % 10) drop(0, 10, n);
     submit(0);
     settle();
-    CHECK(!wr_store_lock_files(store, (uint64_t[]){sources[0], store->current - 1}, 2) && !atomic_load(&wr_store_file(store, sources[0])->locked));
+    CHECK(!wr_store_lock_files(store, (uint64_t[]){sources[0], wr_file_number(store->current)}, 2) && !atomic_load(&wr_store_file(store, sources[0])->locked));
     CHECK(wr_store_lock_files(store, sources, 2) && !wr_store_lock_files(store, sources, 1));
     put(0, 10, 1, 8000, 2); /* dead, the same bytes, but the file is locked */
     submit(0);
@@ -614,7 +615,7 @@ static void collection(void) {
     }
     CHECK(atomic_load(&wr_store_file(store, output)->settled) == 1);
     CHECK(!find(10, 2) && find(10, 3) && find(10, 10));
-    CHECK(wr_store_file(store, output)->position_low == sources[0] && store->first_file == output + 1);
+    CHECK(wr_store_file(store, output)->position_low == sources[0] && wr_file_is(store->first_file, output));
     uint64_t messages = store->messages, valid = store->valid_bytes;
     CHECK(store->ghosts_n == 0 && store->outputs_n == 0);
     /* The same from the files, the output at its place. */
@@ -679,7 +680,7 @@ static void file_goes_in_slices(void) {
     one_round();
     CHECK(atomic_load(&wr_store_file(store, file)->locked) == 1 && store->gone_n >= 1);
     until_durable();
-    CHECK(wr_store_take_gone(store) != UINT64_MAX || wr_store_take_gone(store) != UINT64_MAX);
+    CHECK(wr_file_some(wr_store_take_gone(store)) || wr_file_some(wr_store_take_gone(store)));
     uint64_t cursor = 0, live = store->index.live;
     CHECK(wr_store_drop_entries(store, file, list, &cursor) == 0 && cursor != UINT64_MAX && store->index.live == live - WR_STORE_SLICE);
     CHECK(atomic_load(&wr_store_file(store, file)->ghosts) == 1 && !find(16, 0) && find(16, 4200));

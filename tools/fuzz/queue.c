@@ -15,6 +15,7 @@
 #include "queues/owed.h"
 #include "queues/registry.h"
 #include "queues/replay.h"
+#include "store/owner.h"
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -64,8 +65,8 @@ static void play_stores(void) {
         for (uint64_t n = atomic_load(&link->processed); n < tail; n++) {
             wr_command *c = wr_view_command(&e->port.view, s, n);
             if (c->op == WR_OP_STORE_WRITE) {
-                uint32_t slot = (uint32_t)(c->tag & 0xffff) - 1;
-                FUZZ_CHECK(slot < WR_CLIENT_SLOTS && c->length <= super->message_bytes_max && c->meta_length <= c->length);
+                uint32_t slot;
+                FUZZ_CHECK(wr_owner_slot(c->tag, &slot) && c->length <= super->message_bytes_max && c->meta_length <= c->length);
                 FUZZ_CHECK((c->body & (super->arena_bytes - 1)) + c->length <= super->arena_bytes);
             } else {
                 FUZZ_CHECK(c->op == WR_OP_STORE_REMOVE || (c->op >= WR_OP_STORE_RESYNC_BEGIN && c->op <= WR_OP_STORE_RESYNC_END));

@@ -290,7 +290,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
     }
     for (uint32_t i = 0; i < WR_STORE_FILES; i++)
-        if (s.files[i].file) close(s.files[i].fd);
+        if (wr_file_some(s.files[i].file)) close(s.files[i].fd);
     for (int n = 0; n < FILES; n++) close(FILE_FD + n);
     wr_port_free(&port);
     return 0;

@@ -219,7 +219,8 @@ static void world_events(world *w, uint32_t events) {
     for (uint32_t n = 0; n < 2; n++) {
         wr_store *store = &w->server->stores[n];
         world_offer(w, n);
-        for (uint64_t file; (file = wr_store_take_gone(store)) != UINT64_MAX;) {
+        for (wr_file_ref gone; wr_file_some(gone = wr_store_take_gone(store));) {
+            uint64_t file = wr_file_number(gone);
             const char *reason;
             uint8_t *bytes = world_read(w, n, file);
             wr_list *list = wr_list_scan(file, world_salt(file), bytes, WORLD_FILE_BYTES, &reason);
@@ -307,15 +308,16 @@ static void world_check(world *w) {
             bytes += entry->total_size;
         }
         FUZZ_CHECK(entries == store->index.live && messages == store->messages && bytes == store->valid_bytes);
-        uint64_t valid = 0, files = 0, last = 0;
-        for (uint64_t file = store->first_file; file; files++) {
-            wr_summary_row *row = wr_store_file(store, file - 1);
-            FUZZ_CHECK(row && files <= WORLD_FILES && atomic_load(&row->left) == last);
+        uint64_t valid = 0, files = 0;
+        wr_file_ref last = {0};
+        for (wr_file_ref file = store->first_file; wr_file_some(file); files++) {
+            wr_summary_row *row = wr_store_at(store, file);
+            FUZZ_CHECK(row && files <= WORLD_FILES && wr_row_left(row).plus_one == last.plus_one);
             valid += atomic_load(&row->valid_total_size);
             last = file;
-            file = atomic_load(&row->right);
+            file = wr_row_right(row);
         }
-        FUZZ_CHECK(valid == bytes && last == store->last_file && files == store->files);
+        FUZZ_CHECK(valid == bytes && last.plus_one == store->last_file.plus_one && files == store->files);
     }
 }
 
