@@ -5,8 +5,9 @@ Method: a census around each test, each module and the whole run. The wider ones
 whose things the narrower ones excuse. What is left gets five seconds (WARREN_LEAK_GRACE_S) to go away by itself, then
 fails the test, and is removed.
 
-`pytest -n 2` runs two lanes: each module as a whole in one of them, those of Spark in the same one, which has its
-session. A lane is another run to the other; what none of them can be blamed for is looked for when both have ended.
+`pytest -n 4` runs four lanes: each module as a whole in one of them, those that share the Spark session in the same
+one, which begins with them, because they are the longest. A lane is another run to the others; what none of them can be
+blamed for is looked for when all have ended.
 """
 
 import os
@@ -16,8 +17,10 @@ import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from support.leaks import MARK, Census, clean_up, leaks_since
 from support.waiting import wait_until
@@ -26,7 +29,9 @@ pytest_plugins = ["support.running_node"]
 
 FAILED = pytest.StashKey[bool]()
 BEFORE = pytest.StashKey[Census]()
-SPARK = Path(__file__).parent / "spark"
+ROOT = Path(__file__).parents[1]
+SPARK = ROOT / "tests/spark"
+DRIVERS = SPARK / "test_processes.py"  # drivers of their own
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,10 +49,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What stays together in one lane."""
-    for item in items:
-        together = SPARK if item.path.is_relative_to(SPARK) else item.path
-        item.add_marker(pytest.mark.xdist_group(str(together)))
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: not item.path.is_relative_to(SPARK))
+
+
+class Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types for it
+    """Which tests stay together. xdist's own `loadgroup` does nothing with pytest 9.2."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        one_session = SPARK in Path(ROOT / file).parents and ROOT / file != DRIVERS
+        return "spark" if one_session else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    """Each module in one lane."""
+    config.option.loadscopereorder = False  # the longest need not be those with most tests
+    return Lanes(config, log)
 
 
 @pytest.hookimpl(trylast=True)

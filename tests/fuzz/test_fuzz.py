@@ -21,7 +21,6 @@ MUTATIONS_DEFAULT = 1_500
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here"),
-    pytest.mark.timeout(300),
 ]
 
 

@@ -241,6 +241,21 @@ def test_what_a_lane_leaves_when_it_has_ended_is_found(tmp_path: Path) -> None:
     assert "time.sleep(30) left" in said
 
 
+def test_a_module_stays_in_one_lane(tmp_path: Path) -> None:
+    """Its fixtures are made once, and the tests of a module never run beside each other."""
+    told = tmp_path / "told"
+    for name in ("test_one.py", "test_two.py", "test_three.py"):
+        (tmp_path / name).write_text(
+            "import os\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(8))\ndef test_it(n: int) -> None:\n"
+            f"    with open({str(told)!r}, 'a') as file:\n        print({name!r}, os.getpid(), file=file)\n"
+        )
+    done = run_tests(tmp_path, "-n", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = told.read_text().splitlines()
+    assert len(lines) == 24
+    assert len(set(lines)) == 3
+
+
 def test_a_leaking_test_fails_with_the_name_of_the_leak(tmp_path: Path) -> None:
     """The fixtures of conftest.py are at work: a run over a leaking test reports it, and removes the leak."""
     (tmp_path / "test_leak.py").write_text(

@@ -15,6 +15,8 @@ from typing import Any
 
 
 def main(task: dict[str, Any]) -> None:
+    from pyspark.errors import StreamingQueryException
+
     from warren.spark import session
 
     work = Path(task["work"])
@@ -35,7 +37,13 @@ def main(task: dict[str, Any]) -> None:
         frame = spark.readStream.format("warren").option("path", task["path"]).option("queue", task["queue"])
         frame = frame.option("maxOffsetsPerTrigger", "100").option("maxRecordsPerPartition", "30").load()
         query = frame.writeStream.foreachBatch(save).option("checkpointLocation", str(work / "checkpoint"))
-        query.trigger(availableNow=True).start().awaitTermination()
+        while True:
+            try:
+                query.trigger(availableNow=True).start().awaitTermination()
+                break
+            except StreamingQueryException as problem:  # Spark waits 10 s for the source's process to begin
+                if "Python worker failed to connect back" not in str(problem):
+                    raise
     print("done", flush=True)
 
 

@@ -27,7 +27,7 @@ from warren.tools.demo.consumer import BAD, REDELIVERED, ROW
 from warren.tools.demo.direct import Direct, Group, compute, percentile
 from warren.tools.demo.stream import Row
 
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 CSV = 'city,price,note\nRome,10,a\nOslo,12.5,"b, with a comma"\nRome,,c\nRome,-3,d\n,NaN,e\n'
 
@@ -268,7 +268,6 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.crash
-@pytest.mark.timeout(300)
 def test_the_demo_with_kills(write: Any, tmp_path: Path, seed: int) -> None:
     generator = np.random.default_rng(seed)
     lines = [
@@ -277,7 +276,7 @@ def test_the_demo_with_kills(write: Any, tmp_path: Path, seed: int) -> None:
     ]
     path = write("numbers.csv", "key,value\n" + "\n".join(lines) + "\n")
     process = demo("--input", path, "--value", "value", "--chaos", "--json", "--dir", str(tmp_path / "demo"))
-    output, errors = process.communicate(timeout=280)
+    output, errors = process.communicate(timeout=280 * patience())
     assert process.returncode == 0, output + errors
     report = json.loads(output)
     assert report["ok"]
@@ -288,14 +287,13 @@ def test_the_demo_with_kills(write: Any, tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     process = demo("--dir", str(tmp_path / "demo"), "--rows", "5000")
     stream_log = tmp_path / "demo" / "work" / "consumer-0-0.log"
     try:
         wait_until(stream_log.exists, timeout=60, what="the first consumer")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=60 * patience())
     finally:
         if process.poll() is None:
             process.kill()
@@ -310,11 +308,10 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(60)
 def test_a_demo_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", os.devnull)
     process = demo("--rows", "10")
-    _output, errors = process.communicate(timeout=60)
+    _output, errors = process.communicate(timeout=60 * patience())
     assert process.returncode == 1
     assert "Spark needs Java 17 or newer" in errors
     assert "Traceback" not in errors

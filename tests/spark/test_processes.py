@@ -13,7 +13,7 @@ import pytest
 
 import warren
 
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DRIVER = Path(__file__).with_name("driver.py")
@@ -28,7 +28,7 @@ def drive(node: warren.Node, queue: warren.Queue, work: Path, *, die: tuple[str,
             [sys.executable, str(DRIVER), json.dumps(task)], stdout=log, stderr=log, start_new_session=True
         )
         try:
-            code = process.wait(timeout=END_S)
+            code = process.wait(timeout=END_S * patience())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -54,7 +54,6 @@ def batches(work: Path) -> list[list[int]]:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(300)
 def test_a_driver_killed_again_and_again_counts_exactly(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
     queue.put_many([b"%d" % n for n in range(450)])
     for die in (("before", 0), ("after", 2)):
@@ -67,7 +66,6 @@ def test_a_driver_killed_again_and_again_counts_exactly(node: warren.Node, queue
     assert queue.subscription(f"spark-{queue.name}").range() == (450, 450)
 
 
-@pytest.mark.timeout(300)
 def test_a_local_cluster(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
     queue.put_many([b"%d" % n for n in range(250)])
     code = drive(node, queue, tmp_path, die=None, master="local-cluster[2,1,1024]")

@@ -10,12 +10,22 @@ from pyspark.errors import StreamingQueryException
 
 import warren
 
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.spark
 Options = Callable[..., dict[str, str]]
 Taking = Callable[[warren.Queue, int], list[bytes]]
 END_S = 60
+
+
+def begin(writer: Any) -> Any:
+    """Start a query. Spark gives the Python process of a source 10 s to begin: on a busy machine that takes longer."""
+    while True:
+        query = writer.start()
+        wait_until(lambda query=query: query.status["message"] != "Initializing sources", END_S, what="the query")
+        problem = query.exception()
+        if problem is None or "Python worker failed to connect back" not in str(problem):
+            return query
 
 
 def run(spark: Any, options: dict[str, str], place: Path, sink: Callable[[Any, int], None] | None = None) -> list[int]:
@@ -29,8 +39,8 @@ def run(spark: Any, options: dict[str, str], place: Path, sink: Callable[[Any, i
         writer = frame.writeStream.foreachBatch(sink)
     else:
         writer = frame.writeStream.format("parquet").option("path", str(place / "out"))
-    query = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(END_S), "the query did not end"
+    query = begin(writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True))
+    assert query.awaitTermination(END_S * patience()), "the query did not end"
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
@@ -101,7 +111,7 @@ def test_a_lost_checkpoint_delivers_claims_again(
     spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
 ) -> None:
     queue.put_many(numbers(30))
-    with pytest.raises(StreamingQueryException):
+    with pytest.raises(StreamingQueryException, match="the sink is out of order"):
         run(spark, reading(maxOffsetsPerTrigger="20"), tmp_path / "first", failing)
     run(spark, reading(), tmp_path / "second")
     assert taken(spark, tmp_path / "second") == dict.fromkeys(range(20), 1) | new(10, 20)
@@ -130,7 +140,7 @@ def test_messages_of_two_subscriptions_are_shared_out(
 def test_a_continuous_query_follows(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
     frame = spark.readStream.format("warren").options(**reading()).load()
     writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query = begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
     try:
         for start in (0, 100, 200):
             queue.put_many(numbers(100, start))
@@ -149,7 +159,7 @@ def test_stream_into_a_queue(
     queue.put_many(numbers(500))
     frame = spark.readStream.format("warren").options(**reading()).load().selectExpr("value", "key")
     query = frame.writeStream.format("warren").option("path", str(node.directory)).option("queue", target.name)
-    started = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    assert started.awaitTermination(END_S)
+    started = begin(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
+    assert started.awaitTermination(END_S * patience())
     assert sorted(map(int, taking(target, 500))) == list(range(500))
     target.delete()
