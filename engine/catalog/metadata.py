@@ -58,13 +58,18 @@ def encode(
     exchange: str, routing_key: str, headers: object = None, properties: object = None, message_id: object = None
 ) -> bytes:
     """Metadata of a message as it travels. Raises UsageError for headers or properties that cannot."""
-    if headers is not None and not isinstance(headers, Mapping):
+    told: dict[Any, Any] | None = None
+    if type(headers) is dict:
+        told = headers
+    elif isinstance(headers, Mapping):
+        told = dict(headers)
+    elif headers is not None:
         raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
-    if headers and not all(isinstance(key, str) for key in headers):
-        raise UsageError("header names must be str")
-    known = _properties(properties, message_id)
-    fields: list[Any] = [exchange, routing_key, dict(headers) if headers else None]
-    if known:
+    for key in told or ():
+        if not isinstance(key, str):
+            raise UsageError("header names must be str")
+    fields: list[Any] = [exchange, routing_key, told or None]
+    if (properties is not None or message_id is not None) and (known := _properties(properties, message_id)):
         fields.append(known)
     try:
         return _encode(fields)
@@ -121,27 +126,36 @@ def options(
     """Delivery options of one message, None when they are all plain. `ttl`, `delay` in seconds; `ttl` counts from the
     end of the delay. Raises UsageError.
     """
-    plain = type(priority) is int and priority == 0 and delay is None
-    if plain and ttl is None and message_id is None and persistent is True:
+    if type(priority) is not int and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise _no_priority(priority)
+    if priority == 0 and ttl is None and delay is None and message_id is None and persistent is True:
         return None
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= PRIORITY_MAX:
-        raise UsageError(f"priority is a whole number from 0 to {PRIORITY_MAX}, not {priority!r}")
-    if not isinstance(persistent, bool):
+    if not 0 <= priority <= PRIORITY_MAX:
+        raise _no_priority(priority)
+    if persistent is not True and persistent is not False:
         raise UsageError(f"persistent is True or False, not {persistent!r}")
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    # `now` is a millisecond that has begun: from the next one on, so that nothing comes or ends before its time
-    wait = 0 if delay is None else _milliseconds("delay", delay)
-    due = now + 1 + wait if wait else 0
-    life = 0 if ttl is None else _milliseconds("ttl", ttl)
-    expires = 0 if ttl is None else due + life if due else now + 1 + life if life else now
-    if max(due, expires) > _TIME_MAX:
-        raise UsageError("ttl and delay reach beyond the year 10889: give less")
+    expires = due = 0
+    if ttl is not None or delay is not None:
+        # a millisecond that has begun: from the next one on, so that nothing comes or ends before its time
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        wait = 0 if delay is None else _milliseconds("delay", delay)
+        if wait:
+            due = now + 1 + wait
+        if ttl is not None:
+            life = _milliseconds("ttl", ttl)
+            expires = due + life if due else now + 1 + life if life else now
+        if expires > _TIME_MAX or due > _TIME_MAX:
+            raise UsageError("ttl and delay reach beyond the year 10889: give less")
     return (
         expires | priority << PRIORITY_SHIFT,
         due,
         None if message_id is None else key_of(message_id),
         persistent,
     )
+
+
+def _no_priority(priority: object) -> UsageError:
+    return UsageError(f"priority is a whole number from 0 to {PRIORITY_MAX}, not {priority!r}")
 
 
 def options_each(
@@ -181,7 +195,10 @@ def each(value: Any, count: int, what: str) -> Sequence[Any]:
     return value
 
 
-def _milliseconds(name: str, seconds: object) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
+def _milliseconds(name: str, seconds: Any) -> int:
+    kind = type(seconds)
+    is_number = kind is int or kind is float or (isinstance(seconds, (int, float)) and kind is not bool)
+    if not is_number or not 0 <= seconds < 1e12:
         raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds!r}")
-    return round(seconds * 1000)
+    milliseconds: int = round(seconds * 1000)
+    return milliseconds

@@ -3,15 +3,21 @@
 Method: the server is played by hand; a small ring, so that records are used again and again.
 """
 
+import inspect
 import random
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from warren.engine import _core
 from warren.engine.catalog import metadata
 from warren.engine.errors import QueueFull, QueueNotFound, StoreError, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.workers.client.publish import PLAIN, Publish, publish_options
+from warren.workers.faces.node import Node
+from warren.workers.faces.queues import Queue
 
 from support.fake_server import WORKER, FakeNode
 
@@ -181,6 +187,34 @@ def test_options_for_each() -> None:
         metadata.options_each(3, [4, 0], None, None, None, True)
     with pytest.raises(UsageError, match="message_id"):
         metadata.options_each(2, 0, None, None, "same", True)
+
+
+@pytest.mark.parametrize("face", [Queue.put, Queue.put_many, Node.publish, Node.publish_many])
+def test_every_face_has_every_option(face: Callable[..., Any]) -> None:
+    """An option that one face lacks, or has with another default, would be silently plain there."""
+    given = inspect.signature(face).parameters
+    wanted = {field.name: field.default for field in msgspec.structs.fields(Publish)}
+    assert {name: given[name].default for name in wanted if name in given} == wanted
+
+
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(Publish)])
+def test_only_a_publish_that_says_nothing_is_the_plain_one(name: str) -> None:
+    plain: dict[str, Any] = msgspec.structs.asdict(PLAIN)
+    assert publish_options(**plain) is PLAIN
+    said = publish_options(**(plain | {name: False}))  # also what equals a default
+    assert said is not PLAIN
+    assert msgspec.structs.asdict(said) == plain | {name: False}
+
+
+def test_parts_of_many() -> None:
+    said = Publish(headers=[{"a": 1}, None, {"b": 2}], priority=(1, 2, 3), ttl=5)
+    said.check_lengths(3)
+    assert Publish(**said.part(1, 3)) == Publish(headers=[None, {"b": 2}], priority=(2, 3), ttl=5)
+    with pytest.raises(UsageError, match="priority: 3 for 2"):
+        Publish(priority=(1, 2, 3)).check_lengths(2)
+    assert not said.is_same
+    assert Publish(headers={"a": 1}, ttl=[1]).is_same
+    assert said.told_each(3) == [({"a": 1}, None, None), (None, None, None), ({"b": 2}, None, None)]
 
 
 def test_metadata_of_before_and_after() -> None:

@@ -40,6 +40,7 @@ from warren.workers.client.arguments import (
     listed,
 )
 from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
+from warren.workers.client.publish import PLAIN, Publish, publish_options
 from warren.workers.faces.queues import Queue, refresh, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic
@@ -275,12 +276,12 @@ class Node:
         """
         client = self._client
         find = client.mandatory_route if mandatory else client.route
-        options = metadata.options(priority, ttl, delay, message_id, persistent)
-        plain = headers is None and properties is None and message_id is None
+        said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
+        options = None if said is PLAIN else said.options()
         while True:
             route = find(exchange, routing_key, headers)
-            level = _level(durability, [route], persistent)
-            meta = route.meta if plain else metadata.encode(exchange, routing_key, headers, properties, message_id)
+            level = _level(durability, [route], said)
+            meta = route.meta if said is PLAIN else said.packed(exchange, routing_key) or route.meta
             try:
                 return client.core.publish(route.core, body, level, meta, timeout, wait, options)
             except AttachmentLost as lost:
@@ -320,19 +321,11 @@ class Node:
         keys = [routing_key] * count if routing_keys is None else listed(routing_keys, "routing_keys")
         if len(keys) != count:
             raise UsageError(f"routing_keys: {len(keys)} for {count} bodies")
-        options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
-        kept = persistent if isinstance(persistent, bool) else metadata.any_kept(persistent)
-        each = metadata.each(headers, count, "headers")
+        said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
+        options = said.options_each(count)
+        each = said.headers_each(count)
         same = routing_keys is None and (headers is None or isinstance(headers, Mapping))
-        plain = properties is None and message_id is None
-        rows = zip(
-            keys,
-            each,
-            metadata.each(properties, count, "properties"),
-            metadata.each(message_id, count, "message_id"),
-            strict=True,
-        )
-        others = None if same and plain else list(rows)
+        told = None if same and said.is_same else said.told_each(count)
         find = client.mandatory_route if mandatory else client.route
         while True:
             if same or exchange not in client.router().by_headers:
@@ -340,12 +333,12 @@ class Node:
                 routes = [known[key] for key in (keys[:1] if same else keys)]
             else:
                 routes = [find(exchange, key, own) for key, own in zip(keys, each, strict=True)]
-            level = _level(durability, set(routes), kept)
+            level = _level(durability, set(routes), said)
             meta: Any
-            if others is None:
-                meta = routes[0].meta if routes and headers is None else metadata.encode(exchange, routing_key, headers)
+            if told is not None:
+                meta = [metadata.encode(exchange, key, *row) for key, row in zip(keys, told, strict=True)]
             else:
-                meta = [metadata.encode(exchange, *row) for row in others]
+                meta = said.packed(exchange, routing_key) or (routes[0].meta if routes else None)
             core = (routes[0].core if routes else []) if same else [route.core for route in routes]
             try:
                 return client.core.publish_many(core, many, level, meta, timeout, wait, options)
@@ -427,13 +420,11 @@ def _distinct(keys: Sequence[str]) -> set[str]:
         return {check_routing_key(key) for key in keys}
 
 
-def _level(durability: str | None, routes: Iterable[Route], persistent: bool) -> int:
+def _level(durability: str | None, routes: Iterable[Route], said: Publish) -> int:
     known = list(routes)
-    durable = persistent and any(route.durable for route in known)
     if not any(route.queues for route in known):
         return level_of(durability, True, "nothing") if durability is not None else 0
-    what = "every queue that this goes to" if persistent else "a message that is not persistent"
-    return level_of(durability, durable, what)
+    return said.level(durability, any(route.durable for route in known), "every queue that this goes to")
 
 
 def attach(

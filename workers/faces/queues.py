@@ -38,6 +38,7 @@ from warren.workers.client.arguments import (
     level_of,
     listed,
 )
+from warren.workers.client.publish import PLAIN, publish_options
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.message import Message
 from warren.workers.faces.subscription import Subscription
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = ["Queue", "Confirm"]
 
 PREFETCH = 500
-_NOT_KEPT = "a message that is not persistent"  #: what would be transient, for an error
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
 
 
@@ -141,12 +141,14 @@ class Queue:
         reply_to, …. `persistent=False`: kept in memory only, even by a durable queue. Raises QueueFull,
         MessageTooLarge, UsageError, QueueNotFound, TimedOut, PeerLost, SyncFailed.
         """
-        durable = self.durable and persistent
-        level = level_of(durability, durable, self._what if persistent else _NOT_KEPT)
-        options = metadata.options(priority, ttl, delay, message_id, persistent)
-        meta = None
-        if headers is not None or properties is not None or message_id is not None:
-            meta = metadata.encode("", self.name, headers, properties, message_id)
+        said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
+        options = meta = None
+        if said is PLAIN:
+            level = level_of(durability, self.durable, self._what)
+        else:
+            level = said.level(durability, self.durable, self._what)
+            options = said.options()
+            meta = said.packed("", self.name)
         while True:
             try:
                 if options is None:
@@ -182,22 +184,16 @@ class Queue:
         """
         if not isinstance(bodies, (list, tuple)):
             bodies = listed(bodies, "bodies")
-        kept = persistent if isinstance(persistent, bool) else metadata.any_kept(persistent)
-        level = level_of(durability, self.durable and kept, self._what if kept else _NOT_KEPT)
+        said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
+        level = said.level(durability, self.durable, self._what)
         count = len(bodies)
-        options = metadata.options_each(count, priority, ttl, delay, message_id, persistent)
-        meta: bytes | list[bytes | None] | None = None
-        if properties is None and message_id is None and (headers is None or isinstance(headers, Mapping)):
-            if headers is not None:
-                meta = metadata.encode("", self.name, headers)
+        options = said.options_each(count)
+        meta: bytes | list[bytes | None] | None
+        if not said.is_same:
+            told = said.told_each(count)
+            meta = [None if row == (None, None, None) else metadata.encode("", self.name, *row) for row in told]
         else:
-            columns = zip(
-                metadata.each(headers, count, "headers"),
-                metadata.each(properties, count, "properties"),
-                metadata.each(message_id, count, "message_id"),
-                strict=True,
-            )
-            meta = [None if row == (None, None, None) else metadata.encode("", self.name, *row) for row in columns]
+            meta = said.packed("", self.name)
         while True:
             try:
                 return self._handle.put_many(bodies, level, meta, timeout, wait, options)

@@ -23,7 +23,6 @@ Crash points (kill -9 of the worker, or of any other process)
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 import time
 import traceback
@@ -50,6 +49,7 @@ from warren.engine.errors import (
 from warren.engine.kernel.protocol import REASONS
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
+from warren.workers.client.publish import Publish
 from warren.workers.process.control import ControlClient
 
 REASON_NAMES = dict(enumerate(REASONS, 1))
@@ -280,12 +280,9 @@ class Forwarder(threading.Thread):
         exchange = policy.dead_letter_exchange or ""
         key = told.routing_key if policy.dead_letter_routing_key is None else policy.dead_letter_routing_key
         place = b"dead letter %d %d " % (source.companion.lasting_id, letter.delivery_tag) + letter.message_id
-        words = (
-            letter.priority << metadata.PRIORITY_SHIFT,
-            0,
-            hashlib.blake2b(place, digest_size=metadata.KEY_BYTES).digest(),
-            letter.persistent,
-        )
+        # its id counts for queues with a window only: what a letter says of itself is made below, with its own id
+        said = Publish(message_id=place, priority=letter.priority, persistent=letter.persistent)
+        options = said.options()
         while True:
             core = client.core
             queues = client.router().route(exchange, key, headers)
@@ -299,14 +296,13 @@ class Forwarder(threading.Thread):
                 )
             if not going:
                 return None
-            durable = letter.persistent and any(queue.durable for queue in going)
-            level = _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
+            level = said.level(None, any(queue.durable for queue in going), "every queue that it goes to")
             route = client.route_to(going, b"").core
             try:
                 for meta in self._metadata(origin, exchange, key, headers, told.properties):
                     with contextlib.suppress(MessageTooLarge):
-                        return core.publish(route, letter.body, level, meta, PUBLISH_S, False, words)
-                return core.publish(route, letter.body, level, None, PUBLISH_S, False, words)
+                        return core.publish(route, letter.body, level, meta, PUBLISH_S, False, options)
+                return core.publish(route, letter.body, level, None, PUBLISH_S, False, options)
             except AttachmentLost:
                 if core.ended:
                     raise  # else the catalog has changed: route again

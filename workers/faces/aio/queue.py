@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from warren.engine import _core
-from warren.engine.errors import QueueEmpty, UsageError
+from warren.engine.errors import QueueEmpty
 from warren.workers.client.arguments import checked_count, listed
+from warren.workers.client.publish import Publish
 from warren.workers.faces import message, queues
 from warren.workers.faces.aio.base import (
     META,
@@ -113,11 +114,8 @@ class Queue:
         loop.enter()
         deadline = deadline_of(timeout)
         many = listed(bodies, "bodies")
-        named: dict[str, Any] = {"headers": headers, **options}
-        each = {name for name, value in named.items() if isinstance(value, (list, tuple))}
-        for name in each:
-            if len(named[name]) != len(many):
-                raise UsageError(f"{name}: {len(named[name])} for {len(many)} bodies")
+        said = Publish(headers=headers, **options)
+        said.check_lengths(len(many))
         await loop.ready(self._underneath.handle)
         superblock = loop.client.attachment().superblock
         sizes = [size_of(body) for body in many]
@@ -134,7 +132,7 @@ class Queue:
             while end < len(many) and end - start < most and (end == start or size + sizes[end] + META <= most_bytes):
                 size += sizes[end] + META
                 end += 1
-            some = {name: value[start:end] if name in each else value for name, value in named.items()}
+            some = said.part(start, end)
             call = functools.partial(self._underneath.put_many, many[start:end], durability, False, 0.0, **some)
             parts.append((start, await self._submit(call, (end - start, size), deadline, not wait)))
             start = end
