@@ -249,6 +249,9 @@ class StoreServer:
     def log_durable(self, number: int, mark: int, /) -> bool:
         """What had been appended at `mark` is durable; else a sync is on its way. Ask again in a later round."""
 
+    def pinned(self, number: int, /) -> list[int]:
+        """The files whose removes and added references are needed: records that they speak of may be there."""
+
     def lock_files(self, number: int, files: Sequence[int], /) -> bool:
         """All or none; False: one is unknown, current, locked or unsettled, or a worker has not resynced."""
 

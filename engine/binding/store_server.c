@@ -241,6 +241,21 @@ static PyObject *server_drop_entries(PyObject *op, PyObject *const *args, Py_ssi
     return cursor_of(cursor);
 }
 
+static PyObject *server_pinned(PyObject *op, PyObject *number) {
+    wr_store *store = store_of((ServerObject *)op, number);
+    PyObject *list = store ? PyList_New(0) : NULL;
+    if (!list) return NULL;
+    wr_file_ref right;
+    for (wr_file_ref file = store->first_file; list && wr_file_some(file); file = right) {
+        right = wr_row_right(wr_store_at(store, file));
+        if (!wr_store_pinned(store, wr_file_number(file))) continue;
+        PyObject *item = PyLong_FromUnsignedLongLong(wr_file_number(file));
+        if (!item || PyList_Append(list, item)) Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
 static PyObject *server_lock_files(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     Py_ssize_t n;
     if (!count_ok("lock_files", given, 2)) return NULL;
@@ -558,6 +573,7 @@ static PyMethodDef server_methods[] = {
     {"log_mark", server_log_mark, METH_O, "log_mark(number) -> what has been appended until now"},
     FAST("log_durable", server_log_durable, "log_durable(number, mark) -> that is durable; else it is asked for"),
     FAST("lock_files", server_lock_files, "lock_files(number, files) -> all of them were locked"),
+    {"pinned", server_pinned, METH_O, "pinned(number) -> the files whose control frames are needed"},
     FAST("unlock_files", server_unlock_files, "unlock_files(number, files, ghosts)"),
     FAST("collected", server_collected, "collected(number, file, used, low, high)"),
     FAST("swing", server_swing, "swing(number, list, sources, cursor) -> cursor, -1 when done"),

@@ -14,14 +14,6 @@ SOURCES_MAX = 40
 GAIN_SHARE = 0.5
 
 
-def pinned(row: FileRow, files: Iterable[FileRow]) -> bool:
-    """True while its own removals speak of messages in files that are there: without it a start would revive those."""
-    if not row.pin_low:
-        return False
-    low, high = row.pin_low - 1, row.pin_high - 1
-    return any(other.file != row.file and other.position_low <= high and other.position_high >= low for other in files)
-
-
 def triggered(files_n: int, valid: int, total: int, file_bytes: int, fraction: float) -> bool:
     """Rule S15: more than two files besides the current one, and too much of them is garbage."""
     return files_n > 3 and total > 2 * file_bytes and total - valid > fraction * total
@@ -35,6 +27,7 @@ def pressed(valid: int, total: int, file_bytes: int) -> bool:
 def choose(
     files: Sequence[FileRow],
     *,
+    pinned: Iterable[int],
     file_bytes: int,
     fraction: float,
     floors: Mapping[int, int] | None = None,
@@ -45,15 +38,15 @@ def choose(
 ) -> list[FileRow]:
     """The neighbours to be collected into one file, eldest first; empty: nothing is worth it.
 
+    `pinned`: files whose control frames are needed; the core says so (wr_store_pinned), for it lets files go by that.
     `floors`: bytes of a collected file that were needed without being live (its control frames), while it is pinned.
     `suspects`: files with damage, collected as they are. `crowded`: too many files, so small ones are combined even
     when that wins nothing. `refused`: files that cannot be collected. `controls_share`: what is taken to be control
     frames that are needed, of the dead bytes of a pinned file that was never collected.
     """
     room = file_bytes - FILE_HEADER_BYTES - FRAME_BYTES_MIN
-    known, left_out = floors or {}, set(refused)
+    known, left_out, pins = floors or {}, set(refused), set(pinned)
     ordered = sorted(files, key=lambda row: (row.position_low, row.file))
-    pins = {row.file for row in ordered if pinned(row, ordered)}
 
     def needed(row: FileRow) -> int:
         most = max(0, row.file_size - FILE_HEADER_BYTES)

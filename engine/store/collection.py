@@ -310,6 +310,7 @@ class GarbageCollection:
         rows = self._around.files()
         run = choose(
             rows,
+            pinned=self.core.pinned(self.number),
             file_bytes=self.file_bytes,
             fraction=self.fraction,
             floors=self._floors,

@@ -81,12 +81,10 @@ bool wr_store_holders_unknown(const wr_store *store) {
     return store->persistent && (server->workers_resynced & server->workers_all) != server->workers_all;
 }
 
-/* Does another file lie where this one's control frames point, or may they speak of a ghost? They speak of what was appended
- * before them: to the left. */
-static bool pinned(const wr_store *store, uint64_t file, wr_summary_row *row) {
-    if (!(*wr_store_marks(store, file) & WR_FILE_CONTROLS)) return false;
+bool wr_store_pinned(const wr_store *store, uint64_t file) {
+    wr_summary_row *row = wr_store_file(store, file), *other;
+    if (!row || !(*wr_store_marks(store, file) & WR_FILE_CONTROLS)) return false;
     uint32_t ghosts = store->ghosts_n - wr_row_ghosts(row);
-    wr_summary_row *other;
     for (wr_file_ref left = wr_row_left(row); (other = wr_store_at(store, left)); left = wr_row_left(other)) {
         if (wr_row_ghosts(other) || wr_row_pins(row, other)) return true;
         if (!ghosts && wr_row_before_pins(other, row)) return false; /* so do all that are left of it */
@@ -114,7 +112,7 @@ void wr_store_let_empty_go(wr_store *store) {
                 room = true;
             }
         }
-        if (!room || row->position_high >= death || pinned(store, file, row)) {
+        if (!room || row->position_high >= death || wr_store_pinned(store, file)) {
             store->empty[kept++] = file;
         } else {
             wr_store_ghost(store, file); /* its entries go before it does */

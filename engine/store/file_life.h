@@ -7,6 +7,10 @@
 bool wr_store_holders_unknown(const wr_store *store);
 /* Files below it hold only commands that are confirmed when everything posted until now is done. */
 uint64_t wr_store_confirmed_below(const wr_store *store);
+/* Must the file stay for its control frames? They speak of records that were appended before them, to the left of it. While
+ * a file lies there that they point to, or one that may hold a ghost, a start without them would bring removed messages
+ * back. The rule for files that go, and for what a collection has to copy. */
+bool wr_store_pinned(const wr_store *store, uint64_t file);
 /* Look which files are settled now. */
 void wr_store_settle_files(wr_store *store, bool timer);
 /* Lock the empty files that may go; what is still appended must be durable before they do. */

@@ -14,7 +14,7 @@ from warren.ipc import _core as shared
 
 
 class FileRow(NamedTuple):
-    """One file. `left`, `right`: neighbours by position; `pin_low`, `pin_high`: position + 1, 0 if none."""
+    """One file. `left`, `right`: neighbours by position; `pin_low`, `pin_high`: positions + 1, 0: none."""
 
     file: int
     valid_total_size: int

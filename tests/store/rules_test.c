@@ -636,6 +636,51 @@ static void collection(void) {
     finish_all();
 }
 
+/* A file is pinned by control frames about its own records, while a file to the left of it may hold a ghost: no pin says
+ * so. When that file is gone it goes, too. */
+static void pinned_by_a_ghost(void) {
+    begin(0);
+    uint64_t next = 0;
+    put(0, 17, 1, 8000, 1);
+    put(0, 17, 2, 8000, 1);
+    submit(0);
+    settle();
+    uint64_t first = find(17, 1)->file;
+    age(&next);
+    put(0, 17, 3, 8000, 1);
+    submit(0);
+    settle();
+    uint64_t file = find(17, 3)->file;
+    drop(0, 17, 3);
+    submit(0);
+    settle();
+    CHECK(wr_file_is(store->current, file) && file != first); /* both frames lie in it */
+    CHECK(!wr_store_pinned(store, file) && !wr_store_pinned(store, first));
+    age(&next);
+    drop(0, 17, 1);
+    put(0, 17, 1, 8000, 2); /* other bytes: the record in the first file has lost its entry */
+    submit(0);
+    settle();
+    CHECK(atomic_load(&wr_store_file(store, first)->ghosts) == 1 && find(17, 1)->file > file);
+    for (uint64_t n = 0; n < next; n++) {
+        drop(1, 99, n);
+        submit(1);
+        settle();
+    }
+    age(&next); /* the file is rolled, and no ring replays it */
+    const wr_summary_row *row = wr_store_file(store, file);
+    CHECK(row && !row->pin_low && !atomic_load(&wr_store_file(store, file)->valid_total_size));
+    CHECK(atomic_load(&wr_store_file(store, file)->settled) == 1 && !wr_row_locked(row));
+    CHECK(wr_store_pinned(store, file) && !wr_store_pinned(store, first));
+    drop(0, 17, 2); /* the last message of the file with the ghost */
+    submit(0);
+    settle();
+    age(&next);
+    CHECK(!wr_store_file(store, first) && !wr_store_pinned(store, first));
+    CHECK(!wr_store_file(store, file));
+    finish_all();
+}
+
 /* Damaged records are dropped and counted; what is left of the file goes as any other. */
 static void lost_records(void) {
     begin(0);
@@ -771,6 +816,7 @@ int main(void) {
     written_again(true);
     settled_files();
     collection();
+    pinned_by_a_ghost();
     lost_records();
     file_goes_in_slices();
     resync();

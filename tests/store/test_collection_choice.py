@@ -5,11 +5,12 @@ Method: the policy's pure functions over made-up file summaries; a store is simu
 """
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from warren.engine.store.choose import choose, pinned, pressed, triggered
+from warren.engine.store.choose import choose, pressed, triggered
 from warren.engine.store.file_summary import FileRow
 from warren.engine.store.job import Job
 
@@ -40,8 +41,8 @@ def row(
     return FileRow(**fields | more)
 
 
-def chosen(*rows: FileRow, **more: Any) -> list[int]:
-    return [found.file for found in choose(rows, file_bytes=FILE, fraction=0.5, **more)]
+def chosen(*rows: FileRow, pinned: Sequence[int] = (), **more: Any) -> list[int]:
+    return [found.file for found in choose(rows, pinned=pinned, file_bytes=FILE, fraction=0.5, **more)]
 
 
 def test_the_threshold() -> None:
@@ -78,25 +79,25 @@ def test_what_may_not_be_touched_parts_the_neighbours(why: dict[str, Any]) -> No
 
 
 def test_a_pinned_file_without_live_records_is_a_candidate() -> None:
-    rows = [row(1, 0.9), row(2, 0.0, pin_low=2, pin_high=2), row(3, 0.9)]
-    assert pinned(rows[1], rows)
-    assert chosen(*rows) == [2]
+    rows = [row(1, 0.9), row(2, 0.0), row(3, 0.9)]
+    assert chosen(*rows, pinned=[2]) == [2]
     # what it speaks of is gone: it goes by itself
-    assert not pinned(rows[1], rows[1:])
-    assert chosen(*rows[1:]) == []
+    assert chosen(*rows) == []
 
 
-def test_pins_are_positions() -> None:
-    pin = row(7, 0.0, pin_low=4, pin_high=6)
-    assert pinned(pin, [pin, row(9, 0.5, low=1, high=3)])
-    assert pinned(pin, [pin, row(9, 0.5, low=5, high=8)])
-    assert not pinned(pin, [pin, row(9, 0.5, low=0, high=2), row(4, 0.5, low=6, high=7)])
+def test_only_the_core_says_what_is_pinned() -> None:
+    """Pins that point to the right, where nothing can lie that a control frame speaks of, do not count; a ghost does,
+    which no pin points to."""
+    rows = [row(1, 0.9, ghosts=True), row(2, 0.0), row(3, 0.9)]
+    assert chosen(*rows, pinned=[2]) == [2]
+    rows = [row(1, 0.9), row(2, 0.0, pin_low=4, pin_high=4), row(3, 0.9)]
+    assert chosen(*rows) == []
 
 
 def test_control_frames_that_were_needed_are_not_collected_again() -> None:
-    rows = [row(1, 0.9), row(2, 0.0, size=0.8, pin_low=2, pin_high=2)]
-    assert chosen(*rows) == [2]
-    assert chosen(*rows, floors={2: int(0.8 * FILE) - HEAD}) == []
+    rows = [row(1, 0.9), row(2, 0.0, size=0.8)]
+    assert chosen(*rows, pinned=[2]) == [2]
+    assert chosen(*rows, pinned=[2], floors={2: int(0.8 * FILE) - HEAD}) == []
 
 
 def test_a_damaged_file_goes_first() -> None:
@@ -132,7 +133,7 @@ def test_collecting_ends_with_at_least_half_in_use(seed: int) -> None:
         total = sum(found.file_size for found in rows)
         if not triggered(len(rows) + 1, live, total, FILE, 0.5):
             break
-        run = choose(rows, file_bytes=FILE, fraction=0.5)
+        run = choose(rows, pinned=(), file_bytes=FILE, fraction=0.5)
         assert run, "the rule says that there is too much garbage, and finds none"
         places = [found.position_low for found in rows]
         assert places == sorted(places)
