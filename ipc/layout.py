@@ -134,7 +134,7 @@ EVICTIONS = {
     "EVICTED_BLOB": "a body or list outside its arena, or inconsistent lengths",
     "EVICTED_OWNER": "a body that the client may not pass on, because it is not a queue worker",
     "EVICTED_TAIL": "more commands than its ring holds",
-    "EVICTED_DYING": "it announced its end (`delete_and_terminate`) and did not complete it within a minute",
+    "EVICTED_DYING": "it announced its end (`delete_and_terminate`) and did not finish within a minute",
     "EVICTED_TAKEUP": "head and tail of its ring were inconsistent when the server took it up",
 }
 CONSTANTS.update({name: number for number, name in enumerate(EVICTIONS, 1)})

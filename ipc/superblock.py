@@ -401,7 +401,7 @@ class Superblock:
             SLOT.set_bytes(self.buffer, "server_done", b"", offset)
             return self.slot(slot)
         if worker >= 0:
-            raise SlotsFull(f"the store server is not done yet with what died in the slots of queue worker {worker}")
+            raise SlotsFull(f"the store server has not finished with what died in the slots of queue worker {worker}")
         raise SlotsFull(f"all {len(slots)} client slots are taken: close clients that are not needed")
 
     def set_segment(self, view: SlotView, shmid: int) -> None:

@@ -89,7 +89,7 @@ static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool
     PyObject *refused = indices_of(indices, n);
     if (!refused) return -1;
 #define FULL "full (its max_length or max_length_bytes, with overflow reject-publish): take messages from it, " \
-             "publish again later, or declare it anew with a higher maximum"
+             "publish again later, or delete it and declare it with a higher maximum"
     if (batch)
         wr_raise("QueueFull", "%zd of %llu messages were refused (see .refused), because a queue is " FULL, PyTuple_GET_SIZE(refused),
                  (unsigned long long)messages_n);
@@ -151,7 +151,8 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
     else if (none) answer = wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
     else if (refused_n) answer = raise_full(refused, refused_n, messages_n, batch);
     else if (unknown)
-        answer = wr_raise("StoreError", "too many messages were refused since for this confirm to know whether its own were: ask earlier");
+        answer = wr_raise("StoreError", "too many messages have been refused since, so this confirm cannot tell "
+                                        "whether its own were: ask earlier");
     PyMem_Free(refused);
     return answer;
 }
@@ -168,7 +169,8 @@ static int results_of(ConfirmObject *self, uint64_t *duplicates) {
 }
 
 static int masked(void) {
-    return wr_raise("ClosedError", "this client's delete_and_terminate came before: what was written (or a part of it) was not stored");
+    return wr_raise("ClosedError", "this client called delete_and_terminate before: what was written (or a part of it) "
+                                   "was not stored");
 }
 
 /* The attachment is over, and with it the wait: say so in the user's words. */

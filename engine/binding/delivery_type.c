@@ -40,8 +40,8 @@ PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body,
 static __attribute__((noinline)) int settle_late(HandleObject *h, uint32_t state) {
     wr_server *worker = wr_superblock_server(h->client->a.port.super, h->server);
     if (state == WR_NODE_DRAINING && atomic_load_explicit(&worker->state, memory_order_acquire) != WR_SERVER_DOWN) return 0;
-    return wr_raise("PeerLost", "the node was stopped since this message was delivered: it is in its queue again, and comes redelivered from the "
-                                "next node");
+    return wr_raise("PeerLost", "the node was stopped since this message was delivered: it is in its queue again, and "
+                                "the next node delivers it, marked redelivered");
 }
 
 /* Is the message still in the hands of this attachment, and its worker there? */

@@ -245,7 +245,7 @@ static int wait_for_worker(HandleObject *h, uint64_t deadline) {
     return wr_wait_while(c, &condition, up && deadline && deadline < patience ? patience : deadline, WR_FOR_REPLY, still_there, h);
 }
 
-const char wr_the_answer[] = "the worker's answer whether there is a message (it may be there all the same: call again)";
+const char wr_the_answer[] = "the worker's answer whether there is a message (there may still be one: call again)";
 
 static void no_answer(HandleObject *h) {
     if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, wr_the_answer)) wr_raise("TimedOut", "%s: not there in time", wr_the_answer);
@@ -596,7 +596,7 @@ int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked
 /* The worker was asked for the end and has not answered: 1 becomes the exception that says why. */
 static int not_released(HandleObject *h, int answer) {
     if (answer <= 0) return answer;
-    static const char what[] = "the return of what was delivered ahead (it is done when the worker goes on)";
+    static const char what[] = "the return of what was delivered ahead (it is done when the worker continues)";
     if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, what)) wr_raise("TimedOut", "%s: not done within the timeout", what);
     return -1;
 }

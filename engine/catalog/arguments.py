@@ -123,19 +123,19 @@ def _milliseconds(seconds: float | None) -> int:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool):
-        raise UsageError("a number is wanted")
+        raise UsageError("it must be a number")
     if isinstance(value, str):  # from the command line
         with contextlib.suppress(ValueError):
             value = float(value)
     if not isinstance(value, (int, float)):
-        raise UsageError("a number is wanted")
+        raise UsageError("it must be a number")
     return float(value)
 
 
 def _seconds(value: Any) -> float:
     seconds = _number(value)
     if not 0.001 <= seconds <= SECONDS_MAX:
-        raise UsageError(f"seconds are wanted, from 0.001 to {SECONDS_MAX}")
+        raise UsageError(f"it must be a number of seconds from 0.001 to {SECONDS_MAX}")
     return seconds
 
 
@@ -145,7 +145,7 @@ def _whole(low: int, high: int) -> Any:
             with contextlib.suppress(ValueError):
                 value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise UsageError(f"a whole number from {low} to {high} is wanted")
+            raise UsageError(f"it must be a whole number from {low} to {high}")
         return value
 
     return check
@@ -155,7 +155,7 @@ def _truth(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "1", "0"):
         return value.lower() in ("true", "yes", "1")
     if not isinstance(value, bool):
-        raise UsageError("True or False is wanted")
+        raise UsageError("it must be True or False")
     return value
 
 

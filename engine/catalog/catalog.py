@@ -330,7 +330,7 @@ class Catalog:
             if gone:
                 self._cut_queue(self.by_id[step.queue.id])
             elif step.queue.name in self.queues or step.queue.id in self.by_id:
-                raise ValueError(f"queue {step.queue.name!r} or its id {step.queue.id} is there already")
+                raise ValueError(f"queue {step.queue.name!r} or its id {step.queue.id} exists already")
             else:
                 self._put_queue(step.queue)
         elif step.exchange is not None:
@@ -463,7 +463,7 @@ class Catalog:
 
     def delete_queue(self, name: str, *, client: int = 0) -> QueueDeclaration:
         """Delete a queue with its subscriptions, dead letters and bindings. Raises QueueNotFound, ResourceLocked."""
-        found = self.queue(name, f"{NOTHING_DELETED}, node.queues() names those that there are")
+        found = self.queue(name, f"{NOTHING_DELETED}; node.queues() lists those that exist")
         self.check_owner(found, client)
         for item in self.subscriptions(found):
             self._remove_queue(item)
@@ -528,9 +528,9 @@ class Catalog:
 
     def delete_exchange(self, name: str) -> ExchangeDeclaration:
         """Delete an exchange and its bindings. Raises ExchangeNotFound, UsageError (a default one)."""
-        found = self.exchange(name, f"{NOTHING_DELETED}, `warren exchange list` names those that there are")
+        found = self.exchange(name, f"{NOTHING_DELETED}; `warren exchange list` lists those that exist")
         if not name or name.startswith(RESERVED_PREFIX):
-            raise UsageError(f"exchange {name!r} is always there and cannot be deleted")
+            raise UsageError(f"exchange {name!r} is built in and cannot be deleted")
         for binding in sorted(self._of_exchange.get(name, ())):
             self._cut_binding(binding)
         self._cut_exchange(found)

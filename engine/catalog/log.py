@@ -233,8 +233,8 @@ def load(directory: Path | str, until: int = _NO_END) -> Loaded:
         return _load(directory, until)
     except CorruptRecord as error:
         raise error.advised(
-            f"no node starts without its catalog: restore {FILE_NAME} and catalog.*.log, all of one moment, from a "
-            f"backup of {directory}"
+            f"a node cannot start without its catalog: restore {FILE_NAME} and catalog.*.log, all from the same "
+            f"moment, from a backup of {directory}"
         ) from error
 
 

@@ -145,7 +145,7 @@ def options(
             life = _milliseconds("ttl", ttl)
             expires = due + life if due else now + 1 + life if life else now
         if expires > _TIME_MAX or due > _TIME_MAX:
-            raise UsageError("ttl and delay reach beyond the year 10889: give less")
+            raise UsageError("ttl and delay reach beyond the year 10889: give smaller values")
     return (
         expires | priority << PRIORITY_SHIFT,
         due,

@@ -99,20 +99,20 @@ def _absolute(path: object) -> Path:
     try:
         given = os.fspath(path)  # type: ignore[call-overload]  # what is no path is what this is for
     except TypeError as error:
-        raise UsageError(f"a data directory is given as a str or a pathlib.Path, not {type(path).__name__}") from error
+        raise UsageError(f"a data directory must be a str or a pathlib.Path, not {type(path).__name__}") from error
     if not isinstance(given, str):
-        raise UsageError("a data directory is given as a str or a pathlib.Path, not bytes: os.fsdecode makes a str")
+        raise UsageError("a data directory must be a str or a pathlib.Path, not bytes: os.fsdecode makes a str")
     if "\0" in given:
-        raise UsageError(f"{given!r} is no path of a data directory: it has a NUL character; remove it")
+        raise UsageError(f"{given!r} is not a valid path of a data directory: it has a NUL character; remove it")
     try:
         os.fsencode(given)
         return Path(os.path.abspath(os.path.expanduser(given)))
     except UnicodeEncodeError as error:
-        raise UsageError(f"{given!r} is no path of a data directory: {error.reason}") from error
+        raise UsageError(f"{given!r} is not a valid path of a data directory: {error.reason}") from error
     except FileNotFoundError as error:
         raise UsageError(
-            f"{given!r} cannot be found from here: the current directory was removed; go to another one, or give the "
-            "whole path"
+            f"{given!r} cannot be resolved: the current directory was removed; change to another one, or give an "
+            "absolute path"
         ) from error
 
 
@@ -168,13 +168,13 @@ class NodeDirectory:
         except NotADirectoryError:
             why = "it is a file, or a part of its path is one"
         except FileNotFoundError:
-            why = f"it has no {NODE}" if self.path.exists() else "it is not there"
+            why = f"it has no {NODE}" if self.path.exists() else "it does not exist"
         except OSError as error:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
         else:
             return
         raise NodeNotRunning(
-            f"{self.path} is no data directory of Warren ({why}), and no node runs for it: give the path of one; "
+            f"{self.path} is not a data directory of Warren ({why}), and no node runs for it: give the path of one; "
             "`warren up DIR` makes one, in a new or empty directory"
         )
 
@@ -205,7 +205,7 @@ class NodeDirectory:
         except OSError as error:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
         if not stat.S_ISDIR(found.st_mode):
-            raise UsageError(f"{self.path} is not a directory: give the path of one, or one that is not there yet")
+            raise UsageError(f"{self.path} is not a directory: give the path of one, or one that does not exist yet")
         me = os.geteuid()
         if me not in (0, found.st_uid):
             raise PermissionRefused(
@@ -236,7 +236,7 @@ class NodeDirectory:
             try:
                 descriptor = open_directory(self.path)
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise UsageError(f"{self.path} is not there") from error
+                raise UsageError(f"{self.path} does not exist") from error
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot open {self.path}") from error
             try:
@@ -389,7 +389,7 @@ class NodeDirectory:
                 )
             return msgspec.json.decode(content, type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            advice = f"no node starts without it: restore {NODE} from a backup of {self.path}"
+            advice = f"a node cannot start without it: restore {NODE} from a backup of {self.path}"
             raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from error
 
     def write(self, node: NodeFile) -> None:
@@ -426,7 +426,7 @@ class NodeDirectory:
             old, new = getattr(node.settings, name), getattr(settings, name)
             if new < old:
                 raise UsageError(
-                    f"{self.path} was made for {name}={old} and cannot go down to {new}: "
+                    f"{self.path} was made for {name}={old} and cannot be lowered to {new}: "
                     f"start it with at least {old}, or make a new directory"
                 )
         return msgspec.structs.replace(node, settings=settings)
@@ -443,7 +443,7 @@ class NodeDirectory:
                     found[seen.st_dev, seen.st_ino, seen.st_nlink] += 1
         if any(links > here for (_device, _inode, links), here in found.items()):
             raise UsageError(
-                f"{self.path} was copied with hard links, so its files are those of another directory, too: make a "
+                f"{self.path} was copied with hard links, so it shares its files with another directory: make a "
                 "copy of their contents (cp -a), and start that"
             )
 

@@ -102,9 +102,9 @@ def make_directories(path: Path) -> None:
 _LIMITS = {
     errno.EMFILE: "close what is not needed, or raise `ulimit -n` of this process (now {descriptors})",
     errno.ENFILE: "the machine has too many open files: close some, or raise the sysctl fs.file-max",
-    errno.ENOMEM: "free memory, or raise `ulimit -v`, the sysctl vm.max_map_count or what the container may have",
-    errno.ENOBUFS: "free memory, or raise what the container may have",
-    errno.EAGAIN: "raise `ulimit -u` of this user, or what the container may have of processes and threads",
+    errno.ENOMEM: "free memory, or raise `ulimit -v`, the sysctl vm.max_map_count or the container's limit",
+    errno.ENOBUFS: "free memory, or raise the container's limit",
+    errno.EAGAIN: "raise `ulimit -u` of this user, or the container's limit of processes and threads",
 }
 
 

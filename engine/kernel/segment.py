@@ -364,7 +364,7 @@ def rewrite_header(path: Path, page: bytes) -> None:
         atomic_file.write_all(fd, page, 0)
         _sync(fd, path)
     except OSError as error:
-        raise explain(error, f"cannot mend the header of {path}") from error
+        raise explain(error, f"cannot repair the header of {path}") from error
     finally:
         os.close(fd)
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
-from warren.engine.errors import CorruptRecord
+from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import (
@@ -130,9 +130,13 @@ class Source:
         self._engine.close()
 
     def read(self) -> None:
-        """Read everything. Raises CorruptRecord when some of it cannot be read, FormatVersionError, StoreError."""
+        """Read everything. Raises StoreError when some of it cannot be read, FormatVersionError."""
         if damaged := self._load():
-            raise CorruptRecord(self.folder.path, 0, "what worker wrote", "; ".join(damaged[:3]))
+            more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+            raise StoreError(
+                f"{self.folder.path} has damaged files ({'; '.join(damaged[:3])}{more}): the worker sets them aside "
+                "when it starts, and the next start of the node moves its queues"
+            )
 
     def stored(self) -> Iterator[tuple[QueueDeclaration, NDArray[np.bytes_]]]:
         """Instead of `read`: of each queue that outlives the node the ids of messages whose bodies are in the message

@@ -55,5 +55,5 @@ def put_right(folder: Folder, wrong: Mapping[Key, int], found: Recovered) -> lis
     moved = give_names_back(folder, wrong, found.listed.entries) if wrong else {}
     for right, key in moved.items():
         path, lay = folder.path_of(right), folder.path_of(key)
-        found.hurt(folder, path, f"lay under the name of {lay.relative_to(folder.path)}, and is at its place again", 0)
+        found.hurt(folder, path, f"was found as {lay.relative_to(folder.path)}, and was put back in its place", 0)
     return list(moved)

@@ -56,10 +56,10 @@ def recover(
     files = files or FileRegister(folder.files, node_id, server)
     found.listed = files.load()
     if found.listed.problem:
-        found.hurt(folder, folder.files, f"{found.listed.problem}; what is missing cannot be told")
+        found.hurt(folder, folder.files, f"{found.listed.problem}; missing files cannot be noticed")
     if not found.listed.there and segment.list_files(folder.journal, ".jnl").files:
         # of a directory that was made before there were lists, or it was removed
-        found.hurt(folder, folder.files, "there is no list of files: what is missing cannot be told; it is made anew")
+        found.hurt(folder, folder.files, "there is no list of files: missing files cannot be noticed; it is made now")
     if had_subscriptions is False and (LISTED_SUBSCRIPTIONS, 0, 0) in found.listed.entries:
         found.hurt(folder, folder.subscriptions, NO_SUBSCRIPTIONS)
     with atomic_file.file_explained(f"cannot read {folder.path}"):
@@ -135,8 +135,8 @@ def catalog_lost(folder: Folder, ids: Iterable[int], ids_end: int) -> str:
     more = f" and {len(shown) - 10} more" if len(shown) > 10 else ""
     return (
         f"{folder.path.name} has records of queues with ids {', '.join(map(str, shown[:10]))}{more}, and the catalog "
-        f"gave none from {ids_end} on: catalog.json or catalog.*.log was cut, or is an older copy; nothing was "
-        "removed; restore them, all of one moment, from a backup, or have these queues declared anew by "
+        f"gave out none from {ids_end} on: catalog.json or catalog.*.log was cut, or is an older copy; nothing was "
+        "removed; restore them, all from the same moment, from a backup, or let these queues be declared again by "
         "`warren check DIR --repair`"
     )
 
@@ -203,7 +203,7 @@ def _end(
         and all(end <= FILE_HEADER_BYTES for number, end in ends.items() if number > terms.file)
     )
     if terms is None and folder.terms.exists():
-        found.hurt(folder, folder.terms, "is damaged: whatever is there counts as delivered before", 0)
+        found.hurt(folder, folder.terms, "is damaged: every message that is found counts as delivered before", 0)
     elif terms is not None and not found.clean:
         # A mark is written when all has ended, and removed before anything begins.
         at = f"the journal ends at byte {ends.get(terms.file, 0)} of file {terms.file}"
@@ -265,6 +265,6 @@ def _check_data(
             if not size and path.exists():
                 found.aside.append((path, reason))
         elif right is not None:
-            found.hurt(folder, path, "its header page was damaged, and is written anew", 0)
+            found.hurt(folder, path, "its header page was damaged, and is rewritten", 0)
             if mend:
                 segment.rewrite_header(path, right)

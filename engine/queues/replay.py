@@ -53,7 +53,7 @@ def read_journal(
             if number not in paths:
                 entry = found.listed.entries[LISTED_JOURNAL, 0, number]
                 empty = entry.sealed and entry.end <= FILE_HEADER_BYTES
-                reason = "is missing; what it alone knew is lost, and what it said was acked comes again"
+                reason = "is missing; what only it recorded is lost, and what it said was acked is delivered again"
                 found.hurt(folder, folder.journal_file(number), reason, 0 if empty else None)
                 engine.gap()
                 continue
@@ -117,11 +117,11 @@ class _Journal:
             if not at:
                 found.hurt(self.folder, self.path, f"{what}; what follows in this file is lost", None, end, len(data))
                 break
-            found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} on is served", None, end, at)
+            found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} is served", None, end, at)
         found.there[key] = Entry(salt, end, 0, True)
         if cut:
             self.engine.gap()
-            found.hurt(self.folder, self.path, f"{cut}; what it alone knew behind byte {end} is lost")
+            found.hurt(self.folder, self.path, f"{cut}; what only it recorded beyond byte {end} is lost")
         elif entry is not None and not parts and self.number not in unended:
             self._check_end(entry, end, reason)
         return end
@@ -156,7 +156,7 @@ class _Journal:
             right = _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, self.number, entry.salt, 0)
             salt, why = entry.salt, "its header page was damaged"
         if right is not None:
-            self.found.hurt(self.folder, self.path, f"{why}, and is written anew", 0)
+            self.found.hurt(self.folder, self.path, f"{why}, and is rewritten", 0)
             if self.mend:
                 segment.rewrite_header(self.path, right)
         return salt

@@ -55,7 +55,7 @@ def load_segments(
     for key in wrong:
         path = folder.path_of(key)
         if path.exists():
-            loader.give_up(key, path, "another segment, or one of another time, under this name")
+            loader.give_up(key, path, "another segment, or an older one, has this name")
     for key, listed in found.listed.entries.items():
         if key[0] == LISTED_INDEX and key not in there:
             loader.lose(key, folder.path_of(key), "is missing", listed.messages)
@@ -112,7 +112,7 @@ class _Segments:
                 self.give_up(key, path, "neither its header page nor an entry is valid")
                 return None
             costs = listed is not None and live < listed.messages  # said below
-            found.hurt(self.folder, path, f"{why}, and is written anew", None if costs else 0)
+            found.hurt(self.folder, path, f"{why}, and is rewritten", None if costs else 0)
             if self.mend:
                 segment.rewrite_header(path, right)
         written = data[segment_stamp.STAMP_AT : segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES]
@@ -130,7 +130,7 @@ class _Segments:
             what = (
                 "its stamp is damaged"
                 if changes is None
-                else "it is an older copy: some messages are missing, some are back"
+                else "it is an older copy: some messages are missing, some that were removed are back"
             )
             self.lose(key, path, what, cost)
         elif listed is not None and live < listed.messages:

@@ -227,7 +227,7 @@ class QueueService:
             number = self.engine.counters()["failed"]
             why = f"the journal failed ({os.strerror(number)}): nothing more is confirmed; check the disk and restart"
             if number == errno.ESTALE:
-                why = "somebody removed or cut the journal file in use: nothing more is confirmed; restart"
+                why = "the journal file in use was removed or cut: nothing more is confirmed; restart"
             self.options.say(f"{why} the node")
         # By the clock, not by TIMER: under load some other event always comes first.
         now = time.monotonic()
@@ -330,7 +330,7 @@ class QueueService:
             self._memory_short = bool(counters["no_memory"])
             self._alarm("ALARM_MEMORY", self._memory_short)
             if self._memory_short:
-                self.options.say("there is no memory for the images of the journals: what publishes waits for it")
+                self.options.say("there is no memory for the images of the journals: publishers wait for it")
         self._look_for_space(counters["no_space"])
         lost, damaged = counters["lost"], counters["damaged"]
         unreadable = counters["unreadable"]
@@ -366,7 +366,7 @@ class QueueService:
         """Name the messages that consumers found damaged, and write them down for people."""
         found = self.engine.unreadable(self._unreadable_said)
         if more := n - self._unreadable_said - len(found):
-            self.options.say(f"{more} messages dropped: they are damaged; the next lines name the last of them only")
+            self.options.say(f"{more} messages dropped: they are damaged; the next lines name only the last of them")
         self._unreadable_said = n
         folder, parts = self.options.folder, []
         for queue, sequence, location, file, offset, size in found:
@@ -429,7 +429,7 @@ class QueueService:
         self._write_refused = number
         if number:
             self.options.superblock.server_set(self.server, "file_error", number)
-            self.options.say(f"what publishes waits: the disk has no space for the journal: {os.strerror(number)}")
+            self.options.say(f"publishers wait: the disk has no space for the journal: {os.strerror(number)}")
         else:
             self.options.say("there is space for the journal again")
         self._alarm("ALARM_DISK", bool(self._no_space or number))
@@ -541,7 +541,7 @@ class QueueService:
         def then(result: StoreError | None) -> None:
             if result is not None and doomed:  # the next job may have removed it meanwhile
                 path = self.options.folder.journal_file(doomed[0])
-                self.options.say(f"cannot remove {path}, this is tried again: {result}")
+                self.options.say(f"cannot remove {path}; trying again: {result}")
                 self._doomed_wait = True
 
         self._index.ask(job, then)
@@ -551,7 +551,7 @@ class QueueService:
 
         def then(result: StoreError | None) -> None:
             if result is not None:
-                self.options.say(f"cannot remove {path}, this is tried again: {result}")
+                self.options.say(f"cannot remove {path}; trying again: {result}")
                 self._unlink_later.append((path, key))
 
         self._index.ask(partial(self._remove, path, key), then)
@@ -611,7 +611,7 @@ class QueueService:
             self._catalog_behind = not self._learn(version, math.inf if whole else deadline)
         except StoreError as error:
             if not self._catalog_failed:
-                o.say(f"the catalog cannot be read, the old one stays until it can: {error}")
+                o.say(f"the catalog cannot be read, the old one is used until it can be: {error}")
             self._catalog_failed, self._catalog_behind = True, False
             self.engine.catalog_loaded(version)
             return

@@ -226,12 +226,10 @@ class StoreCheck:
         except StoreError as error:
             self._listed = Listed(problem=str(error))
         if self._listed.problem and not self.running:
-            problem = f"{self._listed.problem}; what is missing cannot be told, and nothing is lost by that"
+            problem = f"{self._listed.problem}; missing files cannot be noticed; nothing is lost by that"
             self.found.append(Found(path, FILES, problem=problem))
         elif not self._listed.there and files and not self.running:
-            problem = (
-                "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
-            )
+            problem = "is missing, so other missing files cannot be noticed; the next start of the node makes it again"
             self.found.append(Found(path, FILES, problem=problem))
 
     def _last_begun(self) -> int:
@@ -407,7 +405,7 @@ class StoreCheck:
         for number, page in self._mended.items():
             path = self._headers[number].path
             segment.rewrite_header(path, page)
-            self._did(f"{path}: a flipped bit of its first page was mended")
+            self._did(f"{path}: a flipped bit of its first page was repaired")
 
     def _put_back(self) -> dict[Path, Found]:
         """Files under wrong names, by way of the quarantine: a kill leaves them there. Returns what they are now."""
@@ -450,7 +448,7 @@ class StoreCheck:
             messages = listed.messages if listed is not None else None
             target = quarantine.move(self.folder, path, reason or "not a file of this store", messages)
             if target is None:
-                raise StoreError(f"cannot move {path} to the quarantine: make space, and repeat")
+                raise StoreError(f"cannot move {path} to the quarantine: free some space and try again")
             with contextlib.suppress(FileNotFoundError):
                 beside.rename(target.with_name(target.name + LIST))
             self._did(f"{path}: moved to {target}")

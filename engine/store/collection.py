@@ -245,7 +245,7 @@ class GarbageCollection:
             return
         except (RuntimeError, OSError, StoreError):
             # Files of this task stay as they are, locked; a start sorts them out.
-            self._say(f"collection of garbage ends until the next start: {traceback.format_exc()}")
+            self._say(f"no more garbage is collected until the next start: {traceback.format_exc()}")
             self._task = self._output = None
             self.broken = True
             return
@@ -544,7 +544,7 @@ class GarbageCollection:
             if loss.kind == KIND_MESSAGE:
                 self._say(f"message {loss.id.hex()} is lost: damaged in {where}")
             else:
-                self._say(f"a damaged record of references was made anew from the list: {where}")
+                self._say(f"a damaged record of references was made again from the list: {where}")
         if losses:
             self._say(f"{len({loss.file for loss in losses})} damaged files were moved to {self.folder}/quarantine")
 

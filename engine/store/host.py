@@ -105,7 +105,7 @@ class _Mail:
         except (posix_ipc.Error, OSError) as error:
             if not self._said:
                 self._said = True
-                say(f"no mailbox ({error}): until there is one no garbage is collected; it is tried again")
+                say(f"cannot make the mailbox ({error}): no garbage is collected until there is one; trying again")
             return None
 
     def _run(self) -> None:
@@ -445,8 +445,8 @@ class StoreHost:
                 store.alarm(ALARM_SYNC_FAILED, True)
                 why = f"the disk failed ({errno.errorcode.get(number, number)}: {os.strerror(number)})"
                 if number == errno.ESTALE:
-                    why = "somebody removed or cut the file that was being written"
-                say(f"{FOLDERS[store.number]} store: {why}; nothing is confirmed any more until the node is reopened")
+                    why = "the file that was being written was removed or cut"
+                say(f"{FOLDERS[store.number]} store: {why}; nothing more is confirmed until the node is reopened")
 
     # -- clients ------------------------------------------------------------------------------------------------
 

@@ -406,10 +406,10 @@ class Recovery:
             try:
                 segment.rewrite_header(path, page)
             except StoreError as error:  # its records are served all the same; the next start tries again
-                self.report.damaged.append(f"{said}, which cannot be mended: {error}")
+                self.report.damaged.append(f"{said}, which cannot be repaired: {error}")
                 continue
-            self.report.damaged.append(f"{said}: it was mended, nothing is lost")
-            quarantine.note(self.folder, quarantine.Entry(path.name, 0, len(page), "a flipped bit, mended", 0))
+            self.report.damaged.append(f"{said}: it was repaired, nothing is lost")
+            quarantine.note(self.folder, quarantine.Entry(path.name, 0, len(page), "a flipped bit, repaired", 0))
         for number, path, reason in bad:
             if number == unused:
                 path.unlink(missing_ok=True)
@@ -530,7 +530,7 @@ class Recovery:
         with contextlib.suppress(StoreError):  # said below
             self.files.note(gone=[key_of(number)])
             target = quarantine.move(self.folder, path, reason, messages)
-        where = f"it was moved to {target}" if target else "it cannot be moved to the quarantine, and stays"
+        where = f"it was moved to {target}" if target else "it cannot be moved to the quarantine, and stays where it is"
         cost = "" if messages is None else f"; it held {messages} messages"
         self.report.damaged.append(f"{path} is not served: {reason}{cost}; {where}")
         self.report.lost += messages or 0
@@ -557,8 +557,8 @@ class Recovery:
                 self._missing(number, None)
         if self._listed.problem or (not self._listed.there and listing.files):
             # of a directory that was made before there were lists, or it was removed
-            what = f"{self._listed.problem or 'there is no list of files'}; what is missing cannot be told"
-            self.report.damaged.append(f"{self.files.path}: {what}; it is made anew")
+            what = f"{self._listed.problem or 'there is no list of files'}; missing files cannot be noticed"
+            self.report.damaged.append(f"{self.files.path}: {what}; it is made again")
             self._note(quarantine.Entry(FILES, 0, 0, what))
 
     def _missing(self, number: int, messages: int | None) -> None:
@@ -738,7 +738,7 @@ class Recovery:
             try:
                 self.files.begin(entries, [self.folder])
             except StoreError as error:  # it is tried again with the next file
-                self.say(f"a file that goes missing before the list of files is written is not missed: {error}")
+                self.say(f"a file that disappears before the list of files is written will not be noticed: {error}")
 
     def _judge_file(self, file: StoreFile, scanned: Scanned, youngest: int) -> None:
         found = scanned.found

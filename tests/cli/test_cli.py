@@ -275,7 +275,7 @@ def test_arguments_headers_and_options(directory: Path) -> None:
         (("queue", "delete", "DIR", "none"), 2, "no queue 'none'"),
         (("consume", "DIR", "none"), 2, "no queue 'none'"),
         (("queue", "bind", "DIR", "none", "amq.topic"), 2, "no queue 'none'"),
-        (("exchange", "delete", "DIR", "amq.topic"), 2, "always there"),
+        (("exchange", "delete", "DIR", "amq.topic"), 2, "built in"),
         (("publish", "DIR"), 2, "--exchange"),
         (("publish", "DIR", "q", "--exchange", "e"), 2, "either a QUEUE"),
         (("up", "DIR"), 2, "in use by process"),
@@ -386,9 +386,9 @@ def test_a_damaged_identity_or_catalog_is_exit_code_3_with_advice(tmp_path: Path
 def test_what_is_no_data_directory_is_said(tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    for name, why in (("missing", "is not there"), ("empty", "has no node.json"), ("file", "is a file")):
+    for name, why in (("missing", "does not exist"), ("empty", "has no node.json"), ("file", "is a file")):
         said = warren(command, tmp_path / name, code=3).said
-        assert f"{tmp_path / name} is no data directory of Warren (it {why}" in said
+        assert f"{tmp_path / name} is not a data directory of Warren (it {why}" in said
 
 
 def test_foreground_and_signals(tmp_path: Path) -> None:

@@ -191,13 +191,13 @@ def test_a_repair_accepts_the_loss_and_names_it(copied: Path, what: str) -> None
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     report = check(copied, repair=True)
     assert report.problems == []
-    said = [line for line in report.repaired if "is made anew" in line]
+    said = [line for line in report.repaired if "is made again" in line]
     assert [Path(line.partition(": ")[0]).name for line in said] == names
     assert all(any(repr(name) in line for line in said) for name in lost)
     again = check(copied)
     assert again.problems == []
     assert any(
-        "made anew by `warren check --repair`" in entry.reason
+        "made again by `warren check --repair`" in entry.reason
         for entry in quarantine.entries(folder_of(copied, names[0]))
     )
     small = [body for body in bodies() if len(body) < SIZE]
@@ -421,7 +421,7 @@ def test_a_list_that_is_missing_is_told_alike_by_store_and_worker(copied: Path) 
     for path in lists:
         path.unlink()
     found = problems(copied)
-    words = "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
+    words = "is missing, so other missing files cannot be noticed; the next start of the node makes it again"
     assert sorted(found) == sorted(f"{path}: {words}" for path in lists)
     holds(copied, dict.fromkeys(NAMES, bodies()))
     for path in lists:

@@ -650,7 +650,7 @@ def test_a_journal_file_that_stayed_goes_when_it_can(small: Node, monkeypatch: p
     publish(worker, producer, 1, 2100, size=1500)
     worker.until(lambda: {int(path.stem) for path in small.folder.journal.glob("*.jnl")}.isdisjoint(range(3)))
     assert not left
-    assert any(f"cannot remove {oldest}, this is tried again" in line for line in small.said)
+    assert any(f"cannot remove {oldest}; trying again" in line for line in small.said)
     worker.kill()
 
 

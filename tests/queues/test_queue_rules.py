@@ -266,7 +266,7 @@ def test_a_full_disk_makes_publishers_wait_and_loses_nothing(node: Node, monkeyp
 
     def create(*args: object, **kwargs: object) -> segment.Created:
         if full and "journal" in str(args[0]):
-            raise DiskFull("no space left on device: make space and repeat")
+            raise DiskFull("no space left on device: free some space and try again")
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(segment, "create", create)

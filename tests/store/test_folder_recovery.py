@@ -165,7 +165,7 @@ def test_a_header_that_cannot_be_written_is_served(folder: Folder, monkeypatch: 
     started = folder.start()
     monkeypatch.undo()
     assert set(started.core.files) == {0, 1, 2}
-    assert "cannot be mended" in started.report.damaged[0]
+    assert "cannot be repaired" in started.report.damaged[0]
     assert folder.start().served == ALL
 
 

@@ -278,7 +278,7 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
     checked.problem = listed.problem
     if not listed.there and folder.journal.is_dir() and segment.list_files(folder.journal, ".jnl").files:
         checked.problem = (
-            "is missing, so nobody can say whether other files are, too; the next start of the node makes it anew"
+            "is missing, so other missing files cannot be noticed; the next start of the node makes it again"
         )
     report.files.append(checked)
     missing = [key for key in listed.entries if not folder.path_of(key).is_file()]

@@ -72,7 +72,7 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
         if node_epoch and (reason := _store_lacks(directory / STORE)):
             found.append(Missing(directory / STORE, None, reason, what))
         elif reason := _older(directory / STORE, node_epoch):
-            found.append(Missing(directory / STORE, None, reason, f"what came since of {what}", older=True))
+            found.append(Missing(directory / STORE, None, reason, f"what was added since to {what}", older=True))
         lasting: dict[int, list[QueueDeclaration]] = {}
         for item in catalog.by_id.values() if catalog is not None else ():
             if item.outlives_node:
@@ -82,7 +82,7 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
             if reason := _worker_lacks(folder):
                 found.append(Missing(folder.path, worker, reason, f"the messages of {_names(queues)}"))
             elif reason := _older(folder.path, node_epoch):
-                cost = f"what came since into {_names(queues)} (what was acked since comes again)"
+                cost = f"what was put since into {_names(queues)} (what was acked since is delivered again)"
                 found.append(Missing(folder.path, worker, reason, cost, older=True))
     return found
 
@@ -204,13 +204,13 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
                 continue
             # The report first: with the list the folder is not missed any more, and nobody would say what it cost.
             atomic_file.make_directories(item.path)
-            lost = f"the folder {item.reason}, and was made anew by `warren check --repair`: {item.cost} are lost"
+            lost = f"the folder {item.reason}, and was made again by `warren check --repair`: {item.cost} are lost"
             quarantine.note(item.path, quarantine.Entry(".", 0, 0, lost))
             if item.worker is None:
                 FileRegister(item.path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
             else:
                 _make_worker(Folder(item.path), node_id, item.worker)
-        said.append(f"{item.path}: was missing or empty, and is made anew: {item.cost} are lost")
+        said.append(f"{item.path}: was missing or empty, and is made again: {item.cost} are lost")
     return said
 
 

@@ -65,7 +65,7 @@ def repair(directory: Path, catalog: Catalog, cuts: list[Cut]) -> list[str]:
             if id in wanted:
                 raise StoreError(
                     f"worker-{wanted[id]} and worker-{cut.worker} both have records of a queue with id {id}: restore "
-                    f"{FILE_NAME} and catalog.*.log, all of one moment, from a backup of {directory}"
+                    f"{FILE_NAME} and catalog.*.log, all from the same moment, from a backup of {directory}"
                 )
             wanted[id] = cut.worker
     names = {id: catalog.recover_queue(id, worker).name for id, worker in sorted(wanted.items())}
@@ -73,7 +73,7 @@ def repair(directory: Path, catalog: Catalog, cuts: list[Cut]) -> list[str]:
     catalog.version += 1
     catalog.save(directory)
     said = [
-        f"{directory / FILE_NAME}: queue {id} of worker-{wanted[id]} was lost; it is declared anew as {name!r}"
+        f"{directory / FILE_NAME}: queue {id} of worker-{wanted[id]} was lost; it is declared again as {name!r}"
         for id, name in names.items()
     ]
     return [*said, f"{directory / FILE_NAME}: the next queue gets id {catalog.next_queue_id}"]
