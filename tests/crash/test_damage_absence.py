@@ -589,7 +589,7 @@ def test_a_loss_that_nobody_can_count_has_a_line_in_status_and_no_zero_in_check(
         journal.unlink()
     with RealNode(path, **SETTINGS):
         (said,) = [line for line in status(path)["messages"] if "worker-1" in line]
-    assert "nobody can say how many messages that cost" in said
+    assert "cannot tell how many messages that cost" in said
     assert f"journal/{journals[0].name}" in said
     assert str(worker(path, 1) / "quarantine" / "report.jsonl") in said
     assert str(path / "log" / "worker-1.log") in said
@@ -612,7 +612,7 @@ def test_a_store_file_whose_content_nobody_knows_has_a_line_in_status(made: Path
         said = [line for line in status(path)["messages"] if line.startswith("the message store")]
     assert len(said) == 1
     assert target.name in said[0]
-    assert "nobody can say how many messages that cost" in said[0]
+    assert "cannot tell how many messages that cost" in said[0]
     notes = [line for line in check(path).notes if "persistent/quarantine" in line]
     assert len(notes) == 1
     assert "is not known" in notes[0]

@@ -129,7 +129,7 @@ def test_an_item_that_cannot_be_read_goes_to_the_dead_letters(node: warren.Node,
     tasks = node.work_queue(name, serializer="json", dead_letter_exchange=f"{name}-dead")
     tasks.queue.put(b"not json")
     tasks.put({"page": 1})
-    with pytest.raises(warren.Undecodable, match=f"dead letters .exchange '{name}-dead'"):
+    with pytest.raises(warren.Undecodable, match=f"dead-lettered .exchange '{name}-dead'"):
         tasks.get(timeout=5)
     assert tasks.get(timeout=5) == {"page": 1}
     tasks.task_done()

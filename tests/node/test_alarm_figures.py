@@ -164,8 +164,8 @@ def test_what_cannot_be_read_changes_nothing(world: World) -> None:
         (errno.EIO, "cannot be made: Input/output error, EIO", "look at the disk"),
         (errno.EMFILE, "cannot be made: Too many open files, EMFILE", "ulimit -n"),
         (errno.ENOMEM, "cannot be made: Cannot allocate memory, ENOMEM", "free memory"),
-        (errno.ENOTDIR, "cannot be made: Not a directory, ENOTDIR", "mend what DIR/log says"),
-        (0, "cannot be made: see its log", "mend what DIR/log says"),
+        (errno.ENOTDIR, "cannot be made: Not a directory, ENOTDIR", "remove the cause that DIR/log names"),
+        (0, "cannot be made: see its log", "remove the cause that DIR/log names"),
     ],
 )
 def test_the_disk_alarm_says_what_the_system_said(world: World, number: int, said: str, todo: str) -> None:

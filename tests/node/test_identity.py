@@ -471,12 +471,12 @@ def test_a_control_socket_that_was_replaced_is_made_anew(tmp_path: Path, nodes: 
             name.write_text("x")
         assert after.call("ping", timeout=60.0)["pid"] == pid
         assert before.call("ping", timeout=60.0)["pid"] == pid
-        assert any("was removed or replaced, and is made anew" in line for line in after.call("status")["messages"])
+        assert any("was removed or replaced, and is made again" in line for line in after.call("status")["messages"])
         assert not list(node.directory.glob("*.new"))
     put(node.directory, range(3))
 
 
-def test_silence_says_that_nobody_listens_at_a_replaced_socket(tmp_path: Path, nodes: contextlib.ExitStack) -> None:
+def test_silence_says_that_nothing_listens_at_a_replaced_socket(tmp_path: Path, nodes: contextlib.ExitStack) -> None:
     """While the supervisor cannot mend it: a folder stands where it would make the new one."""
     node = up(nodes, tmp_path / "node")
     name = NodeDirectory(node.directory).control_socket
@@ -485,7 +485,7 @@ def test_silence_says_that_nobody_listens_at_a_replaced_socket(tmp_path: Path, n
     (obstacle / "full").mkdir(parents=True)
     subprocess.run(["cp", "-a", f"{backup}/control.sock", f"{name}"], check=True, timeout=60)
     with ControlClient(node.directory) as client:
-        with pytest.raises(warren.TimedOut, match=r"nobody listens at .*control\.sock"):
+        with pytest.raises(warren.TimedOut, match=r"nothing listens at .*control\.sock"):
             client.call("ping", timeout=1.0)
         shutil.rmtree(obstacle)
         client.call("ping", timeout=60.0)

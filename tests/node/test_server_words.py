@@ -129,7 +129,7 @@ def test_shared_memory_that_cannot_be_listed(node: StoreNode, monkeypatch: pytes
     [
         (sysv_ipc.ExistentialError("none"), 1, "the store lock was removed"),
         (sysv_ipc.PermissionsError("none"), EXIT_DO_NOT_RESTART, "the store lock belongs to another user"),
-        (OSError(errno.ENOSPC, "No space left on device"), 1, "the system gives no store lock: [Errno 28] No space"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "cannot get the store lock: [Errno 28] No space"),
         (MemoryError(), MEMORY, "finds no memory"),
     ],
 )
@@ -158,7 +158,7 @@ def test_store_lock_that_is_interrupted_or_not_given_back(
     code, log = child.end()
     assert code == 0, log
     assert "Traceback" not in log
-    assert f"the store lock was not given back ({error})" in log
+    assert f"the store lock was not released ({error})" in log
 
 
 class _Lock:

@@ -199,7 +199,7 @@ def test_a_node_taken_over_goes_on_trying_and_says_so(small_disk: Path) -> None:
         assert code == NOT_UP, said
         assert NO_SPACE in said
         assert "is not up after 2 s" in said
-        assert "goes on trying" in said
+        assert "keeps trying" in said
         assert f"`warren stop {disk.directory}` ends it" in said
         served_again(disk, queue)
 
@@ -210,7 +210,7 @@ def test_a_node_taken_over_in_the_foreground_says_what_it_waits_for(small_disk: 
         with disk.kept_full(LEFT):
             process = holding.enter_context(begin(disk.directory, "--start-timeout", "1"))
             heard(process, NO_SPACE)
-            heard(process, "so it goes on trying")
+            heard(process, "so it keeps trying")
         served_again(disk, queue)
         heard(process, "is up for")
         stop(disk.directory)

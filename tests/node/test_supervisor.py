@@ -565,7 +565,7 @@ def test_a_stop_that_nobody_answers_says_at_once_what_it_waits_for(start: Starte
     node = start().ready()
     pid = node.process.pid
     os.kill(pid, signal.SIGSTOP)
-    said = f"(process {pid}) is stopped: let it go on with `kill -CONT {pid}`"
+    said = f"(process {pid}) is stopped: resume it with `kill -CONT {pid}`"
     command = interpreter.command("warren", "stop", str(node.directory))
     done = subprocess.run([*command, "--timeout", "2"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 4

@@ -162,7 +162,7 @@ def test_a_worker_waits_for_the_store_rather_than_take_more_slots(tmp_path: Path
             wait_until(lambda: superblock.armed_crash is None, WAIT_S, what="a death in the start")
             rows = wait_until(lambda: status(directory)["alarm_details"], WAIT_S, what="an alarm")
             assert "there is no free slot of a queue worker to start the worker-0" in rows[0]["text"]
-            assert "the store server has to be done" in rows[0]["text"]
+            assert "the store server has to finish" in rows[0]["text"]
             assert {view.slot for view in superblock.slots()} >= set(superblock.slots_of_worker(0))
         finally:
             os.kill(pids["store"], signal.SIGCONT)

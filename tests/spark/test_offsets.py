@@ -37,7 +37,7 @@ def test_another_subscription_is_told_from_another_incarnation() -> None:
     OFFSET.check_same("orders", "spark-orders", "00ab-7")
     with pytest.raises(UsageError, match="new checkpointLocation"):
         OFFSET.check_same("orders", "other", "00ab-7")
-    with pytest.raises(StoreError, match="made anew"):
+    with pytest.raises(StoreError, match="made again"):
         OFFSET.check_same("orders", "spark-orders", "00ab-8")
 
 

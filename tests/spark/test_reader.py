@@ -226,7 +226,7 @@ def test_a_subscription_made_anew_is_refused(reader_of: Any) -> None:
     claims = Claims(10)
     offset = reader_of(claims).initialOffset()
     claims.incarnation = "00ab-9"
-    with pytest.raises(StoreError, match="made anew"):
+    with pytest.raises(StoreError, match="made again"):
         reader_of(claims).latestOffset(offset, ReadAllAvailable())
 
 

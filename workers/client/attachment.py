@@ -100,7 +100,8 @@ class Attachment:
             slot = superblock.claim(Identity.current(), name)
         except SlotsFull as error:
             raise LimitError(
-                f"{error} ({command('status', directory.path, '--all')} shows whose they are; queue workers have some)"
+                f"{error} ({command('status', directory.path, '--all')} shows who has them; queue workers have some, "
+                "too)"
             ) from error
         region: Region | None = None
         try:
@@ -250,7 +251,7 @@ class Attachment:
                 semaphore.undo = True
                 semaphore.release()
             except (sysv_ipc.ExistentialError, sysv_ipc.PermissionsError) as error:
-                raise NodeNotRunning("the node is going away: its semaphore is gone") from error
+                raise NodeNotRunning("the node is ending: its semaphore was removed") from error
             except (sysv_ipc.Error, OSError, ValueError) as error:
                 raise LimitError(
                     f"cannot count this client in the node's semaphore ({error}): see the sysctl kernel.sem"
@@ -282,7 +283,7 @@ class Attachment:
                     raise given_up(self.directory, server) from error
                 if time.monotonic() > deadline:
                     raise PeerLost(
-                        f"the memory of {names.role_of(server)} is not there ({error}): try again"
+                        f"the shared memory of {names.role_of(server)} is not available ({error}): try again"
                     ) from error
                 time.sleep(0.002)
         images, transient = regions
@@ -318,7 +319,7 @@ class Attachment:
                 )
             except RegionError as error:
                 if time.monotonic() > deadline:
-                    raise PeerLost(f"the memory of the store is not there ({error}): try again") from error
+                    raise PeerLost(f"the shared memory of the store is not available ({error}): try again") from error
                 time.sleep(0.002)
         folders: list[int] = []
         try:
@@ -498,6 +499,6 @@ def given_up(directory: NodeDirectory, server: int) -> PeerLost:
     """What a call says that needs a server which the supervisor does not start again."""
     role = names.role_of(server)
     return PeerLost(
-        f"{role} has failed and is not started again, its queues wait as they are: see {directory.log_file(role)}, "
-        "mend what it says, then stop and start the node"
+        f"{role} has failed and is not restarted, its queues are kept as they are: see {directory.log_file(role)}, "
+        "remove the cause that it names, then stop and start the node"
     )

@@ -508,7 +508,7 @@ class Client:
         content = msgspec.msgpack.encode(request)
         attachment = self.attachment()
         if server >= len(attachment.control_locks):
-            raise AttachmentLost("the node was started with fewer workers meanwhile")
+            raise AttachmentLost("the node has been started with fewer workers since")
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = attachment.control_locks[server]  # one answer area for each server
         if not lock.acquire(timeout=-1 if timeout is None else min(timeout, WAIT_MAX_S)):

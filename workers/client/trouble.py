@@ -64,7 +64,7 @@ class Trouble:
         elif code == _core.HOOK_EVICTED:
             lost = PeerLost(
                 f"the {names.role_of(server)} closed this client's link: "
-                f"{eviction(attachment.core.evicted(server))}; the next call attaches anew"
+                f"{eviction(attachment.core.evicted(server))}; the next call attaches again"
             )
             attachment.lose()
             raise lost
@@ -109,7 +109,7 @@ class Trouble:
     def _abandoned(self, what: str = "") -> NodeNotRunning:
         return NodeNotRunning(
             f"{what}{what and ': '}every process of the node of {self._directory.path} has died: start it again with "
-            f"{command('up', self._directory.path)}; what was submitted is still here"
+            f"{command('up', self._directory.path)}; what was submitted is kept"
         )
 
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
@@ -139,7 +139,7 @@ class Trouble:
             return self._abandoned(what)
         doing = "it is being restarted"
         if not attachment.supervised():
-            doing = "and so is the supervisor: the servers that live start another one, which restarts it"
+            doing = "and so is the supervisor: the servers that still run start another one, which restarts it"
         return PeerLost(
             f"{what}: the {names.role_of(server)} is down ({doing}); what was submitted is kept. Try again, or give "
             "more time"

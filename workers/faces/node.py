@@ -502,8 +502,8 @@ def open(
 
 def _not_opened(directory: NodeDirectory, timeout: float, why: str) -> str:
     return (
-        f"no node of {directory.path} could be attached to within {timeout:g} s: {why}; a node that does not end by "
-        f"itself is stopped with {command('stop', directory.path)}, and {directory.log} says what it does"
+        f"no node of {directory.path} could be attached to within {timeout:g} s: {why}; stop a node that does not end "
+        f"by itself with {command('stop', directory.path)}; {directory.log} says what it is doing"
     )
 
 

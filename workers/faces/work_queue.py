@@ -204,21 +204,21 @@ class WorkQueue(Generic[T]):
         exchange = arguments_of(self.queue).get("dead_letter_exchange")
         if exchange is not None:
             message.reject()
-            done = f"it was rejected and goes to the dead letters (exchange {exchange!r})"
+            done = f"it was rejected and is dead-lettered (exchange {exchange!r})"
             advice = ""
         else:
             with self._lock:
                 self._mine()
                 self._unread = [one for one in self._unread if not one.settled] + [message]
             done = (
-                "it stays unacked: this error has it as `message`, to reject() it (it is dropped) or nack() it (it "
-                "comes again); close() gives it back"
+                "it stays unacked as this error's `message`: reject() drops it, nack() returns it to the queue, and "
+                "so does close()"
             )
             advice = ", or declare the queue with a dead_letter_exchange, which takes such items"
         told = Undecodable(
             f"queue {self.queue.name!r}: the serializer {self._serializer} cannot read message "
             f"{message.message_id.hex()} of {len(message.body)} bytes ({type(error).__name__}: {error}): {done}; the "
-            f"next get goes on behind it. Put with the serializer that is used to get{advice}"
+            f"next get continues behind it. Use the same serializer to put and to get{advice}"
         )
         told.body = message.body
         if exchange is None:

@@ -90,7 +90,7 @@ def _check_settings(directory: NodeDirectory, node: NodeFile, superblock: Superb
         changed = msgspec.structs.asdict(node.settings).items() - msgspec.structs.asdict(stored).items()
         superblock.close()
         raise UsageError(
-            f"the node of {directory.path} still lives in parts and cannot take new settings "
+            f"the node of {directory.path} still runs in part and cannot take new settings "
             f"({', '.join(sorted(name for name, _value in changed))}): "
             "start it without them, stop it, then start it with them"
         )

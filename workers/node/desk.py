@@ -196,7 +196,7 @@ class Desk:
         try:
             self._change("queues", delete)
         except Error as error:
-            self._say(f"queues that have to go stay for now: {error}")
+            self._say(f"queues that are due to be deleted stay for now: {error}")
             return
         for name, why in ended.items():
             self._say(f"queue {name!r} is deleted: {why}")
@@ -269,7 +269,7 @@ class Desk:
     def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
         """Change the catalog, durably, then tell everybody; what fails changes nothing."""
         if self._superblock.state == DRAINING:
-            raise ClosedError(f"the node of {self._directory} is stopping: try again when it has been started anew")
+            raise ClosedError(f"the node of {self._directory} is stopping: try again when it has been started again")
         if self._superblock.state in (CREATING, STARTING):  # a worker may still find that the catalog was cut
             raise NodeNotRunning(f"the node of {self._directory} is starting: try again when it is up")
         if ending := self._tie.look_now():

@@ -185,7 +185,7 @@ class Mover:
         try:
             cut = catalog_cut.look(self.directory, self.node_id, worker, ids_end)
         except FormatVersionError as error:
-            self.say(f"worker-{worker} is not looked through for queues that the catalog does not know: {error}")
+            self.say(f"worker-{worker} cannot be searched for queues that the catalog does not know: {error}")
         else:
             if cut is not None:
                 raise CatalogCut(cut.text)
@@ -200,7 +200,7 @@ class Mover:
             path = self.directory / queues_of(worker)
             strange = [item for item in path.rglob("*") if not OURS.fullmatch(str(item.relative_to(path)))]
             if strange:
-                self.say(f"{path} is not needed any more, but left alone, because there is {strange[0]}")
+                self.say(f"{path} is no longer needed, but stays, because it contains {strange[0]}")
                 continue
             self._check_ids(worker, ids_end)
             with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(worker)]):
@@ -266,7 +266,7 @@ class Mover:
             os.close(life_write)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            yield {"failed": f"reading it was ended by {signal.Signals(-code).name}; see the lines before"}
+            yield {"failed": f"its reader was killed by {signal.Signals(-code).name}; see the lines before"}
         elif code:
             yield {"failed": "it cannot be read; see the lines before"}
 
@@ -274,7 +274,7 @@ class Mover:
         pending = b""
         while True:
             if self.stopped():
-                raise ClosedError("the start was ended while queues were moved; the next start goes on with it")
+                raise ClosedError("the start was ended while queues were moved; the next start continues")
             self.alive()
             if not select.select([pipe], [], [], POLL_S)[0]:
                 continue

@@ -36,7 +36,7 @@ class Wait:
 def wait_of(superblock: Superblock, directory: Path, roles: Iterable[Role]) -> Wait | None:
     """What the servers of a node wait for that do not serve yet; None: all do."""
     if superblock.state == CONSTANTS["NODE_DRAINING"]:
-        return Wait("what a killed supervisor began to stop is stopped first", ("drain",), False)
+        return Wait("the stop that a killed supervisor began is finished first", ("drain",), False)
     lacking: dict[int, list[str]] = {}
     held: list[str] = []
     busy: list[str] = []

@@ -231,8 +231,8 @@ class Statistics:
                 which = f" ({', '.join(files[:FILES_SAID])}{more})" if files else ""
                 counted = f"; {lost} are counted" if lost else ""
                 lines.append(
-                    f"{name} has found files damaged or missing{which}, and nobody can say how many messages that cost"
-                    f"{counted}: see {report} and {directory.log_file(log)}"
+                    f"{name} has found files damaged or missing{which}, and cannot tell how many messages that "
+                    f"cost{counted}: see {report} and {directory.log_file(log)}"
                 )
             elif lost:
                 lines.append(f"{name} has lost up to {lost} messages to damaged or missing files: see {report}")

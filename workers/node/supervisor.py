@@ -134,7 +134,7 @@ class Options:
     #: called with what is waited for, and whether that comes from outside, when the node is not up at once
     waiting: Callable[[str, bool], None] = lambda text, outside: None
     gave_up: Callable[[str], None] = lambda text: None  #: the start timeout is over, and it goes on trying
-    left: Callable[[], bool] = lambda: False  #: whether whoever started it has ended before it was up
+    left: Callable[[], bool] = lambda: False  #: whether the process that started it ended before it was up
 
 
 def supervise(
@@ -320,7 +320,7 @@ class Supervisor:
             raise CatalogCut(  # ids that its workers know would be given again; they go on with what they have
                 f"{self.directory.path / FILE_NAME}: it was cut, or is an older copy: the node that runs without a "
                 f"supervisor has changes up to {told}, and the files only to {loaded.catalog.version}: restore "
-                f"{FILE_NAME} and catalog.*.log, all of one moment, or end its processes and start it anew"
+                f"{FILE_NAME} and catalog.*.log, all from the same moment, or end its processes and start it again"
             )
         if found is None:
             self._node, self._catalog, self._superblock = cold_start.create(
@@ -480,7 +480,7 @@ class Supervisor:
             return
         if options.left():
             self.begin_anew = False
-            self._drain.begin("whoever started it has ended before it was up", 1)
+            self._drain.begin("the process that started it ended before it was up", 1)
             return
         if now < self._look_at_start:
             return
@@ -501,12 +501,12 @@ class Supervisor:
         if self._created:
             self._drain.begin(said, EXIT_TIMEOUT)
             return
-        self._say(f"{said}; what lives of it waits, so it goes on trying")
+        self._say(f"{said}; those of its servers that still run wait, so it keeps trying")
         path = self.directory.path
         options.gave_up(
-            f"the node of {path} is not up after {options.start_timeout:g} s: {wait.text}; what lived of it was taken "
-            f"over and waits, so its supervisor (process {os.getpid()}) goes on trying: {command('status', path)} says "
-            f"how far it is, {command('stop', path)} ends it"
+            f"the node of {path} is not up after {options.start_timeout:g} s: {wait.text}; those of its servers that "
+            f"still ran were taken over and wait, so its supervisor (process {os.getpid()}) keeps trying: "
+            f"{command('status', path)} says how far it is, {command('stop', path)} ends it"
         )
 
     # -- beginning ----------------------------------------------------------------------------------------------
@@ -616,7 +616,7 @@ class Supervisor:
             return
         role.set_state(self._superblock, FAILED)
         if not role.vital:
-            self._say(f"{role.name} cannot run: the node goes on without it, and its files only grow; see {role.log}")
+            self._say(f"{role.name} cannot run: the node runs on without it, and its files only grow; see {role.log}")
             return
         self._check_alarms()
         how = (
@@ -636,7 +636,7 @@ class Supervisor:
             other.kind == "queue_worker" and not other.failed for other in self._roles
         ):
             self._superblock.ring_all()  # who waits for it need not wait
-            self._say(f"{how}: the node goes on without its queues, and the next start tries it again{last}")
+            self._say(f"{how}: the node runs on without its queues, and the next start tries again{last}")
         else:
             self._drain.begin(f"{how}{last}", EXIT_DO_NOT_RESTART if fatal else 1)
 
@@ -742,11 +742,11 @@ class Supervisor:
         try:
             if control.mend():
                 self._say(
-                    f"{name} was removed or replaced, and is made anew; if somebody copied files into the directory of "
-                    "this node, stop it and restore a whole backup: it does not notice what was written over"
+                    f"{name} was removed or replaced, and is made again; if files were copied into the directory of "
+                    "this node, stop it and restore a whole backup: it does not notice files that were overwritten"
                 )
         except Error as error:
-            self._say(f"{name} was removed or replaced, and cannot be made anew: {error}; tried again each second")
+            self._say(f"{name} was removed or replaced, and cannot be made again: {error}; trying again each second")
 
     def _check_idle(self, now: float) -> None:
         own = set(self._server_pids())

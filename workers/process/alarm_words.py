@@ -93,7 +93,7 @@ def _file_advice(number: int) -> str:
         return "free memory"
     if number == errno.EIO:
         return "look at the disk, and into the kernel's log"
-    return "mend what DIR/log says"
+    return "remove the cause that DIR/log names"
 
 
 def cause(superblock: Superblock, bit: int) -> str:
@@ -130,9 +130,9 @@ def cause(superblock: Superblock, bit: int) -> str:
         lost = any(superblock.server_get(server, "error") == errno.ESTALE for server in range(superblock.servers_n))
         whose = servers or "node"
         reasons.append(
-            f"somebody removed or cut a file that the {whose} was writing; nothing is confirmed, and the node ends"
+            f"a file that the {whose} was writing was removed or cut; nothing is confirmed, and the node ends"
             if lost
-            else f"the disk refused to make data of the {whose} durable; nothing of it is confirmed until the node is "
+            else f"the disk refused to make data of the {whose} durable; none of it is confirmed until the node is "
             "stopped and started: look at the disk first"
         )
     elif bit == SERVER_FAILED:
@@ -143,8 +143,8 @@ def cause(superblock: Superblock, bit: int) -> str:
         ]
         who = " and ".join(dict.fromkeys(failed)) or "a server"
         reasons.append(
-            f"{who} could not run or died again and again, and is not started again; its queues wait as they are: see "
-            f"DIR/log/{failed[0] if failed else '*'}.log, mend what it says, then stop and start the node"
+            f"{who} could not run or died again and again, and is not restarted; its queues are kept as they are: see "
+            f"DIR/log/{failed[0] if failed else '*'}.log, remove the cause that it names, then stop and start the node"
         )
     return "; ".join(reasons) or "it is just ending"
 
@@ -157,10 +157,10 @@ def advice(superblock: Superblock, bit: int) -> str:
         if get("shortages") & SHORT_DISK:
             todo.append(f"free some space (until {size(int(get('disk_limit') * DISK_CLEARS))} are free)")
         todo += [_file_advice(number) for number in _file_errors(superblock)]
-        return f"{'; '.join(dict.fromkeys(todo)) or 'free some space'}; publishers go on by themselves"
+        return f"{'; '.join(dict.fromkeys(todo)) or 'free some space'}; publishers continue by themselves"
     if todo:
-        return f"{'; '.join(todo)}; it is tried again each second, and publishers go on by themselves"
-    return "consumers drain on; free memory, or raise the setting; publishers go on by themselves"
+        return f"{'; '.join(todo)}; the node tries again each second, and publishers continue by themselves"
+    return "consumers still drain queues; free memory, or raise the setting; publishers continue by themselves"
 
 
 def described(superblock: Superblock) -> list[dict[str, Any]]:

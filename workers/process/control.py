@@ -146,7 +146,7 @@ class ControlClient:
                 if op in OPERATIONS and not OPERATIONS[op].repeatable:
                     raise PeerLost(
                         f"the supervisor of {self.directory.path} died before it answered {op}: "
-                        "look whether it was done, and repeat it"
+                        "check whether it was done, and repeat it if not"
                     ) from error
                 if not self._node_lives():
                     raise NodeNotRunning(
@@ -218,25 +218,25 @@ class ControlClient:
         refused, self._refused = self._refused, False
         if not pid:
             return (
-                "there is no supervisor, and the servers that live are to start a new one; "
-                f"{self.directory.log} says why if they cannot"
+                f"there is no supervisor, and the servers that still run are to start a new one; {self.directory.log} "
+                "says why if they cannot"
             )
         try:
             state = psutil.Process(pid).status()
         except psutil.Error:
             return f"its supervisor (process {pid}) cannot be seen from here: look for it in its own container"
         if state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-            return f"its supervisor (process {pid}) is stopped: let it go on with `kill -CONT {pid}`"
+            return f"its supervisor (process {pid}) is stopped: resume it with `kill -CONT {pid}`"
         if not self.directory.control_socket.exists():
             return (
                 f"its supervisor (process {pid}) has no socket {self.directory.control_socket}: it is just starting, "
-                "or somebody removed it; it makes another one within a second, or says in "
+                "or the socket was removed; it makes another one within a second, or says in "
                 f"{self.directory.log_file('supervisor')} why it cannot"
             )
         if refused:
             return (
-                f"nobody listens at {self.directory.control_socket}: its supervisor (process {pid}) is just starting "
-                "or ending, or somebody replaced that file, as by a copy into the directory; it makes it anew "
+                f"nothing listens at {self.directory.control_socket}: its supervisor (process {pid}) is just starting "
+                "or ending, or that file was replaced, for example by a copy into the directory; it makes it again "
                 f"within a second, or says in {self.directory.log_file('supervisor')} why it cannot"
             )
         return f"its supervisor (process {pid}) is busy; {self.directory.log_file('supervisor')} may say with what"

@@ -121,11 +121,11 @@ def advice(kind: int) -> str:
     """What ends it."""
     return {
         DISK: "free some space",
-        SHM: f"remove what nobody needs in {SHM_DIRECTORY}, enlarge it (mount -o remount,size=…), or lower images_n, "
+        SHM: f"remove what is not needed in {SHM_DIRECTORY}, enlarge it (mount -o remount,size=…), or lower images_n, "
         "file_bytes",
-        SEGMENTS: "remove segments that nobody needs (ipcs -m), or raise the limits with sysctl",
+        SEGMENTS: "remove segments that are not needed (ipcs -m), or raise the limits with sysctl",
         MEMORY: "free memory, or raise the limit of the control group",
         FILES: "raise `ulimit -n`, `ulimit -u`, `ulimit -q` or fs.mqueue.queues_max; log/ says which",
-        SLOTS: "the store server has to be done with what died in them, and is when it serves; DIR/log/store.log says "
-        "what keeps it",
+        SLOTS: "the store server has to finish with what died in them, and has when it serves; DIR/log/store.log says "
+        "what delays it",
     }[kind]

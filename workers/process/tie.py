@@ -161,7 +161,10 @@ class Tie:
                 return False
             if not told:
                 told = True
-                say(f"{self._path / needed} was removed while nobody served it: the node ends, nothing is made anew")
+                say(
+                    f"{self._path / needed} was removed while no server used it: the node ends, and nothing is made "
+                    "again"
+                )
             if time.monotonic() - began > GONE_S and not self._superblock.supervisor.alive():
                 end(self._superblock, REMOVED)
             time.sleep(POLL_S)

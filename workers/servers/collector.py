@@ -437,7 +437,7 @@ def _discard(paths: Iterable[Path]) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            say(f"cannot remove {path}: {error}; it goes at the next start")
+            say(f"cannot remove {path}: {error}; the next start removes it")
 
 
 def run_collector(directory: Path, shared_id: int, settings: Settings, _supervisor_pidfd: int) -> int:

@@ -169,7 +169,7 @@ class Forwarder(threading.Thread):
             try:
                 self._serve(client)
             except Exception:  # noqa: BLE001 - the letters wait, and the worker goes on; the log says where it was
-                self._say(f"the forwarder of dead letters begins anew after\n{traceback.format_exc()}")
+                self._say(f"the forwarder of dead letters starts again after\n{traceback.format_exc()}")
                 self._ending.wait(REST_S)
             finally:
                 self._sources, self._version = {}, -1
@@ -266,7 +266,7 @@ class Forwarder(threading.Thread):
         if missing:
             self._tell(
                 f"dead letters of queue {name!r} wait for exchange {source.policy.dead_letter_exchange!r}: "
-                "declare it, or declare the queue anew with another dead_letter_exchange"
+                "declare it, or declare the queue again with another dead_letter_exchange"
             )
         else:
             self._tell(f"dead letters of queue {name!r} wait: {type(trouble).__name__}: {trouble}")
@@ -313,7 +313,8 @@ class Forwarder(threading.Thread):
         """What a letter says of itself; less when that is too large for a message: the body must get through."""
         yield metadata.encode(exchange, key, headers, properties)
         self._tell(
-            f"a dead letter of queue {origin!r} lost its headers: with x-death it is larger than a message may be"
+            f"a dead letter of queue {origin!r} lost its headers: with x-death it would be larger than "
+            "message_bytes_max"
         )
         yield metadata.encode(exchange, key, {"x-death": headers["x-death"][:1]})
         yield metadata.encode(exchange, key)

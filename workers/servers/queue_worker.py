@@ -417,7 +417,10 @@ class Worker:
         while forwarder.is_alive() and time.monotonic() < deadline:
             service.turn(5_000_000, False)
         if forwarder.is_alive():
-            say("the forwarder of dead letters is left behind: what it had in hand is forwarded after the next start")
+            say(
+                "the forwarder of dead letters did not end in time: what it had in hand is forwarded after the next "
+                "start"
+            )
 
     # -- what the service asks for --------------------------------------------------------------------------------
 
@@ -461,7 +464,7 @@ class Worker:
         region = regions.posix_open(names.region(self.shared_id, "directory", store, generation))
         if superblock.server_get(store, "epoch") != epoch:
             region.close()
-            raise regions.RegionError(2, "the store was restarted meanwhile")
+            raise regions.RegionError(2, "the store has been restarted since")
         self.service.engine.set_store(store, epoch, region.buffer)
         if known is not None:
             known[1].close()

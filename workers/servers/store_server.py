@@ -52,7 +52,7 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
         return 0  # the node ends, and nothing was begun
     lock = _take_lock(superblock.get("store_lock_key"))
     if lock is None:
-        say(f"another store server of this node is still there after {LOCK_WAIT_S:g} s")
+        say(f"another store server of this node still runs after {LOCK_WAIT_S:g} s")
         return 1
     error = max(superblock.server_get(server, "error") for server in STORES)
     if error:
@@ -101,7 +101,7 @@ def _take_lock(key: int) -> sysv_ipc.Semaphore | None:
     except sysv_ipc.PermissionsError as error:
         raise PermissionRefused("the store lock belongs to another user") from error
     except (sysv_ipc.Error, OSError) as error:
-        raise SystemLimit(f"the system gives no store lock: {error}; see kernel.sem and `ipcs -s`") from error
+        raise SystemLimit(f"cannot get the store lock: {error}; see kernel.sem and `ipcs -s`") from error
 
 
 def _acquired(key: int) -> sysv_ipc.Semaphore | None:
@@ -128,7 +128,7 @@ def _give_back(lock: sysv_ipc.Semaphore) -> None:
     except sysv_ipc.ExistentialError:
         say("the store lock was removed while this server ran")
     except (sysv_ipc.Error, OSError, MemoryError) as error:
-        say(f"the store lock was not given back ({error}): the system does that when this process has ended")
+        say(f"the store lock was not released ({error}): the system does that when this process has ended")
 
 
 class _SupervisorWatch:

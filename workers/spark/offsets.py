@@ -52,7 +52,7 @@ class ClaimOffset:
             )
         if self.incarnation != incarnation:
             raise StoreError(
-                f"the subscription {subscription!r} of queue {queue!r} was deleted and made anew since the "
+                f"the subscription {subscription!r} of queue {queue!r} was deleted and made again since the "
                 f"checkpoint was written (then {self.incarnation}, now {incarnation}); its claim numbers mean "
                 "other messages. Start with a new checkpointLocation: what is claimed and not acked will be "
                 "delivered to it"

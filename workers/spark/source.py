@@ -274,7 +274,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, end = subscription.claim(messages, size)
         if end > start and start != position:
             raise UsageError(
-                f"claims of subscription {self.options.subscription!r} went on at {start} instead of {position}: "
+                f"claims of subscription {self.options.subscription!r} continued at {start} instead of {position}: "
                 'another query claims, too. Give each its own .option("subscription", "…")'
             )
         self._known_end = max(position, end)
@@ -294,5 +294,5 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"{first} and {end} are gone: acked by an earlier run with a newer checkpoint, or lost"
         )
         if self.options.fail_on_data_loss:
-            raise StoreError(text + "; failOnDataLoss=false goes on without them")
-        log.warning("%s; going on without them, as failOnDataLoss=false says", text)
+            raise StoreError(text + "; failOnDataLoss=false continues without them")
+        log.warning("%s; continuing without them, as failOnDataLoss=false says", text)
