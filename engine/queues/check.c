@@ -22,8 +22,8 @@ static void check_policy(const wr_queue *q) {
             if (entry->state != WR_ENTRY_READY) continue;
             bytes += entry->body_length;
             expiring += entry->expires != 0;
-            levels[wr_level_of(p, entry)]++;
-            assert(!p->o.max_priority || sequence >= p->level_from[wr_level_of(p, entry)]);
+            levels[wr_ready_level(p, entry)]++;
+            assert(!p->o.max_priority || sequence >= p->level_from[wr_ready_level(p, entry)]);
         }
     }
     assert(delayed == p->delayed_n && dying == p->dying_n && p->due.n == delayed && p->heap_n >= delayed);

@@ -115,7 +115,7 @@ wr_entry *wr_queue_first_of_level(wr_queue *q, uint32_t level, uint64_t *sequenc
         if (!wr_map_find(&p->level_chunks, at / WR_CHUNK_ROWS, level)) continue;
         wr_chunk *chunk = wr_queue_chunk(q, at / WR_CHUNK_ROWS);
         for (uint32_t r = at % WR_CHUNK_ROWS; chunk && r < WR_CHUNK_ROWS; r++)
-            if (chunk->rows[r].state == WR_ENTRY_READY && wr_level_of(p, &chunk->rows[r]) == level) {
+            if (chunk->rows[r].state == WR_ENTRY_READY && wr_ready_level(p, &chunk->rows[r]) == level) {
                 *sequence = p->level_from[level] = at / WR_CHUNK_ROWS * WR_CHUNK_ROWS + r;
                 return &chunk->rows[r];
             }

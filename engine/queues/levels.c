@@ -62,7 +62,7 @@ void wr_policy_comes(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
         wr_policy_look_at(e, q, entry->expires);
     }
     if (p->o.max_priority) {
-        uint32_t level = wr_level_of(p, entry);
+        uint32_t level = wr_ready_level(p, entry);
         ++*wr_map_set(&p->level_chunks, sequence / WR_CHUNK_ROWS, level);
         if (!p->level_n[level]++ || sequence < p->level_from[level]) p->level_from[level] = sequence;
     }
@@ -74,7 +74,7 @@ void wr_policy_goes(wr_queue *q, uint64_t sequence, const wr_entry *entry) {
     p->ready_bytes -= entry->body_length;
     if (entry->expires) p->expiring_n--;
     if (p->o.max_priority) {
-        uint32_t level = wr_level_of(p, entry);
+        uint32_t level = wr_ready_level(p, entry);
         uint64_t *n = wr_map_find(&p->level_chunks, sequence / WR_CHUNK_ROWS, level);
         assert(n && *n && p->level_n[level]);
         if (!--*n) wr_map_remove(&p->level_chunks, sequence / WR_CHUNK_ROWS, level);
@@ -100,7 +100,7 @@ void wr_policy_damaged(wr_queue *q, uint64_t number, const wr_chunk *chunk, uint
         uint64_t *before = wr_map_find(&p->level_chunks, number, level), now = 0;
         if (!before) continue;
         for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++)
-            now += chunk->rows[r].state == WR_ENTRY_READY && wr_level_of(p, &chunk->rows[r]) == level;
+            now += chunk->rows[r].state == WR_ENTRY_READY && wr_ready_level(p, &chunk->rows[r]) == level;
         p->level_n[level] -= *before - now;
         *before = now;
         if (!now) wr_map_remove(&p->level_chunks, number, level);

@@ -15,7 +15,7 @@ void wr_policy_free(wr_queue *q);
 void wr_policy_forget(wr_queue_engine *e, const wr_queue *q); /* the queue goes: it is in no list any more */
 void wr_policy_look_at(wr_queue_engine *e, wr_queue *q, uint64_t when);
 
-static inline uint32_t wr_level_of(const wr_policy *p, const wr_entry *entry) {
+static inline uint32_t wr_ready_level(const wr_policy *p, const wr_entry *entry) {
     return entry->priority < p->o.max_priority ? entry->priority : p->o.max_priority;
 }
 

@@ -201,6 +201,17 @@ def test_files_of_a_room_do_not_call_each_other_in_circles() -> None:
     assert [sorted(circle) for circle in circles(calls_between(sources().values()))] == []
 
 
+def test_a_name_is_one_function() -> None:
+    """It compiles only as long as no file includes both, and a reader who looks for it finds the other."""
+    homes: dict[str, set[str]] = defaultdict(set)
+    for source in sources().values():
+        for name in source.calls.keys() - source.local:
+            if name.startswith("wr_"):
+                homes[name].add(source.noun)
+    assert len(homes) > 300
+    assert {name: sorted(nouns) for name, nouns in homes.items() if len(nouns) > 1} == {}
+
+
 def main(rooms: list[str]) -> None:
     """Print the calls of rooms between files, from the ground up, and the circles."""
     files = sources().values()
