@@ -143,6 +143,7 @@ class StoreHost:
             superblock.buffer, settings.commit_bytes, settings.sync_tick_ms * 1_000_000, settings.spin_us * 1000
         )
         self.stores = [MessageStore(self.core, superblock, n, directory, settings) for n in FOLDERS]
+        self._garbage: dict[int, GarbageCollection] = {}  #: of each store, from the start on
         self.clients: dict[int, tuple[SlotView, Region]] = {}
         self._unserved: set[int] = set()  #: claims of clients whose regions the system had no memory to attach
         self.stopping = False  #: set by a signal handler
@@ -178,7 +179,7 @@ class StoreHost:
         self._scan_slots(starting=True)
         self.superblock.crash_point(CONSTANTS["CRASH_START_ATTACHED"])
         for store, epoch, report in zip(self.stores, self._epochs, reports, strict=True):
-            store.garbage = GarbageCollection(
+            garbage = self._garbage[store.number] = GarbageCollection(
                 self.core,
                 self.superblock,
                 store.number,
@@ -190,7 +191,7 @@ class StoreHost:
                 say,
             )
             if report.files and not report.clean:
-                store.garbage.verify(report.next_file)
+                garbage.verify(report.next_file)
         self._mail = _Mail(self.superblock.shared_id, self._hand_over, self._read)
         for store in self.stores:
             store.announce()
@@ -242,7 +243,7 @@ class StoreHost:
                     self._removers.ask(self._write_list, store, rolled)
         if events & _core.STORE_EVENT_EMPTY:
             for store in self.stores:
-                self._garbage(store).on_empty(self.core.take_gone(store.number))
+                self._garbage[store.number].on_empty(self.core.take_gone(store.number))
         if events & _core.STORE_EVENT_FAILED:
             self._failed()
         for _ in range(self._done.qsize()):  # what these put there waits for the next round
@@ -259,7 +260,7 @@ class StoreHost:
             ):
                 store.file_wanted, store.file_coming = False, True
                 self._makers.ask(self._make, store, store.take_number())
-            garbage = self._garbage(store)
+            garbage = self._garbage[store.number]
             if events & _core.STORE_EVENT_TIMER:
                 garbage.on_timer()
                 self._look_for_memory(store)
@@ -294,11 +295,6 @@ class StoreHost:
             say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
         store.alarm(ALARM_DISK, bool(number) or store.disk_full)
 
-    @staticmethod
-    def _garbage(store: MessageStore) -> GarbageCollection:
-        assert store.garbage is not None
-        return store.garbage
-
     def _hand_over(self, action: Callable[[], None]) -> None:
         self._done.put(action)
         self.core.kick()
@@ -315,7 +311,7 @@ class StoreHost:
                     if isinstance(number, int) and number in FOLDERS and isinstance(until, int) and 0 < until < 1 << 64:
                         self.core.client_dying(number, slot, generation, until)
         elif isinstance(server, int) and server in FOLDERS:
-            garbage = self._garbage(self.stores[server])
+            garbage = self._garbage[server]
             answers = {"collected": garbage.on_answer, "damage": garbage.on_damage, "verified": garbage.on_verified}
             if kind in answers:
                 answers[kind](message)
@@ -542,12 +538,12 @@ class StoreHost:
         if self._mail is not None:
             self._mail.stop()
         for store in self.stores:
-            self._garbage(store).stop()
+            self._garbage[store.number].stop()
         deadline = time.monotonic() + timeout
         settled = False
         while not settled and time.monotonic() < deadline:
             self._handle(self.core.run(5_000_000))
-            settled = self.core.all_durable() and not any(self._garbage(store).busy for store in self.stores)
+            settled = self.core.all_durable() and not any(self._garbage[store.number].busy for store in self.stores)
         self._handle(self.core.run(0))  # publishes the last horizons
         self._finish_retiring()
         for pool in (self._makers, self._growers, self._removers):
@@ -594,9 +590,9 @@ class StoreHost:
         self._growers.shutdown(wait=True)
         self._removers.shutdown(wait=True)
         self._end_committers()
+        self._garbage.clear()
         del self.core
         for store in self.stores:
-            store.garbage = None
             del store.core  # the last of them lets go of all buffers
         for store in self.stores:
             store.close(unlink)

@@ -27,7 +27,6 @@ from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.protocol import SUMMARY_ROW
 from warren.engine.saying import Voice
 from warren.engine.store import file_summary, index, recovery
-from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import (
     Spares,
     data_path,
@@ -83,7 +82,6 @@ class MessageStore:
         self.no_space = 0  #: errno of a write to the current one that found no space
         self.memory_short = False  #: the log has no memory for its images
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
-        self.garbage: GarbageCollection | None = None  #: from the start on
         self.listed: FileRegister | None = None  #: which files there are; the transient store has no such list
 
     # -- regions ------------------------------------------------------------------------------------------------
