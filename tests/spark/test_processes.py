@@ -67,12 +67,13 @@ def test_a_driver_killed_again_and_again_counts_exactly(node: warren.Node, queue
 
 
 def test_a_local_cluster(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
-    queue.put_many([b"%d" % n for n in range(250)])
-    code = drive(node, queue, tmp_path, die=None, master="local-cluster[2,1,1024]")
-    assert code == 0, (tmp_path / "driver.log").read_text()
-    assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(250))
     specification = importlib.util.find_spec("pyspark")
     assert specification is not None
     assert specification.origin is not None
     work = Path(specification.origin).parent / "work"
-    assert not work.exists() or not list(work.iterdir()), "the workers' folders are still there"
+    before = set(work.glob("*"))  # of a run that was killed
+    queue.put_many([b"%d" % n for n in range(250)])
+    code = drive(node, queue, tmp_path, die=None, master="local-cluster[2,1,1024]")
+    assert code == 0, (tmp_path / "driver.log").read_text()
+    assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(250))
+    assert set(work.glob("*")) <= before, "the workers' folders are still there"
