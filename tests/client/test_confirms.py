@@ -103,9 +103,13 @@ def test_futures_can_be_waited_for_together(running: RealNode, queue: warren.Que
     assert [one.result() for one in futures] == [None] * 20
 
 
-def test_a_future_is_good_for_asyncio(queue: warren.Queue) -> None:
+def test_a_future_is_good_for_asyncio(running: RealNode, queue: warren.Queue) -> None:
     async def main() -> None:
-        await asyncio.wait_for(asyncio.wrap_future(put(queue).future()), 10)
+        with frozen(running):
+            waiting = asyncio.wrap_future(put(queue).future())
+            done, _pending = await asyncio.wait([waiting], timeout=0.05)
+            assert not done, "nobody has confirmed it"
+        assert await asyncio.wait_for(waiting, 60) is None
 
     asyncio.run(main())
 

@@ -44,6 +44,12 @@ def directory(running: RealNode) -> Path:
     return running.directory
 
 
+async def getters(n: int, *queues: warren.aio.Queue) -> None:
+    """Until so many tasks wait in these queues."""
+    while sum(len(queue._line.getters) for queue in queues) < n:
+        await asyncio.sleep(0)
+
+
 def drain(directory: Path, name: str) -> list[warren.Message]:
     """What is left, in order, acked; by the blocking face."""
     with warren.attach(directory) as node:
@@ -245,7 +251,7 @@ def test_thousands_wait_without_threads(directory: Path, name: str) -> None:
 
             before = threading.active_count()
             tasks = [asyncio.create_task(one(queues[number % 50])) for number in range(3000)]
-            await asyncio.sleep(0.2)
+            await getters(3000, *queues)
             assert threading.active_count() <= before + 1, threading.enumerate()
             assert not any(task.done() for task in tasks)
             for number, queue in enumerate(queues):
@@ -264,7 +270,7 @@ def test_getters_are_served_in_order(directory: Path, name: str) -> None:
         async with warren.aio.attach(directory) as node:
             queue = await node.queue(name)
             tasks = [asyncio.create_task(queue.get()) for _number in range(100)]
-            await asyncio.sleep(0.05)
+            await getters(100, queue)
             await queue.put_many([b"%d" % number for number in range(100)])
             assert [int((await task).body) for task in tasks] == list(range(100))
 
@@ -283,7 +289,7 @@ def test_a_queue_that_tasks_open_at_once_is_one(directory: Path, name: str) -> N
                 del opened
                 gc.collect()
                 waiting = asyncio.create_task(queue.get())
-                await asyncio.sleep(0.01)
+                await getters(1, queue)
                 await queue.put(b"x")
                 assert (await asyncio.wait_for(waiting, 10)).body == b"x"
 
@@ -359,7 +365,7 @@ def test_a_cancelled_get_leaves_the_message_at_its_place(directory: Path, name: 
         async with warren.aio.attach(directory) as node, warren.aio.attach(directory) as other:
             queue = await node.queue(name)
             waiting = asyncio.create_task(queue.get())
-            await asyncio.sleep(0.05)
+            await getters(1, queue)
             bodies = [b"%d" % number for number in range(5)]
             await (await other.queue(name)).put_many(bodies)
             while not queue._line.getters or not waiting.done():
@@ -604,7 +610,7 @@ def test_a_node_that_stops_tells_everybody(tmp_path: Path) -> None:
         node = await warren.aio.attach(running.directory)
         queue = await node.queue("q")
         waiting = [asyncio.create_task(queue.get()) for _number in range(10)]
-        await asyncio.sleep(0.05)
+        await getters(10, queue)
         await asyncio.get_running_loop().run_in_executor(None, running.stop)
         for error in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(error, warren.ClosedError), error
@@ -622,8 +628,9 @@ def test_a_node_that_stops_tells_everybody(tmp_path: Path) -> None:
 def test_a_deleted_queue_ends_the_wait(directory: Path, name: str) -> None:
     async def main() -> None:
         async with warren.aio.attach(directory) as node, warren.aio.attach(directory) as other:
-            waiting = asyncio.create_task((await node.queue(name)).get())
-            await asyncio.sleep(0.05)
+            queue = await node.queue(name)
+            waiting = asyncio.create_task(queue.get())
+            await getters(1, queue)
             await other.delete_queue(name)
             with pytest.raises(warren.QueueNotFound):
                 await waiting
@@ -666,7 +673,7 @@ def test_loops_in_threads_and_one_after_another(directory: Path, name: str) -> N
 
     async def second() -> None:
         waiting = asyncio.create_task(queue.get())
-        await asyncio.sleep(0.02)
+        await getters(1, queue)
         await queue.put(b"x")
         assert (await waiting).body == b"x"
         await node.close()
@@ -766,7 +773,7 @@ def test_without_futex_waitv_it_works_too(directory: Path, name: str, monkeypatc
         async with warren.aio.attach(directory) as node:
             queue = await node.queue(name)
             waiting = asyncio.create_task(queue.get())
-            await asyncio.sleep(0.01)
+            await getters(1, queue)
             await queue.put(b"x")
             assert (await waiting).body == b"x"
 

@@ -12,9 +12,11 @@ import pytest
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import region
 from warren.ipc.identity import Identity
-from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
+from warren.ipc.superblock import CLAIMED, DEAD, FREE, GEOMETRY, SlotView, Superblock
 from warren.workers.node.clients_watch import ClientsWatch
 from warren.workers.process.shared_objects import UNMAPPING_S, remove_unrecorded, segments
+
+from support.waiting import wait_until
 
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 
@@ -50,9 +52,13 @@ def test_a_slot_is_not_free_before_its_unrecorded_segment_is_gone(superblock: Su
         watch = ClientsWatch(superblock, selector, list, list)
         slot = next(view.slot for view in superblock.slots() if view.pid == pid)
         watch.look(slot)
-        time.sleep(0.05)  # its death is seen twice: the clock has to move
-        watch.look(slot)
-        assert superblock.slot(slot).state == FREE
+        assert superblock.slot(slot).state == CLAIMED, "its death is seen twice"
+
+        def freed() -> bool:
+            watch.look(slot)
+            return superblock.slot(slot).state == FREE
+
+        wait_until(freed, what="the second look at a later time")
         assert made_by(pid) == []
         watch.close()
 

@@ -1062,7 +1062,11 @@ def test_an_interrupted_making_goes_on(start: Starter, tmp_path: Path) -> None:
     (tmp_path / "node" / "lock").write_text("123456\n")
     (tmp_path / "node" / "catalog.json").write_bytes(Catalog().encode())
     (tmp_path / "node" / "node.json.new").write_text("{")
-    start().ready().stop()
+    node = start().ready()
+    assert (tmp_path / "node" / "lock").read_text().split()[0] == str(node.process.pid)
+    assert not (tmp_path / "node" / "node.json.new").exists()
+    assert NodeDirectory(tmp_path / "node").read().settings.ring_records == 64
+    node.stop()
 
 
 def test_full_shared_memory_is_said(tmp_path: Path) -> None:

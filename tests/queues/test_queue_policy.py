@@ -21,6 +21,7 @@ from warren.engine.queues.control import POLICY_COUNTS
 from warren.engine.queues.flush import ROW
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.contract
 
@@ -176,8 +177,7 @@ def counts(worker: Incarnation, queue: int = 1) -> dict[str, int]:
 
 
 def wait_until_ms(moment: int) -> None:
-    while now_ms() <= moment:
-        time.sleep(0.005)
+    wait_until(lambda: now_ms() > moment, 60, what="the clock")
 
 
 @pytest.mark.parametrize("how", HOWS)

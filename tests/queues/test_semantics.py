@@ -129,7 +129,9 @@ def test_auto_delete(server: RealNode, node: Node) -> None:
     with pytest.raises(warren.QueueEmpty):
         node.queue("other", auto_delete=True).get(timeout=0.1)
     process = other_client(server, "for message in node.queue('q', create=False).consume(timeout=20): break")
-    time.sleep(3)  # longer than a declaration protects it: it stays because somebody consumes it
+    node.queue("later", auto_delete=True).put(b"x")
+    end(other_client(server, "for message in node.queue('later', create=False).consume(timeout=20): break"))
+    gone(node, "later")  # no declaration protects "q" any more, either: it stays because somebody consumes it
     assert "q" in node.queues()
     end(process)
     gone(node, "q")
@@ -138,21 +140,19 @@ def test_auto_delete(server: RealNode, node: Node) -> None:
         queue.put(b"y")
 
 
-def test_an_unused_queue_expires(node: Node) -> None:
-    node.queue("kept", expires=1)
-    unused = node.queue("unused", expires=1)
-    began = time.monotonic()
-    while time.monotonic() - began < 4:
-        with pytest.raises(warren.QueueEmpty):
-            node.queue("kept", create=False).get(timeout=0.05)
-        if "unused" in node.queues():
+def test_an_unused_queue_expires(server: RealNode, node: Node) -> None:
+    node.queue("kept", expires=2).put(b"x")
+    process = other_client(server, "for message in node.queue('kept', create=False).consume(timeout=60): break")
+    unused = node.queue("unused", expires=2)
+
+    def has_expired() -> bool:
+        with contextlib.suppress(QueueNotFound):
             unused.put(b"publishing is no use of it")
-        time.sleep(0.2)
-        assert "kept" in node.queues()
-        if "unused" not in node.queues():
-            break
-    else:
-        pytest.fail("the unused queue stayed")
+        return "unused" not in node.queues()
+
+    wait_until(has_expired, 20, what="the end of the unused queue")
+    assert "kept" in node.queues()
+    end(process)
     gone(node, "kept")
 
 

@@ -260,8 +260,7 @@ class _World:
             for name in mapped:
                 holders.setdefault(name, set()).add(process.pid)
             if process.pid not in ours and not strangers_test:
-                regions = any(name.startswith(f"{SHM}/") for name in mapped)
-                strangers_test = regions or _is_strangers_test(process)
+                strangers_test = _is_of_another_run(process, mapped)
         return cls(holders, ours, old, strangers_test)
 
     def excuses(self, holders: set[int], maker: int | None) -> bool:
@@ -273,7 +272,9 @@ class _World:
         return bool(holders) or (maker is not None and psutil.pid_exists(maker)) or self.strangers_test
 
 
-def _is_strangers_test(process: psutil.Process) -> bool:
+def _is_of_another_run(process: psutil.Process, mapped: dict[str, int]) -> bool:
+    if any(name.startswith(f"{SHM}/") for name in mapped):
+        return True
     if process in psutil.Process().parents():
         return False
     try:

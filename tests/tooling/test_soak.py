@@ -8,13 +8,15 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+import warren
 from warren.engine.config import Settings
 from warren.tools import soak
+
+from support.waiting import wait_until
 
 
 def points(values: list[float]) -> list[tuple[float, float]]:
@@ -115,7 +117,9 @@ def test_sigint_ends_a_run_with_its_report(tmp_path: Path) -> None:
     try:
         assert process.stderr is not None
         assert "processes load" in process.stderr.readline()
-        time.sleep(1.0)
+        with warren.attach(tmp_path / "node") as node:
+            queues = [node.queue(flow.queue, create=False) for flow in soak.FLOWS]
+            wait_until(lambda: all(queue.stats()["published"] for queue in queues), 60, what="a message in each queue")
         process.send_signal(signal.SIGINT)
         said, _nothing = process.communicate(timeout=60)
     finally:
