@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What tables, and rows and descriptions of queues are made of. A pointer, so that a test can let it fail. */
-extern void *(*wr_calloc)(size_t n, size_t each);
-
 typedef struct {
     uint64_t a, b; /* the key */
     uint64_t value;
@@ -42,7 +39,7 @@ static inline uint64_t *wr_map_find(const wr_map *m, uint64_t a, uint64_t b) {
 
 /* Pointers to rows are void after it. */
 static inline int wr_map_resize(wr_map *m, uint64_t size) {
-    wr_map_row *rows = wr_calloc(size, sizeof *rows);
+    wr_map_row *rows = calloc(size, sizeof *rows);
     if (!rows) return ENOMEM;
     for (uint64_t i = 0; i < m->size; i++) {
         if (!m->rows[i].used) continue;

@@ -30,7 +30,7 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
     if (q) return q;
     uint64_t *place = wr_map_put(&e->queues, id, 0);
     if (!place) return NULL;
-    q = wr_calloc(1, sizeof *q);
+    q = calloc(1, sizeof *q);
     if (!q) {
         wr_map_remove(&e->queues, id, 0);
         return NULL;

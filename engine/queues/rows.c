@@ -14,7 +14,7 @@ wr_rows *wr_rows_new(wr_queue_engine *e) {
         e->free_rows_n--;
         return rows;
     }
-    rows = wr_calloc(1, sizeof *rows);
+    rows = calloc(1, sizeof *rows);
     e->rows_n += rows != NULL;
     if (e->rows_n > e->rows_most) e->rows_most = e->rows_n;
     return rows;
@@ -92,7 +92,7 @@ int wr_queue_room(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     }
     wr_chunk **place = &q->chunks[q->chunks_at + i];
     if (*place) return 0;
-    wr_chunk *chunk = wr_calloc(1, sizeof *chunk);
+    wr_chunk *chunk = calloc(1, sizeof *chunk);
     wr_rows *rows = chunk ? wr_rows_new(e) : NULL;
     if (!rows) {
         free(chunk);

@@ -1,35 +1,11 @@
 /* An attachment of a client (client.c): routes, consumers' books against a naive model, and a run with a server thread
  * that executes commands, delivers and wakes, under the sanitizers. Bodies in files: a journal file read back, torn and
  * replaced. The last argument may be a seed. */
-#include "client/consumer.h"
-#include "kernel/delivery.h"
-#include <fcntl.h>
+#include "client/rig.h"
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#define SERVERS 4
-#define RING 256
-#define SLOTS 64
-#define WORKER WR_SERVER_WORKER_FIRST
-#define ARENA 65536
 #define MESSAGES 20000
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
-            abort();                                                                 \
-        }                                                                            \
-    } while (0)
-
-typedef struct {
-    wr_superblock *super;
-    void *region;
-    wr_attachment a;
-} node;
 
 static uint64_t random_state = 88172645463325252ull;
 static uint64_t random_below(uint64_t n) {
@@ -40,31 +16,8 @@ static uint64_t random_below(uint64_t n) {
 }
 
 static void make(node *n) {
-    memset((void *)n, 0, sizeof *n);
-    n->super = aligned_alloc(WR_PAGE_BYTES, WR_SUPERBLOCK_BYTES);
-    CHECK(n->super);
-    memset((void *)n->super, 0, WR_SUPERBLOCK_BYTES);
-    n->super->node_id = 7;
-    n->super->servers_n = SERVERS;
-    n->super->ring_records = RING;
-    n->super->delivery_slots = SLOTS;
-    n->super->reply_bytes = 4096;
-    n->super->arena_bytes = ARENA;
-    n->super->message_bytes_max = 20000;
-    n->super->images_n = 2;
-    n->super->file_bytes = 262144;
-    wr_geometry g = wr_geometry_of(n->super);
-    uint64_t bytes = wr_view_bytes(&g);
-    n->region = aligned_alloc(WR_PAGE_BYTES, bytes);
-    CHECK(n->region);
-    memset(n->region, 0, bytes);
-    CHECK(!wr_attachment_init(&n->a, n->super, n->region, bytes, 3, 1, 99));
-}
-
-static void drop(node *n) {
-    wr_attachment_free(&n->a);
-    free(n->region);
-    free((void *)n->super);
+    make_regions(n);
+    CHECK(!attach(n));
 }
 
 /* ---- what was handed out ---- */
@@ -401,17 +354,6 @@ static void two_threads(void) {
 }
 
 /* ---- bodies in files ---- */
-
-static void write_file(int folder, const char *name, uint64_t file, uint64_t salt, const uint8_t *frames, uint64_t bytes) {
-    uint8_t header[WR_FILE_HEADER_BYTES];
-    unlinkat(folder, name, 0);
-    int fd = openat(folder, name, O_CREAT | O_WRONLY | O_TRUNC, 0600);
-    CHECK(fd >= 0);
-    wr_file_header_write(header, WR_FILE_JOURNAL, 7, WORKER, file, salt, 1);
-    CHECK(write(fd, header, sizeof header) == (ssize_t)sizeof header);
-    CHECK(write(fd, frames, bytes) == (ssize_t)bytes);
-    close(fd);
-}
 
 static void files(void) {
     char path[] = "/tmp/warren-client-test-XXXXXX";

@@ -8,17 +8,16 @@
  *   fairness_test   exits 0
  */
 #define _GNU_SOURCE
-#define FILE_BYTES (32u << 20)
-#define IMAGES_N 2
-#define RING_RECORDS 4096
-#define DELIVERY_SLOTS 8192
-#define ARENA_BYTES (4u << 20)
 #include "kernel/delivery.h"
 #include "queues/rig.h"
 #include "queues/entries.h"
 #include "queues/loop.h"
 #include "queues/registry.h"
 #include "queues/rows.h"
+
+#define FILE_BYTES (32u << 20)
+
+static const rig_shape shape = {.file_bytes = FILE_BYTES, .images_n = 2, .ring_records = 4096, .delivery_slots = 8192, .arena_bytes = 4u << 20, .stats_rows = 8};
 
 #define HEAVY 1
 #define LIGHT 2 /* the first of ten */
@@ -32,22 +31,21 @@
 #define COMMANDS_MAX 512
 #define ROWS_MAX (4096 + WR_ROUTES_MAX)
 
-static void begin(rig *r) {
-    rig_new(r);
-    offer(r->e->log);
-    offer(r->e->transient_log);
-    CHECK(wr_queue_declare(r->e, HEAVY, false));
-    for (uint32_t i = 0; i < LIGHT_N; i++) CHECK(wr_queue_declare(r->e, LIGHT + i, false));
-    wr_queue_begin(r->e, 1);
+static rig *begin(void) {
+    rig *r = rig_new(&shape);
+    CHECK(rig_offer(r, 0));
+    CHECK(rig_offer(r, 1));
+    CHECK(wr_queue_declare(r->engine, HEAVY, false));
+    for (uint32_t i = 0; i < LIGHT_N; i++) CHECK(wr_queue_declare(r->engine, LIGHT + i, false));
+    wr_queue_begin(r->engine, 1);
+    return r;
 }
 
 /* Exactly one: an event ends the run behind it. */
 static void turn(rig *r) {
-    atomic_store(&r->e->kick, 1);
-    CHECK(wr_queue_run(r->e, 0, false) & WR_QUEUE_EVENT_KICK);
+    atomic_store(&r->engine->kick, 1);
+    CHECK(wr_queue_run(r->engine, 0, false) & WR_QUEUE_EVENT_KICK);
 }
-
-static wr_link *link_of(const peer *p) { return &p->port.view.links[SERVER]; }
 
 static uint64_t waiting(const peer *p) {
     return atomic_load(&link_of(p)->tail) - atomic_load(&link_of(p)->processed);
@@ -107,79 +105,76 @@ static uint32_t take(peer *p, uint64_t *last) {
 
 /* A deep queue whose consumer takes all it can, beside ten that get a message now and then. */
 static void deliveries(void) {
-    rig r;
-    begin(&r);
-    peer greedy, modest, publisher;
-    peer_new(&r, &greedy, 1);
-    peer_new(&r, &modest, 2);
-    peer_new(&r, &publisher, 3);
-    wr_queue *heavy = wr_queue_find(r.e, HEAVY);
+    rig *r = begin();
+    peer *greedy = peer_attached(r, 1);
+    peer *modest = peer_attached(r, 2);
+    peer *publisher = peer_attached(r, 3);
+    wr_queue *heavy = wr_queue_find(r->engine, HEAVY);
     for (uint64_t s = 0; s < BACKLOG; s++) {
         wr_entry entry = {.frame_length = 100, .body_length = 40, .location = WR_LOCATION_JOURNAL_TRANSIENT};
         memcpy(entry.id, &s, 8);
-        CHECK(!wr_queue_room(r.e, heavy, s));
-        wr_queue_insert(r.e, heavy, s, &entry);
+        CHECK(!wr_queue_room(r->engine, heavy, s));
+        wr_queue_insert(r->engine, heavy, s, &entry);
     }
-    plain(&greedy, WR_OP_CREDIT, HEAVY, UINT64_MAX, 0);
-    for (uint32_t i = 0; i < LIGHT_N; i++) plain(&modest, WR_OP_CREDIT, LIGHT + i, UINT64_MAX, 0);
+    plain(greedy, WR_OP_CREDIT, HEAVY, UINT64_MAX, 0);
+    for (uint32_t i = 0; i < LIGHT_N; i++) plain(modest, WR_OP_CREDIT, LIGHT + i, UINT64_MAX, 0);
     uint64_t given = 0, last = 0;
     for (uint32_t t = 0; t < TURNS; t++) {
         uint64_t before[LIGHT_N];
-        for (uint32_t i = 0; i < LIGHT_N; i++) before[i] = wr_queue_find(r.e, LIGHT + i)->delivered_n;
+        for (uint32_t i = 0; i < LIGHT_N; i++) before[i] = wr_queue_find(r->engine, LIGHT + i)->delivered_n;
         uint32_t which = t * 7 % LIGHT_N, many = 1 + t % 3;
-        for (uint32_t i = 0; i < many; i++) CHECK(publish(&publisher, LIGHT + (which + i) % LIGHT_N, 0));
-        wr_port_submit(&publisher.port, SERVER);
-        turn(&r);
+        for (uint32_t i = 0; i < many; i++) CHECK(publish(publisher, LIGHT + (which + i) % LIGHT_N, 0));
+        wr_port_submit(&publisher->port, SERVER);
+        turn(r);
         for (uint32_t i = 0; i < LIGHT_N; i++) {
-            const wr_queue *light = wr_queue_find(r.e, LIGHT + i);
+            const wr_queue *light = wr_queue_find(r->engine, LIGHT + i);
             bool given_some = (i + LIGHT_N - which) % LIGHT_N < many;
             CHECK(light->ready_n == 0 && light->delivered_n - before[i] == given_some);
         }
-        uint32_t n = take(&greedy, &last);
+        uint32_t n = take(greedy, &last);
         CHECK(n <= DELIVERIES_MAX);
         CHECK(n > 0); /* nor does it wait for the others */
         given += n;
-        plain(&greedy, WR_OP_ACK, HEAVY, last, WR_FLAG_MULTIPLE);
-        take(&modest, &last);
+        plain(greedy, WR_OP_ACK, HEAVY, last, WR_FLAG_MULTIPLE);
+        take(modest, &last);
     }
     CHECK(given == heavy->delivered_n && heavy->ready_n == BACKLOG - given);
-    peer_free(&greedy);
-    peer_free(&modest);
-    peer_free(&publisher);
-    rig_free(&r);
+    peer_free(greedy);
+    peer_free(modest);
+    peer_free(publisher);
+    rig_free(r);
 }
 
 /* A client whose ring is never empty, beside others that send a few commands each. `fan`: queues of each of its messages. */
 static void rings(uint32_t fan) {
-    rig r;
-    begin(&r);
-    peer heavy, light[3];
-    peer_new(&r, &light[0], 1); /* before it and behind it in the order of a turn */
-    peer_new(&r, &heavy, 2);
-    peer_new(&r, &light[1], 3);
-    peer_new(&r, &light[2], 4);
-    for (uint32_t i = 0; i < fan; i++) CHECK(wr_queue_declare(r.e, FAN + i, false));
+    rig *r = begin();
+    peer *light[3];
+    light[0] = peer_attached(r, 1); /* before it and behind it in the order of a turn */
+    peer *heavy = peer_attached(r, 2);
+    light[1] = peer_attached(r, 3);
+    light[2] = peer_attached(r, 4);
+    for (uint32_t i = 0; i < fan; i++) CHECK(wr_queue_declare(r->engine, FAN + i, false));
     uint64_t done_before = 0, rows_before = 0;
     for (uint32_t t = 0; t < TURNS / 4; t++) {
-        while (publish(&heavy, fan ? FAN : HEAVY, fan)) {}
-        wr_port_submit(&heavy.port, SERVER);
-        CHECK(waiting(&heavy) > COMMANDS_MAX);
+        while (publish(heavy, fan ? FAN : HEAVY, fan)) {}
+        wr_port_submit(&heavy->port, SERVER);
+        CHECK(waiting(heavy) > COMMANDS_MAX);
         uint64_t from_light = 0;
         for (uint32_t i = 0; i < 3; i++) {
-            for (uint32_t n = 0; n < 1 + (t + i) % 5; n++, from_light++) CHECK(publish(&light[i], LIGHT + i, 0));
-            wr_port_submit(&light[i].port, SERVER);
+            for (uint32_t n = 0; n < 1 + (t + i) % 5; n++, from_light++) CHECK(publish(light[i], LIGHT + i, 0));
+            wr_port_submit(&light[i]->port, SERVER);
         }
-        turn(&r);
-        for (uint32_t i = 0; i < 3; i++) CHECK(waiting(&light[i]) == 0);
-        uint64_t done = atomic_load(&link_of(&heavy)->processed), rows = r.e->published_n;
+        turn(r);
+        for (uint32_t i = 0; i < 3; i++) CHECK(waiting(light[i]) == 0);
+        uint64_t done = atomic_load(&link_of(heavy)->processed), rows = r->engine->published_n;
         CHECK(done > done_before && done - done_before <= COMMANDS_MAX);
         CHECK(rows - rows_before - from_light <= ROWS_MAX);
         done_before = done;
         rows_before = rows;
     }
-    peer_free(&heavy);
-    for (uint32_t i = 0; i < 3; i++) peer_free(&light[i]);
-    rig_free(&r);
+    peer_free(heavy);
+    for (uint32_t i = 0; i < 3; i++) peer_free(light[i]);
+    rig_free(r);
 }
 
 int main(void) {

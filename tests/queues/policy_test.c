@@ -8,11 +8,6 @@
  *   policy_test [SEED]   exits 0
  */
 #define _GNU_SOURCE
-#define FILE_BYTES (8u << 20)
-#define IMAGES_N 4
-#define RING_RECORDS 16384
-#define DELIVERY_SLOTS 1024
-#define ARENA_BYTES (8u << 20)
 #include "kernel/delivery.h"
 #include "queues/rig.h"
 #include "queues/check.h"
@@ -23,6 +18,10 @@
 #include "queues/pages.h"
 #include "queues/registry.h"
 #include "queues/replay.h"
+
+#define FILE_BYTES (8u << 20)
+
+static const rig_shape shape = {.file_bytes = FILE_BYTES, .images_n = 4, .ring_records = 16384, .delivery_slots = 1024, .arena_bytes = 8u << 20, .stats_rows = 8};
 
 #define QUEUE 1
 #define DEAD 2
@@ -39,17 +38,17 @@ static uint64_t random64(void) {
 static uint32_t below(uint32_t n) { return (uint32_t)(random64() >> 33) % n; }
 
 static void declare(rig *r, const wr_policy_options *options) {
-    CHECK(wr_queue_declare(r->e, QUEUE, true) && wr_queue_declare(r->e, DEAD, true) && wr_queue_declare(r->e, PLAIN, true));
-    wr_policy_set(wr_queue_find(r->e, QUEUE), options);
+    CHECK(wr_queue_declare(r->engine, QUEUE, true) && wr_queue_declare(r->engine, DEAD, true) && wr_queue_declare(r->engine, PLAIN, true));
+    wr_policy_set(wr_queue_find(r->engine, QUEUE), options);
 }
 
 static void check(rig *r) {
-    for (uint32_t id = 1; id <= 3; id++) wr_queue_check(r->e, wr_queue_find(r->e, id));
-    CHECK(!r->e->deaths_n && !wr_aside_n(wr_queue_find(r->e, DEAD)));
+    for (uint32_t id = 1; id <= 3; id++) wr_queue_check(r->engine, wr_queue_find(r->engine, id));
+    CHECK(!r->engine->deaths_n && !wr_aside_n(wr_queue_find(r->engine, DEAD)));
 }
 
 static void turn(rig *r) {
-    wr_queue_run(r->e, 1000000, false);
+    wr_queue_run(r->engine, 1000000, false);
     check(r);
 }
 
@@ -163,37 +162,35 @@ static void receive_all(rig *r, peer *b, held *live, peer *d, held *dead) {
 }
 
 static void at_random(const wr_policy_options *options, bool timed) {
-    rig r;
-    rig_new(&r);
-    declare(&r, options);
-    wr_journal_recovered(r.e, true);
-    offer(r.e->log);
-    offer(r.e->transient_log);
-    peer a, b, d;
-    peer_new(&r, &a, 1);
-    peer_new(&r, &b, 2);
-    peer_new(&r, &d, 3);
-    wr_queue_begin(r.e, 1);
-    wr_command *c = command(&b, WR_OP_CREDIT, QUEUE);
+    rig *r = rig_new(&shape);
+    declare(r, options);
+    wr_journal_recovered(r->engine, true);
+    CHECK(rig_offer(r, 0));
+    CHECK(rig_offer(r, 1));
+    peer *a = peer_attached(r, 1);
+    peer *b = peer_attached(r, 2);
+    peer *d = peer_attached(r, 3);
+    wr_queue_begin(r->engine, 1);
+    wr_command *c = command(b, WR_OP_CREDIT, QUEUE);
     c->count = 50; /* prefetch */
-    c = command(&d, WR_OP_CREDIT, DEAD);
+    c = command(d, WR_OP_CREDIT, DEAD);
     c->count = 50;
-    wr_port_submit(&b.port, SERVER);
-    wr_port_submit(&d.port, SERVER);
+    wr_port_submit(&b->port, SERVER);
+    wr_port_submit(&d->port, SERVER);
     memset(messages, 0, sizeof messages);
     held live = {0}, dead = {0};
     for (uint32_t number = 0; number < MESSAGES;) {
-        for (uint32_t n = below(60); n && number < MESSAGES; n--) publish(&a, number++, timed);
-        wr_port_submit(&a.port, SERVER);
-        receive_all(&r, &b, &live, &d, &dead);
-        settle(&b, &live, QUEUE);
-        if (dead.n > 40) settle(&d, &dead, DEAD);
-        wr_port_submit(&b.port, SERVER);
-        wr_port_submit(&d.port, SERVER);
-        receive_all(&r, &b, &live, &d, &dead);
+        for (uint32_t n = below(60); n && number < MESSAGES; n--) publish(a, number++, timed);
+        wr_port_submit(&a->port, SERVER);
+        receive_all(r, b, &live, d, &dead);
+        settle(b, &live, QUEUE);
+        if (dead.n > 40) settle(d, &dead, DEAD);
+        wr_port_submit(&b->port, SERVER);
+        wr_port_submit(&d->port, SERVER);
+        receive_all(r, b, &live, d, &dead);
     }
-    for (uint32_t i = 0; i < 5; i++) turn(&r);
-    const wr_queue *q = wr_queue_find(r.e, QUEUE);
+    for (uint32_t i = 0; i < 5; i++) turn(r);
+    const wr_queue *q = wr_queue_find(r->engine, QUEUE);
     CHECK(!options->dead_letters || q->policy->dead_lettered_n);
     CHECK(!options->max_length || q->ready_n <= options->max_length);
     CHECK(!options->reject_publish || q->policy->refused_n);
@@ -202,68 +199,65 @@ static void at_random(const wr_policy_options *options, bool timed) {
     CHECK(!timed || q->policy->expired_n);
 
     /* what a kill leaves lies in the image */
-    rig again;
-    rig_new(&again);
-    declare(&again, options);
-    wr_files_add(&again.e->files, 0);
-    uint64_t at = WR_FILE_HEADER_BYTES, frames = 0, appended = wr_log_look(r.e->log)->append;
+    rig *again = rig_new(&shape);
+    declare(again, options);
+    wr_files_add(&again->engine->files, 0);
+    uint64_t at = WR_FILE_HEADER_BYTES, frames = 0, appended = wr_log_look(r->engine->log)->append;
     const char *reason;
     CHECK(appended > 100000 && appended < FILE_BYTES);
-    CHECK(!wr_journal_replay(again.e, r.images + WR_PAGE_BYTES, appended, 0, 1000, &at, &frames, &reason) && at == appended);
+    CHECK(!wr_journal_replay(again->engine, r->images[0] + WR_PAGE_BYTES, appended, 0, 1000, &at, &frames, &reason) && at == appended);
     for (uint32_t id = 1; id <= 3; id++) {
-        wr_queue_check(again.e, wr_queue_find(again.e, id));
-        same(wr_queue_find(r.e, id), wr_queue_find(again.e, id));
+        wr_queue_check(again->engine, wr_queue_find(again->engine, id));
+        same(wr_queue_find(r->engine, id), wr_queue_find(again->engine, id));
     }
-    rig_free(&again);
-    rig_free(&r);
-    peer_free(&a);
-    peer_free(&b);
-    peer_free(&d);
+    rig_free(again);
+    rig_free(r);
+    peer_free(a);
+    peer_free(b);
+    peer_free(d);
 }
 
 /* Deliveries of a full queue come by priority and age, each once, over several chunks. */
 static void in_order(void) {
-    rig r;
-    rig_new(&r);
+    rig *r = rig_new(&shape);
     wr_policy_options options = {.max_priority = 4};
-    declare(&r, &options);
-    wr_journal_recovered(r.e, true);
-    offer(r.e->log);
-    offer(r.e->transient_log);
-    peer a, b;
-    peer_new(&r, &a, 1);
-    peer_new(&r, &b, 2);
-    wr_queue_begin(r.e, 1);
+    declare(r, &options);
+    wr_journal_recovered(r->engine, true);
+    CHECK(rig_offer(r, 0));
+    CHECK(rig_offer(r, 1));
+    peer *a = peer_attached(r, 1);
+    peer *b = peer_attached(r, 2);
+    wr_queue_begin(r->engine, 1);
     uint32_t n = 0;
     memset(messages, 0, sizeof messages);
     while (n < MESSAGES) {
-        for (uint32_t i = 0; i < 200; i++) publish(&a, n++, false);
-        wr_port_submit(&a.port, SERVER);
-        turn(&r);
+        for (uint32_t i = 0; i < 200; i++) publish(a, n++, false);
+        wr_port_submit(&a->port, SERVER);
+        turn(r);
     }
-    uint64_t ready = wr_queue_find(r.e, QUEUE)->ready_n, got = 0, last = 0;
+    uint64_t ready = wr_queue_find(r->engine, QUEUE)->ready_n, got = 0, last = 0;
     uint32_t level = 4;
     held live = {0};
-    command(&b, WR_OP_CREDIT, QUEUE)->tag = 1 << 20;
+    command(b, WR_OP_CREDIT, QUEUE)->tag = 1 << 20;
     while (got < ready) {
-        wr_port_submit(&b.port, SERVER);
-        turn(&r);
-        receive(&b, &live, QUEUE, 0);
+        wr_port_submit(&b->port, SERVER);
+        turn(r);
+        receive(b, &live, QUEUE, 0);
         CHECK(live.n);
         for (uint32_t i = 0; i < live.n; i++, got++) {
-            const wr_entry *entry = wr_queue_entry(wr_queue_find(r.e, QUEUE), live.sequences[i]);
+            const wr_entry *entry = wr_queue_entry(wr_queue_find(r->engine, QUEUE), live.sequences[i]);
             uint32_t now = entry->priority < 4 ? entry->priority : 4;
             CHECK(now < level || (now == level && (!got || live.sequences[i] > last)));
             level = now;
             last = live.sequences[i];
         }
-        for (uint32_t i = 0; i < live.n; i++) command(&b, WR_OP_ACK, QUEUE)->tag = live.sequences[i];
+        for (uint32_t i = 0; i < live.n; i++) command(b, WR_OP_ACK, QUEUE)->tag = live.sequences[i];
         live.n = 0;
     }
     CHECK(level == 0);
-    rig_free(&r);
-    peer_free(&a);
-    peer_free(&b);
+    rig_free(r);
+    peer_free(a);
+    peer_free(b);
 }
 
 static uint64_t publish_to(peer *p, const uint32_t *ids, uint32_t n, bool keyed, uint32_t number) {
