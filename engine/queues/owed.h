@@ -1,6 +1,6 @@
 /* What memory owes: an effect in memory calls neither disk nor store, it notes here what the round has to pay. The
  * round writes the ranges as ACK frames (queues/journal.c), sends the removes (queues/store_side.c); segment entries
- * of messages that have gone are zeroed by engine/queues/service.py, journal and data files without a live entry
+ * of messages that have gone are zeroed by engine/queues/emptying.py, journal and data files without a live entry
  * removed by it.
  *
  * Invariant: the counts of `files`, `transient_files` and `data_files` are those of the entries that need the file;

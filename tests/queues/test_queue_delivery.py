@@ -14,7 +14,8 @@ import pytest
 from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
-from warren.engine.queues import service as queue
+from warren.engine.queues import declared
+from warren.engine.queues.options import Changes
 from warren.ipc import _core as atomics
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CONSTANTS
@@ -253,7 +254,7 @@ def test_others_are_served_while_many_queues_come_and_go(
 ) -> None:
     """With no time for the catalog each turn takes up a few queues; in each turn a message is executed, too. Who asks
     for a queue whose turn has not come gets it."""
-    monkeypatch.setattr(queue, "CATALOG_TURN_S", 0.0)
+    monkeypatch.setattr(declared, "TURN_S", 0.0)
     producer = node.peer(worker)
     service = worker.service
     many = [Queue(id) for id in range(1000, 1100)]
@@ -261,18 +262,18 @@ def test_others_are_served_while_many_queues_come_and_go(
         node.queues = wanted
         node.tell_catalog(version)
         service.turn(0, False)
-        assert 80 < len(service._coming or service._going) < 100
+        assert 80 < service.queues.unfinished < 100
         if version == 2:
             assert 1099 not in worker.engine.queues()
             assert producer.control(worker, op="stats", queue=1099)["ready"] == 0
             assert 1099 in worker.engine.queues()
-        count = len(service._coming or service._going)
-        while service._coming or service._going:
+        count = service.queues.unfinished
+        while service.queues.unfinished:
             sent = producer.publish(1, b"x")
             service.turn(0, False)
             assert producer.result(sent) == OK, "a message of another queue waits for no catalog"
-            now = len(service._coming or service._going)
-            assert count - queue.CATALOG_TURN_N <= now < count
+            now = service.queues.unfinished
+            assert count - declared.TURN_N <= now < count
             count = now
         assert {item.id for item in many} <= set(worker.engine.queues()) if version == 2 else True
     assert not {item.id for item in many} & set(worker.engine.queues())
@@ -283,16 +284,16 @@ def test_a_change_is_read_in_pieces_and_others_are_served_between(
 ) -> None:
     """Nothing of it is taken up before all of it is read, because what belongs to a queue may come in the last piece.
     Who asks for one of its queues has all of it read at once."""
-    monkeypatch.setattr(queue, "CATALOG_TURN_S", 0.0)
+    monkeypatch.setattr(declared, "TURN_S", 0.0)
     producer, consumer = node.peer(worker), node.peer(worker)
     service = worker.service
     dead = QueueArguments.of("q", {"dead_letter_exchange": "x"})
     pieces = [[Queue(50, policy=dead)], [Queue(52)], [Queue(51, dead_letters_of=50)]]
     asked: list[int] = []
 
-    def follow(version: int) -> queue.Changes:
+    def follow(version: int) -> Changes:
         asked.append(version)
-        return queue.Changes([*pieces.pop(0)] if pieces else [], [], bool(pieces))
+        return Changes([*pieces.pop(0)] if pieces else [], [], bool(pieces))
 
     service.options.follow_catalog = follow
     node.tell_catalog(2)
@@ -322,9 +323,9 @@ def test_a_change_of_the_catalog_that_does_not_concern_a_worker_waits_for_its_ti
     service = worker.service
     asked: list[int] = []
 
-    def follow(version: int) -> queue.Changes:
+    def follow(version: int) -> Changes:
         asked.append(version)
-        return queue.Changes([], [], False)
+        return Changes([], [], False)
 
     service.options.follow_catalog = follow
     worker.turns(2)

@@ -22,7 +22,8 @@ from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.kernel.protocol import DELIVERY, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder
-from warren.engine.queues.service import Options, QueueService
+from warren.engine.queues.options import Options
+from warren.engine.queues.service import QueueService
 from warren.ipc import _core as atomics
 from warren.ipc import layout
 from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, LINK, SERVER, SUPERBLOCK

@@ -26,8 +26,9 @@ from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersion
 from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
 from warren.engine.queues.folder import Folder, queues_of
+from warren.engine.queues.options import Changes, Declaration, Options
 from warren.engine.queues.recovered import Recovered
-from warren.engine.queues.service import Changes, Declaration, Options, QueueService
+from warren.engine.queues.service import QueueService
 from warren.engine.saying import Voice
 from warren.ipc import mailbox, names
 from warren.ipc import region as regions
