@@ -32,7 +32,7 @@ from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
 from warren.engine.kernel import atomic_file, file_register, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
-from warren.engine.store import recovery
+from warren.engine.store import clean_mark, expected, file_lists, scanning
 from warren.engine.store.folder import (
     CLEAN,
     DATA,
@@ -45,7 +45,7 @@ from warren.engine.store.folder import (
     list_files,
     list_path,
 )
-from warren.engine.store.recovery import StoreFile
+from warren.engine.store.scanning import StoreFile
 
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen
 TRIES = 20  #: for that
@@ -83,7 +83,7 @@ class _Look:
     """All about a file whose first page is in order."""
 
     file: StoreFile
-    scanned: recovery.Scanned
+    scanned: scanning.Scanned
     listed: _core.FileList | str | None
     bad: list[tuple[bytes, int, int, int, str]]
 
@@ -104,7 +104,7 @@ class StoreCheck:
         self._looks: dict[int, _Look] = {}
         self._youngest = -1
         self._listed = Listed()  #: the list of files
-        self._mark: recovery.CleanMark | None = None
+        self._mark: clean_mark.CleanMark | None = None
         self._unused: int | None = None  #: the file that never had its header
 
     # -- look ---------------------------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ class StoreCheck:
         """Look at everything; changes nothing. Raises StoreError when the folder cannot be read."""
         self.found.clear()
         listing = list_files(self.folder)
-        mark = self._mark = recovery.read_clean(self.folder, self.node_id, self.owner)
+        mark = self._mark = clean_mark.read(self.folder, self.node_id, self.owner)
         self._read_listed(bool(listing.files))
         self._check_headers(listing, mark)
         self._youngest = self._last_begun()
         self._strangers(listing)
         self._missing(listing, mark)
         files = sorted(self._headers.values(), key=lambda file: (file.low, file.number))
-        readers = recovery.Readers(files, self._look)
+        readers = scanning.Readers(files, self._look)
         try:
             for done, file in enumerate(files, 1):
                 try:
@@ -141,7 +141,7 @@ class StoreCheck:
             readers.close()
         return self.found
 
-    def _check_headers(self, listing: Listing, mark: recovery.CleanMark | None) -> None:
+    def _check_headers(self, listing: Listing, mark: clean_mark.CleanMark | None) -> None:
         bad: list[tuple[int, Path, str]] = []
         self._headers.clear()
         self._misnamed.clear()
@@ -176,7 +176,7 @@ class StoreCheck:
                 self._headers[number] = StoreFile(number, path, header.salt, low, high, size)
                 if number in self._mended:
                     self.found.append(Found(path, problem="a bit of its first page is flipped; nothing is lost"))
-        self._unused = recovery.never_used(listing, self._headers.values(), mark, self._listed) if bad else None
+        self._unused = expected.never_used(listing, self._headers.values(), mark, self._listed) if bad else None
         for number, path, reason in bad:
             if number == self._unused:
                 note = "never had its header, so it was never used; the next start removes it"
@@ -187,7 +187,7 @@ class StoreCheck:
     def _bad_header(self, number: int, path: Path, reason: str) -> None:
         if self.running and not path.exists():
             return  # it became a spare
-        listed = recovery.list_alone(list_path(self.folder, number), self.node_id, self.owner, number)
+        listed = file_lists.list_alone(list_path(self.folder, number), self.node_id, self.owner, number)
         messages = listed.messages if listed is not None and number not in self._misnamed else None
         size = path.stat().st_size if path.exists() else 0
         damage = Damage(0, size, reason, messages)
@@ -202,7 +202,7 @@ class StoreCheck:
                 note = "was being made when its process died; it holds nothing"
                 self.found.append(Found(path, "unfinished", note=note))
 
-    def _missing(self, listing: Listing, mark: recovery.CleanMark | None) -> None:
+    def _missing(self, listing: Listing, mark: clean_mark.CleanMark | None) -> None:
         if self.running:
             return  # a list goes before its file, and comes before it
         there = {number for number, _path in listing.files}
@@ -211,11 +211,11 @@ class StoreCheck:
             name = f"{number}{DATA}"
             if number in there or name + segment.UNFINISHED in coming:
                 continue
-            listed = recovery.list_alone(path, self.node_id, self.owner, number)
+            listed = file_lists.list_alone(path, self.node_id, self.owner, number)
             cost = f": it held up to {listed.messages} messages" if listed is not None else ""
             damage = [Damage(0, listed.used, "missing", listed.messages)] if listed is not None else []
             self.found.append(Found(self.folder / name, damage=damage, problem=f"is missing{cost}"))
-        for number in recovery.wanted(mark, self._listed):
+        for number in expected.wanted(mark, self._listed):
             if number not in there and number not in listing.lists:
                 self.found.append(Found(data_path(self.folder, number), problem="is missing"))
 
@@ -254,17 +254,17 @@ class StoreCheck:
     def _begun_behind_a_hole(self, file: StoreFile) -> bool:
         """The power may have failed when later pages of its first batch were on the disk, and the first ones not."""
         with segment.scan_memory(file.path) as memory, memoryview(memory) as view:
-            length, _unreadable = recovery.read_file(file.path, view)
+            length, _unreadable = scanning.read_file(file.path, view)
             found, _reason = _core.scan_list(file.number, file.salt, view[:length])
         return bool(found.messages or found.controls)
 
     def _look(self, file: StoreFile, buffer: memoryview) -> _Look:
-        length, unreadable = recovery.read_file(file.path, buffer)
+        length, unreadable = scanning.read_file(file.path, buffer)
         found, reason = _core.scan_list(file.number, file.salt, buffer[:length])
         if (hole := self._torn_batch(file, found)) is not None and not unreadable:
             found, _reason = _core.scan_list(file.number, file.salt, buffer[: hole[0]])
             reason = hole[2]
-        scanned = recovery.Scanned(found, reason, unreadable, b"")
+        scanned = scanning.Scanned(found, reason, unreadable, b"")
         listed: _core.FileList | str | None
         try:
             data = list_path(self.folder, file.number).read_bytes()
@@ -280,7 +280,7 @@ class StoreCheck:
         frame says that it was synced. The power failed while a batch was written; nothing behind it was confirmed."""
         if self.running or file.collected or file.number < self._youngest or self._mark is not None:
             return None
-        if any(number > file.number and number not in self._headers for number in recovery.wanted(None, self._listed)):
+        if any(number > file.number and number not in self._headers for number in expected.wanted(None, self._listed)):
             return None
         return next((part for part in found.damage if part[0] >= found.vouched), None)
 
@@ -319,7 +319,7 @@ class StoreCheck:
         result = Found(file.path, bytes=file.size, records=scanned.found.messages + scanned.found.controls)
         listed = look.listed if isinstance(look.listed, _core.FileList) else None
         current = self.running and file.number >= self._youngest
-        places = recovery.Places(listed) if listed is not None and self._suspect(look) else None
+        places = file_lists.Places(listed) if listed is not None and self._suspect(look) else None
         for start, end in scanned.unreadable:
             result.damage.append(self._cost(places, start, end, "the disk cannot read it"))
         for start, end, reason in scanned.found.damage:
@@ -327,9 +327,9 @@ class StoreCheck:
         used = scanned.found.used
         if listed is not None and listed.used > used:
             reason = "the file ends here" if scanned.whole else scanned.reason
-            places = places or recovery.Places(listed)
+            places = places or file_lists.Places(listed)
             result.damage.append(self._cost(places, used, listed.used, reason))
-        elif listed is None and (made := recovery.was_cut(file, self._listed)) is not None:
+        elif listed is None and (made := expected.was_cut(file, self._listed)) is not None:
             result.damage.append(self._cost(None, file.size, made.end, "cut off"))
         elif listed is None and scanned.reason not in ("end", "zeros"):
             if file.number < self._youngest or marked or file.collected:
@@ -348,7 +348,7 @@ class StoreCheck:
                 )
         if result.damage:
             result.problem = self._say(result.damage)
-        elif listed is not None and not recovery.same_items(listed, scanned.found):
+        elif listed is not None and not file_lists.same_items(listed, scanned.found):
             result.list_problem = "its list does not name all of its records"
         elif isinstance(look.listed, str):
             result.list_problem = f"its list is damaged ({look.listed})"
@@ -361,7 +361,7 @@ class StoreCheck:
         return result
 
     @staticmethod
-    def _cost(places: recovery.Places | None, start: int, end: int, reason: str) -> Damage:
+    def _cost(places: file_lists.Places | None, start: int, end: int, reason: str) -> Damage:
         if places is None:
             return Damage(start, end, reason)
         lost = places.within(start, end)
@@ -382,7 +382,7 @@ class StoreCheck:
         """Repair all that can be, and look again. `actions` says what was done. Raises StoreError."""
         before = self.examine(progress)
         if any(found.problem or found.list_problem for found in before) or self._mended:
-            mark = recovery.read_clean(self.folder, self.node_id, self.owner)
+            mark = clean_mark.read(self.folder, self.node_id, self.owner)
             if mark is not None:
                 (self.folder / CLEAN).unlink(missing_ok=True)
             (self.folder / FILES).unlink(missing_ok=True)  # files go and come
@@ -444,7 +444,7 @@ class StoreCheck:
                 continue
             reason = next((found.damage[0].reason for found in self.found if found.path == path and found.damage), "")
             beside = list_path(self.folder, number)
-            listed = recovery.list_alone(beside, self.node_id, self.owner, number)
+            listed = file_lists.list_alone(beside, self.node_id, self.owner, number)
             messages = listed.messages if listed is not None else None
             target = quarantine.move(self.folder, path, reason or "not a file of this store", messages)
             if target is None:
@@ -453,17 +453,17 @@ class StoreCheck:
                 beside.rename(target.with_name(target.name + LIST))
             self._did(f"{path}: moved to {target}")
 
-    def _note_missing(self, mark: recovery.CleanMark | None) -> None:
+    def _note_missing(self, mark: clean_mark.CleanMark | None) -> None:
         """What is missing is written down once; then it is forgotten, or each check would name it again."""
         listing = list_files(self.folder)
         there = {number for number, _path in listing.files}
         lost = [number for number in listing.lists if number not in there]
-        lost += [number for number in recovery.wanted(mark, self._listed) if number not in there]
+        lost += [number for number in expected.wanted(mark, self._listed) if number not in there]
         aside = {entry.file for entry in quarantine.entries(self.folder) if entry.moved}
         for number in dict.fromkeys(lost):
             name = f"{number}{DATA}"
             beside = list_path(self.folder, number)
-            listed = recovery.list_alone(beside, self.node_id, self.owner, number)
+            listed = file_lists.list_alone(beside, self.node_id, self.owner, number)
             messages = listed.messages if listed is not None else None
             if name not in aside:
                 quarantine.note(self.folder, quarantine.Entry(name, 0, 0, "the file is missing", messages))
@@ -490,12 +490,12 @@ class StoreCheck:
 
     def _make_list(self, look: _Look) -> None:
         listed = look.listed
-        if isinstance(listed, _core.FileList) and recovery.same_items(listed, look.scanned.found):
+        if isinstance(listed, _core.FileList) and file_lists.same_items(listed, look.scanned.found):
             return
         if look.scanned.reason not in ("end", "zeros"):
             segment.end_file(look.file.path, look.scanned.found.used, look.file.salt)
         segment.sync_file(look.file.path)
-        recovery.write_list(self.folder, self.node_id, self.owner, look.scanned.found)
+        file_lists.write_list(self.folder, self.node_id, self.owner, look.scanned.found)
         self._did(f"{look.file.path}: its list was made")
 
     def _rewrite(self, look: _Look, found: Found) -> None:
@@ -512,7 +512,7 @@ class StoreCheck:
             mmap.mmap(-1, size + mmap.PAGESIZE) as new,
             memoryview(new) as target,
         ):
-            length, _unreadable = recovery.read_file(file.path, source)
+            length, _unreadable = scanning.read_file(file.path, source)
             end = _core.rewrite_list(look.scanned.found, source[:length], target, salt)
             new[: FILE_HEADER.size] = _core.file_header_pack(
                 FILE_STORE, self.node_id, self.owner, number, salt, time.time_ns(), file.low, file.high
@@ -563,12 +563,12 @@ class StoreCheck:
                 entries[key_of(number)] = Entry(salt, path.stat().st_size)
         FileRegister(self.folder / FILES, self.node_id, self.owner).begin(entries, [self.folder])
 
-    def _mark_anew(self, mark: recovery.CleanMark) -> None:
+    def _mark_anew(self, mark: clean_mark.CleanMark) -> None:
         listing = list_files(self.folder)
         numbers = [number for number, _path in listing.files]
         if all(number in listing.lists for number in numbers):
             next_file = max(mark.next_file, self._free_number())
-            recovery.save_clean(self.folder, self.node_id, self.owner, next_file, numbers)
+            clean_mark.save(self.folder, self.node_id, self.owner, next_file, numbers)
 
 
 def _write(path: Path, data: memoryview, size: int) -> None:

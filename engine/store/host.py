@@ -26,7 +26,7 @@ from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.kernel import atomic_file, segment
-from warren.engine.store import recovery
+from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import FOLDERS, data_path
 from warren.engine.store.message_store import ALARM_DISK, ALARM_MEMORY, ALARM_SYNC_FAILED, MessageStore, say
@@ -202,7 +202,7 @@ class StoreHost:
             self.superblock.server_set(store.number, "epoch", epoch)
 
     @staticmethod
-    def _tell(store: MessageStore, report: recovery.Report, seconds: float) -> None:
+    def _tell(store: MessageStore, report: start_report.Report, seconds: float) -> None:
         for line in report.damaged:
             say(line)
         for path in report.foreign:

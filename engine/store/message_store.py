@@ -26,7 +26,7 @@ from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.protocol import SUMMARY_ROW
 from warren.engine.saying import Voice
-from warren.engine.store import file_summary, index, recovery
+from warren.engine.store import clean_mark, file_lists, file_summary, index, recovery, start_report
 from warren.engine.store.folder import (
     Spares,
     data_path,
@@ -242,7 +242,7 @@ class MessageStore:
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
-    def start(self) -> recovery.Report:
+    def start(self) -> start_report.Report:
         """Make the regions and fill them from the folder. Raises StoreError and its kinds, RegionError, LimitError."""
         with atomic_file.file_explained(f"cannot make {self.folder}, or clean it"):
             atomic_file.make_directories(self.folder)
@@ -267,10 +267,10 @@ class MessageStore:
         self.next_file = report.next_file
         return report
 
-    def _wipe(self) -> recovery.Report:
+    def _wipe(self) -> start_report.Report:
         """The transient store begins empty; its numbers go on, so that no reader takes a new file for an old one."""
         listing = list_files(self.folder)
-        report = recovery.Report(next_file=max((number for number, _path in listing.files), default=-1) + 1)
+        report = start_report.Report(next_file=max((number for number, _path in listing.files), default=-1) + 1)
         report.foreign = listing.foreign
         for path in [*(path for _number, path in listing.files), *listing.unfinished, *listing.lists.values()]:
             path.unlink(missing_ok=True)
@@ -300,7 +300,7 @@ class MessageStore:
         if missing:
             say(f"{self.folder}: files {missing} have no list; the next start reads them")
             return
-        recovery.save_clean(self.folder, self.node_id, self.number, self.next_file, files)
+        clean_mark.save(self.folder, self.node_id, self.number, self.next_file, files)
         self.superblock.crash_point(CONSTANTS["CRASH_STOP_MARKED"])
 
     def close(self, unlink: bool) -> None:
@@ -374,7 +374,7 @@ class MessageStore:
 
     def write_list(self, file_list: _core.FileList) -> None:
         """Any thread: write the list of a file. Raises StoreError."""
-        recovery.write_list(self.folder, self.node_id, self.number, file_list)
+        file_lists.write_list(self.folder, self.node_id, self.number, file_list)
         self.superblock.crash_point(CONSTANTS["CRASH_LIST_WRITTEN"])
 
     def files(self) -> list[file_summary.FileRow]:

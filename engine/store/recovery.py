@@ -1,15 +1,14 @@
-"""How a store starts and stops: by the lists of its files; files without one are read, several at a time.
+"""How a store starts: by the lists of its files; files without one are read, several at a time.
 
-What lies in the folder: engine/store/folder.py. The mark of a stop in good order, `clean`, names the files and the next
-number; it goes before work begins.
+What lies in the folder: folder.py. Its parts here: the lists (file_lists.py), the mark of a stop in good order
+(clean_mark.py), what must be there (expected.py), reading (scanning.py), what is said of it (start_report.py).
 
-A list is bound to its file by number and salt, and checksummed: one that is missing or wrong costs a scan of its file
-and nothing else. Files are applied in the order of their positions. A collected file stands for the files whose
-positions it covers; those that are still there are removed, unless it is damaged and they hold all that it holds.
+A list that is missing or wrong costs a scan of its file and nothing else. Files are applied in the order of their
+positions. A collected file stands for the files whose positions it covers; those that are still there are removed,
+unless it is damaged and they hold all that it holds.
 
-Damage never stops a start. What is lost is reported with its name, place and cost (Report.damaged and
-quarantine/report.jsonl); files that are not what their name says are moved to the quarantine. Only a newer format and
-the files of another node stop it: then nothing is touched.
+Damage never stops a start. What is lost is reported; files that are not what their name says are moved to the
+quarantine. Only a newer format and the files of another node stop it: then nothing is touched.
 
 Order of a start: headers checked; mark read and removed, the directory synced; files set aside and removed; lists and
 scans applied; torn tail of the youngest file ended, everything that may only be in the page cache synced. Each step
@@ -21,337 +20,39 @@ Crash points: start_…
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
-import mmap
 import os
-import queue
 import re
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
-
-import msgspec
+from typing import Protocol
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, LimitError, StoreError
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
-from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME, KIND_MESSAGE, LIST_HEADER, LISTED_STORE
+from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.store.folder import (
-    CLEAN,
-    DATA,
-    FILES,
-    LIST,
-    OWN_NAMES,
-    Listing,
-    data_path,
-    key_of,
-    list_files,
-    list_path,
-)
-from warren.ipc.layout import CONSTANTS, PAGE_BYTES
+from warren.engine.store import clean_mark
+from warren.engine.store.clean_mark import CleanMark
+from warren.engine.store.expected import never_used, wanted, was_cut
+from warren.engine.store.file_lists import Places, list_alone, read_list, same_items
+from warren.engine.store.folder import DATA, FILES, LIST, OWN_NAMES, Listing, key_of, list_files, list_path
+from warren.engine.store.scanning import Readers, Scanned, StoreFile, read_file, scan, scan_into
+from warren.engine.store.start_report import Report
+from warren.ipc.layout import CONSTANTS
 
-END_BYTES_MAX = 2 * PAGE_BYTES  #: by so much the end of a file may be cut when it is ended (segment.end_file)
-MARK_VERSION = 2
 PROGRESS_S = 1.0
-SAID_MAX = 20  #: damaged parts of one file that are said one by one
-Found = TypeVar("Found")
 #: of versions before the lists; a cache, so it may go
 _STALE = ("index.snapshot", "index.snapshot.new")
-
-
-class CleanMark(msgspec.Struct):
-    """Content of `clean`."""
-
-    version: int
-    node_id: int
-    owner: int
-    next_file: int
-    files: list[int]
-    crc: int = 0
 
 
 class CrashPoints(Protocol):
     """What a recovery wants of the superblock."""
 
     def crash_point(self, point: int) -> None: ...
-
-
-@dataclass
-class Report:
-    """How a start went."""
-
-    clean: bool = False
-    files: int = 0
-    scanned: int = 0  #: files that were read because they had no list
-    frames: int = 0
-    next_file: int = 0
-    dropped: int = 0  #: entries whose file is not there
-    torn_bytes: int = 0
-    lost: int = 0  #: messages that are known to be lost
-    unknown: int = 0  #: parts that are damaged or missing, of which nobody can say what they cost
-    damaged: list[str] = field(default_factory=list)  #: what was found damaged, for people
-    foreign: list[Path] = field(default_factory=list)
-    lists: list[_core.FileList] = field(default_factory=list)  #: of the files that were read: the caller writes them
-
-
-@dataclass
-class StoreFile:
-    """A file whose first page is in order."""
-
-    number: int
-    path: Path
-    salt: int
-    low: int
-    high: int
-    size: int
-
-    @property
-    def collected(self) -> bool:
-        return (self.low, self.high) != (self.number, self.number)
-
-
-@dataclass
-class Scanned:
-    """A file that was read."""
-
-    found: _core.FileList
-    reason: str  #: why the reading ended at found.used
-    unreadable: list[tuple[int, int]]  #: what the disk could not read, it counts as zeros
-    head: bytes  #: the bytes where the reading ended
-
-    @property
-    def whole(self) -> bool:
-        return self.reason in ("end", "zeros") and not self.found.damage and not self.unreadable
-
-
-# -- lists and the mark -----------------------------------------------------------------------------------------------
-
-
-def write_list(folder: Path, node_id: int, owner: int, file_list: _core.FileList) -> None:
-    """Write the list of a file, atomically, if the file is still there. Raises StoreError."""
-    data = data_path(folder, file_list.file)
-    path = list_path(folder, file_list.file)
-    if data.exists():
-        atomic_file.replace(path, file_list.encode(node_id, owner))
-        if not data.exists():  # a list without a file means that the file is lost
-            path.unlink(missing_ok=True)
-
-
-def read_list(folder: Path, node_id: int, owner: int, file: int, salt: int, file_bytes: int) -> _core.FileList | None:
-    """The list of a file; None: it has none that is good."""
-    try:
-        found = _core.decode_list(list_path(folder, file).read_bytes(), node_id, owner, file, salt, file_bytes)
-    except OSError:
-        return None
-    return None if isinstance(found, str) else found
-
-
-def list_alone(path: Path, node_id: int, owner: int, file: int) -> _core.FileList | None:
-    """A list by itself, whatever its file is: to say what was lost, or to mend it."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    if len(data) < LIST_HEADER.size:
-        return None
-    found = _core.decode_list(data, node_id, owner, file, LIST_HEADER.unpack(data, "salt"), 1 << 40)
-    return None if isinstance(found, str) else found
-
-
-def same_items(one: _core.FileList, other: _core.FileList) -> bool:
-    """Do two lists of a file name the same records?"""
-    if (one.messages, one.controls, one.message_bytes) != (other.messages, other.controls, other.message_bytes):
-        return False
-    # As a rule they are the same byte for byte, but for the head; else the one may have been made in another way.
-    same = one.encode(0, 0)[LIST_HEADER.size :] == other.encode(0, 0)[LIST_HEADER.size :]
-    return same or one.items() == other.items()
-
-
-def save_clean(folder: Path, node_id: int, owner: int, next_file: int, files: Iterable[int]) -> None:
-    """Write the clean mark, last of all. Raises StoreError."""
-    mark = CleanMark(MARK_VERSION, node_id, owner, next_file, sorted(files))
-    mark.crc = _core.crc32c(msgspec.json.encode(mark))
-    atomic_file.replace(folder / CLEAN, msgspec.json.encode(mark))
-
-
-def read_clean(folder: Path, node_id: int, owner: int) -> CleanMark | None:
-    """The clean mark, if it is whole and of this store."""
-    try:
-        mark = msgspec.json.decode((folder / CLEAN).read_bytes(), type=CleanMark)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    crc, mark.crc = mark.crc, 0
-    if crc != _core.crc32c(msgspec.json.encode(mark)):
-        return None
-    return mark if (mark.version, mark.node_id, mark.owner) == (MARK_VERSION, node_id, owner) else None
-
-
-def _forget_clean(folder: Path) -> None:
-    """Remove the mark, durably: from here on the directory counts as in use."""
-    try:
-        os.unlink(folder / CLEAN)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise atomic_file.explain(error, f"cannot remove {folder / CLEAN}") from error
-    segment.sync_directory(folder)
-
-
-# -- reading files ----------------------------------------------------------------------------------------------------
-
-
-def _data_end(fd: int, size: int) -> int:
-    """Where the last bytes lie that are not a hole: behind it there is nothing to read."""
-    end = at = 0
-    try:
-        for _ in range(4096):
-            start = os.lseek(fd, at, os.SEEK_DATA)
-            end = at = os.lseek(fd, start, os.SEEK_HOLE)
-            if at >= size:
-                return size
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # no more data
-            return end
-    return size  # too many pieces, or a file system that does not tell
-
-
-def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]]]:
-    """Read a file into a buffer: bytes, and the parts that the disk could not read. Raises StoreError."""
-    unreadable: list[tuple[int, int]] = []
-    try:
-        fd = segment.again(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError as error:
-        raise atomic_file.explain(error, f"cannot open {path}") from error
-    try:
-        size = min(os.fstat(fd).st_size, len(buffer))
-        end = _data_end(fd, size)
-        got = 0
-        while got < end:
-            try:
-                n = os.preadv(fd, [buffer[got:end]], got)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise atomic_file.explain(error, f"cannot read {path}") from error
-                n = _read_page(fd, buffer, got, end, unreadable)
-            if n == 0:
-                break
-            got += n
-    finally:
-        os.close(fd)
-    return got, unreadable
-
-
-def _read_page(fd: int, buffer: memoryview, at: int, end: int, unreadable: list[tuple[int, int]]) -> int:
-    """Read up to the next page end; what the disk refuses is zeros, and noted."""
-    to = min((at // PAGE_BYTES + 1) * PAGE_BYTES, end)
-    try:
-        return segment.again(lambda: os.preadv(fd, [buffer[at:to]], at))
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-    buffer[at:to] = bytes(to - at)
-    if unreadable and unreadable[-1][1] == at:
-        unreadable[-1] = (unreadable[-1][0], to)
-    else:
-        unreadable.append((at, to))
-    return to - at
-
-
-def scan_into(path: Path, number: int, salt: int, buffer: memoryview) -> Scanned:
-    """The list of a file by reading all of it into a buffer, for the most part without the GIL. Raises StoreError."""
-    length, unreadable = read_file(path, buffer)
-    found, reason = _core.scan_list(number, salt, buffer[:length])
-    return Scanned(found, reason, unreadable, bytes(buffer[found.used : min(found.used + 64, length)]))
-
-
-def scan(path: Path, file: int, salt: int) -> tuple[_core.FileList, str]:
-    """The list of a file by reading all of it, and why the reading ended. Raises StoreError."""
-    with segment.scan_memory(path) as memory, memoryview(memory) as view:
-        scanned = scan_into(path, file, salt, view)
-    return scanned.found, scanned.reason
-
-
-def wanted(mark: CleanMark | None, listed: Listed) -> list[int]:
-    """Numbers of the files that must be there."""
-    noted = sorted(number for kind, _queue, number in listed.entries if kind == LISTED_STORE)
-    return list(dict.fromkeys([*(mark.files if mark is not None else ()), *noted]))
-
-
-def was_cut(file: StoreFile, listed: Listed) -> Entry | None:
-    """What the list of files says of a file that is shorter than it was made."""
-    entry = listed.entries.get(key_of(file.number))
-    return entry if entry is not None and file.size + END_BYTES_MAX < entry.end else None
-
-
-def never_used(listing: Listing, good: Iterable[StoreFile], mark: CleanMark | None, listed: Listed) -> int | None:
-    """The file that was being made when the node ended, if it is there without its header. Raises StoreError.
-
-    There is nothing in it, and nothing says that there ever was: no list, no clean mark, no file that was made later.
-    Was it used all the same, then the queues miss the bodies, and count them.
-    """
-    right = {file.number for file in good}
-    number, path = max((entry for entry in listing.files if entry[0] not in right), default=(-1, Path()))
-    if number < max((file.number for file in good if not file.collected), default=0):
-        return None
-    if number in listing.lists or (mark is not None and number in mark.files) or key_of(number) in listed.entries:
-        return None
-    return number if segment.never_begun(path) else None
-
-
-class Places:
-    """Where the messages of a file lie, by its list."""
-
-    def __init__(self, listed: _core.FileList) -> None:
-        self._messages = [item[:3] for item in listed.items() if item[5] == KIND_MESSAGE]
-        self._starts = [offset for _id, offset, _total in self._messages]
-
-    def within(self, start: int, end: int) -> list[bytes]:
-        """Ids of the messages that lie in a part of the file, if only partly."""
-        first = max(bisect.bisect_right(self._starts, start) - 1, 0)
-        last = bisect.bisect_left(self._starts, end)
-        return [id for id, offset, total in self._messages[first:last] if offset + total > start]
-
-
-class Readers(Generic[Found]):
-    """Files looked at by threads, as many at a time as there are processors, each with one buffer for all its files."""
-
-    def __init__(self, files: list[StoreFile], look: Callable[[StoreFile, memoryview], Found]) -> None:
-        self._look = look
-        self._pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(files))), thread_name_prefix="read")
-        self._paths = [file.path for file in files]
-        self._free: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
-        self._all: list[mmap.mmap] = []
-        self._found: dict[int, Future[Found]] = {file.number: self._pool.submit(self._read, file) for file in files}
-
-    def _read(self, file: StoreFile) -> Found:
-        try:
-            memory = self._free.get_nowait()
-        except queue.Empty:
-            memory = segment.scan_memory(*self._paths)
-            self._all.append(memory)
-        with memoryview(memory) as view:
-            found = self._look(file, view)
-        self._free.put(memory)
-        return found
-
-    def take(self, number: int) -> Found:
-        """What was found in a file; waits for it. Raises StoreError."""
-        return self._found.pop(number).result()
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for memory in self._all:
-            memory.close()
-
-
-# -- start ------------------------------------------------------------------------------------------------------------
 
 
 class Recovery:
@@ -395,10 +96,10 @@ class Recovery:
         good, bad, mended = self._check_headers(listing.files)
         self._listed = self.files.load()
         # Up to here nothing was changed.
-        self._mark = read_clean(self.folder, self.node_id, self.owner)
+        self._mark = clean_mark.read(self.folder, self.node_id, self.owner)
         self.report.next_file = self._next_file(listing)
         unused = never_used(listing, good, self._mark, self._listed)
-        _forget_clean(self.folder)
+        clean_mark.forget(self.folder)
         self._crash("START_MARK_GONE")
         self._tidy(listing)
         for path, page in mended:
@@ -445,28 +146,6 @@ class Recovery:
         if now - self._told >= PROGRESS_S:
             self._told = now
             self.say(text)
-
-    def _damage(self, path: Path, parts: list[tuple[int, int, str]], places: Places | None) -> None:
-        """Report damaged parts (from, to, reason) of a file that stays where it is."""
-        entries = []
-        for start, end, reason in parts:
-            messages = len(places.within(start, end)) if places is not None else None
-            entries.append(quarantine.Entry(path.name, start, end, reason, messages, end - start))
-            self.report.lost += messages or 0
-            cost = "" if messages is None else f"; {messages} messages are lost"
-            if len(entries) <= SAID_MAX:
-                self.report.damaged.append(
-                    f"{path} has damaged bytes {start} to {end} ({reason}){cost}: the rest is served"
-                )
-        if len(entries) > SAID_MAX:
-            place = self.folder / quarantine.QUARANTINE / quarantine.REPORT
-            self.report.damaged.append(f"{path} has {len(entries) - SAID_MAX} more damaged parts: see {place}")
-        if entries:
-            self._note(*entries)
-
-    def _note(self, *entries: quarantine.Entry) -> None:
-        self.report.unknown += sum(entry.messages is None for entry in entries)
-        quarantine.note(self.folder, *entries)
 
     def _next_file(self, listing: Listing) -> int:
         """Numbers are never used twice, not even those of files that were set aside or half made."""
@@ -559,14 +238,11 @@ class Recovery:
             # of a directory that was made before there were lists, or it was removed
             what = f"{self._listed.problem or 'there is no list of files'}; missing files cannot be noticed"
             self.report.damaged.append(f"{self.files.path}: {what}; it is made again")
-            self._note(quarantine.Entry(FILES, 0, 0, what))
+            self.report.note(self.folder, quarantine.Entry(FILES, 0, 0, what))
 
     def _missing(self, number: int, messages: int | None) -> None:
         self._absent.append(number)
-        name = f"{number}{DATA}"
-        cost = "" if messages is None else f"; it held up to {messages} messages"
-        self.report.damaged.append(f"{self.folder / name} is missing{cost}")
-        self._note(quarantine.Entry(name, 0, 0, "the file is missing", messages))
+        self.report.missing(self.folder, number, messages)
 
     # -- collected files ----------------------------------------------------------------------------------------
 
@@ -601,7 +277,7 @@ class Recovery:
                 for file in sources:
                     self._set_aside(file.number, file.path, f"collected into {output.path.name}, which is damaged")
                 if output.number not in self._scanned:
-                    self._damage(output.path, damage, None)
+                    self.report.damage(self.folder, output.path, damage, None)
                 gone = sources
             kept = [file for file in kept if file not in gone]
         return kept
@@ -728,7 +404,7 @@ class Recovery:
             if scanned is None:
                 continue
             self._judge_file(file, scanned, youngest)
-            self._sync(file.path)
+            segment.sync_file(file.path)
             self.report.lists.append(scanned.found)
 
     def _list_anew(self, files: list[StoreFile]) -> None:
@@ -761,16 +437,7 @@ class Recovery:
                 self.report.torn_bytes += file.size - found.used
             segment.end_file(file.path, found.used, file.salt)
             self._crash("START_TORN")
-        self._damage(file.path, parts, places)
-
-    def _sync(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            raise atomic_file.explain(error, f"cannot sync {path}", syncing=True) from error
-        finally:
-            os.close(fd)
+        self.report.damage(self.folder, file.path, parts, places)
 
 
 def _begins(head: bytes) -> bool:

@@ -20,7 +20,7 @@ import warren as api
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import quarantine, segment
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
-from warren.engine.store import recovery
+from warren.engine.store import scanning
 
 from support.waiting import wait_until
 
@@ -69,7 +69,7 @@ def damage(node: Path, number: int, at: int) -> Path:
     header = segment.read_header(
         path, kind=FILE_STORE, node_id=NodeDirectory(node).read().node_id, owner=0, file=number
     )
-    found, _reason = recovery.scan(path, number, header.salt)
+    found, _reason = scanning.scan(path, number, header.salt)
     messages = [item for item in found.items() if item[5] == KIND_MESSAGE]
     with path.open("r+b") as file:
         file.seek(messages[at][1] + 500)

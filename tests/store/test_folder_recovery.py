@@ -23,7 +23,7 @@ from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_STORE,
 )
-from warren.engine.store import recovery
+from warren.engine.store import recovery, scanning
 from warren.engine.store.folder import list_path
 
 from support.store_folder import (
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Folder:
 def test_clean_start_reads_lists_only(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     three(folder)
     folder.mark(9, [0, 1, 2])
-    monkeypatch.setattr(recovery, "read_file", None)
+    monkeypatch.setattr(scanning, "read_file", None)
     started = folder.start()
     assert started.report.clean
     assert started.served == ALL

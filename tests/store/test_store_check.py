@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from warren.engine import _core
 from warren.engine.kernel import quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
-from warren.engine.store import recovery
+from warren.engine.store import file_lists, scanning
 from warren.engine.store.check import Found, StoreCheck
 from warren.engine.store.folder import Spares, list_path, recycle
 
@@ -180,7 +180,7 @@ def test_missing_lists_are_made(folder: Folder) -> None:
 def test_a_list_that_does_not_name_all(folder: Folder) -> None:
     header = segment.read_header(folder.file(1), kind=FILE_STORE, node_id=NODE, owner=OWNER, file=1)
     found, _reason = _core.scan_list(1, header.salt, folder.file(1).read_bytes()[:5000])
-    recovery.write_list(folder.path, NODE, OWNER, found)
+    file_lists.write_list(folder.path, NODE, OWNER, found)
     notes = [item.note for item in check(folder).found if item.note]
     assert "does not name all" in notes[0]
     repaired(folder)
@@ -247,7 +247,7 @@ def test_beside_a_running_node(folder: Folder, monkeypatch: pytest.MonkeyPatch) 
     (folder.path / "clean").unlink()
     list_path(folder.path, 2).unlink()
     whole = folder.file(2).read_bytes()
-    real = recovery.read_file
+    real = scanning.read_file
     reads: list[Path] = []
 
     def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]]]:
@@ -262,7 +262,7 @@ def test_beside_a_running_node(folder: Folder, monkeypatch: pytest.MonkeyPatch) 
             return result
         return real(path, buffer)
 
-    monkeypatch.setattr(recovery, "read_file", read_file)
+    monkeypatch.setattr(scanning, "read_file", read_file)
     made = check(folder, running=True)
     assert problems(made.found) == {}
     assert [item.path.name for item in made.found] == ["1.rdq", "2.rdq"]

@@ -19,7 +19,7 @@ from warren.engine.errors import DiskFull
 from warren.engine.kernel import frame, quarantine, segment
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.store import recovery
+from warren.engine.store import scanning
 from warren.engine.store.folder import CLEAN, list_path
 from warren.engine.store.host import StoreHost
 from warren.ipc.layout import CONSTANTS
@@ -338,7 +338,7 @@ def places(node: StoreNode, number: int) -> dict[int, tuple[int, int]]:
     """Where the messages of a file lie: offset and bytes."""
     path = node.folder() / f"{number}.rdq"
     salt = segment.read_header(path, kind=1, node_id=node.node_id, owner=0, file=number).salt
-    found, _reason = recovery.scan(path, number, salt)
+    found, _reason = scanning.scan(path, number, salt)
     return {int.from_bytes(item[0][8:], "big"): item[1:3] for item in found.items()}
 
 

@@ -11,7 +11,7 @@ from warren.engine import _core
 from warren.engine.kernel import frame, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_ADD_REFERENCE, KIND_MESSAGE, KIND_REMOVE
-from warren.engine.store import recovery
+from warren.engine.store import clean_mark, file_lists, recovery, scanning, start_report
 from warren.engine.store.folder import FILES
 from warren.ipc.layout import CRASH_POINTS
 
@@ -137,11 +137,11 @@ class Folder:
             file.seek(FILE_HEADER_BYTES)
             file.write(data)
         if listed:
-            found, _reason = recovery.scan(self.file(number), number, made.salt)
-            recovery.write_list(self.path, NODE, OWNER, found)
+            found, _reason = scanning.scan(self.file(number), number, made.salt)
+            file_lists.write_list(self.path, NODE, OWNER, found)
 
     def mark(self, next_file: int, files: list[int]) -> None:
-        recovery.save_clean(self.path, NODE, OWNER, next_file, files)
+        clean_mark.save(self.path, NODE, OWNER, next_file, files)
 
     def start(self, crash: str = "", said: list[str] | None = None) -> "Started":
         core, points = Core(), Crash(crash)
@@ -160,7 +160,7 @@ class Folder:
         ).run()
         assert len(begun) == 1
         for found in report.lists:
-            recovery.write_list(self.path, NODE, OWNER, found)
+            file_lists.write_list(self.path, NODE, OWNER, found)
         return Started(self, core, report, points.passed)
 
     def names(self) -> list[str]:
@@ -175,7 +175,7 @@ class Folder:
 class Started:
     folder: Folder
     core: Core
-    report: recovery.Report
+    report: start_report.Report
     passed: list[str]
 
     @property

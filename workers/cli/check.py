@@ -45,7 +45,7 @@ from warren.engine.queues.folder import Folder, queues_of, read_subscriptions
 from warren.engine.queues.replay import last_begun, vouched, was_cut
 from warren.engine.queues.terms import read_terms
 from warren.engine.saying import command
-from warren.engine.store import recovery
+from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
 from warren.engine.store.folder import FOLDERS, store_folder
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
@@ -235,7 +235,7 @@ def _stopped_whole(folder: Folder, node_id: int, owner: int, store: StoreCheck |
     """Whether a worker and the message store ended in good order: then nothing was on its way between them."""
     if store is None:
         return True  # it is missing, which a stop does not do
-    marked = recovery.read_clean(store.folder, store.node_id, store.owner) is not None
+    marked = clean_mark.read(store.folder, store.node_id, store.owner) is not None
     return marked and read_terms(folder, node_id, owner) is not None
 
 
