@@ -2,7 +2,8 @@
  * binding/queue_poll.c's, publishing is binding/publish.c's. */
 #include "binding/delivery_type.h"
 #include "binding/publish.h"
-#include "binding/queue_handle.h"
+#include "binding/queue_credit.h"
+#include "binding/queue_get.h"
 #include "binding/queue_poll.h"
 #include <structmember.h>
 
@@ -106,7 +107,7 @@ static PyObject *handle_get_pending(PyObject *op, void *closure) {
 static PyObject *handle_get_quiet(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
-    return PyBool_FromLong(wr_enter(h->client) ? (PyErr_Clear(), 1) : !h->registered || wr_handle_quiet(h));
+    return PyBool_FromLong(wr_enter(h->client) ? (PyErr_Clear(), 1) : !h->registered || wr_credit_quiet(h));
 }
 
 static PyObject *handle_get_usable(PyObject *op, void *closure) {

@@ -2,6 +2,7 @@
  * once is said by a code. */
 #include "binding/queue_poll.h"
 #include "binding/arguments.h"
+#include "binding/queue_get.h"
 
 enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
 
@@ -19,7 +20,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
     if (epoch != c->a.workers[h->server].epoch) return PyLong_FromLong(POLL_STALE);
     if (!epoch) return PyLong_FromLong(POLL_UNBORN);
-    if (wr_handle_intake(h)) return NULL;
+    if (wr_handle_register(h) || wr_handle_intake(h)) return NULL;
     uint32_t slots = c->a.port.view.g.delivery_slots / 2;
     if (wanted > (long)slots) wanted = slots;
     if (wanted) wr_handle_note_call(h, (uint32_t)wanted);
@@ -93,7 +94,7 @@ PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
     (void)unused;
     if (wr_handle_enter(h)) return NULL;
     if (!h->registered) Py_RETURN_TRUE;
-    if (wr_handle_intake(h)) return NULL;
+    if (wr_handle_register(h) || wr_handle_intake(h)) return NULL;
     int error = 0;
     for (uint64_t left = 1; left && !error;) {
         wr_condition blocked;

@@ -161,7 +161,7 @@ class Line:
 
     async def _last_look(self, getter: Getter, asked: Question | None, answer_by: float | None) -> list[Message]:
         """Time is up. The worker may have sent something that is on its way, or not have seen us yet. "None" has to be
-        its word, as in engine/binding/queue_handle.c. `answer_by`: when its answer has to be there.
+        its word, as in engine/binding/queue_get.c. `answer_by`: when its answer has to be there.
         """
         loop, future = self.loop, getter.future
         while not future.done():

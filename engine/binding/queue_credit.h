@@ -1,0 +1,21 @@
+/* What the worker is asked to deliver to a handle, and how that ends. */
+#ifndef WR_BINDING_QUEUE_CREDIT_H
+#define WR_BINDING_QUEUE_CREDIT_H
+#include "binding/queue_handle.h"
+
+/* 0, 1 (not done, or not known, until the deadline), -1 with an exception. */
+int wr_credit_announce(HandleObject *h, uint64_t credit, uint32_t prefetch, uint64_t deadline); /* send a credit */
+int wr_credit_ensure(HandleObject *h, uint32_t wanted, uint64_t deadline); /* up to `wanted` more than what lies here */
+int wr_credit_cancel(HandleObject *h, uint64_t deadline); /* nothing more is to come; what is under way is taken in */
+
+bool wr_credit_quiet(const HandleObject *h); /* nothing is asked for, and nothing more can come of what was */
+uint64_t wr_credit_hoarded(const HandleObject *h); /* messages that lie here, or may come, unasked for */
+int wr_credit_tell_hot(HandleObject *h); /* Python is told, once, that there is a hoard. 0, -1 */
+int wr_credit_end(HandleObject *h, uint64_t deadline); /* cancel, and what lies here returns. 0, -1 */
+
+/* Methods of QueueHandle. */
+PyObject *wr_handle_begin(PyObject *op, PyObject *argument);
+PyObject *wr_handle_release(PyObject *op, PyObject *const *args, Py_ssize_t given);
+PyObject *wr_handle_hoard(PyObject *op, PyObject *unused);
+PyObject *wr_handle_tidy(PyObject *op, PyObject *unused);
+#endif
