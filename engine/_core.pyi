@@ -253,7 +253,7 @@ class StoreServer:
         """The files whose removes and added references are needed: records that they speak of may be there."""
 
     def lock_files(self, number: int, files: Sequence[int], /) -> bool:
-        """All or none; False: one is unknown, current, locked or unsettled, or a worker has not resynced."""
+        """All or none; False: one is unknown, current, locked, or may be replayed, or a worker has not resynced."""
 
     def unlock_files(self, number: int, files: Sequence[int], ghosts: bool, /) -> None: ...
     def collected(self, number: int, file: int, used: int, low: int, high: int, /) -> None:
@@ -556,7 +556,7 @@ class Client:
     def wait_delivery(self, server: int, timeout: float | None, /) -> bool:
         """True when messages of the worker lie here or were pushed, or it was restarted; False when time was up."""
 
-    def settle(self, timeout: float | None, /) -> bool:
+    def wait_submitted(self, timeout: float | None, /) -> bool:
         """Wait until all that was submitted is as durable as was asked for; False when time was up."""
 
     def horizons(self, server: int, /) -> dict[str, int]: ...
@@ -820,7 +820,7 @@ class QueueEngine:
     def pending(self, events: int, on: bool, /) -> None:
         """These events are being handled: do not return for them until they are turned on again."""
 
-    def declare(self, id: int, durable: bool, ghost: bool = False, /) -> None: ...
+    def declare(self, id: int, durable: bool, past: bool = False, /) -> None: ...
     def set_policy(
         self,
         queue: int,
@@ -842,7 +842,9 @@ class QueueEngine:
 
     def drop(self, id: int, /) -> None: ...
     def queues(self) -> list[int]: ...
-    def ghosts(self) -> list[tuple[int, int, int]]: ...
+    def past_queues(self) -> list[tuple[int, int, int]]:
+        """Queues that only frames of the past name: (id, queue whose claims they hold or 0, entries)."""
+
     def attach(self, slot: int, generation: int, client_epoch: int, region: Buffer, /) -> None: ...
     def closing(self, slot: int, /) -> None: ...
     def detach(self, slot: int, /) -> bool: ...
@@ -943,7 +945,7 @@ class QueueEngine:
 
     def sync(self, timeout_ns: int, /) -> bool: ...
     def position(self) -> tuple[int, int]: ...
-    def settled(self) -> bool:
+    def all_durable(self) -> bool:
         """Everything that happened is on disk."""
 
     def counters(self) -> dict[str, int]: ...

@@ -80,8 +80,9 @@ static PyObject *client_wait_delivery(PyObject *op, PyObject *const *args, Py_ss
     }
 }
 
-/* settle(timeout): wait until everything submitted has reached the level that it asked for; False when time was up. */
-static PyObject *client_settle(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+/* wait_submitted(timeout): wait until everything submitted has reached the level that it asked for; False when time was
+ * up. */
+static PyObject *client_wait_submitted(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     uint64_t deadline;
     WR_ARGUMENTS(1, "timeout");
@@ -331,7 +332,8 @@ static PyMethodDef client_methods[] = {
     {"control", (PyCFunction)(void (*)(void))client_control, METH_FASTCALL, "control(server, request, timeout) -> (result, reply)"},
     {"barrier", (PyCFunction)(void (*)(void))client_barrier, METH_FASTCALL, "barrier(server, level, timeout)"},
     {"wait_delivery", (PyCFunction)(void (*)(void))client_wait_delivery, METH_FASTCALL, "wait_delivery(server, timeout) -> bool"},
-    {"settle", (PyCFunction)(void (*)(void))client_settle, METH_FASTCALL, "settle(timeout) -> bool"},
+    {"wait_submitted", (PyCFunction)(void (*)(void))client_wait_submitted, METH_FASTCALL,
+     "wait_submitted(timeout) -> bool"},
     {"horizons", client_horizons, METH_O, "horizons(server) -> dict"},
     {"end", (PyCFunction)(void (*)(void))client_end, METH_FASTCALL, "end(error)"},
     {"set_worker", (PyCFunction)(void (*)(void))client_set_worker, METH_FASTCALL,

@@ -270,13 +270,13 @@ static PyObject *engine_pending(PyObject *self, PyObject *args) {
 
 static PyObject *engine_declare(PyObject *self, PyObject *args) {
     unsigned int id;
-    int durable, ghost = 0;
-    if (!PyArg_ParseTuple(args, "Ip|p", &id, &durable, &ghost)) return NULL;
+    int durable, past = 0;
+    if (!PyArg_ParseTuple(args, "Ip|p", &id, &durable, &past)) return NULL;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     wr_queue *q = wr_queue_declare(e, id, durable);
     if (!q) return PyErr_NoMemory();
-    q->ghost = ghost;
+    q->past = past;
     Py_RETURN_NONE;
 }
 
@@ -343,7 +343,7 @@ static PyObject *engine_queues(PyObject *self, PyObject *none) {
 }
 
 /* Queues that only frames of the past name: (id, queue whose claims they hold or 0, entries). */
-static PyObject *engine_ghosts(PyObject *self, PyObject *none) {
+static PyObject *engine_past_queues(PyObject *self, PyObject *none) {
     (void)none;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
@@ -351,8 +351,8 @@ static PyObject *engine_ghosts(PyObject *self, PyObject *none) {
     for (uint64_t i = 0; list && i < e->queues.size; i++) {
         if (!e->queues.rows[i].used) continue;
         const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[i].value;
-        if (!q->ghost) continue;
-        PyObject *row = Py_BuildValue("IIK", q->id, q->ghost_of, (unsigned long long)(q->ready_n + q->unacked_n));
+        if (!q->past) continue;
+        PyObject *row = Py_BuildValue("IIK", q->id, q->claims_of, (unsigned long long)(q->ready_n + q->unacked_n));
         if (!row || PyList_Append(list, row)) Py_CLEAR(list);
         Py_XDECREF(row);
     }
@@ -983,7 +983,7 @@ static PyObject *engine_position(PyObject *self, PyObject *none) {
 }
 
 /* Everything that happened is on disk. */
-static PyObject *engine_settled(PyObject *self, PyObject *none) {
+static PyObject *engine_all_durable(PyObject *self, PyObject *none) {
     (void)none;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
@@ -1049,7 +1049,7 @@ static PyMethodDef engine_methods[] = {
     M(close, METH_NOARGS), M(run, METH_VARARGS), M(commit_run, METH_VARARGS), M(stop_logs, METH_NOARGS),
     M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(offer, METH_VARARGS), M(begin_journal, METH_NOARGS), M(open_pages, METH_VARARGS), M(check, METH_NOARGS), M(page_out, METH_VARARGS), M(pending, METH_VARARGS), M(declare, METH_VARARGS), M(drop, METH_O),
     {"set_policy", (PyCFunction)(void (*)(void))engine_set_policy, METH_VARARGS | METH_KEYWORDS, NULL}, M(policy_counts, METH_O),
-    M(queues, METH_NOARGS), M(ghosts, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
+    M(queues, METH_NOARGS), M(past_queues, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
@@ -1058,7 +1058,7 @@ static PyMethodDef engine_methods[] = {
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
     {"look_at_rows", engine_look_at_rows, METH_O | METH_STATIC, NULL}, {"place_rows", engine_place_rows, METH_VARARGS | METH_STATIC, NULL},
     {"groups_of_rows", engine_groups_of_rows, METH_O | METH_STATIC, NULL}, {"write_rows", engine_write_rows, METH_VARARGS | METH_STATIC, NULL},
-    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(settled, METH_NOARGS), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
+    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(all_durable, METH_NOARGS), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
 
 static PyTypeObject engine_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.QueueEngine",

@@ -41,7 +41,7 @@ typedef struct {
     bool sync;         /* fdatasync wanted */
     bool last;         /* last batch of the file: close fd afterwards */
     uint64_t number;
-    uint64_t note;     /* free for the owner; the message store: files below it are settled when this is done */
+    uint64_t note;     /* free for the owner; the message store: when this is done, no ring replays files below it */
     uint32_t horizons_n;
     wr_horizon horizons[WR_LOG_HORIZONS];
     int error;         /* errno of the write or sync, 0 if fine */

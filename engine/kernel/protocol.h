@@ -70,7 +70,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xd1d110929204c068ull
+#define WR_LAYOUT_HASH 0x29f926fabd46f009ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -124,14 +124,14 @@ typedef struct {
     uint64_t rows; /* rows of the table; power of two */
     _Atomic uint64_t used; /* rows ever used (live + tombstones) */
     _Atomic uint64_t live; /* rows with an id */
-    _Atomic uint32_t retired; /* 1: replaced by the region of a later index_generation; readers open that one */
+    _Atomic uint32_t replaced; /* 1: by the region of a later index_generation; readers open that one */
     uint8_t pad0_[4068];
 } wr_index_header;
 _Static_assert(sizeof(wr_index_header) == 4096, "wr_index_header");
 _Static_assert(offsetof(wr_index_header, rows) == 0, "wr_index_header.rows");
 _Static_assert(offsetof(wr_index_header, used) == 8, "wr_index_header.used");
 _Static_assert(offsetof(wr_index_header, live) == 16, "wr_index_header.live");
-_Static_assert(offsetof(wr_index_header, retired) == 24, "wr_index_header.retired");
+_Static_assert(offsetof(wr_index_header, replaced) == 24, "wr_index_header.replaced");
 
 /* References and place of one message. Writer: the store server; readers copy and re-check `version` (odd: changing). */
 typedef struct {
@@ -214,7 +214,7 @@ typedef struct {
     uint64_t pin_high; /* highest file number + 1 that this file's removals refer to, 0 if none */
     uint64_t position_low; /* first position that the file stands for (its own number, if it was not collected) */
     uint64_t position_high; /* last position */
-    _Atomic uint32_t settled; /* 1: no ring will replay a command whose frame lies in it; it may be collected */
+    _Atomic uint32_t replay_free; /* 1: no ring replays a command of it (an output: and no source of it is left); it may be collected */
     _Atomic uint32_t ghosts; /* 1: it may hold dead records whose ids have no entry (a collection of it failed) */
     _Atomic uint64_t messages; /* records of messages in it, live or dead */
     uint8_t pad0_[32];
@@ -231,7 +231,7 @@ _Static_assert(offsetof(wr_summary_row, pin_low) == 48, "wr_summary_row.pin_low"
 _Static_assert(offsetof(wr_summary_row, pin_high) == 56, "wr_summary_row.pin_high");
 _Static_assert(offsetof(wr_summary_row, position_low) == 64, "wr_summary_row.position_low");
 _Static_assert(offsetof(wr_summary_row, position_high) == 72, "wr_summary_row.position_high");
-_Static_assert(offsetof(wr_summary_row, settled) == 80, "wr_summary_row.settled");
+_Static_assert(offsetof(wr_summary_row, replay_free) == 80, "wr_summary_row.replay_free");
 _Static_assert(offsetof(wr_summary_row, ghosts) == 84, "wr_summary_row.ghosts");
 _Static_assert(offsetof(wr_summary_row, messages) == 88, "wr_summary_row.messages");
 

@@ -141,7 +141,7 @@ INDEX_HEADER = Struct(
         Field("rows", 0, "u64", "rows of the table; power of two"),
         Field("used", 8, "a64", "rows ever used (live + tombstones)"),
         Field("live", 16, "a64", "rows with an id"),
-        Field("retired", 24, "a32", "1: replaced by the region of a later index_generation; readers open that one"),
+        Field("replaced", 24, "a32", "1: by the region of a later index_generation; readers open that one"),
     ),
 )
 
@@ -210,7 +210,7 @@ SUMMARY_ROW = Struct(
         Field("pin_high", 56, "u64", "highest file number + 1 that this file's removals refer to, 0 if none"),
         Field("position_low", 64, "u64", "first position that the file stands for (its own number, if it was not collected)"),
         Field("position_high", 72, "u64", "last position"),
-        Field("settled", 80, "a32", "1: no ring will replay a command whose frame lies in it; it may be collected"),
+        Field("replay_free", 80, "a32", "1: no ring replays a command of it (an output: and no source of it is left); it may be collected"),
         Field("ghosts", 84, "a32", "1: it may hold dead records whose ids have no entry (a collection of it failed)"),
         Field("messages", 88, "a64", "records of messages in it, live or dead"),
     ),

@@ -36,14 +36,14 @@ static uint64_t write_some(wr_queue_engine *e, uint64_t at, int *error) {
             spans[n].to = to;
             spans[n].first = d->sequence;
             spans[n].count = 1;
-            spans[n].target = to->next + d->queue->policy->burying_n;
+            spans[n].target = to->next + d->queue->policy->framed_n;
             spans[n].reason = d->reason;
             n++;
         }
         wr_queue *to = spans[n - 1].to;
-        if (wr_queue_room(e, to, to->next + d->queue->policy->burying_n++)) wr_queue_no_memory();
+        if (wr_queue_room(e, to, to->next + d->queue->policy->framed_n++)) wr_queue_no_memory();
     }
-    for (uint32_t i = 0; i < n; i++) spans[i].from->policy->burying_n = 0;
+    for (uint32_t i = 0; i < n; i++) spans[i].from->policy->framed_n = 0;
     if (!n) return end;
     uint64_t bytes = wr_frame_bytes((uint64_t)n * 2 * WR_RANGE_SIZE), offset;
     uint8_t *to = wr_journal_reserve(e, false, bytes, &offset);

@@ -1,7 +1,7 @@
 """The queues of the catalog in a worker's engine: taken up at the start, followed a piece at a time, let go.
 
 Invariants
-  A queue of the catalog exists in the engine, and no other, but ghosts (named by frames of the past) until their claims
+  A queue of the catalog exists in the engine, and no other, but past queues (of frames of the past) until their claims
   are back.
   Whose claims a subscription holds is written before the subscription is taken up, and remembered beyond its deletion,
   until a start has found nothing of it.
@@ -187,13 +187,15 @@ class DeclaredQueues:
             del self._going[id]
         return timely
 
-    def bury_ghosts(self) -> None:
-        """After recovery: claims of subscriptions deleted since go back to their queue, other leftovers go.
+    def drop_past(self) -> None:
+        """After recovery, of queues that only frames of the past name: claims of subscriptions deleted since return to
+        their queue, and what else is left of them is removed.
 
-        The segments of a ghost stay as long as they have entries on disk: a MOVE frame in the journal may need them.
+        The segments of such a queue stay as long as they have entries on disk: a MOVE frame in the journal may need
+        them.
         """
         o = self._options
-        for id, claimed_from, entries in self.engine.ghosts():
+        for id, claimed_from, entries in self.engine.past_queues():
             of = claimed_from or self._subscriptions.get(id, 0)
             if entries and of in self._declared:
                 if not self.release_claims(id, of):

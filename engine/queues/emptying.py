@@ -190,7 +190,7 @@ class Emptying:
                 self._zero_since.pop(file, None)
             elif file not in self._zero_since:
                 self._zero_since[file] = self._engine.position()[0]
-            elif self._engine.settled() or self._engine.may_delete(self._zero_since[file]):
+            elif self._engine.all_durable() or self._engine.may_delete(self._zero_since[file]):
                 del self._zero_since[file]
                 self._engine.forget_data_file(file)
                 self._unlink(self._options.folder.data_file(file), (LISTED_DATA, 0, file))

@@ -172,7 +172,7 @@ class Source:
     def claimed(self) -> set[int]:
         """Queues to which claims of a deleted subscription are still to be returned: that is the worker's own task."""
         subscriptions = read_subscriptions(self.folder)
-        return {of or subscriptions.get(id, 0) for id, of, entries in self._engine.ghosts() if entries}
+        return {of or subscriptions.get(id, 0) for id, of, entries in self._engine.past_queues() if entries}
 
     def write(self, to: int, ids: dict[int, int], reached: Reached = nowhere) -> int:
         """Write queues (old → new id) for another worker, durably; returns how many messages. Until a catalog names the

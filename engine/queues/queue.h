@@ -167,8 +167,8 @@ typedef struct wr_queue {
     struct wr_queue_engine *engine;
     uint32_t id;
     bool durable;
-    bool ghost;        /* named by frames of the past, not declared any more */
-    uint32_t ghost_of; /* the queue whose claims it held, 0: none known */
+    bool past;          /* named by frames of the past, not declared any more */
+    uint32_t claims_of; /* of a past one: the queue whose claims it held, 0: none known */
     uint64_t next; /* next sequence */
     uint64_t ready_from;
     uint64_t ready_n, unacked_n, bytes;
@@ -217,7 +217,7 @@ typedef struct wr_policy {
     bool timed;
     uint64_t expiring_n, ready_bytes, delayed_n, dying_n;
     uint64_t expired_n, dropped_n, dead_lettered_n, refused_n, duplicates_n;
-    uint64_t burying_n; /* of the frame that is being made */
+    uint64_t framed_n; /* dead letters in the frame that is being made */
     /* max_priority: ready rows by level */
     uint64_t level_n[WR_LEVELS], level_from[WR_LEVELS];
     wr_map level_chunks; /* (chunk number, level) → ready rows */

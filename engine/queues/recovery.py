@@ -103,7 +103,7 @@ def recover(
 
 def _beyond(engine: _core.QueueEngine, found: Recovered, ids_end: int) -> set[int]:
     """Queue ids from `ids_end` on that were read: of a catalog that knew more, as ids are durable first."""
-    named = {*engine.unknown(), *(id for id, _of, _n in engine.ghosts()), *found.marked}
+    named = {*engine.unknown(), *(id for id, _of, _n in engine.past_queues()), *found.marked}
     named.update(queue for _kind, queue, _number in found.listed.entries)
     return {id for id in named if id >= ids_end}
 

@@ -98,9 +98,9 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
              * now. */
             to = wr_queue_declare(e, wr_get32(range + WR_RANGE_AT_QUEUE), true);
             if (!to) return ENOMEM;
-            to->ghost = true;
+            to->past = true;
         }
-        if (to->ghost) to->ghost_of = q->id;
+        if (to->past) to->claims_of = q->id;
         uint64_t target = wr_get64(range + WR_RANGE_AT_FIRST);
         uint64_t reason = wr_get64(range + WR_RANGE_AT_TO);
         if (reason > WR_REASON_DELIVERY_LIMIT) return EBADMSG;

@@ -95,7 +95,7 @@ class QueueService:
         ):
             thread.start()
             self._threads.append(thread)
-        self.queues.bury_ghosts()
+        self.queues.drop_past()
         self._clients.scan(starting=True)
         return self.recovered
 

@@ -57,7 +57,7 @@ def choose(
 
     def fit(row: FileRow) -> bool:
         alive = row.valid_total_size > 0 or row.file in pins
-        return bool(row.settled and not row.locked and alive and row.file not in left_out)
+        return bool(row.replay_free and not row.locked and alive and row.file not in left_out)
 
     wanted = set(suspects)
     for row in ordered:

@@ -263,7 +263,7 @@ static bool leads_somewhere(const wr_collect *c, const wr_index_entry *entry) {
 }
 
 /* Must a control frame of this id stay, as its entry says? 0 and *needed, or an errno of the lookup. Where it says no, one that is
- * dead and has no entry may still be in a file: see may_haunt. */
+ * dead and has no entry may still be in a file: see ghost_before. */
 static int control_needed(wr_collect *c, const uint8_t id[16], bool *needed) {
     *needed = true;
     if (c->sources[c->source].keep_controls) return 0;
@@ -280,7 +280,7 @@ static int control_needed(wr_collect *c, const uint8_t id[16], bool *needed) {
 }
 
 /* After the lookups whose answer was no. */
-static bool may_haunt(wr_collect *c) { return c->io.ghosts(c->io.context, c->sources[c->source].high); }
+static bool ghost_before(wr_collect *c) { return c->io.ghosts(c->io.context, c->sources[c->source].high); }
 
 /* Append a frame that was checked; it is in private memory, and gets the output's salt. */
 static int put_frame(wr_collect *c, uint8_t *frame, uint64_t total, const wr_frame_head *head) {
@@ -334,7 +334,7 @@ static int do_add_reference(wr_collect *c) {
     bool needed;
     int error = control_needed(c, item->id, &needed);
     if (error) return error;
-    if (!needed && !may_haunt(c)) {
+    if (!needed && !ghost_before(c)) {
         c->counts.dropped++;
         return 0;
     }
@@ -366,7 +366,7 @@ static int do_removes(wr_collect *c) {
         c->needed[c->ids_asked] = needed;
         c->needed_n += needed;
     }
-    if (c->needed_n < c->ids_n && may_haunt(c)) {
+    if (c->needed_n < c->ids_n && ghost_before(c)) {
         memset(c->needed, 1, c->ids_n);
         c->needed_n = c->ids_n;
     }

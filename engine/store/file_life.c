@@ -1,7 +1,7 @@
 /* When a file of the store may go (design note 003, section 4).
  *
- * The life of a file: current -> rolled (its list waits until it is durable) -> settled (no ring replays a command of it) -> empty, or
- * a source of a collection (store/swing.c): locked -> its entries dropped or swung -> gone.
+ * The life of a file: current -> rolled (its list waits until it is durable) -> replay-free (no ring replays a command of
+ * it) -> empty, or a source of a collection (store/swing.c): locked -> its entries dropped or swung -> gone.
  * Everything here runs on the loop thread between two commands. Invariants: store/store.h.
  */
 #include "store/file_life.h"
@@ -10,7 +10,7 @@
 #include "store/files.h"
 #include <stdlib.h>
 
-/* ---- settling ---- */
+/* ---- what rings replay ---- */
 
 uint64_t wr_store_confirmed_below(const wr_store *store) {
     /* Also: nothing is recovered that a ring may still hold (replays, below). */
@@ -30,19 +30,19 @@ uint64_t wr_store_confirmed_below(const wr_store *store) {
     return below;
 }
 
-/* All files below this number but the two youngest before the current one are settled. */
-static void settle_below(wr_store *store, uint64_t below) {
-    uint32_t left_to_see = store->unsettled_n, youngest = 0;
+/* All files below this number but the two youngest before the current one are free of replays. */
+static void mark_below(wr_store *store, uint64_t below) {
+    uint32_t left_to_see = store->replayable_n, youngest = 0;
     wr_file_ref next;
     for (wr_file_ref file = store->last_file; wr_file_some(file) && left_to_see; file = next) {
         uint64_t number = wr_file_number(file);
         wr_summary_row *row = wr_store_file(store, number);
         next = wr_row_left(row);
-        if (wr_row_settled(row) || *wr_store_marks(store, number) & WR_FILE_OUTPUT) continue;
+        if (wr_row_replay_free(row) || *wr_store_marks(store, number) & WR_FILE_OUTPUT) continue;
         left_to_see--;
         if (wr_file_is(store->current, number) || youngest++ < 2 || number >= below) continue;
-        atomic_store_explicit(&row->settled, 1, memory_order_release);
-        store->unsettled_n--;
+        atomic_store_explicit(&row->replay_free, 1, memory_order_release);
+        store->replayable_n--;
         if (!wr_row_load(&row->valid_total_size)) wr_store_note_empty(store, number);
     }
 }
@@ -57,21 +57,21 @@ static bool nothing_open(const wr_store *store) {
     return true;
 }
 
-void wr_store_settle_files(wr_store *store, bool timer) {
+void wr_store_mark_replay_free(wr_store *store, bool timer) {
     /* SYNC confirmed-below: pairs with the release in wr_store_log_done */
     uint64_t below = atomic_load_explicit(&store->confirmed_below, memory_order_acquire);
-    timer |= store->settle_check;
+    timer |= store->replay_check;
     if (below <= store->confirmed_seen && !timer) return;
-    if (!store->unsettled_n || !wr_file_some(store->current) || wr_log_look(store->log)->failed) return;
+    if (!store->replayable_n || !wr_file_some(store->current) || wr_log_look(store->log)->failed) return;
     /* When nothing is open no batch will come that could say so. */
     if (timer && nothing_open(store)) {
         uint64_t now = wr_store_confirmed_below(store);
         if (now > below) below = now;
     }
-    if (below <= store->confirmed_seen && !store->settle_check) return;
-    store->settle_check = false;
+    if (below <= store->confirmed_seen && !store->replay_check) return;
+    store->replay_check = false;
     if (below > store->confirmed_seen) store->confirmed_seen = below;
-    settle_below(store, below);
+    mark_below(store, below);
 }
 
 /* ---- empty files ---- */
@@ -100,7 +100,7 @@ void wr_store_let_empty_go(wr_store *store) {
     for (uint32_t i = 0; i < store->empty_n; i++) {
         uint64_t file = store->empty[i];
         wr_summary_row *row = wr_store_file(store, file);
-        if (!row || wr_row_locked(row) || wr_row_load(&row->valid_total_size) || !wr_row_settled(row))
+        if (!row || wr_row_locked(row) || wr_row_load(&row->valid_total_size) || !wr_row_replay_free(row))
             continue; /* no candidate any more; it is noted again when it is one */
         bool room = store->gone_n < store->gone_size;
         if (!room) {

@@ -11,8 +11,8 @@ uint64_t wr_store_confirmed_below(const wr_store *store);
  * a file lies there that they point to, or one that may hold a ghost, a start without them would bring removed messages
  * back. The rule for files that go, and for what a collection has to copy. */
 bool wr_store_pinned(const wr_store *store, uint64_t file);
-/* Look which files are settled now. */
-void wr_store_settle_files(wr_store *store, bool timer);
+/* Look which files no ring replays any more. */
+void wr_store_mark_replay_free(wr_store *store, bool timer);
 /* Lock the empty files that may go; what is still appended must be durable before they do. */
 void wr_store_let_empty_go(wr_store *store);
 /* wr_store_take_gone has one; else what it waits for is asked for. */

@@ -27,7 +27,7 @@ class FileRow(NamedTuple):
     pin_high: int
     position_low: int
     position_high: int
-    settled: bool
+    replay_free: bool
     ghosts: bool
     messages: int
 
@@ -65,7 +65,7 @@ def files(buffer: memoryview) -> Iterator[FileRow]:
             field("pin_high"),
             field("position_low"),
             field("position_high"),
-            bool(field("settled")),
+            bool(field("replay_free")),
             bool(field("ghosts")),
             field("messages"),
         )

@@ -33,7 +33,7 @@ int wr_store_add_file(wr_store *store, uint64_t file, uint64_t bytes, uint64_t l
     wr_row_store(&row->right, right.plus_one);
     atomic_store_explicit(&row->locked, 0, memory_order_relaxed);
     atomic_store_explicit(&row->image, 0, memory_order_relaxed);
-    atomic_store_explicit(&row->settled, 0, memory_order_relaxed);
+    atomic_store_explicit(&row->replay_free, 0, memory_order_relaxed);
     atomic_store_explicit(&row->ghosts, 0, memory_order_relaxed);
     row->pin_low = row->pin_high = 0;
     row->position_low = low;
@@ -49,7 +49,7 @@ int wr_store_add_file(wr_store *store, uint64_t file, uint64_t bytes, uint64_t l
     else
         store->last_file = at;
     store->files++;
-    store->unsettled_n++;
+    store->replayable_n++;
     store->file_bytes_sum += bytes;
     return 0;
 }
@@ -72,7 +72,7 @@ void wr_store_pin(wr_store *store, uint64_t file, uint64_t target) {
 
 void wr_store_note_empty(wr_store *store, uint64_t file) {
     const wr_summary_row *row = wr_store_file(store, file);
-    if (!row || !wr_row_settled(row)) return; /* it is noted when it is settled */
+    if (!row || !wr_row_replay_free(row)) return; /* it is noted when it is free of replays */
     if (store->empty_n == store->empty_size) {
         uint32_t size = store->empty_size ? 2 * store->empty_size : 64;
         uint64_t *bigger = realloc(store->empty, size * sizeof *bigger);
@@ -84,7 +84,7 @@ void wr_store_note_empty(wr_store *store, uint64_t file) {
     store->empty_check = true;
 }
 
-void wr_store_settle_outputs(wr_store *store) {
+void wr_store_mark_outputs(wr_store *store) {
     if (!store->outputs_n) return;
     wr_file_ref next;
     for (wr_file_ref file = store->first_file; wr_file_some(file); file = next) {
@@ -92,11 +92,11 @@ void wr_store_settle_outputs(wr_store *store) {
         wr_summary_row *row = wr_store_file(store, number);
         next = wr_row_right(row);
         uint8_t marks = *wr_store_marks(store, number);
-        if (wr_row_settled(row) || !(marks & WR_FILE_OUTPUT) || marks & WR_FILE_ARRIVING) continue;
+        if (wr_row_replay_free(row) || !(marks & WR_FILE_OUTPUT) || marks & WR_FILE_ARRIVING) continue;
         const wr_summary_row *before = wr_store_at(store, wr_row_left(row)), *after = wr_store_at(store, next);
         if (before && before->position_high >= row->position_low) continue;
         if (after && after->position_low <= row->position_high) continue;
-        atomic_store_explicit(&row->settled, 1, memory_order_release);
+        atomic_store_explicit(&row->replay_free, 1, memory_order_release);
         store->outputs_n--;
         if (!wr_row_load(&row->valid_total_size)) wr_store_note_empty(store, number);
     }
@@ -118,12 +118,13 @@ void wr_store_file_gone(wr_store *store, uint64_t file) {
         store->last_file = left;
     store->files--;
     store->retired_n++;
-    if (!wr_row_settled(row)) --*(*wr_store_marks(store, file) & WR_FILE_OUTPUT ? &store->outputs_n : &store->unsettled_n);
+    bool output = *wr_store_marks(store, file) & WR_FILE_OUTPUT;
+    if (!wr_row_replay_free(row)) --*(output ? &store->outputs_n : &store->replayable_n);
     if (wr_row_ghosts(row)) store->ghosts_n--;
     store->file_bytes_sum -= wr_row_load(&row->file_size);
     atomic_store_explicit(&row->file, 0, memory_order_release);
     wr_store_close_file(store, file);
-    wr_store_settle_outputs(store);
+    wr_store_mark_outputs(store);
     store->empty_check = true; /* files that were pinned by it */
 }
 

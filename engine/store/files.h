@@ -8,7 +8,9 @@ static inline uint64_t wr_row_load(_Atomic uint64_t *word) { return atomic_load_
 static inline void wr_row_store(_Atomic uint64_t *word, uint64_t value) { atomic_store_explicit(word, value, memory_order_relaxed); }
 static inline void wr_row_add(_Atomic uint64_t *word, uint64_t value) { wr_row_store(word, wr_row_load(word) + value); }
 static inline bool wr_row_locked(const wr_summary_row *row) { return atomic_load_explicit(&row->locked, memory_order_relaxed); }
-static inline bool wr_row_settled(const wr_summary_row *row) { return atomic_load_explicit(&row->settled, memory_order_relaxed); }
+static inline bool wr_row_replay_free(const wr_summary_row *row) {
+    return atomic_load_explicit(&row->replay_free, memory_order_relaxed);
+}
 static inline bool wr_row_ghosts(const wr_summary_row *row) { return atomic_load_explicit(&row->ghosts, memory_order_relaxed); }
 
 /* Its neighbours by position. */
@@ -47,10 +49,12 @@ void wr_store_file_gone(wr_store *store, uint64_t file);
 void wr_store_ghost(wr_store *store, uint64_t file);
 /* A control frame in `file` speaks of a record in `target`. */
 void wr_store_pin(wr_store *store, uint64_t file, uint64_t target);
-/* The file has no live record: it goes if it may, as soon as it is settled. Without memory it is noted at the next start. */
+/* The file has no live record: it goes if it may, as soon as no ring replays it. Without memory it is noted at the next
+ * start. */
 void wr_store_note_empty(wr_store *store, uint64_t file);
-/* Which outputs of collections are settled now: an output is when no source of it is left, the files that lie where it lies. */
-void wr_store_settle_outputs(wr_store *store);
+/* Which outputs of collections may be collected themselves: those of which no source is left, that is a file that lies
+ * where it lies. */
+void wr_store_mark_outputs(wr_store *store);
 
 /* -- becoming current, being rolled -- */
 /* Up to where a store's log has something: byte `to` of a file (UINT32_MAX: its end). Later places have larger marks; 0:

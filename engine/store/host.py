@@ -540,10 +540,10 @@ class StoreHost:
         for store in self.stores:
             self._garbage[store.number].stop()
         deadline = time.monotonic() + timeout
-        settled = False
-        while not settled and time.monotonic() < deadline:
+        durable = False
+        while not durable and time.monotonic() < deadline:
             self._handle(self.core.run(5_000_000))
-            settled = self.core.all_durable() and not any(self._garbage[store.number].busy for store in self.stores)
+            durable = self.core.all_durable() and not any(self._garbage[store.number].busy for store in self.stores)
         self._handle(self.core.run(0))  # publishes the last horizons
         self._finish_retiring()
         for pool in (self._makers, self._growers, self._removers):
@@ -552,12 +552,12 @@ class StoreHost:
             self._done.get()()
         self._end_committers()
         failed = any(self.core.look(store.number)["failed"] for store in self.stores)
-        if settled and not failed:
+        if durable and not failed:
             for store in self.stores:
                 store.save()
         else:
             say("stopped without everything being durable; the next start reads all files")
-        return settled and not failed
+        return durable and not failed
 
     def _finish_retiring(self) -> None:
         """What has begun to go, goes: a file half gone would be read by the next start."""

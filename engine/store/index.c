@@ -186,7 +186,7 @@ static void free_block(wr_index *index, uint32_t block) {
 }
 
 /* Take the block that became idle first out of the ring; it is freed when it still is empty. True: it was. */
-static bool retire_idle(wr_index *index) {
+static bool free_idle(wr_index *index) {
     uint32_t block = index->idle[index->idle_first];
     index->idle_first = (index->idle_first + 1) % WR_INDEX_IDLE;
     index->idle_n--;
@@ -199,7 +199,7 @@ static bool retire_idle(wr_index *index) {
 /* A block without entries in use is kept for a while: its group may go on, and making a block costs more than an entry. */
 static void note_idle(wr_index *index, uint32_t block) {
     if (index->block_idle[block]) return;
-    if (index->idle_n == WR_INDEX_IDLE) retire_idle(index);
+    if (index->idle_n == WR_INDEX_IDLE) free_idle(index);
     index->idle[(index->idle_first + index->idle_n++) % WR_INDEX_IDLE] = block;
     index->block_idle[block] = 1;
 }
@@ -207,7 +207,7 @@ static void note_idle(wr_index *index, uint32_t block) {
 static uint32_t take_block(wr_index *index) {
     while (!index->free_n && index->fresh == (uint64_t)index->extents_n * WR_DENSE_EXTENT_BLOCKS) {
         if (index->idle_n && index->empties) {
-            retire_idle(index);
+            free_idle(index);
             continue;
         }
         index->asked = true;
@@ -224,7 +224,7 @@ static wr_index_entry *make_block(wr_index *index, uint64_t epoch, uint64_t grou
         return NULL;
     while (index->blocks >= table_max(index)) {
         if (!index->idle_n || !index->empties) return NULL;
-        retire_idle(index);
+        free_idle(index);
     }
     uint32_t block = take_block(index);
     if (block == NO_BLOCK) return NULL;

@@ -14,7 +14,7 @@
  *   strays[hash of (epoch, group)] counts the counted ids that lie in the hash part: 0 proves that a group has none there.
  * Crash points
  *   None: the regions are made anew at every start of the server. Its successor must mark both old headers (dense table, hash part) as
- *   `retired` BEFORE it publishes generation and index_generation, so that no reader takes one new and one old part for a whole.
+ *   `replaced` BEFORE it publishes generation and index_generation, so that no reader takes one new and one old part for a whole.
  */
 #ifndef WR_INDEX_H
 #define WR_INDEX_H
@@ -87,7 +87,7 @@ void wr_index_prefetch(const wr_index *index, const uint8_t id[16]);
 /* Half of the hash part is used. A larger table takes long to make (its pages are touched for the first time), so it is asked for
  * early, and made while the loop goes on. */
 static inline bool wr_index_tight(const wr_index *index) { return index->used > index->rows_n / 2; }
-/* Go over to a larger or cleaned hash part; *old is the header of the one before (mark it as retired when the new one is published).
+/* Go over to a larger or cleaned hash part; *old is the header of the one before (mark it as replaced when the new one is published).
  * 0, EINVAL (too small for what is there). */
 int wr_index_replace(wr_index *index, void *region, uint64_t bytes, wr_index_header **old);
 

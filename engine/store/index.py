@@ -2,8 +2,8 @@
 
 The tables are C's (`engine/store/index.c`): the dense one has a fixed size and gets extents, the hash part grows.
 Order of a growth, so that a reader always has a table that is true: new region made (on a helper thread: first touches
-of pages take long), filled (the server answers from it), its generation published, the old header marked retired, the
-old name unlinked. A reader that still maps the old one sees the mark and opens the new one.
+of pages take long), filled (the server answers from it), its generation published, the old header marked as replaced,
+the old name unlinked. A reader that still maps the old one sees the mark and opens the new one.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ def rows_after(rows: int, live: int) -> int:
     return rows if live < rows * CLEAN else min(2 * rows, ROWS_MAX)
 
 
-def retire(buffer: memoryview) -> None:
+def mark_replaced(buffer: memoryview) -> None:
     """Tell readers that this table was replaced."""
-    shared.store32(buffer, INDEX_HEADER.offset("retired"), 1)
+    shared.store32(buffer, INDEX_HEADER.offset("replaced"), 1)

@@ -1,7 +1,8 @@
 /* Readers of the store's index. What they promise: store/index_reader.h; the writer's side of the protocol: store/index.h.
  *
- * The two parts belong together only while neither header is retired and the generations are those that were mapped: a server that takes
- * over retires the old headers before it publishes its own regions. So a lookup looks at both marks at its end.
+ * The two parts belong together only while neither header is marked as replaced and the generations are those that were
+ * mapped: a server that takes over marks the old headers before it publishes its own regions. So a lookup looks at both
+ * marks at its end.
  */
 #define _GNU_SOURCE
 #include "store/index_reader.h"
@@ -84,7 +85,7 @@ static bool rows_fit(const uint8_t *region, uint64_t bytes, uint64_t row_bytes) 
 /* Map what the server has published now. */
 static int follow(wr_index_reader *r) {
     wr_server *server = wr_superblock_server(r->super, r->server);
-    /* SYNC generations: published after the regions are whole, and the old ones retired */
+    /* SYNC generations: published after the regions are whole, and the old ones marked as replaced */
     uint64_t generation = atomic_load_explicit(&server->generation, memory_order_acquire);
     uint64_t index_generation = atomic_load_explicit(&server->index_generation, memory_order_acquire);
     if (generation == r->generation && index_generation == r->index_generation && r->dense && r->hash) return 0;
@@ -128,9 +129,9 @@ static int extent_of(wr_index_reader *r, uint32_t extent, const uint8_t **at) {
     return 0;
 }
 
-static inline bool retired(const uint8_t *region) {
-    /* SYNC index-retired: what was read is the truth if the region was not replaced until now */
-    return atomic_load_explicit(&((const wr_index_header *)region)->retired, memory_order_acquire);
+static inline bool replaced(const uint8_t *region) {
+    /* SYNC index-replaced: what was read is the truth if the region was not replaced until now */
+    return atomic_load_explicit(&((const wr_index_header *)region)->replaced, memory_order_acquire);
 }
 
 /* Copy `bytes` under the version that they begin with. *version 0: never used, nothing copied. False: it is being changed for so long
@@ -226,7 +227,7 @@ int wr_index_lookup(wr_index_reader *r, const uint8_t id[16], wr_index_entry *co
     if (error) return error;
     error = wr_id_counted(id) ? find_dense(r, id, copy) : ENOENT;
     if (error == ENOENT) error = find_hash(r, id, copy);
-    return retired(r->hash) || retired(r->dense) ? ESTALE : error;
+    return replaced(r->hash) || replaced(r->dense) ? ESTALE : error;
 }
 
 void wr_index_lookup_prefetch(const wr_index_reader *r, const uint8_t id[16]) {

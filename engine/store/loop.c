@@ -149,7 +149,7 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
             if (!store->pending_since) store->pending_since = now;
             if (wr_store_wants_seal(store, more_here, now)) wr_store_seal(store);
         }
-        wr_store_settle_files(store, server->timer);
+        wr_store_mark_replay_free(store, server->timer);
         wr_store_let_empty_go(store);
         const wr_log_state *state = wr_log_look(store->log);
         if (!state->has_next && !store->file_asked && !state->failed) {
@@ -296,7 +296,7 @@ uint32_t wr_store_server_run(wr_store_server *server, uint64_t max_ns) {
 }
 
 bool wr_store_server_all_durable(wr_store_server *server) {
-    bool settled = true;
+    bool durable = true;
     for (uint32_t number = 0; number < 2; number++) {
         wr_store *store = &server->stores[number];
         if (!store->open || wr_log_look(store->log)->failed) continue;
@@ -305,15 +305,15 @@ bool wr_store_server_all_durable(wr_store_server *server) {
             uint32_t slot = server->active[i];
             const wr_store_link *link = &store->links[slot];
             if (!link->active || link->evicted) continue;
-            if (wr_store_tail(store, slot) != link->processed) settled = false;
+            if (wr_store_tail(store, slot) != link->processed) durable = false;
             open_effect |= link->effect > (store->persistent ? link->posted_sync : link->posted);
-            if (atomic_load_explicit(&link->done_written, memory_order_acquire) < link->effect) settled = false;
+            if (atomic_load_explicit(&link->done_written, memory_order_acquire) < link->effect) durable = false;
         }
         if (open_effect) {
             store->want_sync = true;
-            settled = false;
+            durable = false;
         }
-        if (wr_log_look(store->log)->busy) settled = false;
+        if (wr_log_look(store->log)->busy) durable = false;
     }
-    return settled;
+    return durable;
 }

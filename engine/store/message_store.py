@@ -2,7 +2,8 @@
 
 Invariants
   A file number is never used twice in a folder, also over restarts.
-  Regions are new at every start; the old ones are retired and unlinked when the new ones are announced (epoch, last).
+  Regions are new at every start; when they are announced (epoch, last), the old ones are marked as replaced and
+  unlinked.
   What blocks may be called on any thread, and says so; the rest is called in the loop's (engine/store/host.py).
 Crash points
   anywhere: regions of a dead server are removed by the next one; files are recovered (`engine/store/recovery.py`).
@@ -162,7 +163,7 @@ class MessageStore:
         ]
         old_dense = [name for n in self._existing("dense") if n != self.generation for name in [self._name("dense", n)]]
         for name in old_index + old_dense:
-            self._retire(name)
+            self._mark_replaced(name)
         self.superblock.server_set(self.number, "generation", self.generation)
         self.superblock.server_set(self.number, "index_generation", self.index_generation)
         for name in old_index + old_dense:
@@ -176,12 +177,12 @@ class MessageStore:
                 posix_unlink(name)
 
     @staticmethod
-    def _retire(name: str) -> None:
+    def _mark_replaced(name: str) -> None:
         try:
             old = posix_open(name, writable=True)
         except RegionError:
             return
-        index.retire(old.buffer)
+        index.mark_replaced(old.buffer)
         old.close()
 
     def alarm(self, bit: int, on: bool) -> None:
@@ -205,7 +206,7 @@ class MessageStore:
         self.index_generation, self.index_rows = self.index_generation + 1, rows
         if self.superblock.server_get(self.number, "generation") == self.generation:
             self.superblock.server_set(self.number, "index_generation", self.index_generation)
-        index.retire(old.buffer)
+        index.mark_replaced(old.buffer)
         return old
 
     def grow_index(self) -> None:

@@ -79,7 +79,7 @@ int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regio
     store->state = wr_log_look(store->log);
     store->images = r->images;
     store->index_count = 1;
-    store->settle_check = true;
+    store->replay_check = true;
     store->lost_before = atomic_load_explicit(&store->row->lost_n, memory_order_relaxed);
     store->directory = r->directory;
     store->directory_rows = rows;

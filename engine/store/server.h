@@ -17,7 +17,7 @@ typedef struct {
 int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regions *regions);
 /* The folder of its files, for comparing bodies (rule S12). The store does not own the descriptor. */
 void wr_store_set_folder(wr_store *store, int fd);
-/* Fill a new, zeroed table; the old one is marked retired by its owner once its successor is announced. */
+/* Fill a new, zeroed table; the old one is marked as replaced by its owner once its successor is announced. */
 int wr_store_replace_index(wr_store *store, void *region, uint64_t bytes, wr_index_header **old);
 int wr_store_add_extent(wr_store *store, void *region, uint64_t bytes);
 #endif

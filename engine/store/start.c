@@ -145,6 +145,6 @@ uint64_t wr_store_finish(wr_store *store) {
         store->valid_bytes += entry->total_size;
         store->messages++;
     }
-    store->settle_check = true;
+    store->replay_check = true;
     return dropped;
 }

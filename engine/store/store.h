@@ -12,7 +12,7 @@
  *   has no effect on the log is confirmed by the loop when everything before it is.
  *   Every byte of a client's memory that decides anything is copied first.
  *   The summary's files are linked by position, the order of replay (design note 003, section 4).
- *   A file goes when no live record is in it, it is settled (no ring replays a command of it), every worker has said what it
+ *   A file goes when no live record is in it, no ring replays a command of it, every worker has said what it
  *   holds since the start, and no file is left that its own REMOVE or ADD_REFERENCE frames speak of. It is locked first.
  *   An entry never comes to life in a locked file, and no live entry is ever in a file without a row.
  *   `ghosts` of a file is set before an entry that lies in it is dropped or replaced.
@@ -105,7 +105,7 @@ typedef struct {
     uint32_t summary_rows;
     uint32_t unswept; /* workers whose resync has ended before that of all others: nothing is released for them yet; bits */
     uint8_t *marks; /* per summary row, WR_FILE_…: what only the loop needs to know of a file */
-    uint32_t ghosts_n, outputs_n; /* files with ghosts; outputs of collections that are not settled */
+    uint32_t ghosts_n, outputs_n; /* files with ghosts; outputs of collections that are not `replay_free` */
     wr_file_ref first_file, last_file; /* by position */
     wr_file_ref current;
     wr_summary_row *current_row;
@@ -127,8 +127,8 @@ typedef struct {
     uint64_t rolled_mark;          /* the end of the file before the current one, 0: there was none */
     _Atomic uint64_t confirmed_below; /* files below it hold only commands whose horizons were published (committer) */
     uint64_t confirmed_seen;
-    uint32_t unsettled_n;
-    bool settle_check;
+    uint32_t replayable_n; /* files that are not `replay_free`, but for outputs */
+    bool replay_check;
 
     uint64_t *empty; /* files that may go */
     uint32_t empty_n, empty_size;

@@ -17,7 +17,7 @@ bool wr_store_lock_files(wr_store *store, const uint64_t *files, uint32_t n) {
     uint64_t death = wr_store_first_death(store);
     for (uint32_t i = 0; i < n; i++) {
         const wr_summary_row *row = wr_store_file(store, files[i]);
-        if (!row || wr_row_locked(row) || !wr_row_settled(row)) return false;
+        if (!row || wr_row_locked(row) || !wr_row_replay_free(row)) return false;
         if (wr_file_is(store->current, files[i]) || row->position_high >= death) return false;
     }
     for (uint32_t i = 0; i < n; i++) atomic_store_explicit(&wr_store_file(store, files[i])->locked, 1, memory_order_release);
@@ -38,7 +38,7 @@ int wr_store_collected(wr_store *store, uint64_t file, uint64_t used, uint64_t l
     int error = wr_store_add_file(store, file, used, low, high);
     if (error) return error;
     *wr_store_marks(store, file) = WR_FILE_OUTPUT | WR_FILE_ARRIVING;
-    store->unsettled_n--;
+    store->replayable_n--;
     store->outputs_n++;
     wr_store_ghost(store, file); /* until its entries are here */
     store->collected_n++;
@@ -115,7 +115,7 @@ int wr_store_swing(wr_store *store, const wr_list *list, const uint64_t *sources
         atomic_store_explicit(&row->ghosts, 0, memory_order_relaxed);
         store->ghosts_n--;
     }
-    wr_store_settle_outputs(store);
+    wr_store_mark_outputs(store);
     store->empty_check = true;
     wr_crash_point(store->server->super, WR_CRASH_SWUNG);
     return 0;

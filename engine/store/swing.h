@@ -5,7 +5,7 @@
 #include "store/store.h"
 
 #define WR_STORE_SLICE 4096
-/* All or none; false: one is not there, current, locked or unsettled, or a worker has not resynced yet. */
+/* All or none; false: one is not there, current, locked, or may be replayed, or a worker has not resynced yet. */
 bool wr_store_lock_files(wr_store *store, const uint64_t *files, uint32_t n);
 /* `ghosts`: dead records without an entry may be in them. */
 void wr_store_unlock_files(wr_store *store, const uint64_t *files, uint32_t n, bool ghosts);

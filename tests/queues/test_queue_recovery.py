@@ -918,7 +918,7 @@ def paging(tmp_path: Path) -> Node:
     )
 
 
-def settle(worker: Incarnation) -> None:
+def page_out(worker: Incarnation) -> None:
     """Serve until nothing more can leave memory: two journal files, heads and tails are left."""
     worker.until(lambda: len(worker.engine.files(False)) <= 2)
     worker.turns(2)
@@ -929,7 +929,7 @@ def settle(worker: Incarnation) -> None:
 def backlog(worker: Incarnation, producer: Peer, n: int, queue: int = 1) -> None:
     """Publish far more than fits, and wait until what can leave memory has left."""
     publish(worker, producer, queue, n, size=100)
-    settle(worker)
+    page_out(worker)
     assert worker.engine.stats(queue)[5] >= n - 7 * 1024
 
 
@@ -1057,7 +1057,7 @@ def test_claims_of_paged_messages_and_their_way_back(paging: Node) -> None:
     assert claims(worker, producer, 5_000) == (0, 5_000)
     worker.engine.check()
     publish(worker, producer, 2, 4_000)
-    settle(worker)
+    page_out(worker)
     assert producer.control(worker, op="ack_to", queue=5, sequence=1_000) == {"count": 1_000}
     worker.kill()
     paging.peers.clear()
@@ -1138,7 +1138,7 @@ def test_transient_messages_among_persistent_ones_leave_memory_with_them_and_go_
         if producer.prepared % 64 == 0:
             worker.until(lambda: producer.get("head") + 900 > producer.prepared)
     worker.until(lambda: producer.get("synced") == producer.prepared)
-    settle(worker)
+    page_out(worker)
     worker.until(lambda: worker.engine.stats(1)[5] > n // 3)
     consumer.credit(1, credit=200)
     worker.turns()
@@ -1228,7 +1228,7 @@ def test_under_pressure_rows_leave_memory_earlier_and_order_stays(tmp_path: Path
     sizes = [counters()["row_bytes"]]
     for pressure in (700, 850, 1000):
         SUPERBLOCK.pack_into(node.superblock.buffer, "pressure", pressure)
-        settle(worker)
+        page_out(worker)
         sizes.append(counters()["row_bytes"])
     assert sizes == sorted(sizes, reverse=True)
     worker.until(lambda: counters()["row_bytes"] <= sizes[0] // 3)
@@ -1254,7 +1254,7 @@ def test_many_acks_of_a_long_backlog_are_applied_without_waiting_for_their_journ
     producer, consumer = node.peer(worker), node.peer(worker)
     n = 40_000
     publish(worker, producer, 1, n, size=100)
-    settle(worker)
+    page_out(worker)
     first, live = worker.engine.files(False)[-1]
     assert live > 1000
     segment = node.folder.segments / "1" / "0.idx"

@@ -179,7 +179,7 @@ def test_a_worker_killed_between_journal_and_store_sends_the_body_again(node: No
     producer = node.peer(worker)
     node.store.region = None  # whatever the dead worker sent is gone with the store
     producer.publish(1, BIG, id=b"x" * 16)
-    worker.until(lambda: worker.engine.settled() and producer.get("processed") == 1)
+    worker.until(lambda: worker.engine.all_durable() and producer.get("processed") == 1)
     assert producer.get("head") == 0
     worker.kill()
     node.store.up(epoch=2)
@@ -201,7 +201,7 @@ def test_what_was_acked_behind_a_body_that_waits_for_the_store_does_not_come_bac
     producer.publish(2, BIG)
     for _ in range(before):
         producer.publish(1, SMALL)
-    worker.until(lambda: worker.engine.settled() and producer.get("processed") == 1 + before)
+    worker.until(lambda: worker.engine.all_durable() and producer.get("processed") == 1 + before)
     worker.kill()
     worker = node.worker()
     node.store.region = None  # it is up, and does not get to it

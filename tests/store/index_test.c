@@ -122,7 +122,7 @@ static void grow_hash(wr_index *index, uint64_t *index_generation, uint64_t rows
     CHECK(wr_index_replace(index, region_of("index", ++*index_generation, hash_bytes(rows)), hash_bytes(rows), &old) == 0);
     CHECK(index->used == index->hash_live && index->rows_n == rows);
     atomic_store(&server_row->index_generation, *index_generation);
-    atomic_store(&old->retired, 1);
+    atomic_store(&old->replaced, 1);
     munmap(old, old_bytes);
 }
 
@@ -373,9 +373,9 @@ static void test_generations(void) {
     fill(wr_index_insert(&new, dense_id), dense_id, 2);
     fill(wr_index_insert(&new, random_id), random_id, 2);
     CHECK(new.dense_live == 1 && new.hash_live == 1);
-    atomic_store(&old.header->retired, 1);
+    atomic_store(&old.header->replaced, 1);
     CHECK(wr_index_lookup(&reader, dense_id, &copy) == ESTALE);
-    atomic_store(&old.dense_header->retired, 1);
+    atomic_store(&old.dense_header->replaced, 1);
     atomic_store(&server_row->index_generation, 2);
     CHECK(wr_index_lookup(&reader, dense_id, &copy) == ESTALE);
     atomic_store(&server_row->generation, 2);

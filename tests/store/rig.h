@@ -169,8 +169,8 @@ static void drop_rig(rig *r) {
     wr_store_server_free(r->server);
     free(r->server);
     for (int n = 0; n < 2; n++) {
-        atomic_store(&((wr_index_header *)r->regions[n].index)->retired, 1);
-        atomic_store(&((wr_index_header *)r->regions[n].dense)->retired, 1);
+        atomic_store(&((wr_index_header *)r->regions[n].index)->replaced, 1);
+        atomic_store(&((wr_index_header *)r->regions[n].dense)->replaced, 1);
         munmap(r->regions[n].images, r->regions[n].images_bytes);
         munmap(r->regions[n].directory, r->regions[n].directory_bytes);
         munmap(r->regions[n].summary, r->regions[n].summary_bytes);

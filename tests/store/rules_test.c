@@ -107,7 +107,7 @@ static void tick(void) {
 }
 
 /* Until everything is executed and durable. */
-static void settle(void) {
+static void until_done(void) {
     uint64_t end = wr_now_ns() + 20000000000ull;
     do {
         CHECK(wr_now_ns() < end);
@@ -205,19 +205,19 @@ static uint32_t directory_rows(void) {
     return n;
 }
 
-/* Fill files with messages of an epoch of their own, so that older files settle. */
+/* Fill files with messages of an epoch of their own, so that no ring replays the older ones. */
 static void age(uint64_t *next) {
     wr_file_ref current = store->current;
     uint32_t rolls = 0;
     for (int n = 0; n < 400 && rolls < 4; n++) {
         put(1, 99, (*next)++, 8000, 9);
         submit(1);
-        settle();
+        until_done();
         rolls += store->current.plus_one != current.plus_one;
         current = store->current;
     }
     CHECK(rolls == 4);
-    settle();
+    until_done();
 }
 
 /* ---- */
@@ -227,7 +227,7 @@ static void batch_that_is_interrupted(void) {
     begin(0);
     for (uint64_t n = 100; n < 110; n++) put(1, 5, n, 50, 1); /* some are there already */
     submit(1);
-    settle();
+    until_done();
     _Atomic uint32_t *flying;
     uint64_t sequence = put_many(0, 5, 0, 4000, 100, 2);
     const wr_command *c = wr_view_command(&ports[0].view, 0, sequence);
@@ -259,7 +259,7 @@ static void batch_that_is_interrupted(void) {
     one_round();
     CHECK(atomic_load(&flying[water - 1]) == WR_FLYING_DONE);
     CHECK(directory_rows() >= 63 && first_byte(1, 5, 3999) == 2);
-    settle();
+    until_done();
     CHECK(atomic_load(&link->head) == sequence + 1 && directory_rows() == 0);
     for (uint64_t n = 0; n < 4000; n++) {
         uint32_t wanted = (n % 100 != 3) + (n >= 100 && n < 110);
@@ -269,7 +269,7 @@ static void batch_that_is_interrupted(void) {
     CHECK(store->messages == 4000 - 40 + 1); /* 103 was eliminated, and is there from before */
     /* And nothing of it happens again. */
     kill_and_start();
-    settle();
+    until_done();
     CHECK(store->messages == 3961);
     for (uint64_t n = 0; n < 4000; n++) CHECK((int)refs(5, n) == (n % 100 != 3) + (n >= 100 && n < 110));
     finish_all();
@@ -284,7 +284,7 @@ static void batch_lets_others_go_first(void) {
     submit(1);
     one_round();
     CHECK(refs(6, 1) == 1 && store->links[0].part > 0 && store->links[0].part < 4096);
-    settle();
+    until_done();
     CHECK(store->messages == 4097);
     finish_all();
 }
@@ -296,12 +296,12 @@ static void batch_over_both_parts_of_the_index(void) {
     put_many(0, 1ull << 60, 0, 40, 10, 2);
     submit(1);
     submit(0);
-    settle();
+    until_done();
     uint32_t twice = 0;
     for (uint64_t n = 0; n < 40; n++) twice += refs(1ull << 60, n) == 2;
     CHECK(twice == 20 && store->messages == 40);
     kill_and_start();
-    settle();
+    until_done();
     CHECK(store->messages == 40 && refs(1ull << 60, 0) == 2 && refs(1ull << 60, 1) == 1);
     finish_all();
     /* Counted ids that came before there was an extent. */
@@ -314,11 +314,11 @@ static void batch_over_both_parts_of_the_index(void) {
     CHECK(store->index.extents_n == 1);
     put_many(1, 5, 20, 1100, 10, 1);
     submit(1);
-    settle();
+    until_done();
     for (uint64_t n = 0; n < 1120; n++) CHECK(refs(5, n) == (n >= 20 && n < 40 ? 2 : 1));
     CHECK(store->messages == 1120 && store->index.live == 1120 && store->index.dense_live == 1080);
     kill_and_start();
-    settle();
+    until_done();
     for (uint64_t n = 0; n < 1120; n++) CHECK(refs(5, n) == (n >= 20 && n < 40 ? 2 : 1));
     finish_all();
 }
@@ -376,19 +376,19 @@ static void dying_client(bool early) {
     one_round();
     uint64_t after = put(0, 7, 5, 20, 5);
     submit(0);
-    settle();
+    until_done();
     CHECK(refs(7, 5) == 1 && result(0, after) == WR_RESULT_NONE);
     /* With the number of the first command that it does not mean it can not come too late. */
     dies(0, after + 1);
     uint64_t beyond = put(0, 7, 6, 20, 5);
     submit(0);
-    settle();
+    until_done();
     CHECK(refs(7, 6) == 1 && result(0, beyond) == WR_RESULT_NONE);
     dies(0, beyond + 2);
     uint64_t masked = put(0, 7, 8, 20, 5);
     put(0, 7, 9, 20, 5);
     submit(0);
-    settle();
+    until_done();
     CHECK(!find(7, 8) && result(0, masked) == WR_RESULT_MASKED && refs(7, 9) == 1 && !store->links[0].dying);
     finish_all();
 }
@@ -398,26 +398,26 @@ static void dying_client_of_a_dead_server(void) {
     begin(0);
     put(0, 7, 1, 20, 1);
     submit(0);
-    settle();
+    until_done();
     dies(0, UINT64_MAX);
     put(0, 7, 3, 20, 3);
     submit(0);
-    settle();
+    until_done();
     CHECK(!find(7, 3));
     put(1, 7, 3, 20, 3); /* somebody else's */
     submit(1);
-    settle();
+    until_done();
     drop(0, 7, 3);
     drop(0, 7, 1);
     command(0, WR_OP_STORE_TERMINATE, NULL, 0, 0);
     uint64_t after = put(0, 7, 5, 20, 5);
     submit(0);
     kill_and_start();
-    settle();
+    until_done();
     CHECK(refs(7, 3) == 1 && refs(7, 1) == 0 && refs(7, 5) == 1 && result(0, after) == WR_RESULT_NONE && !store->links[0].dying);
     kill_and_start();
     CHECK(!store->links[0].dying);
-    settle();
+    until_done();
     finish_all();
 }
 
@@ -426,7 +426,7 @@ static void dying_without_end(void) {
     begin(0);
     put(0, 7, 1, 20, 1);
     submit(0);
-    settle();
+    until_done();
     uint64_t until = atomic_load(&ports[0].view.links[0].tail) + 5;
     wr_store_server_dying(r->server, 0, 0, 1, until);
     wr_store_server_dying(r->server, 0, 0, 1, UINT64_MAX);
@@ -441,7 +441,7 @@ static void dying_without_end(void) {
     CHECK(!store->links[0].dying && store->links[0].evicted && atomic_load(&ports[0].view.links[0].evicted) == WR_EVICTED_DYING);
     put(1, 7, 2, 20, 1);
     submit(1);
-    settle();
+    until_done();
     CHECK(refs(7, 2) == 1);
     finish_all();
 }
@@ -457,14 +457,14 @@ static void frozen_server(void) {
     put(0, 7, 3, 20, 1);
     submit(0);
     wr_store_server_freeze(r->server); /* again: it changes nothing */
-    settle();
+    until_done();
     CHECK(wr_store_server_all_durable(r->server) && refs(7, 1) == 1 && !find(7, 2) && !find(7, 3));
     CHECK(store->links[0].processed == 1 && store->links[1].processed == 0);
     uint64_t append = store->state->append;
     for (int n = 0; n < 10; n++) tick();
     CHECK(store->state->append == append);
     kill_and_start();
-    settle();
+    until_done();
     CHECK(refs(7, 1) == 1 && refs(7, 2) == 1 && refs(7, 3) == 1);
     finish_all();
 }
@@ -474,7 +474,7 @@ static void forged_rows(void) {
     begin(0);
     put(0, 7, 1, 20, 1);
     submit(0);
-    settle();
+    until_done();
     wr_store_client *s = &clients[0];
     uint64_t processed = store->links[0].processed, hash = 12345;
     uint32_t bucket = wr_directory_bucket(hash, s->directory_rows);
@@ -486,7 +486,7 @@ static void forged_rows(void) {
     for (int n = 0; n < 65; n++) tick();
     CHECK(directory_rows() == 1 && !atomic_load(&s->directory[bucket]));
     submit(0);
-    settle();
+    until_done();
     CHECK(refs(7, 2) == 1 && directory_rows() == 0);
     finish_all();
 }
@@ -498,11 +498,11 @@ static void written_again(bool on_disk) {
     for (uint64_t n = 1; n <= 3; n++) put(0, 8, n, 300, 10);
     put(0, 8, 9, 300, 10); /* keeps the file */
     submit(0);
-    settle();
+    until_done();
     uint32_t file = find(8, 1)->file;
     for (uint64_t n = 1; n <= 3; n++) drop(0, 8, n);
     submit(0);
-    settle();
+    until_done();
     if (on_disk) age(&next);
     CHECK(!!atomic_load(&wr_store_file(store, file)->image) == !on_disk && !atomic_load(&wr_store_file(store, file)->ghosts));
     uint64_t at = find(8, 1)->offset;
@@ -510,42 +510,42 @@ static void written_again(bool on_disk) {
     put(0, 8, 2, 300, 11);
     put(0, 8, 3, 299, 10);
     submit(0);
-    settle();
+    until_done();
     CHECK(find(8, 1)->file == file && find(8, 1)->offset == at && refs(8, 1) == 1);
     CHECK(find(8, 2)->offset != at && first_byte(1, 8, 2) == 11 && find(8, 3)->total_size == 57 + 299);
     CHECK(atomic_load(&wr_store_file(store, file)->ghosts) == 1);
     kill_and_start();
-    settle();
+    until_done();
     CHECK(refs(8, 1) == 1 && refs(8, 2) == 1 && refs(8, 3) == 1 && first_byte(1, 8, 2) == 11 && first_byte(1, 8, 1) == 10);
     finish_all();
 }
 
-/* A file is not settled, and does not go, before the rings can not ask for it again. */
-static void settled_files(void) {
+/* A file is not free of replays, and does not go, before the rings can not ask for it again. */
+static void replay_free_files(void) {
     begin(0);
     uint64_t next = 0;
     put(0, 9, 1, 100, 1);
     submit(0);
-    settle();
+    until_done();
     drop(0, 9, 1);
     submit(0);
-    settle();
+    until_done();
     age(&next);
-    for (uint64_t n = 0; n < next; n++) drop(1, 99, n), submit(1), settle();
-    uint32_t settled = 0, files = 0;
+    for (uint64_t n = 0; n < next; n++) drop(1, 99, n), submit(1), until_done();
+    uint32_t replay_free = 0, files = 0;
     wr_summary_row *row;
     for (wr_file_ref file = store->first_file; (row = wr_store_at(store, file)); file = wr_row_right(row)) {
         files++;
-        settled += atomic_load(&row->settled);
+        replay_free += atomic_load(&row->replay_free);
     }
-    CHECK(files == 3 && settled == 0 && store->messages == 0); /* the current one and the two before it */
+    CHECK(files == 3 && replay_free == 0 && store->messages == 0); /* the current one and the two before it */
     /* After a kill: as long as a ring holds commands whose frames lie in a file it stays. */
     put(1, 99, next++, 100, 1);
     submit(1);
     one_round();
     until_durable();
     kill_and_start();
-    settle();
+    until_done();
     CHECK(store->messages == 1);
     finish_all();
 }
@@ -554,19 +554,19 @@ static void settled_files(void) {
 static void collection(void) {
     begin(0);
     uint64_t next = 0;
-    for (uint64_t n = 0; n < 62; n++) put(0, 10, n, 8000, (uint8_t)(n + 1)), submit(0), settle();
+    for (uint64_t n = 0; n < 62; n++) put(0, 10, n, 8000, (uint8_t)(n + 1)), submit(0), until_done();
     uint64_t sources[2] = {find(10, 0)->file, find(10, 0)->file + 1};
     CHECK(find(10, 61)->file == sources[1]);
     age(&next);
     for (uint64_t n = 0; n < 62; n++)
         if (n % 10) drop(0, 10, n);
     submit(0);
-    settle();
+    until_done();
     CHECK(!wr_store_lock_files(store, (uint64_t[]){sources[0], wr_file_number(store->current)}, 2) && !atomic_load(&wr_store_file(store, sources[0])->locked));
     CHECK(wr_store_lock_files(store, sources, 2) && !wr_store_lock_files(store, sources, 1));
     put(0, 10, 1, 8000, 2); /* dead, the same bytes, but the file is locked */
     submit(0);
-    settle();
+    until_done();
     CHECK(find(10, 1)->file > sources[1] && atomic_load(&wr_store_file(store, sources[0])->ghosts) == 1);
     /* The collector: 0, 10, 20 … and 3, which it has seen alive. */
     uint64_t output = next_file++, salt = 4242, at = WR_FILE_HEADER_BYTES;
@@ -593,7 +593,7 @@ static void collection(void) {
     free(bytes);
     drop(0, 10, 0);
     submit(0);
-    settle();
+    until_done();
     CHECK(wr_store_collected(store, output, list->used, sources[0], sources[1]) == 0);
     CHECK(atomic_load(&wr_store_file(store, output)->ghosts) == 1);
     uint64_t cursor = 0;
@@ -601,7 +601,7 @@ static void collection(void) {
     CHECK(find(10, 10)->file == output && find(10, 0)->file == output && refs(10, 0) == 0 && refs(10, 3) == 0);
     CHECK(first_byte(1, 10, 10) == 11 && first_byte(1, 10, 50) == 51 && first_byte(1, 10, 1) == 2);
     CHECK(atomic_load(&wr_store_file(store, output)->valid_total_size) == 6 * 8057);
-    CHECK(atomic_load(&wr_store_file(store, output)->ghosts) == 0 && !atomic_load(&wr_store_file(store, output)->settled));
+    CHECK(atomic_load(&wr_store_file(store, output)->ghosts) == 0 && !atomic_load(&wr_store_file(store, output)->replay_free));
     CHECK(atomic_load(&wr_store_file(store, sources[0])->valid_total_size) == 0);
     for (int i = 0; i < 2; i++) {
         const char *reason;
@@ -610,10 +610,10 @@ static void collection(void) {
         for (cursor = 0; cursor != UINT64_MAX; calls++) CHECK(wr_store_drop_entries(store, sources[i], old, &cursor) == 0);
         wr_list_free(old);
         CHECK(calls == 1 && unlink(path_of(0, sources[i])) == 0);
-        CHECK(!atomic_load(&wr_store_file(store, output)->settled));
+        CHECK(!atomic_load(&wr_store_file(store, output)->replay_free));
         wr_store_file_gone(store, sources[i]);
     }
-    CHECK(atomic_load(&wr_store_file(store, output)->settled) == 1);
+    CHECK(atomic_load(&wr_store_file(store, output)->replay_free) == 1);
     CHECK(!find(10, 2) && find(10, 3) && find(10, 10));
     CHECK(wr_store_file(store, output)->position_low == sources[0] && wr_file_is(store->first_file, output));
     uint64_t messages = store->messages, valid = store->valid_bytes;
@@ -644,37 +644,37 @@ static void pinned_by_a_ghost(void) {
     put(0, 17, 1, 8000, 1);
     put(0, 17, 2, 8000, 1);
     submit(0);
-    settle();
+    until_done();
     uint64_t first = find(17, 1)->file;
     age(&next);
     put(0, 17, 3, 8000, 1);
     submit(0);
-    settle();
+    until_done();
     uint64_t file = find(17, 3)->file;
     drop(0, 17, 3);
     submit(0);
-    settle();
+    until_done();
     CHECK(wr_file_is(store->current, file) && file != first); /* both frames lie in it */
     CHECK(!wr_store_pinned(store, file) && !wr_store_pinned(store, first));
     age(&next);
     drop(0, 17, 1);
     put(0, 17, 1, 8000, 2); /* other bytes: the record in the first file has lost its entry */
     submit(0);
-    settle();
+    until_done();
     CHECK(atomic_load(&wr_store_file(store, first)->ghosts) == 1 && find(17, 1)->file > file);
     for (uint64_t n = 0; n < next; n++) {
         drop(1, 99, n);
         submit(1);
-        settle();
+        until_done();
     }
     age(&next); /* the file is rolled, and no ring replays it */
     const wr_summary_row *row = wr_store_file(store, file);
     CHECK(row && !row->pin_low && !atomic_load(&wr_store_file(store, file)->valid_total_size));
-    CHECK(atomic_load(&wr_store_file(store, file)->settled) == 1 && !wr_row_locked(row));
+    CHECK(atomic_load(&wr_store_file(store, file)->replay_free) == 1 && !wr_row_locked(row));
     CHECK(wr_store_pinned(store, file) && !wr_store_pinned(store, first));
     drop(0, 17, 2); /* the last message of the file with the ghost */
     submit(0);
-    settle();
+    until_done();
     age(&next);
     CHECK(!wr_store_file(store, first) && !wr_store_pinned(store, first));
     CHECK(!wr_store_file(store, file));
@@ -687,7 +687,7 @@ static void lost_records(void) {
     for (uint64_t n = 0; n < 5; n++) put(0, 11, n, 100, 1);
     drop(0, 11, 4);
     submit(0);
-    settle();
+    until_done();
     uint8_t ids[3][16];
     for (int i = 0; i < 3; i++) id_of(ids[i], 11, (uint64_t)i * 2 + (i == 2 ? 5 : 0));
     CHECK(wr_store_drop_lost(store, (const uint8_t (*)[16])ids, 3) == 2);
@@ -704,11 +704,11 @@ static void file_goes_in_slices(void) {
     uint64_t next = 0, ids[4096];
     put_many(0, 16, 0, 4096, 0, 1);
     submit(0);
-    settle();
+    until_done();
     uint64_t file = find(16, 0)->file;
     put_many(0, 16, 4096, 200, 0, 1);
     submit(0);
-    settle();
+    until_done();
     CHECK(find(16, 4295)->file == file);
     age(&next);
     const char *reason;
@@ -748,14 +748,14 @@ static void resync(void) {
     put(0, 12, 20, 50, 1);
     submit(2);
     submit(0);
-    settle();
+    until_done();
     CHECK(find(12, 5)->holders == 1);
     uint64_t gone[] = {5, 6};
     command(2, WR_OP_STORE_REMOVE, gone, 2, 12); /* without a frame: a start knows nothing of it */
     submit(2);
-    settle();
+    until_done();
     kill_and_start();
-    settle();
+    until_done();
     CHECK(find(12, 5)->holders == 1);
     uint64_t same = put(0, 12, 7, 50, 1), differs = put(0, 12, 5, 50, 2);
     submit(0);
@@ -768,7 +768,7 @@ static void resync(void) {
     uint64_t ids = command(2, WR_OP_STORE_RESYNC_IDS, held, 9, 12);
     command(2, WR_OP_STORE_RESYNC_END, NULL, 0, 0);
     submit(2);
-    settle();
+    until_done();
     CHECK(result(2, ids) == WR_RESULT_OK);
     const uint8_t *reply = wr_view_reply(&ports[2].view, 0);
     for (int i = 0; i < 9; i++) CHECK(reply[i] == (i < 8));
@@ -783,7 +783,7 @@ static void resync_in_slices(void) {
     for (uint64_t n = 0; n < 80; n++) {
         put_many(0, 13, n * 1024, 1024, 0, 1);
         submit(0);
-        settle();
+        until_done();
     }
     CHECK(store->index.live == 80 * 1024);
     command(2, WR_OP_STORE_RESYNC_BEGIN, NULL, 0, 0);
@@ -814,7 +814,7 @@ int main(void) {
     frozen_server();
     written_again(false);
     written_again(true);
-    settled_files();
+    replay_free_files();
     collection();
     pinned_by_a_ghost();
     lost_records();

@@ -339,7 +339,7 @@ def test_a_full_disk_during_collections(small_disk: Path) -> None:
             ballast.unlink()
             wait_until(lambda: not node.status()["alarms"], 20, what="the end of the alarm")
             node.store().barrier(timeout=30.0)
-            _settle_doubts(churn)
+            _resolve_doubts(churn)
             collected = node.status()["store"]["collected"]
             churn.until(lambda: node.status()["store"]["collected"] > collected, 90)
             churn.check()
@@ -350,7 +350,7 @@ def test_a_full_disk_during_collections(small_disk: Path) -> None:
             churn.check(node.store())
 
 
-def _settle_doubts(churn: Churn) -> None:
+def _resolve_doubts(churn: Churn) -> None:
     """After a refusal it is not known what the last step did: forget what is not as it says."""
     churn.live = {id: body for id, body in churn.live.items() if churn.store.read(id) == body}
     churn.gone = [id for id in churn.gone if not churn.store.contains(id)]
@@ -419,7 +419,7 @@ def test_inspect_shows_the_files(tmp_path: Path) -> None:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(item for item in sys.path if item)},
         )
         shown = json.loads(said.stdout)
-        wanted = {"left", "right", "locked", "settled", "ghosts", "readers", "valid_total_size", "file_size"}
+        wanted = {"left", "right", "locked", "replay_free", "ghosts", "readers", "valid_total_size", "file_size"}
         assert wanted | {"position_low", "position_high"} <= set(shown["files"][0])
         stores = {row["server"]: row for row in shown["collection"]}
         assert stores[0]["collected_n"] > 2

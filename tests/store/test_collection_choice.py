@@ -21,7 +21,7 @@ HEAD = 4096
 def row(
     file: int, valid: float, *, size: float = 1.0, low: int | None = None, high: int | None = None, **more: Any
 ) -> FileRow:
-    """A settled file; `valid` and `size` in shares of a full one."""
+    """A file that no ring replays; `valid` and `size` in shares of a full one."""
     fields: dict[str, Any] = {
         "file": file,
         "valid_total_size": int(valid * FILE),
@@ -34,7 +34,7 @@ def row(
         "pin_high": 0,
         "position_low": file if low is None else low,
         "position_high": file if high is None else high,
-        "settled": True,
+        "replay_free": True,
         "ghosts": False,
         "messages": 1,
     }
@@ -72,7 +72,7 @@ def test_a_mostly_dead_file_between_full_ones_goes_alone() -> None:
     assert chosen(row(1, 0.95), row(2, 0.3), row(3, 0.95)) == [2]
 
 
-@pytest.mark.parametrize("why", [{"settled": False}, {"locked": True}, {"valid_total_size": 0}])
+@pytest.mark.parametrize("why", [{"replay_free": False}, {"locked": True}, {"valid_total_size": 0}])
 def test_what_may_not_be_touched_parts_the_neighbours(why: dict[str, Any]) -> None:
     assert chosen(row(1, 0.6), row(2, 0.1, **why), row(3, 0.2), row(4, 0.2)) == [3, 4]
     assert chosen(row(1, 0.1, **why)) == []
@@ -102,7 +102,7 @@ def test_control_frames_that_were_needed_are_not_collected_again() -> None:
 
 def test_a_damaged_file_goes_first() -> None:
     assert chosen(row(1, 0.1), row(2, 0.1), row(3, 1.0), suspects=[3]) == [3]
-    assert chosen(row(1, 0.1), row(2, 0.1), row(3, 1.0, settled=False), suspects=[3]) == [1, 2]
+    assert chosen(row(1, 0.1), row(2, 0.1), row(3, 1.0, replay_free=False), suspects=[3]) == [1, 2]
     assert chosen(row(1, 0.1), row(2, 0.1), refused=[1]) == [2]
 
 

@@ -435,7 +435,7 @@ def test_s8_everything_removed_leaves_the_current_file_and_the_two_before_it(nod
     client.remove([message_id(i) for i in range(300)])
     wait_until(lambda: len(node.summary()) == 3)
     wait_until(lambda: len(node.files()) <= 4)  # and the next one, made ahead
-    assert [row.settled for row in node.summary()] == [False] * 3
+    assert [row.replay_free for row in node.summary()] == [False] * 3
     assert (node.get("messages"), node.get("valid_bytes")) == (0, 0)
 
 

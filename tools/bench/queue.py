@@ -322,7 +322,7 @@ def run_backlog(folder: Path, size: int, messages: int, seconds: float) -> Resul
         )
         top = _worker_pss(temporary)
         time.sleep(1.0)  # what the last message left to do
-        settled = _worker_pss(temporary)
+        rested = _worker_pss(temporary)
         stats = temporary.node.queue("backlog").stats()
         (drained,) = run_clients([(_backlog_consumer, {"messages": messages})], temporary.directory, messages / 10_000)
         after = _worker_pss(temporary)
@@ -342,7 +342,7 @@ def run_backlog(folder: Path, size: int, messages: int, seconds: float) -> Resul
         flow_per_s=flow["messages_per_s"], drain_per_s=round(messages / drain_s, 1),
         filled_per_s=round(messages / ((filled["end"] - filled["start"]) / 1e9), 1),
         empty_per_s=round(float(empty_rate), 1), into_backlog_per_s=round(float(into_rate), 1),
-        idle_pss_bytes=idle, top_pss_bytes=max(top, settled), after_pss_bytes=after,
+        idle_pss_bytes=idle, top_pss_bytes=max(top, rested), after_pss_bytes=after,
         states={key: stats[key] for key in ("alpha", "beta", "gamma", "delta")},
     )  # fmt: skip
 

@@ -123,7 +123,7 @@ def _churn(pipe: Connection, directory: str, size: int, seconds: float, batch: i
         end = start + int(seconds * 1e9)
         clock = time.monotonic_ns
 
-        def settle() -> None:
+        def take_back() -> None:
             began, ids, confirm = under_way.popleft()
             confirm.wait()
             latencies.append(clock() - began)
@@ -134,9 +134,9 @@ def _churn(pipe: Connection, directory: str, size: int, seconds: float, batch: i
             under_way.append((now, ids, store.write_many(ids, bodies, wait=False)))
             messages += batch
             if len(under_way) > BATCHES_UNDER_WAY:
-                settle()
+                take_back()
         while under_way:
-            settle()
+            take_back()
         pipe.send({"messages": messages, "start": start, "end": clock(), "latencies": latencies})
 
 

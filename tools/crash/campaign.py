@@ -50,7 +50,7 @@ from warren.tools.crash.actors import (
     log_received,
     opened,
 )
-from warren.tools.crash.keeper import settle
+from warren.tools.crash.keeper import reckon
 from warren.tools.crash.ledger import Ledger
 from warren.tools.crash.logs import Log
 from warren.tools.crash.points import Points
@@ -285,7 +285,7 @@ class Campaign:
         if (
             identity is None
             or identity == self._last.get(name)
-            or (name == "supervisor" and not node.supervisor_settled())
+            or (name == "supervisor" and not node.supervisor_ready())
         ):
             return False  # it is just being restarted
         if not send(identity, signal.SIGKILL):
@@ -489,7 +489,7 @@ class Campaign:
         report.reads = sum(ledger.reads for ledger in ledgers)
         self._wait_for_sweep()
         try:
-            report.violations += [f"store: {text}" for text in settle(node.store(), ledgers)]
+            report.violations += [f"store: {text}" for text in reckon(node.store(), ledgers)]
         except Error as error:
             report.violations.append(f"store: the check at the end failed: {type(error).__name__}: {error}")
 

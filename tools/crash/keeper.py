@@ -274,7 +274,7 @@ def _is_elder(id: bytes) -> bool:
     return zlib.crc32(id) % 50 == 0
 
 
-def settle(store: warren.Store, ledgers: Sequence[Ledger]) -> list[str]:
+def reckon(store: warren.Store, ledgers: Sequence[Ledger]) -> list[str]:
     """At the end, with every keeper gone and swept: what is there must be what the ledgers say; then remove it all.
 
     Returns complaints.

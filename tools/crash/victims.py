@@ -151,7 +151,7 @@ class Node:
         self._deaths[name] = [when for when in self._deaths.get(name, []) if now - when < DEATHS_WINDOW_S]
         return len(self._deaths[name]) + times <= SERVER_DEATHS
 
-    def supervisor_settled(self) -> bool:
+    def supervisor_ready(self) -> bool:
         """Whether the supervisor has had time to take over what there is."""
         return time.monotonic() - self._supervisor_since > 0.7
 

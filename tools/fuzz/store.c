@@ -81,7 +81,7 @@ static void good_submit(uint32_t server) {
     atomic_store_explicit(&good.view.links[server].tail, good.next[server], memory_order_release);
 }
 
-static void good_settle(uint32_t server) {
+static void good_wait(uint32_t server) {
     wr_link *link = &good.view.links[server];
     for (int tries = 0; atomic_load(&link->synced) < good.next[server]; tries++) {
         if (w.full) return;
@@ -138,7 +138,7 @@ static void good_batch(uint32_t server, uint32_t length, uint32_t count) {
     c->length = total;
     c->count = count;
     good_submit(server);
-    good_settle(server);
+    good_wait(server);
 }
 
 static void good_write(uint32_t server, uint32_t length, uint32_t count) {
@@ -157,7 +157,7 @@ static void good_write(uint32_t server, uint32_t length, uint32_t count) {
         atomic_store(&c->flying, WR_FLYING_WRITTEN);
     }
     good_submit(server);
-    good_settle(server);
+    good_wait(server);
 }
 
 static void good_remove(uint32_t n) {
@@ -171,7 +171,7 @@ static void good_remove(uint32_t n) {
     c->count = 1;
     good.messages[n].removed = true;
     good_submit(server);
-    good_settle(server);
+    good_wait(server);
 }
 
 static void good_check(void) {

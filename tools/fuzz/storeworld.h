@@ -189,7 +189,7 @@ static void world_grow(world *w, wr_store *store) {
         w->full = true;
         return;
     }
-    atomic_store(&old->retired, 1);
+    atomic_store(&old->replaced, 1);
     w->tables[n][w->tables_n[n]++] = region;
 }
 

@@ -60,8 +60,8 @@ class Rules:
     attempts_have_numbers: bool = True  #: each posting of a job has an output number of its own
     answers_have_epochs: bool = True  #: an answer to a dead server counts nothing
     durable_before_loss: bool = True  #: an output is committed, a file unlinked only when the log is durable up to then
-    settled: bool = True  #: no file goes whose commands a ring may still replay
-    settled_after_start: bool = True  #: nor one that was recovered
+    replay_free: bool = True  #: no file goes whose commands a ring may still replay
+    replay_free_after_start: bool = True  #: nor one that was recovered
 
 
 class Frame(NamedTuple):
@@ -260,12 +260,12 @@ class CollectionModel:
     def _value(self, s: State, entry: Entry) -> int:
         return self._file(s, entry.file).frames[entry.at].value
 
-    def _settled(self, s: State, row: Row, file: File) -> bool:
+    def _replay_free(self, s: State, row: Row, file: File) -> bool:
         if row.number == s.current or (s.job is not None and row.number == s.job.number):
             return False
         if any(by == row.number for _, by in s.superseded) and self.rules.output_waits_for_sources:
             return False
-        if not self.rules.settled or (row.old and not self.rules.settled_after_start):
+        if not self.rules.replay_free or (row.old and not self.rules.replay_free_after_start):
             return True
         return all(frame.client < 0 or frame.sequence < s.heads[frame.client] for frame in file.frames)
 
@@ -428,7 +428,7 @@ class CollectionModel:
 
     def _may_go(self, s: State, row: Row) -> bool:
         file = self._file(s, row.number)
-        if not self._settled(s, row, file) or (self.rules.resync_gate and not s.resynced):
+        if not self._replay_free(s, row, file) or (self.rules.resync_gate and not s.resynced):
             return False
         if s.entry is not None and s.entry.file == row.number and (s.entry.references or s.entry.bit):
             return False
@@ -501,7 +501,7 @@ class CollectionModel:
             rows: list[Row] = []
             for _, row in ordered[first : first + self.sources]:
                 file = self._file(s, row.number)
-                if row.lock or not self._settled(s, row, file):
+                if row.lock or not self._replay_free(s, row, file):
                     break
                 rows.append(row)
                 sources = tuple(row.number for row in rows)
@@ -757,8 +757,8 @@ WHERE = {
     "attempts_have_numbers": "a collector that dies",
     "answers_have_epochs": "a collector that dies",
     "durable_before_loss": "two clients' rings",
-    "settled": "rings and two kills",
-    "settled_after_start": "rings and two kills",
+    "replay_free": "rings and two kills",
+    "replay_free_after_start": "rings and two kills",
 }
 
 #: larger ones

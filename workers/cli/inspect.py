@@ -220,8 +220,8 @@ _READERS: dict[str, Callable[[Superblock], Any]] = {
 #: columns that are shown to people, where there are too many for a screen
 _COLUMNS = {
     "files": (
-        *("server", "file", "position_low", "position_high", "left", "right", "locked", "settled", "ghosts", "readers"),
-        *("messages", "valid_total_size", "file_size", "pin_low", "pin_high", "image"),
+        *("server", "file", "position_low", "position_high", "left", "right", "locked", "replay_free", "ghosts"),
+        *("readers", "messages", "valid_total_size", "file_size", "pin_low", "pin_high", "image"),
     ),
     "servers": (
         *(

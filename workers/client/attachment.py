@@ -147,16 +147,16 @@ class Attachment:
         """End it in good order; False when `wait_s` was too short for what was submitted (it is executed still), or for
         what was held to be back in its queues.
         """
-        settled = True
+        done = True
         deadline = time.monotonic() + wait_s
         if self.pid == os.getpid():
             if wait_s and self.deserted():
-                wait_s, deadline, settled = 0.0, 0.0, False
+                wait_s, deadline, done = 0.0, 0.0, False
             if not self.core.ended and wait_s and self.superblock.state < NODE_STOPPED:
                 try:
-                    settled = self.core.settle(wait_s)
+                    done = self.core.wait_submitted(wait_s)
                 except (Error, AttachmentLost):
-                    settled = False
+                    done = False
             self.core.end(error)
             if self.superblock.leave(self.slot.slot, self.slot.generation):
                 mailbox.post(
@@ -165,12 +165,12 @@ class Attachment:
                     mailbox.PRIORITY_CLIENT,
                     slot=self.slot.slot,
                 )
-                settled = self._wait_returned(deadline) and settled
+                done = self._wait_returned(deadline) and done
             self._lower_live_count()
         else:
             self.core.end(error)
         self.unmap()
-        return settled
+        return done
 
     def _wait_returned(self, deadline: float) -> bool:
         """Wait until the workers that this client consumed from have back what it held; False: not by the deadline."""

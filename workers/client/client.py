@@ -251,7 +251,7 @@ class Client:
         handles = [handle for handle in list(self._handles.values()) if handle.usable]
         asked = [handle for handle in handles if handle.stop() is not None or handle.pending]
         if asked and attachment.superblock.state < NODE_DRAINING and not attachment.deserted():
-            attachment.core.settle(wait_s)  # behind the CANCEL nothing comes any more
+            attachment.core.wait_submitted(wait_s)  # behind the CANCEL nothing comes any more
             for handle in asked:
                 handle.give_back()
 
