@@ -26,7 +26,6 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 import posix_ipc
 import sysv_ipc
@@ -35,6 +34,7 @@ from warren.engine.errors import Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
+from warren.workers.node import forked
 from warren.workers.process import lack
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 
@@ -46,8 +46,6 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 LACK_EVERY_S = 1.0
 LOG_BYTES_MAX = 1 << 20
-
-_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2}
 
 #: what runs in a child: (supervisor_pidfd) → exit code
 Main = Callable[[int], int]
@@ -134,22 +132,18 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
     `close_inherited` runs in the child and closes what is the supervisor's.
     """
     gate_read, gate_write = os.pipe()
-    for stream in (sys.stdout, sys.stderr):  # or the child would print what is in their buffers, too
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it
-            stream.flush()
-    # a SIGTERM that arrives before the child has let go of our handlers waits until it has
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+
+    def be_child() -> int:
+        os.close(gate_write)
+        return _be_child(role, gate_read, supervisor_pidfd, close_inherited)
+
     try:
-        pid = os.fork()
-        if pid == 0:
-            os.close(gate_write)
-            _child(role, gate_read, supervisor_pidfd, close_inherited, before)
+        pid = forked.fork(be_child)
     except OSError:
         os.close(gate_write)
         raise
     finally:
         os.close(gate_read)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         try:
             role.pidfd = os.pidfd_open(pid)
@@ -261,18 +255,9 @@ def redirect(path: Path) -> None:
     os.close(log)
 
 
-def _child(
-    role: Role, gate: int, supervisor_pidfd: int, close_inherited: Callable[[], None], mask: set[signal.Signals | int]
-) -> NoReturn:
-    """Everything a child does, from the fork to its exit. Never returns."""
-    code = 1
+def _be_child(role: Role, gate: int, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> int:
+    """Everything that a server does, after the fork; returns its exit code."""
     try:
-        signal.set_wakeup_fd(-1)
-        for number in _HANDLED:
-            signal.signal(number, signal.SIG_DFL)
-        # Ctrl-C in a terminal reaches the whole group: the supervisor stops its servers in order
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         close_inherited()
         redirect(role.log)
         faulthandler.enable()  # a crash in C leaves the Python lines it came from in the log
@@ -280,27 +265,23 @@ def _child(
         passed = os.read(gate, 1)
         os.close(gate)
         if passed and not select.select([supervisor_pidfd], [], [], 0)[0]:
-            code = role.main(supervisor_pidfd)
+            return role.main(supervisor_pidfd)
     except (FormatVersionError, PermissionRefused) as error:
-        code = EXIT_DO_NOT_RESTART
         print(f"warren: {error}", file=sys.stderr)
+        return EXIT_DO_NOT_RESTART
     except BaseException as error:  # noqa: BLE001 - the last line of a process: whatever it is goes into its log
         lacked = lack.of_error(error)
         if lacked:
-            code = lack.exit_code(lacked)
             if lacked != role.lack:  # else the one before has said so
                 print(f"{stamp()} {role.name} finds no {lack.WORDS[lacked]}: {error}", file=sys.stderr)
-        elif isinstance(error, Error):
+            return lack.exit_code(lacked)
+        if isinstance(error, Error):
             print(f"warren: {error}", file=sys.stderr)
         elif isinstance(error, OSError | posix_ipc.Error | sysv_ipc.Error):  # the system refused something: no mistake
             print(f"{stamp()} {role.name} ends: {error} ({_place(error)})", file=sys.stderr)
         else:
             traceback.print_exc()
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+    return 1
 
 
 def _place(error: BaseException) -> str:

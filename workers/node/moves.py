@@ -25,14 +25,12 @@ import re
 import select
 import shutil
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -43,6 +41,7 @@ from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error,
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.queues.folder import Folder, queues_of, remove_queue
 from warren.ipc.layout import SERVER_WORKER_FIRST
+from warren.workers.node import forked
 from warren.workers.process.tie import owning, workers_there
 
 GROUP = 64  #: families that move with one commit
@@ -54,8 +53,6 @@ OURS = re.compile(
     r"|(terms|files|epoch|subscriptions\.json)(\.new)?",
     re.ASCII,
 )
-
-_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def reached(point: str) -> None:
@@ -241,17 +238,13 @@ class Mover:
         """What the child tells, until it has ended."""
         words_read, words_write = os.pipe()
         life_read, life_write = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                os.close(words_read)
-                os.close(life_write)
-                self._be_child(source, groups, words_write, life_read, before)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+        def be_child() -> int:
+            os.close(words_read)
+            os.close(life_write)
+            return self._be_child(source, groups, words_write, life_read)
+
+        pid = forked.fork(be_child)
         os.close(words_write)
         os.close(life_read)
         status = -1
@@ -289,33 +282,18 @@ class Mover:
                     self.say(f"queues are moved: {self.messages_n + word['so_far']} messages so far")
                 yield word
 
-    def _be_child(
-        self, source: int, groups: list[_Group], words: int, life: int, mask: set[signal.Signals | int]
-    ) -> NoReturn:
+    def _be_child(self, source: int, groups: list[_Group], words: int, life: int) -> int:
         """The lock's descriptor stays open here: no other supervisor begins before this process has ended."""
-        code = 1
+        threading.Thread(target=_end_with, args=(life,), name="warren-life", daemon=True).start()
+
+        def tell(**word: Any) -> None:
+            os.write(words, msgspec.json.encode(word) + b"\n")
+
         try:
-            signal.set_wakeup_fd(-1)
-            for number in _HANDLED:
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor ends us
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            threading.Thread(target=_end_with, args=(life,), name="warren-life", daemon=True).start()
-
-            def tell(**word: Any) -> None:
-                os.write(words, msgspec.json.encode(word) + b"\n")
-
-            try:
-                self._move(source, groups, tell)
-            except Error as error:
-                tell(failed=str(error))
-            code = 0
-        except BaseException:  # noqa: BLE001 - the last line of a process: whatever it is goes to people
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(BaseException):
-                sys.stderr.flush()
-            os._exit(code)
+            self._move(source, groups, tell)
+        except Error as error:
+            tell(failed=str(error))
+        return 0
 
     def _move(self, worker: int, groups: list[_Group], tell: Callable[..., None]) -> None:
         from warren.engine.queues.moving import (
