@@ -46,7 +46,7 @@ from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK
 from warren.ipc.mailbox import post
 from warren.ipc.region import Region, RegionError
 from warren.ipc.superblock import ACTIVE, FREE, SlotView, Superblock
-from warren.workers.node.supervisor import DESCRIPTORS_MIN
+from warren.workers.node.supervise import DESCRIPTORS_MIN
 from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 from warren.workers.process.launch import Succession, start_successor

@@ -20,7 +20,8 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import DEAD, LEAVING, Superblock
 from warren.workers.node import children
-from warren.workers.node.supervisor import Options, supervise
+from warren.workers.node.options import Options
+from warren.workers.node.supervise import supervise
 
 
 class DummyServers:

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from warren.workers.node import moves
-from warren.workers.node.supervisor import Options, RealServers, supervise
+from warren.workers.node.options import Options, RealServers
+from warren.workers.node.supervise import supervise
 
 
 def main() -> int:

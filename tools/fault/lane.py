@@ -18,7 +18,7 @@ from warren.tools.fault import shim, work
 from warren.tools.fault.cases import Case
 from warren.tools.fault.session import Session, count
 from warren.workers.node import children
-from warren.workers.node.supervisor import RealServers
+from warren.workers.node.options import RealServers
 
 #: of the supervisors that are forked here: servers that die again and again do so in a tenth of the time
 BACKOFF_MAX_S, LACK_EVERY_S = 0.3, 0.1

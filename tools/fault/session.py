@@ -37,7 +37,8 @@ from warren.tools.fault.work import DURABLE, SOFT, SURE_TIMEOUT_S, TAKEN, Client
 from warren.workers.cli import output
 from warren.workers.cli.check import verify
 from warren.workers.node.children import redirect
-from warren.workers.node.supervisor import Options, supervise
+from warren.workers.node.options import Options
+from warren.workers.node.supervise import supervise
 from warren.workers.process.control import ControlClient
 from warren.workers.process.shared_objects import Segment, segments
 

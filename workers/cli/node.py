@@ -30,7 +30,7 @@ from warren.workers.process.exit_codes import EXIT_TIMEOUT
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from warren.workers.node.supervisor import Options
+    from warren.workers.node.options import Options
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 
@@ -88,7 +88,8 @@ def up(
         settings[name.strip()] = value.strip()
     if workers is not None:
         settings["workers"] = workers
-    from warren.workers.node.supervisor import Options, supervise
+    from warren.workers.node.options import Options
+    from warren.workers.node.supervise import supervise
 
     options = Options(
         idle_exit,
@@ -247,7 +248,7 @@ class _Failed(Error):
 
 
 def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoReturn:
-    from warren.workers.node.supervisor import supervise
+    from warren.workers.node.supervise import supervise
 
     options = dataclasses.replace(
         options,

@@ -3,7 +3,7 @@
 A cut at the end of a line of its log leaves no trace in it (engine/catalog/log.py). But a queue id is durable before
 anybody is told, and a move saves the ids that it takes before it writes: so a record that names an id from
 `next_queue_id` on can only be of a catalog that knew more. A worker that finds one at its start serves nothing, and the
-node ends (workers/node/supervisor.py): no id is given again, nothing is removed.
+node ends (workers/node/upkeep.py): no id is given again, nothing is removed.
 
 `repair` declares these queues anew, under their ids, as `recovered-<id>`, durable, on the worker that has the records;
 their names, arguments, bindings are lost. What a lost subscription had claimed goes back to its queue.
