@@ -13,12 +13,12 @@ Error
 ├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
 ├── ClosedError                    you closed it, or the node was stopped in good order
-├── PeerLost (ConnectionError)     a server died or is not there (retryable)
+├── PeerLost (ConnectionError)     a server died or is not running (retryable)
 │   └── NodeNotRunning
 ├── LimitError                     a limit was reached; names the setting to raise
 │   └── SystemLimit (StoreError)   the system has no more descriptors, memory or threads; names the limit to raise
 ├── StoreError                     durable state
-│   ├── CatalogCut                 queues have records that the catalog knows nothing of
+│   ├── CatalogCut                 queues have records that the catalog does not know
 │   ├── DataMissing                a folder of the data directory is gone
 │   ├── CorruptRecord              path, position, expected, found
 │   ├── FormatVersionError         written by a newer Warren
@@ -88,11 +88,11 @@ class Undecodable(Error, ValueError):
 
 
 class QueueEmpty(Error, queue.Empty):
-    """No message came within the timeout."""
+    """No message arrived within the timeout."""
 
 
 class QueueFull(Error, queue.Full):
-    """The queue takes no more messages (overflow reject-publish). `refused`: which messages of a batch."""
+    """The queue is full (overflow reject-publish). `refused`: the messages of a batch that it refused, by index."""
 
     refused: tuple[int, ...] = ()
 
@@ -122,11 +122,11 @@ class StoreError(Error):
 
 
 class SystemLimit(LimitError, StoreError):
-    """The operating system gave no more descriptors, memory or threads; the message names the limit to raise."""
+    """The operating system has no more descriptors, memory or threads; the message names the limit to raise."""
 
 
 class CorruptRecord(StoreError):
-    """A file holds bytes that are not what was written there."""
+    """A file does not hold the bytes that were written to it."""
 
     def __init__(self, path: Path | str, position: int, expected: str, found: str, advice: str = "") -> None:
         """`advice`: what to do, where `warren check` does not know it."""
@@ -164,7 +164,7 @@ class DirectoryInUse(StoreError):
 
 
 class PermissionRefused(StoreError, PermissionError):
-    """The data directory or the node's shared memory belongs to somebody else."""
+    """The data directory or the node's shared memory belongs to another user."""
 
 
 class DiskFull(StoreError):
