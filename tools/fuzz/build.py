@@ -16,7 +16,7 @@ HERE = ROOT / "tools" / "fuzz"
 WORK = ROOT / "build" / "fuzz"
 
 FLAGS = ["-std=gnu11", "-O1", "-g", "-UNDEBUG", "-pthread", "-fno-strict-aliasing", "-fno-omit-frame-pointer"]
-FLAGS += ["-I.", "-Iengine", "-Itools/fuzz", "-fno-sanitize-recover=all"]
+FLAGS += ["-I.", "-Iengine", "-Itools/fuzz", "-Itests", "-fno-sanitize-recover=all"]
 FLAGS += ["-msse4.2"] if platform.machine() in ("x86_64", "AMD64", "i686") else []
 #: compiler → flags of compiling, flags of linking, sources beside the target
 WAYS = {
@@ -62,7 +62,9 @@ def build(compiler: str, names: list[str]) -> dict[str, Path]:
     compiling, linking, more = WAYS[compiler]
     folder = WORK / compiler
     folder.mkdir(parents=True, exist_ok=True)
-    headers = sorted([*ROOT.glob("ipc/core/*.h"), *ROOT.glob("engine/*/*.h"), *HERE.glob("*.h")])
+    headers = sorted(
+        [*ROOT.glob("ipc/core/*.h"), *ROOT.glob("engine/*/*.h"), *HERE.glob("*.h"), *ROOT.glob("tests/*/*.h")]
+    )
     common = hashlib.sha256("\0".join([*FLAGS, *compiling]).encode())
     for header in headers:
         common.update(header.read_bytes())

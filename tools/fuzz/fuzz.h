@@ -25,6 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                            \
     } while (0)
 
+#define CHECK FUZZ_CHECK /* of the rigs that targets share with tests */
+
 typedef struct {
     const uint8_t *at;
     size_t left;

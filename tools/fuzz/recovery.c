@@ -5,7 +5,7 @@
  * store, whether applied at once or in pieces; the store serves afterwards, and a second kill and recovery gives the same again. */
 #define _GNU_SOURCE
 #include "framed.h"
-#include "storeworld.h"
+#include "store/world.h"
 
 enum { FILES_MAX = 4, SLOT = 7 };
 

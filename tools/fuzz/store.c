@@ -5,7 +5,7 @@
  * reason; the index stays sound; a client that ends is swept. Store.race: the same with a thread that changes the region meanwhile. */
 #define _GNU_SOURCE
 #include "hostile.h"
-#include "storeworld.h"
+#include "store/world.h"
 
 enum { HOSTILES = 2, GOOD_SLOT = 9, GOOD_MESSAGES = 48, ROUNDS_MAX = 400 };
 

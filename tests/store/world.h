@@ -5,9 +5,11 @@
  * symbolic links names, so that the server finds them as it finds files on disk.
  *
  * What Python's policy does is done here in the plainest way: next files, larger tables, extents, lists, empty files, a start. */
-#ifndef WR_FUZZ_STOREWORLD_H
-#define WR_FUZZ_STOREWORLD_H
-#include "fuzz.h"
+#ifndef WR_STORE_WORLD_H
+#define WR_STORE_WORLD_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "store/append.h"
 #include "store/dying.h"
 #include "store/file_life.h"
@@ -18,9 +20,22 @@
 #include "store/start.h"
 #include "store/swing.h"
 #include "store/waters.h"
+#include "support/check.h"
+#include "support/guarded.h"
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+/* A call that may find no memory. A test that takes it away says what it does then. */
+#ifndef WORLD_TRY
+#define WORLD_TRY(call) (call)
+#endif
+#ifndef WORLD_TRY_POINTER
+#define WORLD_TRY_POINTER(call) (call)
+#endif
 
 enum {
     WORLD_FILE_BYTES = 16 * 4096,
@@ -40,6 +55,7 @@ typedef struct {
     wr_store_regions regions[2];
     void *extent[2];
     void *tables[2][WORLD_TABLES]; /* hash parts that grew: freed at the end */
+    uint64_t tables_bytes[2][WORLD_TABLES];
     uint32_t tables_n[2];
     bool there[2][WORLD_FILES];
     uint64_t next_file[2];
@@ -52,7 +68,7 @@ typedef struct {
 
 static world *world_to_clean;
 
-static void world_clean(void) {
+static inline void world_clean(void) {
     for (int s = 0; s < 2 && world_to_clean; s++) {
         for (int n = 0; n < WORLD_FILES; n++) {
             char path[300];
@@ -65,28 +81,28 @@ static void world_clean(void) {
 
 static inline int world_fd(uint32_t store, uint64_t file) { return WORLD_DESCRIPTORS + (int)store * WORLD_FILES + (int)file; }
 
-static void world_folders(world *w) {
+static inline void world_folders(world *w) {
     if (world_to_clean) return;
     for (int s = 0; s < 2; s++) {
         const char *tmp = getenv("TMPDIR");
-        snprintf(w->folder[s], sizeof w->folder[s], "%s/wfuzz-XXXXXX", tmp ? tmp : "/tmp");
-        FUZZ_CHECK(mkdtemp(w->folder[s]));
+        snprintf(w->folder[s], sizeof w->folder[s], "%s/warren-world-XXXXXX", tmp ? tmp : "/tmp");
+        CHECK(mkdtemp(w->folder[s]));
         for (int n = 0; n < WORLD_FILES; n++) {
             char path[300], to[64];
             snprintf(path, sizeof path, "%s/%d.rdq", w->folder[s], n);
             snprintf(to, sizeof to, "/proc/self/fd/%d", world_fd((uint32_t)s, (uint64_t)n));
-            FUZZ_CHECK(symlink(to, path) == 0);
+            CHECK(symlink(to, path) == 0);
         }
         w->folder_fd[s] = open(w->folder[s], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        FUZZ_CHECK(w->folder_fd[s] >= 0);
+        CHECK(w->folder_fd[s] >= 0);
     }
     world_to_clean = w;
     atexit(world_clean);
 }
 
-static void world_superblock(world *w, uint32_t workers) {
+static inline void world_superblock(world *w, uint32_t workers) {
     world_folders(w);
-    if (!w->super) w->super = fuzz_memory(WR_SUPERBLOCK_BYTES);
+    if (!w->super) w->super = guarded_new(WR_SUPERBLOCK_BYTES);
     wr_superblock *s = w->super;
     memset((void *)s, 0, WR_SUPERBLOCK_BYTES);
     s->servers_n = 2 + workers;
@@ -107,15 +123,15 @@ static void world_superblock(world *w, uint32_t workers) {
     w->epochs[0] = w->epochs[1] = 0;
 }
 
-static uint64_t world_salt(uint64_t file) { return file * 99 + 1; }
+static inline uint64_t world_salt(uint64_t file) { return file * 99 + 1; }
 
-static void world_remove(world *w, uint32_t number, uint64_t file) {
-    FUZZ_CHECK(file < WORLD_FILES && w->there[number][file]);
+static inline void world_remove(world *w, uint32_t number, uint64_t file) {
+    CHECK(file < WORLD_FILES && w->there[number][file]);
     close(world_fd(number, file));
     w->there[number][file] = false;
 }
 
-static void world_offer(world *w, uint32_t number) {
+static inline void world_offer(world *w, uint32_t number) {
     wr_store *store = &w->server->stores[number];
     while (!wr_log_look(store->log)->has_next && !wr_log_look(store->log)->failed) {
         uint64_t file = w->next_file[number];
@@ -125,26 +141,26 @@ static void world_offer(world *w, uint32_t number) {
         }
         w->next_file[number]++;
         uint8_t header[WR_FILE_HEADER_BYTES];
-        int made = memfd_create("warren-fuzz", MFD_CLOEXEC);
-        FUZZ_CHECK(made >= 0 && ftruncate(made, WORLD_FILE_BYTES) == 0);
-        FUZZ_CHECK(dup3(made, world_fd(number, file), O_CLOEXEC) >= 0);
+        int made = memfd_create("warren-world", MFD_CLOEXEC);
+        CHECK(made >= 0 && ftruncate(made, WORLD_FILE_BYTES) == 0);
+        CHECK(dup3(made, world_fd(number, file), O_CLOEXEC) >= 0);
         wr_file_header_write(header, WR_FILE_STORE, WORLD_NODE, number, file, world_salt(file), 1);
         w->there[number][file] = true;
-        FUZZ_CHECK(wr_store_offer(store, made, file, world_salt(file), header) == 0);
+        CHECK(WORLD_TRY(wr_store_offer(store, made, file, world_salt(file), header)) == 0);
     }
 }
 
-static uint8_t *world_read(world *w, uint32_t number, uint64_t file) {
+static inline uint8_t *world_read(world *w, uint32_t number, uint64_t file) {
     static uint8_t bytes[WORLD_FILE_BYTES];
-    FUZZ_CHECK(file < WORLD_FILES && w->there[number][file]);
-    FUZZ_CHECK(pread(world_fd(number, file), bytes, WORLD_FILE_BYTES, 0) == WORLD_FILE_BYTES);
+    CHECK(file < WORLD_FILES && w->there[number][file]);
+    CHECK(pread(world_fd(number, file), bytes, WORLD_FILE_BYTES, 0) == WORLD_FILE_BYTES);
     return bytes;
 }
 
 /* An open server without files: take what is there, or make the first. */
-static void world_start(world *w, wr_store_server *memory) {
+static inline void world_start(world *w, wr_store_server *memory) {
     w->server = memory;
-    FUZZ_CHECK(wr_store_server_init(w->server, w->super, 32 * 1024, 1000000, 0) == 0);
+    CHECK(WORLD_TRY(wr_store_server_init(w->server, w->super, 32 * 1024, 1000000, 0)) == 0);
     for (uint32_t n = 0; n < 2; n++) {
         wr_store_regions *r = &w->regions[n];
         if (!r->images) {
@@ -153,20 +169,20 @@ static void world_start(world *w, wr_store_server *memory) {
             r->summary_bytes = w->super->summary_rows * sizeof(wr_summary_row);
             r->index_bytes = WR_PAGE_BYTES + WORLD_INDEX_ROWS * sizeof(wr_index_row);
             r->dense_bytes = WR_PAGE_BYTES + WORLD_DENSE_ROWS * sizeof(wr_dense_table_row);
-            r->images = fuzz_memory(r->images_bytes);
-            r->directory = fuzz_memory(r->directory_bytes);
-            r->summary = fuzz_memory(r->summary_bytes);
-            r->index = fuzz_memory(r->index_bytes);
-            r->dense = fuzz_memory(r->dense_bytes);
-            w->extent[n] = fuzz_memory(WR_DENSE_EXTENT_BYTES);
+            r->images = guarded_new(r->images_bytes);
+            r->directory = guarded_new(r->directory_bytes);
+            r->summary = guarded_new(r->summary_bytes);
+            r->index = guarded_new(r->index_bytes);
+            r->dense = guarded_new(r->dense_bytes);
+            w->extent[n] = guarded_new(WR_DENSE_EXTENT_BYTES);
         }
         memset(r->images, 0, r->images_bytes);
         memset(r->directory, 0, r->directory_bytes);
         memset(r->summary, 0, r->summary_bytes);
         memset(r->index, 0, r->index_bytes);
         memset(r->dense, 0, r->dense_bytes);
-        FUZZ_CHECK(madvise(w->extent[n], WR_DENSE_EXTENT_BYTES, MADV_DONTNEED) == 0);
-        FUZZ_CHECK(wr_store_open(w->server, n, r) == 0);
+        CHECK(madvise(w->extent[n], WR_DENSE_EXTENT_BYTES, MADV_DONTNEED) == 0);
+        CHECK(WORLD_TRY(wr_store_open(w->server, n, r)) == 0);
         wr_store_set_folder(&w->server->stores[n], w->folder_fd[n]);
         wr_log_set_nameless(w->server->stores[n].log);
         wr_log_stop(w->server->stores[n].log);
@@ -174,7 +190,7 @@ static void world_start(world *w, wr_store_server *memory) {
     }
 }
 
-static void world_grow(world *w, wr_store *store) {
+static inline void world_grow(world *w, wr_store *store) {
     uint32_t n = store->number;
     if (w->tables_n[n] == WORLD_TABLES) {
         w->full = true;
@@ -182,40 +198,41 @@ static void world_grow(world *w, wr_store *store) {
     }
     wr_index_header *old;
     uint64_t bytes = WR_PAGE_BYTES + (store->index.rows_n <= 4096 ? 4 : 1) * store->index.rows_n * sizeof(wr_index_row);
-    void *region = fuzz_memory(bytes);
-    int error = wr_store_replace_index(store, region, bytes, &old);
+    void *region = guarded_new(bytes);
+    int error = WORLD_TRY(wr_store_replace_index(store, region, bytes, &old));
     if (error) {
-        free(region);
+        guarded_free(region, bytes);
         w->full = true;
         return;
     }
     atomic_store(&old->replaced, 1);
+    w->tables_bytes[n][w->tables_n[n]] = bytes;
     w->tables[n][w->tables_n[n]++] = region;
 }
 
-static void world_extent(world *w, wr_store *store) {
+static inline void world_extent(world *w, wr_store *store) {
     if (store->index.extents_n) return; /* one has all the blocks that this table can name */
-    FUZZ_CHECK(wr_store_add_extent(store, w->extent[store->number], WR_DENSE_EXTENT_BYTES) == 0);
+    CHECK(WORLD_TRY(wr_store_add_extent(store, w->extent[store->number], WR_DENSE_EXTENT_BYTES)) == 0);
 }
 
 /* The list that was built while a file was written says what a scan of the file says. */
-static void world_check_list(world *w, uint32_t number, wr_list *list) {
+static inline void world_check_list(world *w, uint32_t number, wr_list *list) {
     const char *reason;
-    wr_list *scanned = wr_list_scan(list->file, list->salt, world_read(w, number, list->file), WORLD_FILE_BYTES, &reason);
-    FUZZ_CHECK(scanned && !strcmp(reason, "end") && !scanned->damage_n);
+    wr_list *scanned = WORLD_TRY_POINTER(wr_list_scan(list->file, list->salt, world_read(w, number, list->file), WORLD_FILE_BYTES, &reason));
+    CHECK(scanned && !strcmp(reason, "end") && !scanned->damage_n);
     uint64_t a, b;
-    uint8_t *one = wr_list_encode(list, WORLD_NODE, number, &a), *two = wr_list_encode(scanned, WORLD_NODE, number, &b);
-    FUZZ_CHECK(one && two && list->used == scanned->used && list->messages == scanned->messages && list->controls == scanned->controls);
-    FUZZ_CHECK(a == b && !memcmp(one + 16, two + 16, WR_LIST_HEADER_SIZE - 16 + list->runs_n * WR_LIST_RUN_SIZE + list->totals_n * 4));
+    uint8_t *one = WORLD_TRY_POINTER(wr_list_encode(list, WORLD_NODE, number, &a)), *two = WORLD_TRY_POINTER(wr_list_encode(scanned, WORLD_NODE, number, &b));
+    CHECK(one && two && list->used == scanned->used && list->messages == scanned->messages && list->controls == scanned->controls);
+    CHECK(a == b && !memcmp(one + 16, two + 16, WR_LIST_HEADER_SIZE - 16 + list->runs_n * WR_LIST_RUN_SIZE + list->totals_n * 4));
     for (uint64_t i = 0; i < scanned->waters_size; i++)
-        FUZZ_CHECK(wr_list_water_of(list, scanned->waters[i].client_epoch) == wr_list_water_of(scanned, scanned->waters[i].client_epoch));
+        CHECK(wr_list_water_of(list, scanned->waters[i].client_epoch) == wr_list_water_of(scanned, scanned->waters[i].client_epoch));
     free(one);
     free(two);
     wr_list_free(scanned);
 }
 
-static void world_events(world *w, uint32_t events) {
-    FUZZ_CHECK(!(events & WR_STORE_EVENT_FAILED));
+static inline void world_events(world *w, uint32_t events) {
+    CHECK(!(events & WR_STORE_EVENT_FAILED));
     for (uint32_t n = 0; n < 2; n++) {
         wr_store *store = &w->server->stores[n];
         world_offer(w, n);
@@ -223,10 +240,10 @@ static void world_events(world *w, uint32_t events) {
             uint64_t file = wr_file_number(gone);
             const char *reason;
             uint8_t *bytes = world_read(w, n, file);
-            wr_list *list = wr_list_scan(file, world_salt(file), bytes, WORLD_FILE_BYTES, &reason);
+            wr_list *list = WORLD_TRY_POINTER(wr_list_scan(file, world_salt(file), bytes, WORLD_FILE_BYTES, &reason));
             uint64_t cursor = 0;
-            FUZZ_CHECK(list);
-            while (cursor != UINT64_MAX) FUZZ_CHECK(wr_store_drop_entries(store, file, list, &cursor) == 0);
+            CHECK(list);
+            while (cursor != UINT64_MAX) CHECK(WORLD_TRY(wr_store_drop_entries(store, file, list, &cursor)) == 0);
             wr_list_free(list);
             world_remove(w, n, file);
             wr_store_file_gone(store, file);
@@ -242,19 +259,22 @@ static void world_events(world *w, uint32_t events) {
     if (events & WR_STORE_EVENT_SLOTS) w->server->slots_seen = atomic_load(&w->super->slots_version);
 }
 
-static void world_run(world *w) { world_events(w, wr_store_server_run(w->server, 0)); }
+static inline void world_run(world *w) { world_events(w, wr_store_server_run(w->server, 0)); }
 
-static void world_commit(world *w, uint32_t number) { wr_log_commit_run(w->server->stores[number].log, NULL); }
+static inline void world_commit(world *w, uint32_t number) { wr_log_commit_run(w->server->stores[number].log, NULL); }
 
 /* As after a kill: what was not handed over is lost. */
-static void world_kill(world *w) {
+static inline void world_kill(world *w) {
     wr_store_server_free(w->server);
     for (uint32_t n = 0; n < 2; n++)
-        while (w->tables_n[n]) free(w->tables[n][--w->tables_n[n]]);
+        while (w->tables_n[n]) {
+            uint32_t last = --w->tables_n[n];
+            guarded_free(w->tables[n][last], w->tables_bytes[n][last]);
+        }
 }
 
 /* The files of the persistent store are applied; those of the transient one are removed. */
-static void world_recover(world *w) {
+static inline void world_recover(world *w) {
     for (uint32_t n = 0; n < 2; n++) {
         wr_store *store = &w->server->stores[n];
         for (uint64_t file = 0; file < w->next_file[n]; file++) {
@@ -267,20 +287,20 @@ static void world_recover(world *w) {
                 continue;
             }
             wr_file_header_positions(bytes, &low, &high);
-            wr_list *list = wr_list_scan(file, salt, bytes, WORLD_FILE_BYTES, &reason);
-            FUZZ_CHECK(list && wr_store_add_file(store, file, list->used, low, high) == 0);
+            wr_list *list = WORLD_TRY_POINTER(wr_list_scan(file, salt, bytes, WORLD_FILE_BYTES, &reason));
+            CHECK(list && WORLD_TRY(wr_store_add_file(store, file, list->used, low, high)) == 0);
             while (cursor != UINT64_MAX && !w->full) {
-                FUZZ_CHECK(wr_store_apply_list(store, list, &cursor, &reason) == 0);
+                CHECK(WORLD_TRY(wr_store_apply_list(store, list, &cursor, &reason)) == 0);
                 if (reason && reason[0] == 'i') world_grow(w, store);
                 if (reason && reason[0] == 'e') world_extent(w, store);
             }
             wr_list_free(list);
         }
-        FUZZ_CHECK(wr_store_finish(store) == 0);
+        CHECK(wr_store_finish(store) == 0);
     }
 }
 
-static void world_stop(world *w) {
+static inline void world_stop(world *w) {
     for (uint32_t n = 0; n < 2; n++) world_commit(w, n);
     world_kill(w);
     for (uint32_t n = 0; n < 2; n++) {
@@ -291,47 +311,47 @@ static void world_stop(world *w) {
 }
 
 /* What every reader relies on: whatever was done to the server, its index names places inside existing files, and its sums are right. */
-static void world_check(world *w) {
+static inline void world_check(world *w) {
     for (uint32_t n = 0; n < 2; n++) {
         wr_store *store = &w->server->stores[n];
         uint64_t messages = 0, bytes = 0, entries = 0;
         wr_index_cursor cursor = {0};
         uint8_t id[16];
         for (wr_index_entry *entry; (entry = wr_index_next(&store->index, &cursor, id)); entries++) {
-            FUZZ_CHECK(!(atomic_load(&entry->version) & 1));
-            FUZZ_CHECK(wr_index_find(&store->index, id) == entry);
-            FUZZ_CHECK(wr_store_file(store, entry->file));
-            FUZZ_CHECK(entry->offset >= WR_FILE_HEADER_BYTES && entry->total_size >= WR_FRAME_BYTES_MIN &&
+            CHECK(!(atomic_load(&entry->version) & 1));
+            CHECK(wr_index_find(&store->index, id) == entry);
+            CHECK(wr_store_file(store, entry->file));
+            CHECK(entry->offset >= WR_FILE_HEADER_BYTES && entry->total_size >= WR_FRAME_BYTES_MIN &&
                        (uint64_t)entry->offset + entry->total_size <= WORLD_FILE_BYTES);
             if (!wr_entry_held(entry)) continue;
             messages++;
             bytes += entry->total_size;
         }
-        FUZZ_CHECK(entries == store->index.live && messages == store->messages && bytes == store->valid_bytes);
+        CHECK(entries == store->index.live && messages == store->messages && bytes == store->valid_bytes);
         uint64_t valid = 0, files = 0;
         wr_file_ref last = {0};
         for (wr_file_ref file = store->first_file; wr_file_some(file); files++) {
             wr_summary_row *row = wr_store_at(store, file);
-            FUZZ_CHECK(row && files <= WORLD_FILES && wr_row_left(row).plus_one == last.plus_one);
+            CHECK(row && files <= WORLD_FILES && wr_row_left(row).plus_one == last.plus_one);
             valid += atomic_load(&row->valid_total_size);
             last = file;
             file = wr_row_right(row);
         }
-        FUZZ_CHECK(valid == bytes && last.plus_one == store->last_file.plus_one && files == store->files);
+        CHECK(valid == bytes && last.plus_one == store->last_file.plus_one && files == store->files);
     }
 }
 
 /* The body of a message must be these bytes. */
-static void world_expect(world *w, uint32_t number, const uint8_t id[16], const uint8_t *body, uint32_t length) {
+static inline void world_expect(world *w, uint32_t number, const uint8_t id[16], const uint8_t *body, uint32_t length) {
     wr_store *store = &w->server->stores[number];
     wr_index_entry *entry = wr_index_find(&store->index, id);
-    FUZZ_CHECK(entry && wr_entry_held(entry) && entry->total_size == wr_frame_bytes(length));
-    FUZZ_CHECK(entry->file < WORLD_FILES && w->there[number][entry->file]);
+    CHECK(entry && wr_entry_held(entry) && entry->total_size == wr_frame_bytes(length));
+    CHECK(entry->file < WORLD_FILES && w->there[number][entry->file]);
     uint8_t *frame = malloc(entry->total_size);
-    FUZZ_CHECK(frame && pread(world_fd(number, entry->file), frame, entry->total_size, entry->offset) == (ssize_t)entry->total_size);
+    CHECK(frame && pread(world_fd(number, entry->file), frame, entry->total_size, entry->offset) == (ssize_t)entry->total_size);
     wr_frame_head head;
-    FUZZ_CHECK(wr_frame_check(frame, entry->total_size, 0, world_salt(entry->file), &head, NULL) == entry->total_size);
-    FUZZ_CHECK(head.kind == WR_KIND_MESSAGE && !memcmp(head.id, id, 16) && !memcmp(frame + WR_FRAME_HEAD_BYTES, body, length));
+    CHECK(wr_frame_check(frame, entry->total_size, 0, world_salt(entry->file), &head, NULL) == entry->total_size);
+    CHECK(head.kind == WR_KIND_MESSAGE && !memcmp(head.id, id, 16) && !memcmp(frame + WR_FRAME_HEAD_BYTES, body, length));
     free(frame);
 }
 #endif
