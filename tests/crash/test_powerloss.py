@@ -79,8 +79,9 @@ def test_planted_faults_are_found(recorded: Recorded, fault: str) -> None:
             what = msgspec.msgpack.decode(record.data) if record.kind == "note" else [""]
             if what[0] in ("w", "p"):  # confirmed before anything was done
                 token = msgspec.msgpack.encode(("c", what[1]))
-                last = next(n for n in range(at, len(planted)) if n == len(planted) - 1 or planted[n].data == token)
-                planted[at + 1 : last + 1] = [planted[last], *planted[at + 1 : last]]
+                last = next((n for n in range(at, len(planted)) if planted[n].data == token), None)
+                if last is not None:
+                    planted[at + 1 : last + 1] = [planted[last], *planted[at + 1 : last]]
     wrong = recorded.wrong(planted)
     assert any("and should have" in text or "is gone" in text for text in wrong), wrong[:5]
 

@@ -287,44 +287,42 @@ static uint32_t result_of(peer *p, uint64_t sequence) {
  * again, because a full queue first delivers what it has, counts its unknown queues once. */
 static void counted_once(void) {
     static const uint32_t full[] = {QUEUE, PLAIN, QUEUE}, seen[] = {DEAD, PLAIN, DEAD}, unknown[] = {9, QUEUE};
-    rig r;
-    rig_new(&r);
+    rig *r = rig_new(&shape);
     wr_policy_options options = {.max_length = 1, .reject_publish = true}, keys = {.deduplication_ms = 60000};
-    declare(&r, &options);
-    wr_policy_set(wr_queue_find(r.e, DEAD), &keys);
-    wr_journal_recovered(r.e, true);
-    offer(r.e->log);
-    offer(r.e->transient_log);
-    peer a, b;
-    peer_new(&r, &a, 1);
-    peer_new(&r, &b, 2);
-    wr_queue_begin(r.e, 1);
-    uint64_t taken = publish_to(&a, full, 3, false, 1), refused = publish_to(&a, full, 3, false, 2);
-    uint64_t first = publish_to(&a, seen, 3, true, 3), again = publish_to(&a, seen, 3, true, 4);
-    wr_port_submit(&a.port, SERVER);
-    turn(&r);
-    const wr_queue *q = wr_queue_find(r.e, QUEUE), *d = wr_queue_find(r.e, DEAD);
-    CHECK(result_of(&a, taken) == WR_RESULT_OK && result_of(&a, refused) == WR_RESULT_REFUSED);
+    declare(r, &options);
+    wr_policy_set(wr_queue_find(r->engine, DEAD), &keys);
+    wr_journal_recovered(r->engine, true);
+    CHECK(rig_offer(r, 0));
+    CHECK(rig_offer(r, 1));
+    peer *a = peer_attached(r, 1);
+    peer *b = peer_attached(r, 2);
+    wr_queue_begin(r->engine, 1);
+    uint64_t taken = publish_to(a, full, 3, false, 1), refused = publish_to(a, full, 3, false, 2);
+    uint64_t first = publish_to(a, seen, 3, true, 3), again = publish_to(a, seen, 3, true, 4);
+    wr_port_submit(&a->port, SERVER);
+    turn(r);
+    const wr_queue *q = wr_queue_find(r->engine, QUEUE), *d = wr_queue_find(r->engine, DEAD);
+    CHECK(result_of(a, taken) == WR_RESULT_OK && result_of(a, refused) == WR_RESULT_REFUSED);
     CHECK(q->ready_n == 1 && q->policy->refused_n == 1);
-    CHECK(result_of(&a, first) == WR_RESULT_OK && result_of(&a, again) == WR_RESULT_OK); /* PLAIN took both */
-    CHECK(d->ready_n == 1 && d->policy->duplicates_n == 1 && wr_queue_find(r.e, PLAIN)->ready_n == 4);
+    CHECK(result_of(a, first) == WR_RESULT_OK && result_of(a, again) == WR_RESULT_OK); /* PLAIN took both */
+    CHECK(d->ready_n == 1 && d->policy->duplicates_n == 1 && wr_queue_find(r->engine, PLAIN)->ready_n == 4);
 
-    command(&b, WR_OP_CREDIT, QUEUE)->tag = 10;
-    wr_port_submit(&b.port, SERVER);
-    turn(&r);
+    command(b, WR_OP_CREDIT, QUEUE)->tag = 10;
+    wr_port_submit(&b->port, SERVER);
+    turn(r);
     CHECK(q->unacked_n == 1 && !q->ready_n);
-    uint64_t waits = publish_to(&b, unknown, 2, false, 5);
-    wr_port_submit(&b.port, SERVER);
-    turn(&r); /* for the catalog */
-    publish_to(&a, full, 2, false, 6);
-    wr_port_submit(&a.port, SERVER);
-    wr_queue_catalog_loaded(r.e, 1); /* it has no queue 9 either */
-    for (uint32_t i = 0; i < 3; i++) turn(&r);
-    CHECK(result_of(&b, waits) == WR_RESULT_OK);
-    CHECK(q->unacked_n == 3 && q->policy->refused_n == 1 && r.e->unroutable_n == 1);
-    rig_free(&r);
-    peer_free(&a);
-    peer_free(&b);
+    uint64_t waits = publish_to(b, unknown, 2, false, 5);
+    wr_port_submit(&b->port, SERVER);
+    turn(r); /* for the catalog */
+    publish_to(a, full, 2, false, 6);
+    wr_port_submit(&a->port, SERVER);
+    wr_queue_catalog_loaded(r->engine, 1); /* it has no queue 9 either */
+    for (uint32_t i = 0; i < 3; i++) turn(r);
+    CHECK(result_of(b, waits) == WR_RESULT_OK);
+    CHECK(q->unacked_n == 3 && q->policy->refused_n == 1 && r->engine->unroutable_n == 1);
+    rig_free(r);
+    peer_free(a);
+    peer_free(b);
 }
 
 /* Times are whole milliseconds that have begun; no message may end before its time is over. */
