@@ -92,9 +92,20 @@ bool wr_store_pinned(const wr_store *store, uint64_t file) {
     return false;
 }
 
+static void find_empty(wr_store *store) {
+    store->empty_lost = false;
+    wr_summary_row *row;
+    for (wr_file_ref file = store->first_file; (row = wr_store_at(store, file)); file = wr_row_right(row)) {
+        bool noted = wr_row_locked(row) || wr_row_load(&row->valid_total_size);
+        for (uint32_t i = 0; i < store->empty_n && !noted; i++) noted = store->empty[i] == wr_file_number(file);
+        if (!noted) wr_store_note_empty(store, wr_file_number(file));
+    }
+}
+
 void wr_store_let_empty_go(wr_store *store) {
     if (!store->empty_check || wr_store_holders_unknown(store)) return;
     store->empty_check = false;
+    if (store->empty_lost) find_empty(store);
     uint64_t death = wr_store_first_death(store);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < store->empty_n; i++) {
@@ -112,6 +123,7 @@ void wr_store_let_empty_go(wr_store *store) {
                 room = true;
             }
         }
+        if (!room) store->empty_check = true; /* no memory: nothing else would ask for it again */
         if (!room || row->position_high >= death || wr_store_pinned(store, file)) {
             store->empty[kept++] = file;
         } else {

@@ -76,7 +76,10 @@ void wr_store_note_empty(wr_store *store, uint64_t file) {
     if (store->empty_n == store->empty_size) {
         uint32_t size = store->empty_size ? 2 * store->empty_size : 64;
         uint64_t *bigger = realloc(store->empty, size * sizeof *bigger);
-        if (!bigger) return; /* the file is noted again when the store starts next */
+        if (!bigger) { /* wr_store_let_empty_go looks for it */
+            store->empty_lost = store->empty_check = true;
+            return;
+        }
         store->empty = bigger;
         store->empty_size = size;
     }

@@ -132,7 +132,7 @@ typedef struct {
 
     uint64_t *empty; /* files that may go */
     uint32_t empty_n, empty_size;
-    bool empty_check;
+    bool empty_check, empty_lost; /* look at them; one of them did not find room */
     struct {
         uint64_t file, mark;
     } *gone; /* locked files on their way out; not before what was appended when they were locked is durable */

@@ -214,11 +214,41 @@ static void scenario(uint64_t n) {
     }
 }
 
+/* One file becomes empty, and nothing else happens: it goes, whatever was short when it was looked at first. */
+static void one_file(uint64_t n) {
+    world_superblock(&w, 0);
+    regions[1] = guarded_new(w.client_bytes);
+    CHECK(!wr_port_init(&ports[1], w.super, regions[1], w.client_bytes, 1, 1, 2));
+    memset(there, 0, sizeof there);
+    world_start(&w, server_memory);
+    world_recover(&w);
+    world_events(&w, 0);
+    attach(1);
+    const wr_store *store = &w.server->stores[0];
+    uint64_t first = wr_log_look(store->log)->file, i = 0;
+    while (wr_log_look(store->log)->file < first + 2) {
+        write_one(1, 0, i++ % IDS);
+        finish(1, 0);
+    }
+    for (int turns = 0; turns < 20; turns++) serve();
+    CHECK(!store->gone_size && !store->retired_n);
+    scarce_begin(n);
+    for (uint64_t id = 0; wr_store_file(store, first) && wr_row_load(&wr_store_file(store, first)->valid_total_size); id++) remove_one(1, 0, id);
+    finish(1, 0);
+    for (int turns = 0; turns < 20; turns++) serve();
+    CHECK(store->retired_n == 1);
+    world_stop(&w);
+    wr_port_free(&ports[1]);
+    guarded_free(regions[1], w.client_bytes);
+}
+
 int main(void) {
     server_memory = aligned_alloc(64, (sizeof *server_memory + 63) & ~(size_t)63);
     CHECK(server_memory);
     world_superblock(&w, 0); /* its folders are made once */
     scarce_count found = scarce_each(scenario);
+    scarce_count alone = scarce_each(one_file);
+    CHECK(alone.unhurt);
     printf("store_memory_test: ended %u, said %u, unhurt %u\n", found.ended, found.said, found.unhurt);
     CHECK(found.unhurt > 20);
     free(server_memory);
