@@ -10,8 +10,10 @@ import errno
 import os
 import select
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import psutil
+if TYPE_CHECKING:
+    import psutil  # loaded when it is asked: that takes longer than all of this room
 
 
 def _stat_fields(pid: int) -> tuple[str, int] | None:
@@ -129,6 +131,8 @@ class Identity:
 
     def describe(self) -> psutil.Process | None:
         """psutil's view of the process (memory, command line), None when it is gone."""
+        import psutil
+
         try:
             process = psutil.Process(self.pid)
         except psutil.Error:

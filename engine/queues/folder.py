@@ -33,7 +33,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -42,6 +41,7 @@ from warren.engine.errors import CorruptRecord
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL, LISTED_TERMS
+from warren.engine.kernel.paths import WorkerFolder
 
 #: called with the name of a crash point; tests kill the process there
 Reached = Callable[[str], None]
@@ -54,36 +54,12 @@ def nowhere(point: str) -> None:
 NO_SUBSCRIPTIONS = "is missing: claims of subscriptions that were deleted cannot go back to their queue"
 
 
-def queues_of(worker: int) -> str:
-    """The folder of a queue worker, in the data directory."""
-    return f"queues/worker-{worker}"
-
-
-@dataclass(frozen=True)
-class Folder:
-    """The directory of one queue worker."""
-
-    path: Path
-
-    @classmethod
-    def of(cls, directory: Path, worker: int) -> Folder:
-        return cls(directory / queues_of(worker))
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal"
-
-    @property
-    def transient(self) -> Path:
-        return self.path / "transient"
+class Folder(WorkerFolder):
+    """The directory of one queue worker, with all that is in it."""
 
     @property
     def spill(self) -> Path:
         return self.transient / "rows"
-
-    @property
-    def segments(self) -> Path:
-        return self.path / "segments"
 
     @property
     def subscriptions(self) -> Path:

@@ -32,7 +32,6 @@ from warren.engine.kernel import atomic_file, file_register, segment
 from warren.engine.kernel.formats import LISTED_STORE
 from warren.engine.kernel.quarantine import QUARANTINE
 from warren.engine.kernel.segment import unfinished_path
-from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 
 DATA, LIST, SPARE, LOST = ".rdq", ".lst", ".free", ".lost"
 CLEAN = "clean"
@@ -40,15 +39,6 @@ FILES = "files"
 STAMP = "epoch"  #: the last start that used the folder (workers/node/absence.py)
 #: files of a store's folder beside its segments
 OWN_NAMES = frozenset(name + suffix for name in (CLEAN, FILES, STAMP) for suffix in ("", atomic_file.NEW_SUFFIX))
-FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
-
-
-STORES = "store"  #: the folder of both, in the data directory
-
-
-def store_folder(directory: Path, server: int) -> Path:
-    """The folder of a store's files: DIR/store/persistent, DIR/store/transient."""
-    return directory / STORES / FOLDERS[server]
 
 
 def data_path(folder: Path, number: int) -> Path:

@@ -26,9 +26,10 @@ from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.paths import STORE_FOLDERS
 from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
-from warren.engine.store.folder import FOLDERS, data_path
+from warren.engine.store.folder import data_path
 from warren.engine.store.message_store import ALARM_DISK, ALARM_MEMORY, ALARM_SYNC_FAILED, MessageStore, say
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
@@ -142,7 +143,7 @@ class StoreHost:
         self.core = _core.StoreServer(
             superblock.buffer, settings.commit_bytes, settings.sync_tick_ms * 1_000_000, settings.spin_us * 1000
         )
-        self.stores = [MessageStore(self.core, superblock, n, directory, settings) for n in FOLDERS]
+        self.stores = [MessageStore(self.core, superblock, n, directory, settings) for n in STORE_FOLDERS]
         self._garbage: dict[int, GarbageCollection] = {}  #: of each store, from the start on
         self.clients: dict[int, tuple[SlotView, Region]] = {}
         self._unserved: set[int] = set()  #: claims of clients whose regions the system had no memory to attach
@@ -153,7 +154,7 @@ class StoreHost:
         self._growers = _Helper("make-index", self._hand_over)
         #: lists are written and files removed by one thread: a file's list is there before the file is asked to go
         self._removers = _Helper("delete-file", self._hand_over)
-        self._epochs = [superblock.server_get(n, "epoch") + 1 for n in FOLDERS]
+        self._epochs = [superblock.server_get(n, "epoch") + 1 for n in STORE_FOLDERS]
         self._drain = False
         self._mail: _Mail | None = None
 
@@ -213,7 +214,7 @@ class StoreHost:
             say(f"a torn tail of at most {report.torn_bytes} bytes was cut: it was never confirmed")
         if report.files:
             how = "after a clean stop" if report.clean else f"by reading {report.scanned} of them"
-            say(f"{FOLDERS[store.number]} store: {report.files} files, started {how} in {seconds:.3f} s")
+            say(f"{STORE_FOLDERS[store.number]} store: {report.files} files, started {how} in {seconds:.3f} s")
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ class StoreHost:
             store.memory_short = short
             store.alarm(ALARM_MEMORY, short)
             if short:
-                say(f"there is no memory for the images of the {FOLDERS[store.number]} store: writes wait for it")
+                say(f"there is no memory for the images of the {STORE_FOLDERS[store.number]} store: writes wait for it")
 
     def _look_for_space(self, store: MessageStore) -> None:
         """A write to the log finds no space, and is tried again by itself: say so, once."""
@@ -290,9 +291,10 @@ class StoreHost:
         store.no_space = number
         if number:
             self.superblock.server_set(store.number, "file_error", number)
-            say(f"{FOLDERS[store.number]} store: writes wait: the disk has no space for them: {os.strerror(number)}")
+            why = os.strerror(number)
+            say(f"{STORE_FOLDERS[store.number]} store: writes wait: the disk has no space for them: {why}")
         elif not store.disk_full:
-            say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
+            say(f"{STORE_FOLDERS[store.number]} store: there is space again, writes go on")
         store.alarm(ALARM_DISK, bool(number) or store.disk_full)
 
     def _hand_over(self, action: Callable[[], None]) -> None:
@@ -308,9 +310,14 @@ class StoreHost:
                 known = self.clients.get(slot)
                 if known is not None and known[0].generation == generation:
                     number, until = message.get("store"), message.get("until")
-                    if isinstance(number, int) and number in FOLDERS and isinstance(until, int) and 0 < until < 1 << 64:
+                    if (
+                        isinstance(number, int)
+                        and number in STORE_FOLDERS
+                        and isinstance(until, int)
+                        and 0 < until < 1 << 64
+                    ):
                         self.core.client_dying(number, slot, generation, until)
-        elif isinstance(server, int) and server in FOLDERS:
+        elif isinstance(server, int) and server in STORE_FOLDERS:
             garbage = self._garbage[server]
             answers = {"collected": garbage.on_answer, "damage": garbage.on_damage, "verified": garbage.on_verified}
             if kind in answers:
@@ -349,7 +356,7 @@ class StoreHost:
         if store.disk_full:
             store.disk_full = False
             if not store.no_space:
-                say(f"{FOLDERS[store.number]} store: there is space again, writes go on")
+                say(f"{STORE_FOLDERS[store.number]} store: there is space again, writes go on")
                 store.alarm(ALARM_DISK, False)
 
     def _not_made(self, store: MessageStore, number: int, error: StoreError) -> None:
@@ -363,7 +370,7 @@ class StoreHost:
         self.superblock.server_set(store.number, "file_error", number)
         if not store.disk_full:
             store.disk_full = True
-            say(f"{FOLDERS[store.number]} store: writes wait: {reason}")
+            say(f"{STORE_FOLDERS[store.number]} store: writes wait: {reason}")
         store.alarm(ALARM_DISK, True)
 
     @staticmethod
@@ -402,7 +409,7 @@ class StoreHost:
         """The hash part takes what it can. Tried again with the next timer."""
         store.extent_coming = False
         store.alarm(ALARM_MEMORY, True)
-        say(f"the index of the {FOLDERS[store.number]} store cannot have another extent: {error}")
+        say(f"the index of the {STORE_FOLDERS[store.number]} store cannot have another extent: {error}")
 
     def _want_index(self, store: MessageStore) -> None:
         """Have a new index made when this one is tight; the old one goes on meanwhile."""
@@ -431,7 +438,7 @@ class StoreHost:
         """The old table goes on to its last row; then writes wait. Tried again with the next timer."""
         store.index_coming = False
         store.alarm(ALARM_MEMORY, True)
-        say(f"the index of the {FOLDERS[store.number]} store cannot grow: {error}")
+        say(f"the index of the {STORE_FOLDERS[store.number]} store cannot grow: {error}")
 
     def _failed(self) -> None:
         for store in self.stores:
@@ -442,7 +449,7 @@ class StoreHost:
                 why = f"the disk failed ({errno.errorcode.get(number, number)}: {os.strerror(number)})"
                 if number == errno.ESTALE:
                     why = "the file that was being written was removed or cut"
-                say(f"{FOLDERS[store.number]} store: {why}; nothing more is confirmed until the node is reopened")
+                say(f"{STORE_FOLDERS[store.number]} store: {why}; nothing more is confirmed until the node is reopened")
 
     # -- clients ------------------------------------------------------------------------------------------------
 

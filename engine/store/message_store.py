@@ -25,6 +25,7 @@ from warren.engine.errors import LimitError, StoreError
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel.paths import store_folder
 from warren.engine.kernel.protocol import SUMMARY_ROW
 from warren.engine.saying import Voice
 from warren.engine.store import clean_mark, file_lists, file_summary, index, recovery, start_report
@@ -36,7 +37,6 @@ from warren.engine.store.folder import (
     list_path,
     recycle,
     remove_leftovers,
-    store_folder,
 )
 from warren.engine.store.job import Loss
 from warren.ipc import _core as shared

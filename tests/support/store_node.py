@@ -18,9 +18,9 @@ import sysv_ipc
 
 from warren.engine import _core
 from warren.engine.config import Settings
+from warren.engine.kernel.paths import store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL
 from warren.engine.store import file_summary
-from warren.engine.store.folder import store_folder
 from warren.ipc import _core as shared
 from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity

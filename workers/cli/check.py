@@ -40,14 +40,14 @@ from warren.engine.kernel.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
+from warren.engine.kernel.paths import STORE_FOLDERS, queues_of, store_folder
 from warren.engine.queues import body_check, segment_stamp
-from warren.engine.queues.folder import Folder, queues_of, read_subscriptions
+from warren.engine.queues.folder import Folder, read_subscriptions
 from warren.engine.queues.replay import last_begun, vouched, was_cut
 from warren.engine.queues.terms import read_terms
 from warren.engine.saying import command
 from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
-from warren.engine.store.folder import FOLDERS, store_folder
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.node import absence, catalog_cut
@@ -350,7 +350,7 @@ def _mark_fits(folder: Folder, node_id: int, owner: int, ends: dict[Path, int]) 
 
 def stores(directory: Path) -> Iterator[tuple[int, Path]]:
     """Server number and folder of each store."""
-    for number in FOLDERS:
+    for number in STORE_FOLDERS:
         yield number, store_folder(directory, number)
 
 

@@ -33,10 +33,9 @@ from warren.engine.errors import (
     PermissionRefused,
 )
 from warren.engine.kernel.atomic_file import explain
+from warren.engine.kernel.paths import WorkerFolder, store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH, QUEUE_STATS
-from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
-from warren.engine.store.folder import store_folder
 from warren.ipc import mailbox, names
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
@@ -269,7 +268,7 @@ class Attachment:
 
     def open_worker(self, server: int) -> None:
         """Open the regions of a worker's present incarnation and give them to the core."""
-        folder = Folder.of(Path(), server - SERVER_WORKER_FIRST)
+        folder = WorkerFolder.of(Path(), server - SERVER_WORKER_FIRST)
         deadline = time.monotonic() + REGION_WAIT_S
         regions: list[Region] = []
         epoch = generation = 0

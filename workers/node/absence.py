@@ -31,9 +31,10 @@ from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import DataMissing
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
+from warren.engine.kernel.paths import store_folder
 from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
-from warren.engine.store.folder import FILES, STAMP, list_files, store_folder
+from warren.engine.store.folder import FILES, STAMP, list_files
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 
 STORE = store_folder(Path(), SERVER_STORE_PERSISTENT)

@@ -39,7 +39,8 @@ from warren.engine.catalog.placement import Family, moves
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error, FormatVersionError
 from warren.engine.kernel.file_register import FileRegister
-from warren.engine.queues.folder import Folder, queues_of, remove_queue
+from warren.engine.kernel.paths import queues_of
+from warren.engine.queues.folder import Folder, remove_queue
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.node import forked
 from warren.workers.process.tie import owning, workers_there

@@ -14,13 +14,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
-
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.kernel import quarantine
+from warren.engine.kernel.paths import queues_of
 from warren.engine.kernel.protocol import QUEUE_STATS
-from warren.engine.queues.folder import queues_of
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
@@ -457,6 +455,8 @@ def rss_bytes(identity: Identity | None) -> int:
     process = identity.describe() if identity is not None else None
     if process is None:
         return 0
+    import psutil
+
     try:
         resident: int = process.memory_info().rss
     except psutil.Error:

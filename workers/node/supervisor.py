@@ -39,7 +39,7 @@ from warren.engine.errors import (
     Error,
     StoreError,
 )
-from warren.engine.queues.folder import queues_of
+from warren.engine.kernel.paths import queues_of
 from warren.engine.saying import Repeats
 from warren.ipc import names
 from warren.ipc.identity import Identity

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from warren.engine import errors
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
@@ -221,6 +220,8 @@ class ControlClient:
                 f"there is no supervisor, and the servers that still run are to start a new one; {self.directory.log} "
                 "says why if they cannot"
             )
+        import psutil
+
         try:
             state = psutil.Process(pid).status()
         except psutil.Error:

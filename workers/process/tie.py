@@ -34,8 +34,8 @@ import msgspec
 from warren.engine.catalog.node_directory import NODE, NodeDirectory, NodeFile, open_directory, place_of
 from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file
+from warren.engine.kernel.paths import STORES, store_folder
 from warren.engine.saying import command
-from warren.engine.store.folder import STORES, store_folder
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
 from warren.ipc.superblock import Superblock

@@ -28,17 +28,10 @@ from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.paths import STORE_FOLDERS, store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import Voice
-from warren.engine.store.folder import (
-    FOLDERS,
-    data_path,
-    list_files,
-    list_path,
-    losses_path,
-    output_paths,
-    store_folder,
-)
+from warren.engine.store.folder import data_path, list_files, list_path, losses_path, output_paths
 from warren.engine.store.job import Job, Source, open_source, write_losses
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, whole_pages
@@ -163,7 +156,7 @@ class Collector:
 
     def _handle(self, message: Mapping[str, Any]) -> None:
         try:
-            if message["server"] not in FOLDERS:
+            if message["server"] not in STORE_FOLDERS:
                 raise ValueError(message["server"])
             if message["kind"] == "collect":
                 self._collect(Job.of(message))

@@ -23,9 +23,10 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
+from warren.engine.kernel.paths import queues_of
 from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
-from warren.engine.queues.folder import Folder, queues_of
+from warren.engine.queues.folder import Folder
 from warren.engine.queues.options import Changes, Declaration, Options
 from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.service import QueueService

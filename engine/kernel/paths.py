@@ -1,0 +1,46 @@
+"""Where the servers' files lie in a data directory. What the files in there are: engine/store/folder.py and
+engine/queues/folder.py, which a client does without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
+
+STORES = "store"  #: the folder of both stores, in the data directory
+STORE_FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
+
+
+def store_folder(directory: Path, server: int) -> Path:
+    """The folder of a store's files: DIR/store/persistent, DIR/store/transient."""
+    return directory / STORES / STORE_FOLDERS[server]
+
+
+def queues_of(worker: int) -> str:
+    """The folder of a queue worker, in the data directory."""
+    return f"queues/worker-{worker}"
+
+
+@dataclass(frozen=True)
+class WorkerFolder:
+    """The directory of one queue worker, and the folders of which clients read the files."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, directory: Path, worker: int) -> Self:
+        return cls(directory / queues_of(worker))
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def transient(self) -> Path:
+        return self.path / "transient"
+
+    @property
+    def segments(self) -> Path:
+        return self.path / "segments"
