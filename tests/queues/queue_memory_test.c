@@ -28,18 +28,6 @@ static void remove_files(const char *path) {
     if (system(line)) fprintf(stderr, "left behind: %s\n", path);
 }
 
-/* Once without memory, then with. */
-#define AGAIN(call)                                          \
-    ({                                                       \
-        bool before_ = scarce_failed();                      \
-        int error_ = (call);                                 \
-        if (error_ == ENOMEM) {                              \
-            CHECK(!before_ && scarce_failed());              \
-            error_ = (call);                                 \
-        }                                                    \
-        error_;                                              \
-    })
-
 static wr_queue *declare(rig *r, uint32_t id, bool durable) {
     wr_queue *q = wr_queue_declare(r->engine, id, durable);
     if (!q) {
@@ -89,7 +77,7 @@ static void publish(rig *r, peer *p, uint32_t number) {
         wr_port_submit(&p->port, SERVER);
         serve(r);
     }
-    CHECK(!AGAIN(wr_port_use(&p->port, SERVER, sequence)));
+    CHECK(!SCARCE_AGAIN(wr_port_use(&p->port, SERVER, sequence)));
     c->op = WR_OP_PUBLISH;
     c->flags = WR_FLAG_SYNCED | (number % 4 ? WR_FLAG_PERSISTENT : 0) | (routes ? WR_FLAG_ROUTES : 0) | (keyed ? WR_FLAG_DEDUPLICATE : 0);
     c->body = position;
@@ -154,12 +142,12 @@ static void traffic(uint64_t n) {
     rig *r = rig_regions(&shape), *again = rig_new(&shape);
     peer *a = peer_new(r, 1), *b = peer_new(r, 2);
     scarce_begin(n);
-    CHECK(!AGAIN(rig_engine(r)));
+    CHECK(!SCARCE_AGAIN(rig_engine(r)));
     rig_commits_by_hand(r);
     declare_all(r);
     wr_journal_recovered(r->engine, true);
     for (int transient = 0; transient < 2; transient++) CHECK(rig_offer(r, transient));
-    CHECK(!AGAIN(peer_attach(r, a)) && !AGAIN(peer_attach(r, b)));
+    CHECK(!SCARCE_AGAIN(peer_attach(r, a)) && !SCARCE_AGAIN(peer_attach(r, b)));
     wr_queue_begin(r->engine, 1);
     for (uint32_t number = 0; number < MESSAGES; number++) {
         publish(r, a, number);
@@ -174,7 +162,7 @@ static void traffic(uint64_t n) {
     wr_queue *deep = wr_queue_find(r->engine, DEEP), *claimed = wr_queue_find(r->engine, CLAIMED);
     uint64_t there = deep->ready_n;
     CHECK(there > 100);
-    CHECK(!AGAIN(wr_journal_move(r->engine, deep, claimed, 100, UINT64_MAX, false, 0, 0, &start, &end)));
+    CHECK(!SCARCE_AGAIN(wr_journal_move(r->engine, deep, claimed, 100, UINT64_MAX, false, 0, 0, &start, &end)));
     CHECK(end - start == 100 && deep->ready_n == there - 100);
     check(r);
     for (uint32_t id = 1; id <= QUEUES; id++) command(b, WR_OP_CREDIT, id, 1u << 20);
@@ -232,7 +220,7 @@ static void pages(uint64_t n) {
     wr_queue_engine *e = r->engine;
     e->recovering = false;
     scarce_begin(n);
-    CHECK(!AGAIN(rig_open_pages(r, 2 * sizeof(wr_rows))));
+    CHECK(!SCARCE_AGAIN(rig_open_pages(r, 2 * sizeof(wr_rows))));
     wr_files_add(&e->files, 1);
     wr_files_add(&e->transient_files, 1);
     wr_queue *q = declare(r, PAGED, true);
@@ -241,7 +229,7 @@ static void pages(uint64_t n) {
                           .location = s % 5 ? WR_LOCATION_JOURNAL : WR_LOCATION_JOURNAL_TRANSIENT, .flags = s % 5 ? WR_ENTRY_PERSISTENT : 0,
                           .delivery_count = s % 7 == 0};
         memcpy(entry.id, &s, 8);
-        CHECK(!AGAIN(wr_queue_room(e, q, s)));
+        CHECK(!SCARCE_AGAIN(wr_queue_room(e, q, s)));
         wr_queue_insert(e, q, s, &entry);
     }
     rig_flush(r, 1);
@@ -276,7 +264,7 @@ static void data_files(uint64_t n) {
     wr_files_add(&e->files, 1);
     wr_queue *q = declare(r, COUNTED, true);
     for (uint64_t s = 0; s < 2 * FILES_NAMED; s++) {
-        CHECK(!AGAIN(wr_queue_room(e, q, s)));
+        CHECK(!SCARCE_AGAIN(wr_queue_room(e, q, s)));
         bool segment = s < FILES_NAMED;
         wr_entry entry = {.location = segment ? WR_LOCATION_SEGMENT : WR_LOCATION_JOURNAL, .file = segment ? (uint32_t)s + 10 : 1,
                           .index_file = segment ? WR_IN_SEGMENT : 1, .flags = WR_ENTRY_PERSISTENT};

@@ -6,17 +6,6 @@
 #include "support/check.h"
 #include "support/scarce.h"
 
-/* Once without memory, then with. */
-#define AGAIN(call)                                          \
-    ({                                                       \
-        bool before_ = scarce_failed();                      \
-        int error_ = (call);                                 \
-        if (error_ == ENOMEM) {                              \
-            CHECK(!before_ && scarce_failed());              \
-            error_ = (call);                                 \
-        }                                                    \
-        error_;                                              \
-    })
 #define AGAIN_POINTER(call)                                  \
     ({                                                       \
         bool before_ = scarce_failed();                      \
@@ -27,7 +16,7 @@
         }                                                    \
         found_;                                              \
     })
-#define WORLD_TRY AGAIN
+#define WORLD_TRY SCARCE_AGAIN
 #define WORLD_TRY_POINTER AGAIN_POINTER
 #include "store/world.h"
 #include "store/client.h"
@@ -63,7 +52,7 @@ static void serve(void) {
 
 static void attach(uint32_t slot) {
     atomic_store(&wr_superblock_slot(w.super, slot)->claim, 1ull << 32 | 1 << 8 | WR_SLOT_ACTIVE);
-    CHECK(!AGAIN(wr_store_server_attach(w.server, slot, 1, slot + 1, regions[slot], w.client_bytes, -1, w.epochs, true)));
+    CHECK(!SCARCE_AGAIN(wr_store_server_attach(w.server, slot, 1, slot + 1, regions[slot], w.client_bytes, -1, w.epochs, true)));
 }
 
 static wr_store_client client_of(uint32_t slot, uint32_t number) {
@@ -105,8 +94,8 @@ static void write_one(uint32_t slot, uint32_t number, uint64_t n) {
     for (int error = EAGAIN; error;) {
         error = wr_port_alloc(&ports[slot], length, &position, &to);
         if (!error) memcpy(to, body, length);
-        if (!error) error = AGAIN(wr_store_client_write(&s, id, position, length, 0, 0, WR_FLAG_SYNCED, &sequence));
-        if (!error) CHECK(!AGAIN(wr_port_use(&ports[slot], number, sequence)));
+        if (!error) error = SCARCE_AGAIN(wr_store_client_write(&s, id, position, length, 0, 0, WR_FLAG_SYNCED, &sequence));
+        if (!error) CHECK(!SCARCE_AGAIN(wr_port_use(&ports[slot], number, sequence)));
         if (error) finish_all(); /* the directory is everybody's */
     }
     there[number][n] = true;
@@ -122,7 +111,7 @@ static void write_batch(uint32_t slot, uint32_t number, uint64_t first) {
     wr_put64(id + 8, first);
     for (uint32_t i = 0; i < BATCH; i++) parts[i] = (wr_store_body){bodies[i], body_of(bodies[i], first + i)};
     int error;
-    while ((error = AGAIN(wr_store_client_write_many(&s, id, parts, BATCH, WR_FLAG_SYNCED, &sequence)))) {
+    while ((error = SCARCE_AGAIN(wr_store_client_write_many(&s, id, parts, BATCH, WR_FLAG_SYNCED, &sequence)))) {
         CHECK(error == EAGAIN);
         finish(slot, number);
     }
@@ -135,7 +124,7 @@ static void remove_one(uint32_t slot, uint32_t number, uint64_t n) {
     int error;
     id_of(id, n);
     finish(slot, number);
-    while ((error = AGAIN(wr_store_client_remove(&s, (const uint8_t (*)[16])id, 1, &eliminated)))) {
+    while ((error = SCARCE_AGAIN(wr_store_client_remove(&s, (const uint8_t (*)[16])id, 1, &eliminated)))) {
         CHECK(error == EAGAIN);
         finish(slot, number);
     }

@@ -9,6 +9,7 @@
 
 enum { UNHURT = 10, SAID, ENOUGH, RUNS_MAX = 20000 };
 
+unsigned scarce_again_n;
 static _Thread_local bool counting, failed;
 static _Thread_local uint64_t left;
 

@@ -4,8 +4,10 @@
  * the tests' own allocations never fail. Only the thread that asked for it is short of memory. */
 #ifndef WR_TEST_SCARCE_H
 #define WR_TEST_SCARCE_H
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "support/check.h"
 
 /* From here on the allocation behind the next n of this thread fails, once. */
 void scarce_begin(uint64_t n);
@@ -13,6 +15,21 @@ void scarce_begin(uint64_t n);
 bool scarce_end(void);
 /* Whether one has failed since scarce_begin. */
 bool scarce_failed(void);
+
+/* How often a call said ENOMEM and was called again. */
+extern unsigned scarce_again_n;
+/* Once without memory, then with: what a caller does that goes on. */
+#define SCARCE_AGAIN(call)                                   \
+    ({                                                       \
+        bool before_ = scarce_failed();                      \
+        int error_ = (call);                                 \
+        if (error_ == ENOMEM) {                              \
+            CHECK(!before_ && scarce_failed());              \
+            scarce_again_n++;                                \
+            error_ = (call);                                 \
+        }                                                    \
+        error_;                                              \
+    })
 
 /* What became of a scenario of a server when one allocation failed. */
 typedef struct {
