@@ -29,8 +29,7 @@ typedef struct {
 /* Total bytes of a frame with `body_length` bytes after its head. */
 static inline uint64_t wr_frame_bytes(uint64_t body_length) { return WR_FRAME_HEAD_BYTES + body_length + 1; }
 
-/* Write head, CRC and marker around a body that already lies at to + WR_FRAME_HEAD_BYTES. `body_crc_parts`: the CRC is
- * computed over `to` itself. Returns the total. */
+/* Write head, CRC and marker around a body that already lies at to + WR_FRAME_HEAD_BYTES. Returns the total. */
 uint64_t wr_frame_seal(uint8_t *to, const wr_frame_head *head, uint64_t body_length, uint64_t salt);
 
 /* The common case in one pass: write a frame whose body is prefix (may be NULL) followed by a copy of `from`. */
