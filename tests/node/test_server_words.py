@@ -19,7 +19,7 @@ import pytest
 import sysv_ipc
 
 from warren.ipc import region
-from warren.workers.node import children
+from warren.workers.node import children, forked
 from warren.workers.process import lack
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 from warren.workers.servers.store_server import run_store_server
@@ -48,9 +48,7 @@ class Child:
         role = children.Role("store", "store", 0, (0, 1), lambda _pidfd: self._serve(node), self.log)
         gate, opened = os.pipe()
         pidfd = os.pidfd_open(os.getpid())
-        self.pid = os.fork()
-        if self.pid == 0:
-            children._child(role, gate, pidfd, _own_output, set())
+        self.pid = forked.fork(lambda: children._be_child(role, gate, pidfd, _own_output))
         node.pid = self.pid
         self._node = node
         os.write(opened, b"g")
