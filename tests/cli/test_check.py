@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import warren as api
@@ -21,6 +22,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import quarantine, segment
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.store import scanning
+from warren.workers.cli.check import _copied_while_it_ran
 
 from support.waiting import wait_until
 
@@ -168,3 +170,29 @@ def test_repair_and_a_start_that_serves_the_rest(node: Path, how: str) -> None:
     taken = warren("consume", node, "q", "--count", COUNT - 1, "--timeout", 20).stdout.splitlines()
     assert taken == [line(n) for n in range(COUNT) if n != 7]
     assert check(node)["problems"] == []
+
+
+def test_a_file_with_two_names_is_no_sign_of_a_copy(tmp_path: Path) -> None:
+    """Linking a journal file as a data file changes one of its times, as keeping the times of an original does."""
+    directory = NodeDirectory(tmp_path)
+    node = directory.open_or_make({})
+    elsewhere = msgspec.structs.replace(node, place=(node.place[0], node.place[1] + 1))
+    journal, segments = (tmp_path / "queues/worker-0" / name for name in ("journal", "segments"))
+    for folder in (journal, segments):
+        folder.mkdir(parents=True)
+    (journal / "0.jnl").write_bytes(b"older")
+    younger, linked = journal / "1.jnl", segments / "1.dat"
+    wait_until(
+        lambda: younger.write_bytes(b"x") and younger.stat().st_mtime_ns > (journal / "0.jnl").stat().st_ctime_ns
+    )
+    written = younger.stat().st_mtime_ns
+
+    def link() -> bool:
+        linked.unlink(missing_ok=True)
+        linked.hardlink_to(younger)
+        return linked.stat().st_ctime_ns > written
+
+    wait_until(link)
+    assert not _copied_while_it_ran(directory, elsewhere)
+    linked.unlink()
+    assert _copied_while_it_ran(directory, elsewhere)

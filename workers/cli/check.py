@@ -254,8 +254,8 @@ def _copied_while_it_ran(directory: NodeDirectory, node: NodeFile) -> bool:
         return False
     patterns = ("queues/worker-*/journal/*.jnl", "queues/worker-*/segments/**/*.*", "store/persistent/*.rdq")
     times = [path.lstat() for pattern in patterns for path in directory.path.glob(pattern)]
-    # where both are the same the copy kept no times
-    written = [item.st_mtime_ns for item in times if item.st_mtime_ns != item.st_ctime_ns]
+    # Where both are the same the copy kept no times; a second name changes the one and not the other.
+    written = [item.st_mtime_ns for item in times if item.st_mtime_ns != item.st_ctime_ns and item.st_nlink == 1]
     return bool(written) and max(written) > min(item.st_ctime_ns for item in times)
 
 
