@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ import warren.aio
 from warren.workers.process import alarm_words as alarms
 
 from support.real_node import RealNode
+from support.waiting import patience
 
 pytestmark = pytest.mark.integration
 TIMEOUT_S = 0.4
 #: far beyond what any call may take, so that what hangs is told from what is slow
 HANGS_S = 60.0
+#: less than the 30 s that a call has where nobody said otherwise
+TAKES_S = 20.0
 CONDITIONS = ("worker-0", "store", "supervisor", "disk", "memory")
 
 
@@ -105,6 +109,7 @@ CALLS: dict[str, Callable[[Hand], object]] = {
     "store delete_and_terminate": lambda hand: hand.store.delete_and_terminate(timeout=TIMEOUT_S),
     "work put": lambda hand: hand.tasks.put(b"x", timeout=TIMEOUT_S),
     "work get": lambda hand: hand.tasks.get(timeout=TIMEOUT_S),
+    "work size": lambda hand: hand.tasks.qsize(),
     "work join": lambda hand: hand.tasks.join(timeout=TIMEOUT_S),
     "aio put": in_asyncio(lambda _node, queue: queue.put(b"x", timeout=TIMEOUT_S)),
     "aio put ahead": in_asyncio(lambda _node, queue: queue.put(b"x", wait=False)),
@@ -181,15 +186,18 @@ def test_every_call_ends_in_its_time(
     for hand in hands.values():
         hand.prepare()
     told: dict[tuple[str, bool], object] = {}
+    took: dict[tuple[str, bool], float] = {}
 
     def call(each: tuple[str, bool]) -> None:
         name, full = each
+        began = time.monotonic()
         try:
             if full:
                 hands[each].fill()
             told[each] = CALLS[name](hands[each])
         except Exception as error:  # noqa: BLE001 - it is judged below
             told[each] = error
+        took[each] = time.monotonic() - began
 
     threads = {each: threading.Thread(target=call, args=(each,), daemon=True) for each in wanted}
     begin()
@@ -206,6 +214,7 @@ def test_every_call_ends_in_its_time(
         for hand in hands.values():
             hand.node.close()
     assert hang == []
+    assert {each: seconds for each, seconds in took.items() if seconds > TAKES_S * patience()} == {}
     assert [
         (each, found)
         for each, found in told.items()

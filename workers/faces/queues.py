@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -99,9 +99,13 @@ class Queue:
         return SERVER_WORKER_FIRST + self._declaration.worker
 
     def _ask(
-        self, request: Callable[[int], control.Request], answers: type[AnswerOf], timeout: float | None = 30.0
+        self,
+        request: Callable[[int], control.Request],
+        answers: type[AnswerOf],
+        timeout: float | EllipsisType | None = ...,
     ) -> AnswerOf:
-        """Ask the worker about the queue that has the name now. Raises QueueNotFound."""
+        """Ask the worker about the queue that has the name now, for at most call_timeout without a `timeout`. Raises
+        QueueNotFound, TimedOut."""
         while True:
             if not self._handle.usable:
                 self._renew()
@@ -494,9 +498,9 @@ def arguments_of(queue: Queue) -> dict[str, Any]:
     return queue._declaration.arguments
 
 
-def counts_of(queue: Queue) -> control.Counts:
+def counts_of(queue: Queue, timeout: float | EllipsisType | None = ...) -> control.Counts:
     """Counters after all that this process submitted; those of stats() may be a batch old."""
-    return queue._ask(control.Stats, control.Counts)
+    return queue._ask(control.Stats, control.Counts, timeout)
 
 
 def full(queue: Queue, error: QueueFull) -> QueueFull:

@@ -253,7 +253,7 @@ class WorkQueue(Generic[T]):
         """
         deadline = _deadline(True, timeout)
         pause_s = PAUSE_FIRST_S
-        while left := self._left_over():
+        while left := self._left_over(deadline):
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimedOut(f"queue {self.queue.name!r}: {left} items are not done within {timeout} s")
             time.sleep(pause_s)
@@ -293,8 +293,10 @@ class WorkQueue(Generic[T]):
                     message.nack()
         self.queue.release()
 
-    def _left_over(self) -> int:
-        counts = counts_of(self.queue)
+    def _left_over(self, deadline: float | None) -> int:
+        most = client_of(self.queue).call_timeout
+        limits = [limit for limit in (most, None if deadline is None else _left(deadline)) if limit is not None]
+        counts = counts_of(self.queue, min(limits, default=None))
         return counts["ready"] + counts["unacked"]
 
     def _mine(self) -> deque[tuple[int, Message]]:
