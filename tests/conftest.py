@@ -58,8 +58,8 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types for
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        one_session = SPARK in Path(ROOT / file).parents and ROOT / file != DRIVERS
-        return "spark" if one_session else file
+        path = ROOT / file
+        return "spark" if path.is_relative_to(SPARK) and path != DRIVERS else file
 
 
 @pytest.hookimpl(optionalhook=True)
