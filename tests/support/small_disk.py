@@ -46,7 +46,8 @@ class Disk:
 
     @contextlib.contextmanager
     def kept_full(self, size: int) -> Iterator[None]:
-        """Whatever the node lets go of is filled at once, as by a program that writes on."""
+        """Whatever the node lets go of is filled at once, as by a program that writes on. What its files take until
+        then it does not get back by removing them: somebody has them open."""
         ended = threading.Event()
 
         def fill() -> None:
@@ -56,11 +57,14 @@ class Disk:
         self.leave(size)
         thread = threading.Thread(target=fill)
         thread.start()
-        try:
+        with contextlib.ExitStack() as held:
+            held.callback(thread.join)
+            held.callback(ended.set)
+            for path in self.directory.rglob("*"):
+                with contextlib.suppress(FileNotFoundError):  # it went just now
+                    if path.is_file() and not path.is_symlink():
+                        held.enter_context(open(path, "rb"))
             yield
-        finally:
-            ended.set()
-            thread.join()
 
     def empty(self) -> None:
         self.ballast.unlink(missing_ok=True)
