@@ -41,6 +41,8 @@ T = TypeVar("T")
 #: how often a full queue, and one that is joined, is looked at: first and at most
 PAUSE_FIRST_S = 0.0005
 PAUSE_MOST_S = 0.02
+#: how long join() waits for the worker's answer at least, so that a short timeout still tells how many items are left
+ANSWER_LEAST_S = 0.5
 
 
 @runtime_checkable
@@ -253,10 +255,18 @@ class WorkQueue(Generic[T]):
         """
         deadline = _deadline(True, timeout)
         pause_s = PAUSE_FIRST_S
-        while left := self._left_over(deadline):
+        known: int | None = None
+        while True:
+            try:
+                known = self._not_done(deadline)
+            except TimedOut:
+                if known is None or deadline is None or time.monotonic() < deadline:
+                    raise
+            if known == 0:
+                return
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimedOut(f"queue {self.queue.name!r}: {left} items are not done within {timeout} s")
-            time.sleep(pause_s)
+                raise TimedOut(f"queue {self.queue.name!r}: not done within {timeout} s; items left: {known}")
+            time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
 
     # -- looking ------------------------------------------------------------------------------------------------
@@ -293,10 +303,13 @@ class WorkQueue(Generic[T]):
                     message.nack()
         self.queue.release()
 
-    def _left_over(self, deadline: float | None) -> int:
-        most = client_of(self.queue).call_timeout
-        limits = [limit for limit in (most, None if deadline is None else _left(deadline)) if limit is not None]
-        counts = counts_of(self.queue, min(limits, default=None))
+    def _not_done(self, deadline: float | None) -> int:
+        """How many items are not done: the worker's answer. Raises TimedOut if it does not come."""
+        limit = client_of(self.queue).call_timeout
+        if deadline is not None:
+            left = max(ANSWER_LEAST_S, _left(deadline))
+            limit = left if limit is None else min(limit, left)
+        counts = counts_of(self.queue, limit)
         return counts["ready"] + counts["unacked"]
 
     def _mine(self) -> deque[tuple[int, Message]]:
