@@ -161,16 +161,21 @@ static void receive_all(rig *r, peer *b, held *live, peer *d, held *dead) {
     receive(d, dead, DEAD, before);
 }
 
-static void at_random(const wr_policy_options *options, bool timed) {
+/* An engine with the queues, and `n` clients from slot 1 on. */
+static rig *served(const wr_policy_options *options, peer **peers, uint32_t n) {
     rig *r = rig_new(&shape);
     declare(r, options);
     wr_journal_recovered(r->engine, true);
-    CHECK(rig_offer(r, 0));
-    CHECK(rig_offer(r, 1));
-    peer *a = peer_attached(r, 1);
-    peer *b = peer_attached(r, 2);
-    peer *d = peer_attached(r, 3);
+    for (int transient = 0; transient < 2; transient++) CHECK(rig_offer(r, transient));
+    for (uint32_t i = 0; i < n; i++) peers[i] = peer_attached(r, 1 + i);
     wr_queue_begin(r->engine, 1);
+    return r;
+}
+
+static void at_random(const wr_policy_options *options, bool timed) {
+    peer *peers[3];
+    rig *r = served(options, peers, 3);
+    peer *a = peers[0], *b = peers[1], *d = peers[2];
     wr_command *c = command(b, WR_OP_CREDIT, QUEUE);
     c->count = 50; /* prefetch */
     c = command(d, WR_OP_CREDIT, DEAD);
@@ -219,15 +224,10 @@ static void at_random(const wr_policy_options *options, bool timed) {
 
 /* Deliveries of a full queue come by priority and age, each once, over several chunks. */
 static void in_order(void) {
-    rig *r = rig_new(&shape);
     wr_policy_options options = {.max_priority = 4};
-    declare(r, &options);
-    wr_journal_recovered(r->engine, true);
-    CHECK(rig_offer(r, 0));
-    CHECK(rig_offer(r, 1));
-    peer *a = peer_attached(r, 1);
-    peer *b = peer_attached(r, 2);
-    wr_queue_begin(r->engine, 1);
+    peer *peers[2];
+    rig *r = served(&options, peers, 2);
+    peer *a = peers[0], *b = peers[1];
     uint32_t n = 0;
     memset(messages, 0, sizeof messages);
     while (n < MESSAGES) {
@@ -287,16 +287,11 @@ static uint32_t result_of(peer *p, uint64_t sequence) {
  * again, because a full queue first delivers what it has, counts its unknown queues once. */
 static void counted_once(void) {
     static const uint32_t full[] = {QUEUE, PLAIN, QUEUE}, seen[] = {DEAD, PLAIN, DEAD}, unknown[] = {9, QUEUE};
-    rig *r = rig_new(&shape);
     wr_policy_options options = {.max_length = 1, .reject_publish = true}, keys = {.deduplication_ms = 60000};
-    declare(r, &options);
+    peer *peers[2];
+    rig *r = served(&options, peers, 2);
+    peer *a = peers[0], *b = peers[1];
     wr_policy_set(wr_queue_find(r->engine, DEAD), &keys);
-    wr_journal_recovered(r->engine, true);
-    CHECK(rig_offer(r, 0));
-    CHECK(rig_offer(r, 1));
-    peer *a = peer_attached(r, 1);
-    peer *b = peer_attached(r, 2);
-    wr_queue_begin(r->engine, 1);
     uint64_t taken = publish_to(a, full, 3, false, 1), refused = publish_to(a, full, 3, false, 2);
     uint64_t first = publish_to(a, seen, 3, true, 3), again = publish_to(a, seen, 3, true, 4);
     wr_port_submit(&a->port, SERVER);

@@ -49,10 +49,10 @@ static void declare_all(rig *r) {
 static void serve(rig *r) {
     for (int turns = 0; turns < 3; turns++) {
         wr_queue_run(r->engine, 0, false);
-        rig_play_stores(r);
+        stores_play(r->engine);
         for (int transient = 0; transient < 2; transient++)
             while (!wr_log_look(rig_log(r, transient))->has_next) CHECK(rig_offer(r, transient));
-        rig_commit(r);
+        journals_commit(r->engine);
     }
     rig_delete_files(r);
 }

@@ -16,6 +16,7 @@
 #include "queues/replay.h"
 #include "queues/rows.h"
 #include "queues/segments.h"
+#include "queues/played_stores.h"
 #include "support/check.h"
 #include "support/guarded.h"
 #include <fcntl.h>
@@ -35,7 +36,7 @@ typedef struct {
     uint64_t file_bytes, arena_bytes, message_bytes_max, spin_ns;
     uint32_t images_n, ring_records, delivery_slots, embed_bytes_max, stats_rows;
     const char *folder;       /* of the files of its journals; NULL: they have no names */
-    uint32_t directory_rows;  /* of both stores, which rig_play_stores plays; 0: there are none */
+    uint32_t directory_rows;  /* of both stores, which stores_play plays; 0: there are none */
 } rig_shape;
 
 typedef struct {
@@ -108,15 +109,7 @@ static inline int rig_engine(rig *r) {
     r->engine = wr_queue_new(&o);
     if (!r->engine) return errno;
     if (!s.directory_rows) return 0;
-    for (uint32_t n = 0; n < 2; n++) {
-        wr_qstore *store = &r->engine->stores[n];
-        store->client.directory = (_Atomic uint64_t *)(void *)r->directory;
-        store->client.directory_rows = s.directory_rows;
-        store->open = true;
-        store->epoch = 1;
-        atomic_store(&wr_superblock_server(r->super, n)->state, WR_SERVER_READY);
-        atomic_store(&wr_superblock_server(r->super, n)->epoch, 1);
-    }
+    stores_open(r->engine, r->directory, s.directory_rows);
     return 0;
 }
 
@@ -258,45 +251,11 @@ static inline void rig_flush(rig *r, uint32_t file) {
 
 /* ---- on one thread ---- */
 
-/* From here on wr_log_commit_run does what is posted, and returns. */
+/* From here on journals_commit commits. */
 static inline void rig_commits_by_hand(rig *r) {
     if (!r->shape.folder) wr_log_set_nameless(r->engine->log);
     wr_log_stop(r->engine->log);
     wr_log_stop(r->engine->transient_log);
-}
-
-static inline void rig_commit(rig *r) {
-    wr_journal_seal(r->engine, wr_now_ns(), true);
-    wr_log_commit_run(r->engine->log, NULL);
-    wr_log_seal(r->engine->transient_log, false, 0, NULL, 0);
-    wr_log_commit_run(r->engine->transient_log, NULL);
-}
-
-/* The stores: everything asked is looked at and confirmed. */
-static inline void rig_play_stores(rig *r) {
-    wr_queue_engine *e = r->engine;
-    for (uint32_t s = 0; s < 2; s++) {
-        wr_link *link = &e->port.view.links[s];
-        uint64_t tail = atomic_load(&link->tail);
-        for (uint64_t n = atomic_load(&link->processed); n < tail; n++) {
-            wr_command *c = wr_view_command(&e->port.view, s, n);
-            if (c->op == WR_OP_STORE_WRITE) {
-                uint32_t slot = (uint32_t)(c->tag & 0xffff) - 1;
-                CHECK(slot < WR_CLIENT_SLOTS && c->length <= r->super->message_bytes_max && c->meta_length <= c->length);
-                CHECK((c->body & (r->super->arena_bytes - 1)) + c->length <= r->super->arena_bytes);
-            } else {
-                CHECK(c->op == WR_OP_STORE_REMOVE || (c->op >= WR_OP_STORE_RESYNC_BEGIN && c->op <= WR_OP_STORE_RESYNC_END));
-                CHECK(c->op != WR_OP_STORE_RESYNC_IDS || c->count <= r->super->reply_bytes);
-                if (c->op == WR_OP_STORE_RESYNC_IDS) memset(wr_view_reply(&e->port.view, s), 1, c->count);
-            }
-            atomic_store(&c->result, WR_RESULT_OK);
-        }
-        atomic_store(&link->processed, tail);
-        atomic_store(&link->written, tail);
-        atomic_store(&link->synced, tail);
-        atomic_store(&link->head, tail);
-    }
-    memset(r->directory, 0, r->shape.directory_rows * 8ull);
 }
 
 /* ---- on threads of its own ---- */

@@ -13,9 +13,9 @@
 #include "queues/links.h"
 #include "queues/loop.h"
 #include "queues/owed.h"
+#include "queues/played_stores.h"
 #include "queues/registry.h"
 #include "queues/replay.h"
-#include "store/owner.h"
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -57,32 +57,6 @@ static void offer(int transient) {
     }
 }
 
-/* The stores: everything asked is looked at and confirmed. */
-static void play_stores(void) {
-    for (uint32_t s = 0; s < 2; s++) {
-        wr_link *link = &e->port.view.links[s];
-        uint64_t tail = atomic_load(&link->tail);
-        for (uint64_t n = atomic_load(&link->processed); n < tail; n++) {
-            wr_command *c = wr_view_command(&e->port.view, s, n);
-            if (c->op == WR_OP_STORE_WRITE) {
-                uint32_t slot;
-                FUZZ_CHECK(wr_owner_slot(c->tag, &slot) && c->length <= super->message_bytes_max && c->meta_length <= c->length);
-                FUZZ_CHECK((c->body & (super->arena_bytes - 1)) + c->length <= super->arena_bytes);
-            } else {
-                FUZZ_CHECK(c->op == WR_OP_STORE_REMOVE || (c->op >= WR_OP_STORE_RESYNC_BEGIN && c->op <= WR_OP_STORE_RESYNC_END));
-                FUZZ_CHECK(c->op != WR_OP_STORE_RESYNC_IDS || c->count <= super->reply_bytes);
-                if (c->op == WR_OP_STORE_RESYNC_IDS) memset(wr_view_reply(&e->port.view, s), 1, c->count);
-            }
-            atomic_store(&c->result, WR_RESULT_OK);
-        }
-        atomic_store(&link->processed, tail);
-        atomic_store(&link->written, tail);
-        atomic_store(&link->synced, tail);
-        atomic_store(&link->head, tail);
-    }
-    memset(directory, 0, DIRECTORY * 8);
-}
-
 static wr_qlink *paused(void) {
     for (uint32_t i = 0; i < e->links_n; i++)
         if (e->links[e->order[i]]->pause == WR_PAUSE_CONTROL) return e->links[e->order[i]];
@@ -93,7 +67,7 @@ static void run_round(void) {
     if (full) return;
     rounds++;
     wr_queue_run(e, 0, false);
-    play_stores();
+    stores_play(e);
     offer(0);
     offer(1);
     for (wr_qlink *l; (l = paused());) wr_queue_control_answer(e, l, WR_RESULT_OK, (uint32_t)(l->next % 100), l->next & 1);
@@ -108,13 +82,6 @@ static void run_round(void) {
             wr_files_drop_first(f);
         }
     }
-}
-
-static void commit(void) {
-    wr_journal_seal(e, wr_now_ns(), true);
-    wr_log_commit_run(e->log, NULL);
-    wr_log_seal(e->transient_log, false, 0, NULL, 0);
-    wr_log_commit_run(e->transient_log, NULL);
 }
 
 static void run_rounds(uint32_t n) {
@@ -133,7 +100,7 @@ static void detach(hostile *h) {
         if (full) return;
         FUZZ_CHECK(tries < 1000);
         run_round();
-        commit();
+        journals_commit(e);
     }
     h->attached = false;
 }
@@ -198,7 +165,7 @@ static void good_settle(bool everything) {
         if (atomic_load(&link->head) >= good.next && (!everything || good.got == good.published)) return;
         FUZZ_CHECK(tries < 300);
         run_round();
-        commit();
+        journals_commit(e);
     }
 }
 
@@ -319,14 +286,7 @@ static void setup(const uint8_t *data, size_t size) {
     wr_log_set_nameless(e->log);
     wr_log_stop(e->log);
     wr_log_stop(e->transient_log);
-    for (uint32_t s = 0; s < 2; s++) {
-        e->stores[s].client.directory = (_Atomic uint64_t *)(void *)directory;
-        e->stores[s].client.directory_rows = DIRECTORY;
-        e->stores[s].open = true;
-        e->stores[s].epoch = 1;
-        atomic_store(&wr_superblock_server(super, s)->state, WR_SERVER_READY);
-        atomic_store(&wr_superblock_server(super, s)->epoch, 1);
-    }
+    stores_open(e, directory, DIRECTORY);
     good.secret = fuzz_secret(data, size);
     good.queue = (uint32_t)fuzz_mix(good.secret) | 0x80000000;
     for (uint32_t q = 1; q <= QUEUES; q++) FUZZ_CHECK(wr_queue_declare(e, q, q & 1));
@@ -398,7 +358,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             break;
         case 11:
             run_rounds(1);
-            commit();
+            journals_commit(e);
             run_rounds(1);
             break;
         case 12: {
@@ -447,7 +407,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         FUZZ_CHECK(q && q->ready_n == 0 && q->unacked_n == 0 && good.got == good.published);
         for (uint32_t id = 1; id <= QUEUES; id++) FUZZ_CHECK(wr_queue_find(e, id)->unacked_n == 0);
     }
-    commit();
+    journals_commit(e);
     wr_queue_free(e);
     for (int t = 0; t < 2; t++)
         for (uint32_t i = 0; i < next_file[t]; i++)
