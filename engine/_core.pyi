@@ -719,7 +719,9 @@ class QueueHandle:
     ) -> Confirm | None: ...
     exact: bool
     """The worker is never asked for more than somebody waits for."""
-    def get(self, timeout: float | None, ahead: bool = True, /) -> Delivery | None: ...
+    def get(self, timeout: float | None, ahead: bool = True, woken: int = 0, /) -> Delivery | None:
+        """The next message; None if none came. `woken`, read before: a wake() since then ends a wait, too."""
+
     def get_many(self, max: int, timeout: float | None, ahead: bool = True, /) -> list[Delivery]: ...
     def begin(self, prefetch: int, /) -> int: ...
     def release(self, begun: int | None = None, /) -> None:
@@ -745,6 +747,12 @@ class QueueHandle:
 
     def settle_many(self, messages: Sequence[Delivery], ack: bool, requeue: bool, unseen: bool = False, /) -> None: ...
     def kill(self, reason: str, /) -> None: ...
+    @property
+    def woken(self) -> int:
+        """How often `wake` was called."""
+
+    def wake(self) -> None:
+        """Gets that wait raise AttachmentLost once, in their next slice; who still wants a message calls again."""
 
 # ==== end of client ==================================================================================================
 
@@ -863,6 +871,9 @@ class QueueEngine:
     def control_later(self, slot: int, /) -> None: ...
     def stats(self, queue: int, /) -> tuple[int, int, int, int, int, int, int, int, int]:
         """(ready, unacked, alpha, beta, gamma, delta, bytes, base, next)."""
+
+    def waiting(self, queue: int, /) -> int:
+        """Messages that nobody has received: ready, or delivered ahead and not handed out yet."""
 
     def purge(self, queue: int, below: int, unacked: bool, /) -> int: ...
     def browse(self, queue: int, start: int, count: int, ready_only: bool, /) -> tuple[bytes, int]: ...

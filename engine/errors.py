@@ -11,6 +11,7 @@ Error
 ├── Unroutable                     mandatory publish without a queue
 ├── Undecodable (ValueError)       an item that the serializer of a work queue cannot read; nothing is lost
 ├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
+├── ShutDown (queue.ShutDown)      a work queue that was shut down; the base is Python's own from 3.13 on
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
 ├── ClosedError                    you closed it, or the node was stopped in good order
 ├── PeerLost (ConnectionError)     a server died or is not running (retryable)
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import queue
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,17 @@ class QueueFull(Error, queue.Full):
     """The queue is full (overflow reject-publish). `refused`: the messages of a batch that it refused, by index."""
 
     refused: tuple[int, ...] = ()
+
+
+if sys.version_info >= (3, 13):
+
+    class ShutDown(Error, queue.ShutDown):
+        """This work queue was shut down in this process: nothing can be put, and nothing is left to get."""
+
+else:
+
+    class ShutDown(Error):
+        """This work queue was shut down in this process: nothing can be put, and nothing is left to get."""
 
 
 class TimedOut(Error, TimeoutError):

@@ -21,6 +21,8 @@ WORKERS_MAX = 30
 WORKER_SLOTS = 2
 #: a delivery slot of a link; what stands in it is the engine's (protocol.DELIVERY)
 DELIVERY_SLOT_BYTES = 64
+#: what the client writes for each slot: which delivery it handed out from it last
+HANDED_BYTES = 4
 
 #: server indexes: the two stores live in one process, each queue worker is a server of its own
 SERVER_STORE_PERSISTENT = 0
@@ -78,6 +80,7 @@ CONSTANTS: dict[str, int] = {
     "WORKERS_MAX": WORKERS_MAX,
     "WORKER_SLOTS": WORKER_SLOTS,
     "DELIVERY_SLOT_BYTES": DELIVERY_SLOT_BYTES,
+    "HANDED_BYTES": HANDED_BYTES,
     "SERVER_STORE_PERSISTENT": SERVER_STORE_PERSISTENT,
     "SERVER_STORE_TRANSIENT": SERVER_STORE_TRANSIENT,
     "SERVER_WORKER_FIRST": SERVER_WORKER_FIRST,
@@ -357,7 +360,8 @@ def whole_pages(n: int) -> int:
 def client_region_bytes(
     servers_n: int, ring_records: int, delivery_slots: int, reply_bytes: int, arena_bytes: int
 ) -> int:
-    """Size of a client region. Order: client page | links | command rings | delivery slots | delivery rings (u32) | replies | arena.
+    """Size of a client region. Order: client page | links | command rings | delivery slots | delivery rings (u32) |
+    handed out (u32 for each slot) | replies | arena.
 
     Every part starts on a page; the C core (`wr_view_init`) computes the same positions.
     """
@@ -367,6 +371,7 @@ def client_region_bytes(
         + whole_pages(servers_n * ring_records * COMMAND.size)
         + whole_pages(servers_n * delivery_slots * DELIVERY_SLOT_BYTES)
         + whole_pages(servers_n * delivery_slots * 4)
+        + whole_pages(servers_n * delivery_slots * HANDED_BYTES)
         + whole_pages(servers_n * reply_bytes)
         + arena_bytes
     )

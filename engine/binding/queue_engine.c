@@ -537,6 +537,15 @@ static PyObject *engine_stats(PyObject *self, PyObject *arg) {
                          (unsigned long long)wr_queue_base(q), (unsigned long long)q->next);
 }
 
+/* Messages that nobody has received: ready, or delivered ahead and not handed out yet. */
+static PyObject *engine_waiting(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (!e || PyErr_Occurred()) return NULL;
+    wr_queue *q = queue_of(e, (unsigned int)id);
+    return q ? PyLong_FromUnsignedLongLong(q->ready_n + wr_queue_ahead(e, q)) : NULL;
+}
+
 static PyObject *engine_purge(PyObject *self, PyObject *args) {
     unsigned int id;
     unsigned long long below;
@@ -1051,7 +1060,7 @@ static PyMethodDef engine_methods[] = {
     {"set_policy", (PyCFunction)(void (*)(void))engine_set_policy, METH_VARARGS | METH_KEYWORDS, NULL}, M(policy_counts, METH_O),
     M(queues, METH_NOARGS), M(past_queues, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
-    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(purge, METH_VARARGS),
+    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(waiting, METH_O), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),

@@ -128,7 +128,7 @@ static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) 
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages
  * that the caller can use at once. `answer_by`: when the worker's answer has to be there; 0: without end. */
 static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uint32_t wanted, uint64_t deadline,
-                                                            bool poll, uint64_t answer_by) {
+                                                            bool poll, uint64_t answer_by, uint32_t woken) {
     ClientObject *c = h->client;
     bool last_look = false;
     uint64_t full_since = 0, check_at = wr_now_ns() + CHECK_NS;
@@ -142,6 +142,10 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
             continue;
         }
         if (last_look) return NULL;
+        if (h->woken != woken) {
+            PyErr_SetString(wr_module.attachment_lost, "the get was woken: call again");
+            return NULL;
+        }
         h->delays_n++;
         if (!c->a.workers[h->server].epoch) { /* the worker has not seen us yet: credit is counted under its epoch */
             int taken_up = wait_for_worker(h, answer_by);
@@ -204,7 +208,7 @@ static void leave_empty(HandleObject *h) {
     PyErr_Restore(type, value, trace);
 }
 
-static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll) {
+static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadline, bool poll, uint32_t woken) {
     PyObject *message = NULL;
     h->inside++;
     if (wr_client_consumer_pending(&h->consumer) && h->registered && !wr_handle_enter(h) && !wr_handle_up_to_date(h))
@@ -213,7 +217,7 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
         uint64_t least = deadline && !poll ? wr_now_ns() + WR_ANSWER_NS : 0;
         uint64_t answer_by = deadline && deadline < least ? least : deadline;
         if (poll) answer_by = wr_by_when(h->client, WR_CALL_DEADLINE);
-        message = wait_for_message(h, wanted, deadline, poll, answer_by);
+        message = wait_for_message(h, wanted, deadline, poll, answer_by, woken);
     }
     h->inside--;
     if (!message) {
@@ -263,19 +267,26 @@ static int end_get(HandleObject *h, uint64_t deadline) {
 
 /* ---- methods of QueueHandle -------------------------------------------------------------------------------------- */
 
-/* get(timeout, ahead=True): a message, or None when none came. The clock is a good part of what a hot loop does: it
+/* get(timeout, ahead=True, woken=None): a message, or None when none came. With `woken`, a wake() since that was read
+ * counts, too. The clock is a good part of what a hot loop does: it
  * is looked at once, and again only after what takes time. */
 PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
-    if (given != 1 && given != 2) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True");
-    bool exact = h->exact || (given == 2 && args[1] == Py_False);
+    if (given < 1 || given > 3) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True, woken=None");
+    bool exact = h->exact || (given > 1 && args[1] == Py_False);
+    uint32_t woken = h->woken;
+    if (given == 3) {
+        unsigned long seen = PyLong_AsUnsignedLong(args[2]);
+        if (PyErr_Occurred()) return NULL;
+        woken = (uint32_t)seen;
+    }
     bool poll; /* a timeout of 0: only the worker's answer is waited for */
     uint64_t now = wr_now_ns(), delays_n = h->delays_n;
     if (wr_handle_enter(h) || wr_deadline_from(args[0], now, &deadline, &poll) || begin_get(h, exact, deadline, poll))
         return NULL;
     if (!h->prefetch) note_call(h, now, 1, exact ? 1 : WINDOW_MAX);
-    PyObject *message = next_message(h, h->window, deadline, poll);
+    PyObject *message = next_message(h, h->window, deadline, poll, woken);
     if (!message) {
         if (PyErr_Occurred()) return NULL;
         h->window = 1;
@@ -313,7 +324,7 @@ PyObject *wr_handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t giv
     if (!h->prefetch) note_call(h, now, wanted, exact ? wanted : wanted < slots / 2 ? 2 * wanted : slots);
     PyObject *list = PyList_New(0);
     if (!list) return NULL;
-    PyObject *message = next_message(h, h->window, deadline, poll);
+    PyObject *message = next_message(h, h->window, deadline, poll, h->woken);
     if (!message && !PyErr_Occurred()) {
         h->window = 1;
         h->last_ns = 0;

@@ -123,6 +123,8 @@ PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
             Py_DECREF(message);
             return PyErr_NoMemory();
         }
+        atomic_store_explicit(wr_view_handed(&h->client->a.port.view, h->server, p.slot),
+                              wr_handed_mark(p.delivery.pushed_at), memory_order_relaxed);
         return message;
     }
     return NULL;

@@ -19,6 +19,7 @@ typedef struct {
     uint64_t asks_n;        /* how often a CREDIT was sent */
     uint64_t begun;         /* how often begin() was called */
     uint32_t inside;        /* threads that are in a get */
+    uint32_t woken;         /* how often wake() was called */
     bool hot;               /* Python was told */
     bool exact;             /* the worker is never asked for more than somebody waits for */
     bool nacked;            /* a message went back since the last get: it is the next one */

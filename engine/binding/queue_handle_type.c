@@ -88,6 +88,13 @@ static PyObject *handle_kill(PyObject *op, PyObject *reason) {
     Py_RETURN_NONE;
 }
 
+/* wake(): who waits in a get gets AttachmentLost, and calls again if it still wants a message. */
+static PyObject *handle_wake(PyObject *op, PyObject *unused) {
+    (void)unused;
+    ((HandleObject *)op)->woken++;
+    Py_RETURN_NONE;
+}
+
 static PyObject *handle_get_unacked(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
@@ -127,7 +134,8 @@ static PyMethodDef handle_methods[] = {
     {"put", (PyCFunction)(void (*)(void))handle_put, METH_FASTCALL, "put(body, level, meta, timeout, wait, options=None) -> Confirm | None"},
     {"put_many", (PyCFunction)(void (*)(void))handle_put_many, METH_FASTCALL,
      "put_many(bodies, level, meta, timeout, wait, options=None) -> Confirm | None"},
-    {"get", (PyCFunction)(void (*)(void))wr_handle_get, METH_FASTCALL, "get(timeout, ahead=True) -> Delivery | None"},
+    {"get", (PyCFunction)(void (*)(void))wr_handle_get, METH_FASTCALL,
+     "get(timeout, ahead=True, woken=None) -> Delivery | None; `woken`: of before it was decided to wait"},
     {"get_many", (PyCFunction)(void (*)(void))wr_handle_get_many, METH_FASTCALL, "get_many(max, timeout, ahead=True) -> list"},
     {"begin", wr_handle_begin, METH_O, "begin(prefetch) -> int: deliver ahead from now on"},
     {"release", (PyCFunction)(void (*)(void))wr_handle_release, METH_FASTCALL,
@@ -139,6 +147,7 @@ static PyMethodDef handle_methods[] = {
     {"stop", wr_handle_stop, METH_NOARGS, "stop(): ask for no more; the sequence of the CANCEL, None: nothing asked for, False: no room"},
     {"give_back", wr_handle_give_back, METH_NOARGS, "give_back() -> bool: what was not handed out returns to the queue; False: no room"},
     {"settle_many", (PyCFunction)(void (*)(void))wr_handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue, unseen=False)"},
+    {"wake", handle_wake, METH_NOARGS, "wake(): gets that wait raise AttachmentLost once, in their next slice"},
     {"kill", handle_kill, METH_O, "kill(reason): calls fail with AttachmentLost from now on"},
     {NULL, NULL, 0, NULL}};
 
@@ -153,6 +162,7 @@ static PyGetSetDef handle_attributes[] = {
 static PyMemberDef handle_members[] = {{"server", T_UINT, offsetof(HandleObject, server), READONLY, "index of its worker"},
                                        {"queue", T_UINT, offsetof(HandleObject, queue), READONLY, "queue id"},
                                        {"owner", T_OBJECT, offsetof(HandleObject, owner), READONLY, "the Queue"},
+                                       {"woken", T_UINT, offsetof(HandleObject, woken), READONLY, "how often wake() was called"},
                                        {"exact", T_BOOL, offsetof(HandleObject, exact), 0, "never ask for more than is waited for"},
                                        {"__weaklistoffset__", T_PYSSIZET, offsetof(HandleObject, weak), READONLY, NULL},
                                        {NULL, 0, 0, 0, NULL}};

@@ -70,7 +70,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x29f926fabd46f009ull
+#define WR_LAYOUT_HASH 0xb3413d020e55012full
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

@@ -1,4 +1,5 @@
 /* Consumers and what they hold. Declared in queues/consumers.h. */
+#include "kernel/delivery.h"
 #include "queues/consumers.h"
 #include "queues/deaths.h"
 #include "queues/entries.h"
@@ -169,6 +170,20 @@ uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64
         uint64_t at = l->held[c->first].sequence;
         settle(e, c, at, wr_queue_entry(q, at), how);
         n++;
+    }
+    return n;
+}
+
+uint64_t wr_queue_ahead(wr_queue_engine *e, const wr_queue *q) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < e->links_n && q->unacked_n; i++) {
+        const wr_qlink *l = e->links[e->order[i]];
+        const wr_consumer *c = wr_consumer_find(e, l, q->id);
+        for (uint32_t slot = c ? c->first : WR_NO_SLOT; slot != WR_NO_SLOT; slot = l->held[slot].next) {
+            uint64_t pushed_at = wr_view_delivery(&l->view, e->o.server, slot)->pushed_at;
+            uint32_t mark = atomic_load_explicit(wr_view_handed(&l->view, e->o.server, slot), memory_order_relaxed);
+            n += mark != wr_handed_mark(pushed_at);
+        }
     }
     return n;
 }

@@ -26,6 +26,9 @@ bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequ
 /* All that the link holds in the queue up to and with a sequence. */
 uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
 
+/* How many messages were delivered ahead: they are UNACKED, and their clients have not handed them out yet. */
+uint64_t wr_queue_ahead(wr_queue_engine *e, const wr_queue *q);
+
 /* Everything below a sequence goes: the ready ones, with `unacked` the held ones, too. What is delayed or dying
  * stays. */
 uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool unacked);

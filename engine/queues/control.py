@@ -34,6 +34,10 @@ class Stats(Request, tag="stats"):
     """How many messages are where, and what became of others: `Counts`."""
 
 
+class Waiting(Request, tag="waiting"):
+    """How many messages nobody has received, those that lie ready at a client too: `Count`."""
+
+
 class Ranges(Request, tag="ranges"):
     """Lowest and next sequence: `Range`."""
 
@@ -112,7 +116,7 @@ Answer = Counts | Range | Count | Rows | Claimed
 #: the one of these that a request has
 AnswerOf = TypeVar("AnswerOf")
 
-_decode = msgspec.msgpack.Decoder(Stats | Ranges | Purge | AckTo | Browse | Claim | Release).decode
+_decode = msgspec.msgpack.Decoder(Stats | Waiting | Ranges | Purge | AckTo | Browse | Claim | Release).decode
 
 
 class Declared(Protocol):
@@ -174,6 +178,8 @@ def _answer(
             counts = {"alpha": alpha, "beta": beta, "gamma": gamma, "delta": delta}
             counts |= dict(zip(POLICY_COUNTS, engine.policy_counts(queue.id), strict=True))
             return {"ready": ready, "unacked": unacked, **counts, "bytes": size, "base": base, "next": next}, False
+        case Waiting():
+            return Count(engine.waiting(queue.id)), False
         case Ranges():
             found = engine.stats(queue.id)
             return Range(found[7], found[8]), False

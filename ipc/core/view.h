@@ -24,6 +24,7 @@ typedef struct {
     wr_command *rings;
     uint8_t *deliveries;
     _Atomic uint32_t *delivery_rings;
+    _Atomic uint32_t *handed; /* of each slot: the delivery that the client handed out from it last (wr_view_handed) */
     uint8_t *replies;
     uint8_t *arena;
     _Atomic uint32_t *bell; /* of a client that is itself a server: where that sleeps; else NULL */
@@ -36,6 +37,7 @@ static inline uint64_t wr_view_bytes(const wr_geometry *g) {
            wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command)) +
            wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_DELIVERY_SLOT_BYTES) +
            wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4) +
+           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_HANDED_BYTES) +
            wr_page_up((uint64_t)g->servers_n * g->reply_bytes) + g->arena_bytes;
 }
 
@@ -58,6 +60,8 @@ static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_
     p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_DELIVERY_SLOT_BYTES);
     v->delivery_rings = (_Atomic uint32_t *)p;
     p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4);
+    v->handed = (_Atomic uint32_t *)p;
+    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_HANDED_BYTES);
     v->replies = p;
     p += wr_page_up((uint64_t)g->servers_n * g->reply_bytes);
     v->arena = p;
@@ -96,6 +100,15 @@ static inline void *wr_view_delivery_slot(const wr_view *v, uint32_t server, uin
 static inline _Atomic uint32_t *wr_view_delivery_ring(const wr_view *v, uint32_t server, uint64_t position) {
     return v->delivery_rings + (uint64_t)server * v->g.delivery_slots + (position & (v->g.delivery_slots - 1));
 }
+
+/* Writer: the client, for whoever counts what lies at it and was handed to nobody. A slot is used again only for a later
+ * delivery, so what stands here names the present one, or an older one. */
+static inline _Atomic uint32_t *wr_view_handed(const wr_view *v, uint32_t server, uint32_t slot) {
+    return v->handed + (uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1));
+}
+
+/* What the mark of a delivery is; 0 only once in 2^32 deliveries. */
+static inline uint32_t wr_handed_mark(uint64_t pushed_at) { return (uint32_t)pushed_at + 1; }
 
 static inline uint8_t *wr_view_reply(const wr_view *v, uint32_t server) {
     return v->replies + (uint64_t)server * v->g.reply_bytes;

@@ -358,3 +358,140 @@ def test_an_end_is_needed_to_attach_and_to_open(node: warren.Node) -> None:
     for call in (warren.attach, warren.open):
         with pytest.raises(warren.UsageError, match="non-negative number of seconds, not None"):
             call(node.directory, timeout=None)  # type: ignore[arg-type]
+
+
+# ---- what is in the queue, when it is emptied and filled -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_empty_ends_a_loop_that_drains(node: warren.Node, name: str, count: int) -> None:
+    """A loop of gets has messages delivered ahead; they are in the queue all the same."""
+    tasks = node.work_queue(name, durable=False)
+    for number in range(count):
+        tasks.put(b"%d" % number)
+    found = []
+    while not tasks.empty():
+        found.append(int(tasks.get_nowait()))
+        tasks.task_done()
+        assert tasks.qsize() == count - len(found)
+    assert found == list(range(count))
+    tasks.join(timeout=30)
+
+
+def test_the_sizes_count_what_lies_ready_at_another_process(node: warren.Node, name: str) -> None:
+    mine = node.work_queue(name, durable=False)
+    with warren.attach(node.directory) as other:
+        theirs = other.queue(name, create=False)
+        theirs.put_many([b"%d" % number for number in range(30)], wait=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warren.workers.client.client.HOARD_S", 600.0)  # nothing returns by itself
+            for left in range(30, 10, -1):
+                assert mine.qsize() == left
+                theirs.get(timeout=5).ack()
+            assert theirs._handle.pending or theirs._handle.hoard(), "it has messages ahead, or the test shows nothing"
+            assert (mine.qsize(), mine.empty()) == (10, False)
+        theirs.release()
+    assert mine.qsize() == 10
+
+
+@pytest.mark.parametrize("got", [0, 1, 5, 10])
+def test_so_many_fit_as_were_received(node: warren.Node, name: str, got: int) -> None:
+    tasks = node.work_queue(name, 10, durable=False)
+    for number in range(10):
+        tasks.put(b"%d" % number)
+    for _number in range(got):
+        tasks.get()
+    for _number in range(got):
+        tasks.put_nowait(b"more")
+    with pytest.raises(queue.Full):
+        tasks.put_nowait(b"too many")
+    assert (tasks.qsize(), tasks.full()) == (10, True)
+
+
+# ---- shutdown, as in 3.13 --------------------------------------------------------------------------------------------
+
+
+def held_up(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """A thread that is in a call, and what came of it."""
+    came: list[object] = []
+    began = threading.Event()
+
+    def run() -> None:
+        began.set()
+        try:
+            came.append(call())
+        except warren.Error as error:
+            came.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert began.wait(60)
+    return thread, came
+
+
+def test_after_a_shutdown_what_is_there_can_be_got(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name)
+    tasks.put(b"1")
+    tasks.put(b"2")
+    tasks.shutdown()
+    for put in (tasks.put, tasks.put_nowait):
+        with pytest.raises(warren.ShutDown, match=name):
+            put(b"3")
+    assert [tasks.get(), tasks.get_nowait()] == [b"1", b"2"]
+    for get in (tasks.get, tasks.get_nowait, lambda: tasks.get(timeout=0.01)):
+        with pytest.raises(warren.ShutDown, match="empty"):
+            get()
+    tasks.task_done()
+    tasks.task_done()
+    tasks.join(timeout=30)
+    assert issubclass(warren.ShutDown, getattr(queue, "ShutDown", warren.Error))
+
+
+def test_an_immediate_shutdown_leaves_the_items_to_others(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name)
+    for number in range(50):
+        tasks.put(b"%d" % number)
+    assert [tasks.get() for _item in range(20)] == [b"%d" % number for number in range(20)]
+    tasks.shutdown(immediate=True)
+    for get in (tasks.get, tasks.get_nowait):
+        with pytest.raises(warren.ShutDown, match="other processes"):
+            get()
+    others = node.work_queue(name)
+    assert others.qsize() == 30
+    assert [others.get(timeout=5) for _item in range(30)] == [b"%d" % number for number in range(20, 50)]
+    for _item in range(20):
+        tasks.task_done()
+    tasks.shutdown()  # it stays as it is
+    with pytest.raises(warren.ShutDown, match="other processes"):
+        tasks.get()
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_shutdown_wakes_who_waits(node: warren.Node, name: str, immediate: bool) -> None:
+    tasks, full = node.work_queue(name), node.work_queue(f"{name}-full", 1)
+    full.put(b"1")
+    others = node.work_queue(name)
+    waiting = [held_up(tasks.get) for _number in range(3)]
+    other_thread, other_came = held_up(others.get)
+    putting, refused = held_up(lambda: full.put(b"2"))
+    wait_until(lambda: node.queue(name).stats()["consumers"] == 1, what="somebody waits")
+    tasks.shutdown(immediate)
+    full.shutdown(immediate)
+    for thread, came in [*waiting, (putting, refused)]:
+        thread.join(60)
+        assert [type(error) for error in came] == [warren.ShutDown]
+    assert not other_came, "another object, or another process, is not concerned"
+    others.put(b"3")
+    other_thread.join(60)
+    assert other_came == [b"3"]
+    assert node.work_queue(f"{name}-full", 1).qsize() == 1
+
+
+def test_no_shutdown_is_missed(node: warren.Node, name: str) -> None:
+    """Whoever is just about to wait is told as well."""
+    for _round in range(50):
+        tasks = node.work_queue(name)
+        thread, came = held_up(tasks.get)
+        tasks.shutdown()
+        thread.join(60)
+        assert [type(error) for error in came] == [warren.ShutDown]

@@ -59,6 +59,37 @@ def test_messages_arrive_in_order_and_acks_empty_the_queue(node: Node, worker: I
     assert consumer.held_slots() == 0
 
 
+def test_what_is_handed_to_nobody_counts_as_waiting(node: Node, worker: Incarnation) -> None:
+    producer, consumer, idle = node.peer(worker), node.peer(worker), node.peer(worker)
+    for i in range(10):
+        producer.publish(1, b"%d" % i)
+    worker.turns()
+    assert producer.control(worker, op="waiting", queue=1) == {"count": 10}
+    consumer.credit(1, credit=4)
+    worker.turns()
+    idle.credit(1, credit=3)
+    worker.turns()
+    found = consumer.receive(worker)
+    assert worker.engine.stats(1)[:2] == (3, 7)
+    assert producer.control(worker, op="waiting", queue=1) == {"count": 10}
+    consumer.hand_out(found[0])
+    consumer.hand_out(found[1])
+    assert producer.control(worker, op="waiting", queue=1) == {"count": 8}
+    consumer.ack(1, found[0].sequence)
+    consumer.credit(1, credit=5)
+    worker.turns()
+    (next_one,) = consumer.receive(worker)
+    assert next_one.slot == found[0].slot, "in its place: what is said of that slot is of the past"
+    assert producer.control(worker, op="waiting", queue=1) == {"count": 8}
+    consumer.hand_out(next_one)
+    assert producer.control(worker, op="waiting", queue=1) == {"count": 7}
+    for item in (found[1], next_one):
+        consumer.nack(1, item.sequence)
+    worker.turns()
+    assert producer.control(worker, op="waiting", queue=1) == {"count": 9}
+    assert producer.control(worker, op="waiting", queue=2) == {"count": 0}
+
+
 def test_a_client_that_waits_to_be_taken_up_is_woken(node: Node, worker: Incarnation) -> None:
     client = node.peer()
     atomics.store32(client.buffer, CLIENT.offset("waiting"), 1)

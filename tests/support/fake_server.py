@@ -53,7 +53,8 @@ class FakeNode:
         self.rings_at = self.links_at + _pages(n * LINK.size)
         self.deliveries_at = self.rings_at + _pages(n * g["ring_records"] * COMMAND.size)
         self.delivery_rings_at = self.deliveries_at + _pages(n * g["delivery_slots"] * DELIVERY.size)
-        self.replies_at = self.delivery_rings_at + _pages(n * g["delivery_slots"] * 4)
+        self.handed_at = self.delivery_rings_at + _pages(n * g["delivery_slots"] * 4)
+        self.replies_at = self.handed_at + _pages(n * g["delivery_slots"] * layout.HANDED_BYTES)
         self.arena_at = self.replies_at + _pages(n * g["reply_bytes"])
         self.images = {
             server: bytearray(PAGE + g["images_n"] * g["file_bytes"]) for server in range(WORKER, g["servers_n"])

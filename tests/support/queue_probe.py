@@ -110,6 +110,8 @@ class Peer:
         at += page(servers * g["delivery_slots"] * DELIVERY.size)
         self.delivery_ring = at + SERVER_INDEX * g["delivery_slots"] * 4
         at += page(servers * g["delivery_slots"] * 4)
+        self.handed = at + SERVER_INDEX * g["delivery_slots"] * layout.HANDED_BYTES
+        at += page(servers * g["delivery_slots"] * layout.HANDED_BYTES)
         self.reply = at + SERVER_INDEX * g["reply_bytes"]
         at += page(servers * g["reply_bytes"])
         self.arena = at
@@ -258,6 +260,11 @@ class Peer:
         self.put("delivery_head", head)
         return found
 
+    def hand_out(self, item: Delivery) -> None:
+        """What a client writes when it gives a message to its program."""
+        pushed_at = DELIVERY.unpack(self.buffer, "pushed_at", self.slot_at(item.slot))
+        atomics.store32(self.buffer, self.handed + item.slot * layout.HANDED_BYTES, (pushed_at + 1) & 0xFFFFFFFF)
+
     def held_slots(self) -> int:
         """Slots that the shared memory shows as held."""
         return sum(
@@ -354,7 +361,8 @@ class FakeStore:
         ring = PAGE + page(g["servers_n"] * LINK.size)
         deliveries = ring + page(g["servers_n"] * g["ring_records"] * COMMAND.size)
         rings = deliveries + page(g["servers_n"] * g["delivery_slots"] * DELIVERY.size)
-        replies = rings + page(g["servers_n"] * g["delivery_slots"] * 4)
+        handed = rings + page(g["servers_n"] * g["delivery_slots"] * 4)
+        replies = handed + page(g["servers_n"] * g["delivery_slots"] * layout.HANDED_BYTES)
         arena = replies + page(g["servers_n"] * g["reply_bytes"])
         at = lambda name: PAGE + LINK.offset(name)  # noqa: E731
         tail = atomics.load64(buffer, at("tail"))

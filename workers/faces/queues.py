@@ -503,6 +503,36 @@ def counts_of(queue: Queue, timeout: float | EllipsisType | None = ...) -> contr
     return queue._ask(control.Stats, control.Counts, timeout)
 
 
+def waiting_of(queue: Queue) -> int:
+    """How many messages nobody has received, after all that this process did: ready, or lying ready at a client."""
+    return queue._ask(control.Waiting, control.Count).count
+
+
+def get_unless(queue: Queue, timeout: float | None, ahead: bool, over: Callable[[], object]) -> Message | None:
+    """Queue.get, but None when over() is true; who waits looks at that again after wake(queue)."""
+    left = timeout
+    while True:
+        handle = queue._handle
+        woken = handle.woken
+        if over():
+            return None
+        try:
+            message = handle.get(left, ahead, woken)
+        except AttachmentLost as lost:
+            left = time_left(lost, left)
+            queue._renew()
+            continue
+        if message is None:
+            raise QueueEmpty(f"queue {queue.name!r} had no message within {timeout} s")
+        return message  # type: ignore[return-value]  # the class given to the handle
+
+
+def wake(queue: Queue) -> None:
+    """Who waits in a get looks again, a twentieth of a second later at most: those of get_unless whether it is over,
+    all others go on."""
+    queue._handle.wake()
+
+
 def full(queue: Queue, error: QueueFull) -> QueueFull:
     """The same error, with the name and the limits of the queue."""
     return queue._full(error)

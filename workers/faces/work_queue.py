@@ -11,7 +11,9 @@ What differs from queue.Queue
   task_done() acknowledges the oldest unfinished item of the calling thread or, if that thread has none, of the process.
   So a thread that takes one item at a time acknowledges its own.
   maxsize counts items that nobody has received yet, as in queue.Queue. It is part of the declaration (max_length with
-  reject-publish), so all processes have the same. join() and the sizes count what all processes put.
+  reject-publish), so all processes have the same. join() and the sizes count what all processes put; what was delivered
+  ahead to a process, and handed to none of its threads, counts as in the queue.
+  shutdown() is for the threads of one process: the queue is durable, and others go on with it.
 
 Invariants
   An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
@@ -31,10 +33,28 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from warren.engine.errors import DiskFull, PeerLost, QueueFull, TimedOut, Undecodable, UsageError
+from warren.engine.errors import (
+    DiskFull,
+    PeerLost,
+    QueueEmpty,
+    QueueFull,
+    ShutDown,
+    TimedOut,
+    Undecodable,
+    UsageError,
+)
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.message import Message
-from warren.workers.faces.queues import Queue, arguments_of, client_of, counts_of, full
+from warren.workers.faces.queues import (
+    Queue,
+    arguments_of,
+    client_of,
+    counts_of,
+    full,
+    get_unless,
+    waiting_of,
+    wake,
+)
 
 T = TypeVar("T")
 
@@ -115,6 +135,7 @@ class WorkQueue(Generic[T]):
         self._pid = os.getpid()
         self._undone: deque[tuple[int, Message]] = deque()
         self._unread: list[Message] = []
+        self._shut = self._drained = False
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self.queue.name!r}>"
@@ -134,9 +155,11 @@ class WorkQueue(Generic[T]):
 
         With a maxsize it waits for a place for at most `timeout` seconds (also while an alarm blocks publishers); then,
         if a timeout was given, at most the node's call_timeout until the item is stored. Raises warren.QueueFull (a
-        queue.Full) if there was no place, UsageError (also if the serializer cannot write the item), MessageTooLarge;
-        TimedOut, PeerLost, SyncFailed (the item may be stored).
+        queue.Full) if there was no place, ShutDown, UsageError (also if the serializer cannot write the item),
+        MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item may be stored).
         """
+        if self._shut:
+            raise self._is_shut("nothing can be put into it by this object")
         deadline = _deadline(block, timeout)
         try:
             body = self._pack(item)
@@ -163,6 +186,8 @@ class WorkQueue(Generic[T]):
             except QueueFull as error:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise full(self.queue, error) from None
+            if self._shut:
+                raise self._is_shut("it was full, and the item was not put")
             time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
 
@@ -178,7 +203,8 @@ class WorkQueue(Generic[T]):
     # -- getting ------------------------------------------------------------------------------------------------
 
     def get(self, block: bool = True, timeout: float | None = None, *, ahead: bool = True) -> T:
-        """The next item. Raises warren.QueueEmpty (a queue.Empty) if none arrives within `timeout` seconds.
+        """The next item. Raises warren.QueueEmpty (a queue.Empty) if none arrives within `timeout` seconds; after
+        shutdown() ShutDown, if none is left.
 
         Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get continues
         behind it. The error has the bytes as `body`. If the queue has dead letters, the item was rejected to them.
@@ -189,7 +215,9 @@ class WorkQueue(Generic[T]):
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
         checked_seconds(timeout)
-        message = self.queue.get(timeout if block else 0, ahead=ahead)
+        message = get_unless(self.queue, timeout if block else 0, ahead, self._is_over)
+        if message is None:
+            message = self._get_last(ahead)
         try:
             item: T = self._unpack(message.body)
         except BaseException as error:
@@ -200,6 +228,21 @@ class WorkQueue(Generic[T]):
         with self._lock:
             self._mine().append((threading.get_ident(), message))
         return item
+
+    def _is_over(self) -> bool:
+        return self._shut
+
+    def _get_last(self, ahead: bool) -> Message:
+        """After shutdown(): what is there is handed out, and nothing is waited for."""
+        if self._drained:
+            raise self._is_shut("its items are left to other processes")
+        try:
+            return self.queue.get(0, ahead)
+        except QueueEmpty:
+            raise self._is_shut("it is empty") from None
+
+    def _is_shut(self, what: str) -> ShutDown:
+        return ShutDown(f"work queue {self.queue.name!r} was shut down in this process: {what}")
 
     def _unreadable(self, message: Message, error: Exception) -> Undecodable:
         """What to raise for an item that cannot be read: in the dead letters, or the caller's."""
@@ -272,8 +315,12 @@ class WorkQueue(Generic[T]):
     # -- looking ------------------------------------------------------------------------------------------------
 
     def qsize(self) -> int:
-        """Number of items that nobody has received, as known to the worker after everything this process did."""
-        return counts_of(self.queue)["ready"]
+        """Number of items that nobody has received, as known to the worker after everything this process did.
+
+        What was delivered ahead to this or another process, and handed to no thread there, is among them. So a get of
+        this process may find nothing for a moment: what another process has ahead returns after a tenth of a second.
+        """
+        return waiting_of(self.queue)
 
     def empty(self) -> bool:
         """Whether qsize() is 0; it may have changed by the time you read it, as with queue.Queue."""
@@ -282,6 +329,22 @@ class WorkQueue(Generic[T]):
     def full(self) -> bool:
         """Whether there is no place left; never without a maxsize."""
         return 0 < self.maxsize <= self.qsize()
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """End it for this process, as queue.Queue.shutdown of Python 3.13: put raises warren.ShutDown from now on, and
+        get does when no item is left; threads that wait in either are woken within a twentieth of a second. It cannot
+        be undone; open the work queue once more to go on.
+
+        With `immediate`, get raises at once. Unlike queue.Queue this drops nothing and lets no item count as done: what
+        is in the queue stays for other processes and for work queues that are opened later, which notice nothing.
+        task_done(), join() and close() work as before; join() waits for the items of all processes.
+        """
+        with self._lock:
+            self._shut = True
+            self._drained = self._drained or immediate
+        wake(self.queue)
+        if immediate:
+            self.queue.release()  # what was delivered ahead is the others'
 
     def close(self) -> None:
         """Return the unfinished items of this process, those it could not read, and those delivered ahead, in order:
