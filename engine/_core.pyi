@@ -495,6 +495,8 @@ class Delivery:
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Return it to its place in the queue (marked redelivered), or drop it."""
+    def nack_until(self, due: int) -> None:
+        """Return it, to be delivered from then on; milliseconds since 1970."""
 
 # ==== client: binding/client_type.c ==================================================================================
 

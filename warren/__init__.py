@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from warren.workers.faces.store import Store
     from warren.workers.faces.subscription import Subscription
     from warren.workers.faces.work_queue import WorkQueue
+    from warren.workers.faces.worker import ProcessWorker, Worker
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,8 @@ _LATER = {
     "attach": "warren.workers.faces.node",
     "Node": "warren.workers.faces.node",
     "WorkQueue": "warren.workers.faces.work_queue",
+    "Worker": "warren.workers.faces.worker",
+    "ProcessWorker": "warren.workers.faces.worker",
     "Queue": "warren.workers.faces.queues",
     "Message": "warren.workers.faces.message",
     "Confirm": "warren.workers.faces.queues",
@@ -94,6 +97,8 @@ __all__ = [
     "Confirm",
     "Subscription",
     "WorkQueue",
+    "Worker",
+    "ProcessWorker",
     "Store",
     "Error",
     "UsageError",

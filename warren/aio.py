@@ -16,6 +16,6 @@
 `warren.aio.attach` only attaches. See docs/python.md.
 """
 
-from warren.workers.faces.aio import Confirm, Consumer, Message, Node, Queue, attach, open
+from warren.workers.faces.aio import Confirm, Consumer, Message, Node, Queue, Worker, attach, open
 
-__all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm"]
+__all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm", "Worker"]

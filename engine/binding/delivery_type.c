@@ -57,13 +57,14 @@ static int settle_enter(HandleObject *h) {
     return -1;
 }
 
-/* Send the tags (taken out of `unacked` before). When that fails they are ours again. */
-static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, uint32_t n) {
+/* Send the tags (taken out of `unacked` before). When that fails they are ours again. `due`, of one returned: it waits. */
+static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, uint32_t n, uint64_t due) {
     ClientObject *c = h->client;
     wr_condition blocked;
     uint64_t deadline = WR_CALL_DEADLINE;
     for (;;) {
-        int error = wr_attachment_settle(&c->a, &h->consumer, op, flags, tags, n, &blocked);
+        int error = due ? wr_attachment_return_later(&c->a, &h->consumer, tags[0], due, &blocked)
+                        : wr_attachment_settle(&c->a, &h->consumer, op, flags, tags, n, &blocked);
         if (!error) return 0;
         deadline = wr_by_when(c, deadline);
         if (wr_blocked(c, error, &blocked, deadline, "room for an acknowledgement")) {
@@ -80,7 +81,7 @@ static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag
     for (;;) {
         uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, tag, tags, 512);
         if (!n) return 0;
-        if (send_tags(h, op, flags, tags, n)) return -1;
+        if (send_tags(h, op, flags, tags, n, 0)) return -1;
     }
 }
 
@@ -105,7 +106,7 @@ static int flag_of(PyObject *const *args, Py_ssize_t given, PyObject *names, con
     return 0;
 }
 
-static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool multiple) {
+static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool multiple, uint64_t due) {
     HandleObject *h = m->handle;
     if (m->settled) {
         wr_raise("UsageError", "this message was acked or nacked before");
@@ -115,13 +116,13 @@ static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool m
     m->settled = true;
     int error;
     if (multiple) error = settle_up_to(h, op, flags, m->tag);
-    else error = wr_client_consumer_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1) : 0;
+    else error = wr_client_consumer_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1, due) : 0;
     if (error) {
         m->settled = false;
         return NULL;
     }
     wr_port_submit(&h->client->a.port, h->server);
-    if (flags & WR_FLAG_REQUEUE) h->nacked = true;
+    if (flags & WR_FLAG_REQUEUE && !due) h->nacked = true;
     Py_RETURN_NONE;
 }
 
@@ -129,14 +130,20 @@ static PyObject *delivery_ack(PyObject *self, PyObject *const *args, Py_ssize_t 
     static const char *const known[] = {"multiple"};
     bool values[1] = {false};
     if ((given || names) && flag_of(args, given, names, known, values, 1)) return NULL;
-    return settle_one((DeliveryObject *)self, WR_OP_ACK, 0, values[0]);
+    return settle_one((DeliveryObject *)self, WR_OP_ACK, 0, values[0], 0);
 }
 
 static PyObject *delivery_nack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
     static const char *const known[] = {"requeue", "multiple"};
     bool values[2] = {true, false};
     if ((given || names) && flag_of(args, given, names, known, values, 2)) return NULL;
-    return settle_one((DeliveryObject *)self, WR_OP_NACK, values[0] ? WR_FLAG_REQUEUE : 0, values[1]);
+    return settle_one((DeliveryObject *)self, WR_OP_NACK, values[0] ? WR_FLAG_REQUEUE : 0, values[1], 0);
+}
+
+static PyObject *delivery_nack_until(PyObject *self, PyObject *due) {
+    uint64_t at = PyLong_AsUnsignedLongLong(due);
+    if (PyErr_Occurred()) return NULL;
+    return settle_one((DeliveryObject *)self, WR_OP_NACK, WR_FLAG_REQUEUE, false, at);
 }
 
 /* settle_many(messages, ack, requeue, unseen = False): messages of this queue, in as few commands as possible.
@@ -188,7 +195,7 @@ PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t 
             m->settled = true;
             if (wr_client_consumer_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
         }
-        if (k) error = send_tags(h, code, flags, tags, k);
+        if (k) error = send_tags(h, code, flags, tags, k, 0);
         if (k && flags == WR_FLAG_REQUEUE) h->nacked = true;
     }
     PyMem_Free(tags);
@@ -225,6 +232,8 @@ static PyMethodDef delivery_methods[] = {
      "ack(multiple=False): ack it; with `multiple`, also everything handed out before it."},
     {"nack", (PyCFunction)(void (*)(void))delivery_nack, METH_FASTCALL | METH_KEYWORDS,
      "nack(requeue=True, multiple=False): return it to its place in the queue (marked redelivered), or drop it."},
+    {"nack_until", delivery_nack_until, METH_O,
+     "nack_until(due): return it, to be delivered from then on; milliseconds since 1970."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "16 bytes", NULL},

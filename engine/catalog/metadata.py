@@ -154,6 +154,12 @@ def options(
     )
 
 
+def due_after(delay: object) -> int:
+    """When a delay of so many seconds is over: milliseconds since 1970, 0 for no delay. Raises UsageError."""
+    chosen = options(delay=delay)
+    return 0 if chosen is None else chosen[1]
+
+
 def _no_priority(priority: object) -> UsageError:
     return UsageError(f"priority is a whole number from 0 to {PRIORITY_MAX}, not {priority!r}")
 

@@ -118,6 +118,17 @@ int wr_attachment_settle(wr_attachment *a, const wr_client_consumer *c, uint8_t 
     return wr_attachment_blob(a, c->server, op, flags, c->queue, tags_n, tags, 8ull * tags_n, &sequence, blocked);
 }
 
+int wr_attachment_return_later(wr_attachment *a, const wr_client_consumer *c, uint64_t tag, uint64_t due, wr_condition *blocked) {
+    int error = wr_attachment_room(a, c->server, blocked);
+    if (error) return error;
+    uint64_t sequence;
+    wr_command *command = wr_attachment_prepare(a, c->server, WR_OP_NACK, WR_FLAG_REQUEUE, c->queue, &sequence);
+    if (!command) return ECONNRESET;
+    command->tag = tag;
+    command->body = due;
+    return 0;
+}
+
 /* ---- pending, in hand ------------------------------------------------------------------------------------------- */
 
 static int grow_pending(wr_client_consumer *c) {

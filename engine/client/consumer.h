@@ -42,6 +42,8 @@ int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequ
 /* ACK or NACK of tags of one queue: one command for one tag, else one with a list. At most 4096 tags. */
 int wr_attachment_settle(wr_attachment *a, const wr_client_consumer *c, uint8_t op, uint8_t flags, const uint64_t *tags,
                          uint32_t tags_n, wr_condition *blocked);
+/* NACK of one tag, to be delivered again from `due` on: milliseconds of CLOCK_REALTIME. */
+int wr_attachment_return_later(wr_attachment *a, const wr_client_consumer *c, uint64_t tag, uint64_t due, wr_condition *blocked);
 
 /* Deliveries since pushed to us, by any queue of the server: into `pending` of their consumers. Deliveries for a
  * queue without a consumer are returned. 0, ENOMEM, or EAGAIN (the ring is full while something must be returned:

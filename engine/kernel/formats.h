@@ -10,7 +10,7 @@
 #define WR_KIND_REMOVE 3
 #define WR_KIND_PUBLISH 8
 #define WR_KIND_ACK 9
-#define WR_KIND_DELIVER 10
+#define WR_KIND_DELAY 10
 #define WR_KIND_MOVE 11
 #define WR_KIND_KEYS 12
 #define WR_KIND_PADDING 15
@@ -55,7 +55,7 @@
 #define WR_FRAME_AT_CRC 28 /* u32: CRC32C seeded with the file's salt */
 #define WR_FRAME_AT_CLIENT_EPOCH 32 /* u64: publisher; with `sequence` makes replay after a kill exactly once */
 #define WR_FRAME_AT_SEQUENCE 40 /* u64: number of the command in the publisher's ring to this server, plus 1; PADDING: bytes of the file that were synced before */
-#define WR_FRAME_AT_EXTRA 48 /* u32: MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges; KEYS: keys */
+#define WR_FRAME_AT_EXTRA 48 /* u32: MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELAY, MOVE: ranges; KEYS: keys */
 #define WR_FRAME_AT_META_LENGTH 52 /* u16: bytes of metadata */
 #define WR_FRAME_AT_PART 54 /* u16: store: place in a batch of writes (OP_STORE_WRITE_MANY) plus 1; 0: the command is no batch */
 #define WR_FRAME_SIZE 56
@@ -77,11 +77,11 @@
 #define WR_SEEN_KEY_AT_KEY 12 /* bytes[16]: as the publisher gave it */
 #define WR_SEEN_KEY_SIZE 28
 
-/* ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue. */
+/* ACK, DELAY: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue. */
 #define WR_RANGE_AT_QUEUE 0 /* u32: queue id */
 #define WR_RANGE_AT_COUNT 4 /* u32: sequences */
 #define WR_RANGE_AT_FIRST 8 /* u64: first sequence */
-#define WR_RANGE_AT_TO 16 /* u64: MOVE, source: first sequence in the target queue; target: REASON_… why the messages died, 0: a claim; else zero */
+#define WR_RANGE_AT_TO 16 /* u64: DELAY: not to be delivered before, milliseconds since 1970; MOVE, source: first sequence in the target queue; target: REASON_… why the messages died, 0: a claim; else zero */
 #define WR_RANGE_SIZE 24
 
 /* One message of a queue in its segment `<n>.idx`, at 4096 + 64 × (sequence mod 16384). All zero: no message (never, or no more). */

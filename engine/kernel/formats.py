@@ -36,7 +36,7 @@ KIND_ADD_REFERENCE = 2  # store: one more reference to a message already stored
 KIND_REMOVE = 3  # store: one reference less, for each id in the body (store API only; workers' come from the indexes)
 KIND_PUBLISH = 8  # journal: a message enters queues
 KIND_ACK = 9  # journal: ranges of sequences leave a queue
-KIND_DELIVER = 10  # journal: ranges of sequences were delivered
+KIND_DELAY = 10  # journal: ranges of sequences were returned, to wait
 KIND_MOVE = 11  # journal: ranges of one queue go to the end of another (claims of a subscription)
 KIND_KEYS = 12  # journal: keys for deduplication that were seen before this file
 KIND_PADDING = 15
@@ -89,7 +89,7 @@ CONSTANTS: dict[str, int] = {
     "KIND_REMOVE": KIND_REMOVE,
     "KIND_PUBLISH": KIND_PUBLISH,
     "KIND_ACK": KIND_ACK,
-    "KIND_DELIVER": KIND_DELIVER,
+    "KIND_DELAY": KIND_DELAY,
     "KIND_MOVE": KIND_MOVE,
     "KIND_KEYS": KIND_KEYS,
     "KIND_PADDING": KIND_PADDING,
@@ -141,7 +141,7 @@ FRAME = Struct(
         Field("crc", 28, "u32", "CRC32C seeded with the file's salt"),
         Field("client_epoch", 32, "u64", "publisher; with `sequence` makes replay after a kill exactly once"),
         Field("sequence", 40, "u64", "number of the command in the publisher's ring to this server, plus 1; PADDING: bytes of the file that were synced before"),
-        Field("extra", 48, "u32", "MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELIVER, MOVE: ranges; KEYS: keys"),
+        Field("extra", 48, "u32", "MESSAGE: worker index + 1 of the holder or 0; REMOVE: ids in the body; PUBLISH: routes; ACK, DELAY, MOVE: ranges; KEYS: keys"),
         Field("meta_length", 52, "u16", "bytes of metadata"),
         Field("part", 54, "u16", "store: place in a batch of writes (OP_STORE_WRITE_MANY) plus 1; 0: the command is no batch"),
     ),
@@ -187,12 +187,12 @@ SEEN_KEY = Struct(
 RANGE = Struct(
     "range",
     24,
-    "ACK, DELIVER: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue.",
+    "ACK, DELAY: sequences first … first + count - 1 of a queue. MOVE: pairs: a source range, then its range in the target queue.",
     (
         Field("queue", 0, "u32", "queue id"),
         Field("count", 4, "u32", "sequences"),
         Field("first", 8, "u64", "first sequence"),
-        Field("to", 16, "u64", "MOVE, source: first sequence in the target queue; target: REASON_… why the messages died, 0: a claim; else zero"),
+        Field("to", 16, "u64", "DELAY: not to be delivered before, milliseconds since 1970; MOVE, source: first sequence in the target queue; target: REASON_… why the messages died, 0: a claim; else zero"),
     ),
     ">",
 )

@@ -153,7 +153,7 @@ static bool kind_known(uint8_t kind) {
     case WR_KIND_REMOVE:
     case WR_KIND_PUBLISH:
     case WR_KIND_ACK:
-    case WR_KIND_DELIVER:
+    case WR_KIND_DELAY:
     case WR_KIND_MOVE:
     case WR_KIND_KEYS:
     case WR_KIND_PADDING:

@@ -80,7 +80,7 @@ PROTOCOL: dict[str, int] = {
     # why a message died; also in the target range of a MOVE frame
     "REASON_NONE": 0,
     **{f"REASON_{name.upper()}": number for number, name in enumerate(REASONS, 1)},
-    # PUBLISH: `count` is expires | priority << 56, `tag` is due; times in milliseconds of CLOCK_REALTIME, 0: none
+    # PUBLISH: `count` is expires | priority << 56, `tag` is due. NACK of one message with FLAG_REQUEUE: `body` is due. Times in milliseconds of CLOCK_REALTIME, 0: none
     "TIME_BITS": 48,
     "PRIORITY_SHIFT": 56,
     "PRIORITY_MAX": 9,

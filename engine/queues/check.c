@@ -6,7 +6,7 @@
 
 static void check_policy(const wr_queue *q) {
     const wr_policy *p = q->policy;
-    uint64_t bytes = 0, expiring = 0, delayed = 0, dying = 0, levels[WR_LEVELS] = {0}, all = 0;
+    uint64_t bytes = 0, expiring = 0, delayed = 0, returned = 0, dying = 0, levels[WR_LEVELS] = {0}, all = 0;
     bool paged = false;
     for (uint64_t i = 0; i < q->chunks_n; i++) {
         const wr_chunk *chunk = q->chunks[q->chunks_at + i];
@@ -16,6 +16,7 @@ static void check_policy(const wr_queue *q) {
             uint64_t sequence = (q->chunk_base + i) * WR_CHUNK_ROWS + r;
             if (entry->state == WR_ENTRY_DELAYED) {
                 delayed++;
+                returned += (entry->flags & WR_ENTRY_RETURNED) != 0;
                 assert(wr_map_find(&p->due, sequence, 0));
             }
             dying += entry->state == WR_ENTRY_DYING;
@@ -26,7 +27,7 @@ static void check_policy(const wr_queue *q) {
             assert(!p->o.max_priority || sequence >= p->level_from[wr_ready_level(p, entry)]);
         }
     }
-    assert(delayed == p->delayed_n && dying == p->dying_n && p->due.n == delayed && p->heap_n >= delayed);
+    assert(delayed == p->delayed_n && returned == p->returned_n && dying == p->dying_n && p->due.n == delayed && p->heap_n >= delayed);
     for (uint32_t level = 0; p->o.max_priority && level < WR_LEVELS; level++) all += p->level_n[level];
     assert(!p->o.max_priority || all == q->ready_n);
     if (paged) return; /* the rest is on disk */

@@ -34,6 +34,12 @@ static wr_outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_comma
         }
     } else if (c->flags & WR_FLAG_MULTIPLE) {
         n = wr_queue_settle_to(e, l, q, c->tag, how);
+    } else if (how == WR_SETTLE_REQUEUE && c->body) {
+        if (c->body >> WR_TIME_BITS) {
+            wr_link_evict(e, l, WR_EVICTED_OPERATION);
+            return WR_WAIT;
+        }
+        n = wr_queue_return_later(e, l, q, c->tag, c->body);
     } else {
         n = wr_queue_settle(e, l, q, c->tag, how);
     }

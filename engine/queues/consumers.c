@@ -2,6 +2,7 @@
 #include "kernel/delivery.h"
 #include "queues/consumers.h"
 #include "queues/deaths.h"
+#include "queues/delay.h"
 #include "queues/entries.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
@@ -160,6 +161,13 @@ bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequ
     wr_entry *entry = held_by(l, q, sequence);
     if (!entry) return false;
     settle(e, l->held[entry->delivery].consumer, sequence, entry, how);
+    return true;
+}
+
+bool wr_queue_return_later(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, uint64_t due) {
+    if (!wr_queue_settle(e, l, q, sequence, WR_SETTLE_REQUEUE)) return false;
+    const wr_entry *entry = wr_queue_entry(q, sequence); /* a limit of deliveries may have ended it */
+    if (entry && entry->state == WR_ENTRY_READY && due > wr_wall_ms()) wr_policy_return_later(e, q, sequence, due);
     return true;
 }
 

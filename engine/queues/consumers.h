@@ -23,6 +23,9 @@ typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNS
 
 bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
 
+/* As WR_SETTLE_REQUEUE, but it waits until `due`. */
+bool wr_queue_return_later(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, uint64_t due);
+
 /* All that the link holds in the queue up to and with a sequence. */
 uint32_t wr_queue_settle_to(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how);
 

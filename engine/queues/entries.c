@@ -11,6 +11,7 @@ void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
     wr_entry *entry = &chunk->rows[sequence % WR_CHUNK_ROWS];
     *entry = *from;
     entry->state = WR_ENTRY_READY;
+    entry->flags &= (uint8_t)~WR_ENTRY_RETURNED; /* it may come from another queue */
     chunk->live_n++;
     chunk->ready_n++;
     q->ready_n++;

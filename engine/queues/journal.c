@@ -1,4 +1,5 @@
 /* Frames into the journals. Declared in queues/journal.h. */
+#include "queues/delay.h"
 #include "queues/horizons.h"
 #include "queues/journal.h"
 #include "queues/keys.h"
@@ -6,16 +7,8 @@
 
 #define RANGES_A_FRAME 4096
 
-static uint8_t *put_range(uint8_t *range, uint32_t queue, uint64_t first, uint64_t count, uint64_t to) {
-    wr_put32(range + WR_RANGE_AT_QUEUE, queue);
-    wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)count);
-    wr_put64(range + WR_RANGE_AT_FIRST, first);
-    wr_put64(range + WR_RANGE_AT_TO, to);
-    return range + WR_RANGE_SIZE;
-}
-
 void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t count, const wr_queue *to, uint64_t target, uint32_t reason) {
-    put_range(put_range(range, from->id, first, count, target), to->id, target, count, reason);
+    wr_range_put(wr_range_put(range, from->id, first, count, target), to->id, target, count, reason);
 }
 
 bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file) {
@@ -46,7 +39,7 @@ static void write_nexts(wr_queue_engine *e) {
         for (uint64_t j = from; j < i; j++) {
             if (!e->queues.rows[j].used) continue;
             const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[j].value;
-            range = put_range(range, q->id, q->next, 0, 0);
+            range = wr_range_put(range, q->id, q->next, 0, 0);
         }
         wr_frame_head head = {.kind = WR_KIND_ACK, .extra = (uint32_t)n};
         wr_frame_seal(at, &head, n * WR_RANGE_SIZE, wr_log_look(e->log)->salt);
@@ -66,6 +59,7 @@ uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, 
     if (transient) return at;
     write_nexts(e);
     wr_policy_write_keys(e);
+    wr_policy_write_delays(e);
     return wr_log_reserve(log, bytes, offset, NULL);
 }
 
@@ -91,7 +85,9 @@ int wr_journal_acks(wr_queue_engine *e) {
     uint32_t at = 0;
     int error = 0;
     while (at < e->ranges_n) {
-        uint32_t n = e->ranges_n - at < RANGES_A_FRAME ? e->ranges_n - at : RANGES_A_FRAME;
+        bool delays = e->ranges[at].due;
+        uint32_t n = 0;
+        while (at + n < e->ranges_n && n < RANGES_A_FRAME && (e->ranges[at + n].due != 0) == delays) n++;
         uint64_t bytes = wr_frame_bytes((uint64_t)n * WR_RANGE_SIZE), offset;
         uint8_t *to = wr_journal_reserve(e, false, bytes, &offset);
         if (!to) {
@@ -107,9 +103,9 @@ int wr_journal_acks(wr_queue_engine *e) {
         uint8_t *range = to + WR_FRAME_HEAD_BYTES;
         for (uint32_t i = at; i < at + n; i++) {
             const wr_pending_range *r = &e->ranges[i];
-            range = put_range(range, r->count ? r->queue->id : 0, r->count ? r->first : 0, r->count, 0);
+            range = wr_range_put(range, r->count ? r->queue->id : 0, r->count ? r->first : 0, r->count, r->due);
         }
-        wr_frame_head head = {.kind = WR_KIND_ACK, .extra = n};
+        wr_frame_head head = {.kind = delays ? WR_KIND_DELAY : WR_KIND_ACK, .extra = n};
         wr_frame_seal(to, &head, (uint64_t)n * WR_RANGE_SIZE, wr_log_look(e->log)->salt);
         wr_journal_append(e, false, bytes, false);
         at += n;

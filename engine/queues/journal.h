@@ -17,7 +17,7 @@ void wr_journal_append(wr_queue_engine *e, bool transient, uint64_t bytes, bool 
 /* Begin the current file with what sequences were used, and have it synced, so that older files without live entries
  * may go even if nothing is ever published. 0 or an errno. */
 int wr_journal_begin(wr_queue_engine *e);
-/* write the pending ranges; 0, EAGAIN, or the log's errno (then they are dropped) */
+/* Write the pending ranges, as ACK and DELAY frames in their order; 0, EAGAIN, or the log's errno (then they are dropped) */
 int wr_journal_acks(wr_queue_engine *e);
 
 /* The two ranges of a MOVE frame, 2 * WR_RANGE_SIZE bytes: `count` rows from `first` on go to `target` and what

@@ -89,6 +89,7 @@ void wr_policy_other_goes(wr_queue *q, uint64_t sequence, const wr_entry *entry)
     } else {
         assert(entry->state == WR_ENTRY_DELAYED);
         p->delayed_n--;
+        if (entry->flags & WR_ENTRY_RETURNED) p->returned_n--;
         wr_map_remove(&p->due, sequence, 0);
     }
 }

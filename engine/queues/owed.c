@@ -30,7 +30,7 @@ void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     if (e->recovering) return;
     if (q->range_round == e->round) {
         wr_pending_range *last = &e->ranges[q->range_at];
-        if (last->first + last->count == sequence && last->count < UINT32_MAX) {
+        if (!last->due && last->first + last->count == sequence && last->count < UINT32_MAX) {
             last->count++;
             return;
         }
@@ -39,6 +39,14 @@ void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     q->range_round = e->round;
     q->range_at = e->ranges_n;
     e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1};
+}
+
+void wr_journal_delay(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t due) {
+    if (e->recovering) return;
+    e->ranges = wr_queue_grown(e->ranges, &e->ranges_size, e->ranges_n + 1ull, sizeof *e->ranges);
+    q->range_round = e->round;
+    q->range_at = e->ranges_n;
+    e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1, .due = due};
 }
 
 void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved) {

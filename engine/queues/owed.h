@@ -1,5 +1,5 @@
 /* What memory owes: an effect in memory calls neither disk nor store, it notes here what the round has to pay. The
- * round writes the ranges as ACK frames (queues/journal.c), sends the removes (queues/store_side.c); segment entries
+ * round writes the ranges as ACK and DELAY frames (queues/journal.c), sends the removes (queues/store_side.c); segment entries
  * of messages that have gone are zeroed by engine/queues/emptying.py, journal and data files without a live entry
  * removed by it.
  *
@@ -22,8 +22,19 @@ void wr_files_drop_first(wr_files *f);
  * so without memory for the count the worker ends. */
 uint64_t *wr_data_file_live(wr_queue_engine *e, uint32_t file);
 
+/* One range of an ACK, DELAY or MOVE frame; returns where the next one goes. */
+static inline uint8_t *wr_range_put(uint8_t *range, uint32_t queue, uint64_t first, uint64_t count, uint64_t to) {
+    wr_put32(range + WR_RANGE_AT_QUEUE, queue);
+    wr_put32(range + WR_RANGE_AT_COUNT, (uint32_t)count);
+    wr_put64(range + WR_RANGE_AT_FIRST, first);
+    wr_put64(range + WR_RANGE_AT_TO, to);
+    return range + WR_RANGE_SIZE;
+}
+
 /* The ACK frame of this round names the message. */
 void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence);
+/* A DELAY frame of this round names it. */
+void wr_journal_delay(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t due);
 
 static inline bool wr_may_be_in_segment(const wr_queue_engine *e, const wr_entry *entry) {
     return entry->index_file == WR_IN_SEGMENT || entry->index_file < e->flush_mark;

@@ -38,7 +38,8 @@
  *   description hold.
  * of a queue with a policy
  *   ready_bytes, level_n and level_chunks count READY rows, in memory or paged, expiring_n those that expire (too many
- *   after damage); delayed_n, dying_n count those states.
+ *   after damage); delayed_n, dying_n count those states, returned_n the
+ *   DELAYED rows whose time is that of a return.
  *   No READY row of a level lies below its level_from.
  *   A queue with expiring or delayed rows, or above its maximum, is in the engine's `timed`; something of it may
  *   be due before `timed_at` only if that was set so.
@@ -61,6 +62,7 @@
 #define WR_ENTRY_DYING 4   /* on its way to the dead letters */
 #define WR_ENTRY_REDELIVERED 1 /* flags of an entry */
 #define WR_ENTRY_PERSISTENT 2
+#define WR_ENTRY_RETURNED 4 /* DELAYED since its return: until when, only DELAY frames say for sure */
 #define WR_IN_SEGMENT UINT32_MAX /* index_file of an entry whose index record lies in a segment */
 #define WR_NO_SLOT UINT32_MAX
 #define WR_ROUTES_MAX 1024
@@ -216,6 +218,7 @@ typedef struct wr_policy {
     wr_policy_options o;
     bool timed;
     uint64_t expiring_n, ready_bytes, delayed_n, dying_n;
+    uint64_t returned_n; /* DELAYED rows with WR_ENTRY_RETURNED */
     uint64_t expired_n, dropped_n, dead_lettered_n, refused_n, duplicates_n;
     uint64_t framed_n; /* dead letters in the frame that is being made */
     /* max_priority: ready rows by level */
@@ -242,6 +245,7 @@ typedef struct {
     wr_queue *queue;
     uint64_t first;
     uint32_t count;
+    uint64_t due; /* 0: they have gone; else they wait until then */
 } wr_pending_range;
 
 typedef struct {

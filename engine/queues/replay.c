@@ -76,6 +76,7 @@ static void replay_gone(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint
 
 static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const uint8_t *frame, uint64_t total, uint32_t file) {
     if ((uint64_t)head->extra * WR_RANGE_SIZE > total - WR_FRAME_HEAD_BYTES - 1) return EBADMSG;
+    uint64_t now = head->kind == WR_KIND_DELAY ? wr_wall_ms() : 0;
     for (uint32_t i = 0; i < head->extra; i++) {
         const uint8_t *range = frame + WR_FRAME_HEAD_BYTES + (uint64_t)i * WR_RANGE_SIZE;
         wr_queue *q = wr_queue_named(e, wr_get32(range + WR_RANGE_AT_QUEUE));
@@ -86,6 +87,13 @@ static int replay_ranges(wr_queue_engine *e, const wr_frame_head *head, const ui
             if (q->gap && (count || first > q->next)) close_gap(e, q, first);
             for (uint64_t s = first; s < first + count && s < q->next; s++) replay_gone(e, q, s, file, false, false);
             if (first + count > q->next) q->next = first + count;
+            continue;
+        }
+        if (head->kind == WR_KIND_DELAY) {
+            uint64_t due = wr_get64(range + WR_RANGE_AT_TO);
+            if (due >> WR_TIME_BITS) return EBADMSG;
+            if (q && due > now)
+                for (uint64_t s = first; s < first + count && s < q->next; s++) wr_policy_return_later(e, q, s, due);
             continue;
         }
         /* MOVE: this range goes to the next one */
@@ -139,7 +147,7 @@ int wr_journal_replay(wr_queue_engine *e, const uint8_t *bytes, uint64_t length,
         if (!total) return 0;
         int error = 0;
         if (head.kind == WR_KIND_PUBLISH) error = replay_publish(e, &head, bytes + *at, total, file, *at);
-        else if (head.kind == WR_KIND_ACK || head.kind == WR_KIND_MOVE) error = replay_ranges(e, &head, bytes + *at, total, file);
+        else if (head.kind == WR_KIND_ACK || head.kind == WR_KIND_DELAY || head.kind == WR_KIND_MOVE) error = replay_ranges(e, &head, bytes + *at, total, file);
         else if (head.kind == WR_KIND_KEYS)
             error = wr_policy_replay_keys(e, bytes + *at + WR_FRAME_HEAD_BYTES, total - WR_FRAME_BYTES_MIN, head.extra);
         if (error == EBADMSG) {

@@ -28,7 +28,7 @@ from warren.engine.kernel.formats import (
     FRAME_TRANSIENT,
     KIND_ACK,
     KIND_ADD_REFERENCE,
-    KIND_DELIVER,
+    KIND_DELAY,
     KIND_MESSAGE,
     KIND_MOVE,
     KIND_PUBLISH,
@@ -92,7 +92,7 @@ FRAMES = [
     (KIND_PUBLISH, bytes(range(16, 32)), 0, 1 << 32 | 6, 1, 2, 0, route(7, 0) + route(8, 99) + b"embedded"),
     (KIND_PUBLISH, bytes(range(32, 48)), FRAME_STORED, 1 << 32 | 6, 2, 1, 0, route(7, 1) + b"\0\1\0\0"),
     (KIND_PUBLISH, b"\xff" * 16, FRAME_TRANSIENT, (1 << 64) - 1, (1 << 64) - 1, 1, 5, route(7, 2) + b"\xff" * 300),
-    (KIND_DELIVER, bytes(16), 0, 0, 0, 1, 0, range_(7, 3, 0)),
+    (KIND_DELAY, bytes(16), 0, 0, 0, 1, 0, range_(7, 3, 0)),
     (KIND_ACK, bytes(16), 0, 0, 0, 2, 0, range_(7, 2, 0) + range_(8, 1, 99)),
     (KIND_MOVE, bytes(16), 0, 0, 0, 2, 0, range_(8, 10, 100, 1 << 40) + range_(9, 10, 1 << 40)),
 ]

@@ -62,7 +62,7 @@ static void lengths(void) {
 
 static wr_frame_head random_head(void) {
     static const uint8_t kinds[] = {WR_KIND_MESSAGE, WR_KIND_ADD_REFERENCE, WR_KIND_REMOVE, WR_KIND_PUBLISH,
-                                    WR_KIND_ACK,     WR_KIND_DELIVER,       WR_KIND_MOVE};
+                                    WR_KIND_ACK,     WR_KIND_DELAY,         WR_KIND_MOVE};
     wr_frame_head head = {.kind = kinds[random64() % sizeof kinds], .flags = (uint16_t)random64(),
                           .client_epoch = random64(), .sequence = random64(), .extra = (uint32_t)random64(),
                           .meta_length = (uint16_t)random64()};

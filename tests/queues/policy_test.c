@@ -133,6 +133,7 @@ static void settle(peer *p, held *h, uint32_t queue) {
         wr_command *c = command(p, below(2) ? WR_OP_ACK : WR_OP_NACK, queue);
         c->tag = h->sequences[i];
         if (c->op == WR_OP_NACK && below(3)) c->flags = WR_FLAG_REQUEUE;
+        if (c->flags && queue == QUEUE && below(2)) c->body = wr_wall_ms() - 5 + below(30);
         h->sequences[i] = h->sequences[--h->n];
     }
 }

@@ -394,6 +394,107 @@ def test_a_delayed_message_waits_for_its_time(tmp_path: Path, how: str) -> None:
     worker.kill()
 
 
+def held(worker: Incarnation, consumer: Peer, *bodies: bytes) -> dict[bytes, Delivery]:
+    """The first messages of queue 1 in a consumer's hands."""
+    consumer.credit(1, len(bodies))
+    worker.turns()
+    found = {item.body: item for item in consumer.receive(worker)}
+    assert sorted(found) == sorted(bodies)
+    return found
+
+
+@pytest.mark.parametrize("how", [*HOWS, "flushed", "in a segment before", "in a segment, its frame's file gone"])
+def test_a_returned_message_waits_for_its_time_at_its_place(tmp_path: Path, how: str) -> None:
+    node = single(tmp_path)
+    worker = start(node)
+    producer = node.peer(worker)
+    put(worker, producer, b"first", b"second", b"third")
+    if how.startswith("in a segment"):
+        flush(node, worker, producer)
+    consumer = node.peer(worker)
+    found = held(worker, consumer, b"first", b"second")
+    consumer.nack(1, found[b"first"].sequence, due=FUTURE)
+    soon = now_ms() + 1500
+    done = consumer.nack(1, found[b"second"].sequence, due=soon)
+    worker.until(lambda: consumer.get("synced") > done)
+    assert consumer.held_slots() == 0
+    if how == "flushed" or how.endswith("gone"):
+        flush(node, worker, producer)
+    worker = again(node, worker, how if how in HOWS else "killed")
+    now = counts(worker)
+    assert (now["delayed"], now["ready"]) == (2, 1) if now_ms() < soon else now["delayed"] >= 1
+    worker.until(lambda: counts(worker)["delayed"] == 1)
+    assert now_ms() >= soon
+    late = take(worker, node.peer(worker))
+    assert [item.body for item in late] == [b"second", b"third"]  # in their old order
+    assert late[0].redelivered
+    if how in ("running", "stopped"):  # a kill forgets how often
+        assert [item.count for item in late] == [1, 0]
+    assert counts(worker)["delayed"] == 1
+    worker = again(node, worker, "killed")  # what was acked does not come back, what waits still waits
+    assert (counts(worker)["delayed"], counts(worker)["ready"]) == (1, 0)
+    worker.kill()
+
+
+def test_a_message_returned_twice_waits_for_the_later_time(tmp_path: Path) -> None:
+    node = single(tmp_path)
+    worker = start(node)
+    put(worker, node.peer(worker), b"again")
+    consumer = node.peer(worker)
+    consumer.nack(1, held(worker, consumer, b"again")[b"again"].sequence, due=now_ms() + 300)
+    worker.until(lambda: counts(worker)["delayed"] == 1)
+    worker.until(lambda: counts(worker)["ready"] == 1)
+    consumer.credit(1, 2)
+    worker.until(lambda: counts(worker)["unacked"] == 1)
+    (item,) = consumer.receive(worker)
+    done = consumer.nack(1, item.sequence, due=FUTURE)
+    worker.until(lambda: consumer.get("synced") > done)
+    worker = again(node, worker, "killed")
+    worker.turns(3)
+    assert (counts(worker)["delayed"], counts(worker)["ready"]) == (1, 0)
+    worker.kill()
+
+
+@pytest.mark.parametrize("due", [PAST, 0])
+def test_a_return_whose_time_has_come_is_a_plain_one(tmp_path: Path, due: int) -> None:
+    node = single(tmp_path)
+    worker = start(node)
+    put(worker, node.peer(worker), b"again")
+    consumer = node.peer(worker)
+    consumer.nack(1, held(worker, consumer, b"again")[b"again"].sequence, due=due)
+    worker.turns()
+    assert (counts(worker)["delayed"], counts(worker)["ready"]) == (0, 1)
+    worker.kill()
+
+
+def test_a_return_until_no_time_closes_the_link(tmp_path: Path) -> None:
+    node = single(tmp_path)
+    worker = start(node)
+    put(worker, node.peer(worker), b"again")
+    consumer = node.peer(worker)
+    consumer.nack(1, held(worker, consumer, b"again")[b"again"].sequence, due=1 << 48)
+    worker.turns()
+    assert consumer.get("evicted")
+    worker.kill()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_delayed_return_counts_for_the_limit(tmp_path: Path, durable: bool) -> None:
+    node = single(tmp_path, durable, delivery_limit=1)
+    worker = start(node)
+    put(worker, node.peer(worker), b"poison", flags=PROTOCOL["FLAG_PERSISTENT"] if durable else 0)
+    consumer = node.peer(worker)
+    consumer.credit(1, 2)
+    items: list[Delivery] = []
+    for delivery in range(2):
+        worker.until(lambda: items.extend(consumer.receive(worker)) or len(items) > delivery)  # noqa: B023  # at once
+        consumer.nack(1, items[-1].sequence, due=now_ms() + 50)
+    worker.until(lambda: counts(worker)["unacked"] == 0)
+    assert letters(worker, node) == [(b"poison", DELIVERY_LIMIT)]
+    assert (counts(worker)["delayed"], counts(worker)["ready"]) == (0, 0)
+    worker.kill()
+
+
 def test_a_purge_leaves_what_is_delayed(tmp_path: Path) -> None:
     node = single(tmp_path)
     worker = start(node)
@@ -591,7 +692,8 @@ def test_random_work_with_kills_ends_every_message_once(tmp_path: Path, seed: in
             consumer.ack(queue, sequence)
             ended[number] = queue
         else:
-            consumer.nack(queue, sequence, requeue=how < 0.9 or queue == DEAD)
+            due = now_ms() + 60 if how < 0.7 else 0
+            consumer.nack(queue, sequence, requeue=how < 0.9 or queue == DEAD, due=due)
 
     def settle_some() -> None:
         for queue in held:

@@ -200,9 +200,9 @@ class Peer:
         data = struct.pack(f"<{len(tags)}Q", *tags)
         return self.command("OP_ACK", queue=queue, count=len(tags), body=self.blob(data), length=len(data))
 
-    def nack(self, queue: int, tag: int, requeue: bool = True, multiple: bool = False) -> int:
+    def nack(self, queue: int, tag: int, requeue: bool = True, multiple: bool = False, due: int = 0) -> int:
         flags = (PROTOCOL["FLAG_REQUEUE"] if requeue else 0) | (PROTOCOL["FLAG_MULTIPLE"] if multiple else 0)
-        return self.command("OP_NACK", queue=queue, tag=tag, flags=flags)
+        return self.command("OP_NACK", queue=queue, tag=tag, flags=flags, body=due)
 
     def control(self, worker: Incarnation, **request: Any) -> dict[str, Any]:
         """A control request and its answer."""

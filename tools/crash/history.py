@@ -230,8 +230,12 @@ class History:
         name = self.rng.choice(QUEUES)
         messages = self.queues[name].get_many(self.rng.choice((1, 10, 50)), timeout=0)
         if messages and self.rng.random() < 0.2:
-            self.queues[name].nack(messages[1::2])
-            messages = messages[::2]
+            returned, messages = messages[1::2], messages[::2]
+            if self.rng.random() < 0.5:
+                self.queues[name].nack(returned)
+            else:
+                for message in returned:
+                    message.nack(delay=self.rng.choice((0.01, 0.3)))  # over when a state is looked at
         if messages:
             self.say("a", name, [int.from_bytes(message.body[:4], "big") for message in messages])
             self.queues[name].ack(messages)

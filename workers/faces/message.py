@@ -6,13 +6,11 @@ ack() says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from warren.engine import _core
 from warren.engine.catalog import metadata
-
-if TYPE_CHECKING:
-    pass
+from warren.engine.errors import UsageError
 
 
 class Message(_core.Delivery):
@@ -71,6 +69,27 @@ class Message(_core.Delivery):
     def type(self) -> str | None:
         """Property type."""
         return self.properties.get("type")
+
+    def nack(self, requeue: bool = True, multiple: bool = False, *, delay: float | None = None) -> None:
+        """Return it to its place in the queue (marked redelivered), or drop it.
+
+        `delay` (seconds): nobody receives it before; it keeps its place, its identity and its delivery_count. The
+        delay outlives a restart, a clean stop and a kill; a message that is not persistent forgets it with itself.
+        """
+        if delay is None:
+            super().nack(requeue, multiple)
+        elif not requeue or multiple:
+            raise UsageError("delay is for one message that returns to its queue: give it without requeue and multiple")
+        else:
+            self.nack_until(metadata.due_after(delay))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: object, _value: object, _trace: object) -> None:
+        """Ack it; after an exception, return it to its queue. What was acked or nacked inside stays so."""
+        if not self.settled:
+            self.ack() if error is None else self.nack()
 
     def reject(self) -> None:
         """Drop it or, if its queue has a dead_letter_exchange, dead-letter it: nack(requeue=False)."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
@@ -41,11 +42,15 @@ from warren.workers.client.arguments import (
 )
 from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
 from warren.workers.client.publish import PLAIN, Publish, publish_options
+from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue, refresh, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic
 from warren.workers.faces.work_queue import WorkQueue
 from warren.workers.process.launch import launch
+
+if TYPE_CHECKING:
+    from warren.workers.faces.worker import ProcessWorker, Worker
 
 #: seconds without clients after which a node started by `open` ends
 IDLE_EXIT_S = 10.0
@@ -146,6 +151,65 @@ class Node:
         if most > 0:
             arguments |= {"max_length": most, "overflow": "reject-publish"}
         return WorkQueue(self.queue(name, durable, **arguments), max(most, 0), serializer)
+
+    @overload
+    def worker(
+        self,
+        queue: str | Queue,
+        function: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        processes: Literal[False] = False,
+        prefetch: int | None = None,
+        retries: int | None = None,
+        backoff: float = 1.0,
+        backoff_max: float = 60.0,
+    ) -> Worker: ...
+    @overload
+    def worker(
+        self,
+        queue: str | Queue,
+        function: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        processes: Literal[True],
+        prefetch: int | None = None,
+        retries: int | None = None,
+        backoff: float = 1.0,
+        backoff_max: float = 60.0,
+    ) -> ProcessWorker: ...
+    def worker(
+        self,
+        queue: str | Queue,
+        function: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        processes: bool = False,
+        prefetch: int | None = None,
+        retries: int | None = None,
+        backoff: float = 1.0,
+        backoff_max: float = 60.0,
+    ) -> Worker | ProcessWorker:
+        """A loop that calls `function` with each message of a queue, `concurrency` at a time; its run() blocks.
+
+        When the function returns, the message is acked. When it raises, the message waits for `backoff` seconds (twice
+        as long after each further try, at most `backoff_max`) and is delivered again, at its old place; after `retries`
+        of them it is rejected, for which the queue needs a dead_letter_exchange. retries=None tries until it succeeds.
+        `prefetch` messages lie here at most (default: `concurrency`); give more when the function is fast.
+
+        Threads run the function, or with `processes=True` processes of their own, started as by multiprocessing's
+        "spawn": the function must be importable there, and the program needs `if __name__ == "__main__":`.
+        Raises QueueNotFound, UsageError.
+        """
+        from warren.workers.faces import worker  # here: most programs handle messages themselves
+
+        handled = self.queue(queue, create=False) if isinstance(queue, str) else queue
+        chosen = worker.Retries.of(retries, backoff, backoff_max, handled)
+        if not processes:
+            return worker.Worker(handled, function, concurrency, prefetch, chosen)
+        worker.checked_prefetch(prefetch, 1)
+        options = {"prefetch": prefetch, "retries": retries, "backoff": backoff, "backoff_max": backoff_max}
+        return worker.ProcessWorker(handled, functools.partial(attach, self.directory), function, concurrency, options)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""

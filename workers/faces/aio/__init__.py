@@ -2,6 +2,7 @@
 
     node.py    Node
     queue.py   Queue, Message, Consumer
+    worker.py  Worker: a loop that handles messages
     line.py    how messages reach tasks
     loop.py    the bell, everything that is waited for, Confirm, and another attachment after trouble
     base.py    time, the threads for what blocks, the blocking queue underneath
@@ -37,8 +38,9 @@ from warren.workers.faces.aio.base import blocking
 from warren.workers.faces.aio.loop import Confirm
 from warren.workers.faces.aio.node import Node
 from warren.workers.faces.aio.queue import Consumer, Message, Queue
+from warren.workers.faces.aio.worker import Worker
 
-__all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm"]
+__all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm", "Worker"]
 
 
 class _Opening:

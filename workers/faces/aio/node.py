@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +14,9 @@ from warren.workers.client.arguments import listed
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
 from warren.workers.faces.aio.loop import Confirm, Loop
-from warren.workers.faces.aio.queue import Message, Queue
+from warren.workers.faces.aio.queue import Message, Queue, underneath_of
+from warren.workers.faces.aio.worker import Worker
+from warren.workers.faces.worker import Retries
 
 
 class Node:
@@ -79,6 +81,23 @@ class Node:
         # the blocking face has just made a handle of its own: ours is the one to hear of the catalog
         self._loop.client.prefer(line.handle)
         return found
+
+    async def worker(
+        self,
+        queue: str | Queue,
+        function: Callable[[Message], Awaitable[object]],
+        *,
+        concurrency: int = 100,
+        retries: int | None = None,
+        backoff: float = 1.0,
+        backoff_max: float = 60.0,
+    ) -> Worker:
+        """A loop that awaits `function` with each message of a queue, `concurrency` at a time: as warren.Node.worker,
+        with a coroutine function, and a run() to await.
+        """
+        handled = await self.queue(queue, create=False) if isinstance(queue, str) else queue
+        chosen = Retries.of(retries, backoff, backoff_max, underneath_of(handled))
+        return Worker(handled, function, concurrency, chosen)
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages. Raises QueueNotFound."""

@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from warren.engine import _core
-from warren.engine.errors import QueueEmpty
+from warren.engine.errors import QueueEmpty, UsageError
 from warren.workers.client.arguments import checked_count, listed
 from warren.workers.client.publish import Publish
 from warren.workers.faces import message, queues
@@ -46,9 +46,27 @@ class Message(message.Message):
         """Ack it; with `multiple`, also everything that this node received from the queue before it."""
         await self.queue._line.settle([self], functools.partial(super().ack, multiple), multiple)
 
-    async def nack(self, requeue: bool = True, multiple: bool = False) -> None:  # type: ignore[override]
-        """Return it to its place in the queue (marked redelivered), or drop it."""
-        await self.queue._line.settle([self], functools.partial(super().nack, requeue, multiple), multiple)
+    async def nack(  # type: ignore[override]
+        self, requeue: bool = True, multiple: bool = False, *, delay: float | None = None
+    ) -> None:
+        """Return it to its place in the queue (marked redelivered), after `delay` seconds if given, or drop it."""
+        settle = functools.partial(super().nack, requeue, multiple, delay=delay)
+        await self.queue._line.settle([self], settle, multiple)
+
+    async def reject(self) -> None:  # type: ignore[override]
+        """Drop it or, if its queue has a dead_letter_exchange, dead-letter it: nack(requeue=False)."""
+        await self.nack(requeue=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, error: object, _value: object, _trace: object) -> None:
+        """Ack it; after an exception, return it to its queue. What was acked or nacked inside stays so."""
+        if not self.settled:
+            await (self.ack() if error is None else self.nack())
+
+    def __enter__(self) -> NoReturn:
+        raise UsageError("in asyncio it is `async with message`")
 
 
 class Queue:
@@ -207,6 +225,11 @@ class Queue:
     async def unbind(self, exchange: str, routing_key: str = "", **arguments: Any) -> bool:
         """Remove a binding. Returns False if there was none."""
         return await self._loop.do(self._underneath.unbind, exchange, routing_key, **arguments)
+
+
+def underneath_of(queue: Queue) -> Underneath:
+    """The queue of the blocking interface that it stands on."""
+    return queue._underneath
 
 
 class Consumer:

@@ -1,0 +1,470 @@
+"""Goal: messages are handled with retries by `with message` and node.worker, in threads, processes and asyncio, and a
+stop loses and doubles nothing.
+
+Method: a real node; programs as a user writes them. Counts decide, never times: a delay is far longer than a test, or
+so short that the next try comes while the test waits.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+import warren.aio
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+def run_in_thread(worker: Any) -> threading.Thread:
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(worker: Any, thread: threading.Thread) -> None:
+    worker.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def is_empty(queue: warren.Queue) -> bool:
+    stats = queue.stats()
+    return not stats["ready"] and not stats["unacked"] and not stats["delayed"]
+
+
+# -- with message -----------------------------------------------------------------------------------------------------
+
+
+def test_with_message_acks_and_after_an_exception_returns(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"good", b"bad"])
+    with queue.get(timeout=10) as message:
+        assert message.body == b"good"
+    with pytest.raises(ValueError, match="of mine"), queue.get(timeout=10) as message:
+        raise ValueError("of mine")
+    with queue.get(timeout=10) as message:
+        assert (message.body, message.redelivered) == (b"bad", True)
+        message.reject()  # what is done inside stays
+    wait_until(lambda: is_empty(queue), 10)
+
+
+def test_async_with_message(node: warren.Node, name: str) -> None:
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+            queue = await mine.queue(name)
+            await queue.put_many([b"good", b"bad"])
+            async with await queue.get(timeout=10) as message:
+                assert message.body == b"good"
+            with pytest.raises(ValueError, match="of mine"):
+                async with await queue.get(timeout=10):
+                    raise ValueError("of mine")
+            async with await queue.get(timeout=10) as message:
+                assert (message.body, message.redelivered) == (b"bad", True)
+                await message.reject()
+            with pytest.raises(warren.UsageError, match="async with"), message:
+                pass
+
+    asyncio.run(main())
+    wait_until(lambda: is_empty(node.queue(name)), 10)
+
+
+def test_reject_of_asyncio_drops_the_message(node: warren.Node, name: str) -> None:
+    letters = node.queue(f"{name}-dead")
+    node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name).put(b"bad")
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+            await (await (await mine.queue(name, create=False)).get(timeout=10)).reject()
+
+    asyncio.run(main())
+    assert letters.get(timeout=30).body == b"bad"
+
+
+# -- nack(delay=...) --------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_nacked_with_a_delay_comes_later_the_same(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put(b"again", headers={"n": 1})
+    queue.put(b"next")
+    first = queue.get(timeout=10)
+    first.nack(delay=0.2)
+    assert queue.get(timeout=10).body == b"next"
+    again = queue.get(timeout=60)
+    assert (again.body, again.headers, again.delivery_tag) == (b"again", {"n": 1}, first.delivery_tag)
+    assert (again.message_id, again.delivery_count, again.redelivered) == (first.message_id, 1, True)
+    again.nack(delay=3600)
+    assert queue.get_many(timeout=0.2) == []
+    wait_until(lambda: queue.stats()["delayed"] == 1, 10)
+    assert (queue.stats()["ready"], queue.stats()["unacked"]) == (0, 1)
+
+
+def test_a_delay_outlives_a_stop_and_a_kill(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put(b"late")
+    queue.get(timeout=10).nack(delay=3600)
+    wait_until(lambda: queue.stats()["delayed"] == 1, 10)
+    queue.put(b"synced behind it")  # the nack lies before it in the journal
+    worker = _worker_of(node, name)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: _worker_of(node, name) not in (None, worker), 60)
+    assert queue.get(timeout=60).body == b"synced behind it"
+    assert queue.get_many(timeout=0.3) == []
+    assert queue.stats()["delayed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"delay": -1}, "delay"),
+        ({"delay": "soon"}, "delay"),
+        ({"delay": float("nan")}, "delay"),
+        ({"delay": 1e300}, "delay"),
+        ({"delay": 1, "requeue": False}, "returns to its queue"),
+        ({"delay": 1, "multiple": True}, "one message"),
+    ],
+)
+def test_a_delay_that_is_none_is_refused_and_the_message_kept(
+    node: warren.Node, name: str, arguments: dict[str, Any], text: str
+) -> None:
+    queue = node.queue(name)
+    queue.put(b"mine")
+    message = queue.get(timeout=10)
+    with pytest.raises(warren.UsageError, match=text):
+        message.nack(**arguments)
+    assert not message.settled
+    message.nack(delay=0)
+    assert queue.get(timeout=10).redelivered
+
+
+# -- node.worker ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_what_fails_is_tried_again_and_then_dead_lettered(node: warren.Node, name: str, concurrency: int) -> None:
+    letters = node.queue(f"{name}-dead")
+    queue = node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name)
+    queue.put_many([b"%d" % n for n in range(40)])
+    tries: dict[bytes, list[int]] = {}
+    lock = threading.Lock()
+
+    def handle(message: warren.Message) -> None:
+        with lock:
+            tries.setdefault(message.body, []).append(message.delivery_count)
+        number = int(message.body)
+        if number % 10 == 3 or (number % 10 == 5 and message.delivery_count < 2):
+            raise RuntimeError(f"not {number}")
+
+    worker = node.worker(queue, handle, concurrency=concurrency, retries=2, backoff=0.05)
+    thread = run_in_thread(worker)
+    dead = sorted(letters.get(timeout=60).body for _ in range(4))
+    wait_until(lambda: is_empty(queue), 60)
+    ended(worker, thread)
+    assert dead == [b"13", b"23", b"3", b"33"]
+    for body, counts in tries.items():
+        assert counts == ([0, 1, 2] if int(body) % 10 in (3, 5) else [0]), body
+    assert len(tries) == 40
+    assert worker.counts == {"handled": 36, "failed": 16, "rejected": 4}
+
+
+def test_without_retries_it_is_tried_until_it_succeeds(node: warren.Node, name: str) -> None:
+    node.queue(name).put(b"stubborn")
+    tries = 0
+
+    def handle(message: warren.Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 6:
+            raise RuntimeError("not yet")
+
+    worker = node.worker(name, handle, backoff=0.01, backoff_max=0.02)
+    thread = run_in_thread(worker)
+    wait_until(lambda: worker.counts["handled"] == 1, 60)
+    ended(worker, thread)
+    assert (tries, worker.counts["failed"]) == (6, 5)
+
+
+def test_what_the_function_settles_stays_so(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"ack", b"reject", b"raise"])
+
+    def handle(message: warren.Message) -> None:
+        message.reject() if message.body == b"reject" else message.ack()
+        if message.body == b"raise":
+            raise RuntimeError("after the ack")
+
+    worker = node.worker(name, handle)
+    thread = run_in_thread(worker)
+    wait_until(lambda: sum(worker.counts.values()) == 3, 60)
+    ended(worker, thread)
+    assert is_empty(queue)
+
+
+def test_a_stop_ends_what_was_begun_and_returns_the_rest(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"%d" % n for n in range(20)])
+    begun, go = threading.Semaphore(0), threading.Event()
+    seen: list[bytes] = []
+
+    def handle(message: warren.Message) -> None:
+        seen.append(message.body)
+        begun.release()
+        assert go.wait(60)
+
+    worker = node.worker(name, handle, concurrency=3)
+    thread = run_in_thread(worker)
+    for _ in range(3):
+        assert begun.acquire(timeout=60)
+    worker.stop()
+    go.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    rest = [message.body for message in queue.get_many(timeout=10)]
+    assert 3 <= len(seen) <= 6  # those begun, and what came while the loop did not know yet
+    assert sorted(seen + rest, key=int) == [b"%d" % n for n in range(20)]
+
+
+def test_what_takes_longer_than_the_grace_is_said(node: warren.Node, name: str) -> None:
+    node.queue(name).put_many([b"1", b"2"])
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def handle(message: warren.Message) -> None:
+        begun.release()
+        assert go.wait(60)
+
+    worker = node.worker(name, handle, concurrency=2)
+
+    def stop_soon() -> None:
+        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=60)
+        worker.stop()
+
+    stopping = threading.Thread(target=stop_soon)
+    stopping.start()
+    with pytest.raises(warren.TimedOut, match=r"still run 0\.1 s after the stop: 2"):
+        worker.run(grace=0.1)
+    go.set()
+    stopping.join(60)
+    wait_until(lambda: worker.counts["handled"] == 2, 60)
+
+
+def test_a_worker_goes_on_when_its_queue_worker_was_killed(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put(b"before")
+    worker = node.worker(name, lambda message: None)
+    thread = run_in_thread(worker)
+    wait_until(lambda: worker.counts["handled"] == 1, 60)
+    pid = _worker_of(node, name)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: _worker_of(node, name) not in (None, pid), 60)
+    queue.put(b"after", timeout=60)
+    wait_until(lambda: worker.counts["handled"] == 2, 60)
+    ended(worker, thread)
+
+
+def test_a_deleted_queue_ends_the_worker(node: warren.Node, name: str) -> None:
+    node.queue(name)
+    told: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            node.worker(name, print).run()
+        except warren.Error as error:
+            told.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: node.queue(name).stats()["consumers"] == 1, 60)
+    node.delete_queue(name)
+    thread.join(60)
+    assert isinstance(told[0], warren.QueueNotFound)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"function": 5}, "callable"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 4, "prefetch": 3}, "prefetch"),
+        ({"retries": 3}, "dead_letter_exchange"),
+        ({"retries": -1}, "retries"),
+        ({"backoff": -1}, "backoff"),
+        ({"backoff_max": None}, "backoff_max"),
+    ],
+)
+def test_wrong_words_of_a_worker_are_refused(
+    node: warren.Node, name: str, arguments: dict[str, Any], text: str
+) -> None:
+    node.queue(name)
+    with pytest.raises(warren.UsageError, match=text):
+        node.worker(name, **({"function": print} | arguments))
+    with pytest.raises(warren.QueueNotFound, match="there is no queue"):
+        node.worker(f"{name}-not", print)
+
+
+def test_a_coroutine_function_belongs_to_asyncio(node: warren.Node, name: str) -> None:
+    async def handle(message: warren.Message) -> None:
+        pass
+
+    node.queue(name)
+    with pytest.raises(warren.UsageError, match=r"warren\.aio"):
+        node.worker(name, handle)
+
+
+def test_asyncio_handles_many_at_once_with_retries(node: warren.Node, name: str) -> None:
+    letters = node.queue(f"{name}-dead")
+    queue = node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name)
+    queue.put_many([b"%d" % n for n in range(60)])
+    at_once = most = 0
+
+    async def main() -> dict[str, int]:
+        async with warren.aio.attach(node.directory) as mine:
+
+            async def handle(message: warren.aio.Message) -> None:
+                nonlocal at_once, most
+                at_once += 1
+                most = max(most, at_once)
+                await asyncio.sleep(0.02)
+                at_once -= 1
+                if int(message.body) % 10 == 3:
+                    raise RuntimeError("never")
+
+            worker = await mine.worker(name, handle, concurrency=20, retries=1, backoff=0.01)
+            running = asyncio.create_task(worker.run())
+            while worker.counts["handled"] < 54 or worker.counts["rejected"] < 6:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+            return worker.counts
+
+    assert asyncio.run(main()) == {"handled": 54, "failed": 6, "rejected": 6}
+    assert 10 <= most <= 20
+    assert len([letters.get(timeout=30) for _ in range(6)]) == 6
+    assert is_empty(queue)
+
+
+@pytest.mark.parametrize("how", ["grace", "cancelled"])
+def test_asyncio_returns_what_does_not_end(node: warren.Node, name: str, how: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"1", b"2"])
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+            begun = asyncio.Semaphore(0)
+
+            async def handle(message: warren.aio.Message) -> None:
+                begun.release()
+                await asyncio.sleep(3600)
+
+            worker = await mine.worker(name, handle)
+            running = asyncio.create_task(worker.run(grace=0.1))
+            await begun.acquire()
+            await begun.acquire()
+            if how == "grace":
+                worker.stop()
+                with pytest.raises(warren.TimedOut, match="after the stop: 2"):
+                    await running
+            else:
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+            messages = await (await mine.queue(name)).get_many(timeout=10)
+            assert [(message.body, message.redelivered) for message in messages] == [(b"1", True), (b"2", True)]
+
+    asyncio.run(main())
+
+
+PROGRAM = """
+import json, os, signal, sys, time
+import warren
+
+def handle(message):
+    if message.body == b"die" and not message.redelivered:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(sys.argv[2] if len(sys.argv) > 2 else os.environ["DONE"], "a") as file:
+        file.write(json.dumps([message.body.decode(), os.getpid()]) + "\\n")
+
+def main():
+    with warren.attach(sys.argv[1]) as node:
+        worker = node.worker("{name}", handle, concurrency={concurrency}, processes={processes}, backoff=0.05)
+        print("ready", flush=True)
+        worker.run()
+    print("ended", flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("concurrency", "processes"), [(1, False), (3, False), (3, True)])
+def test_a_program_of_a_worker_ends_by_a_signal_and_leaves_nothing(
+    node: warren.Node, name: str, tmp_path: Path, concurrency: int, processes: bool, number: signal.Signals
+) -> None:
+    queue = node.queue(name)
+    program, done = tmp_path / "program.py", tmp_path / "done"
+    program.write_text(PROGRAM.format(name=name, concurrency=concurrency, processes=processes))
+    done.touch()
+    bodies = [f"{n}" for n in range(30)] + (["die"] if processes else [])
+    queue.put_many([body.encode() for body in bodies])
+    child = subprocess.Popen(
+        [sys.executable, program, node.directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"DONE": str(done)},
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        wait_until(lambda: len(done.read_text().splitlines()) >= len(bodies), 60, what="the messages")
+        child.send_signal(number)
+        out, err = child.communicate(timeout=120)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+    assert (child.returncode, out) == (0, "ended\n"), err
+    assert "Traceback" not in err, err
+    rows = [json.loads(line) for line in done.read_text().splitlines()]
+    assert sorted(body for body, _pid in rows) == sorted(bodies)
+    wait_until(lambda: is_empty(queue), 30)
+    if processes:
+        assert len({pid for _body, pid in rows}) >= 2
+        assert child.pid not in {pid for _body, pid in rows}
+    for pid in {pid for _body, pid in rows}:
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 30, what="the end of the processes")
+
+
+def test_processes_of_a_killed_program_end(node: warren.Node, name: str, tmp_path: Path) -> None:
+    queue = node.queue(name)
+    program, done = tmp_path / "program.py", tmp_path / "done"
+    program.write_text(PROGRAM.format(name=name, concurrency=2, processes=True))
+    done.touch()
+    queue.put(b"one")
+    child = subprocess.Popen([sys.executable, program, node.directory], env=os.environ | {"DONE": str(done)})
+    try:
+        wait_until(done.read_text, 60)
+    finally:
+        child.kill()
+        child.wait()
+    wait_until(lambda: queue.stats()["consumers"] == 0, 60, what="the end of its processes")
+    queue.put(b"two")
+    assert queue.get(timeout=30).body == b"two"
+
+
+def _worker_of(node: warren.Node, name: str) -> Any:
+    """The pid of the queue worker that has a queue, None while there is none."""
+    status = node.status()
+    index = next(queue["worker"] for queue in status["queues"] if queue["name"] == name)
+    return next(p["pid"] for p in status["processes"] if p["role"] == "queue_worker" and p["index"] == index)

@@ -1,0 +1,124 @@
+"""A loop that handles the messages of a queue with a coroutine function, many at a time: node.worker of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+
+from warren.engine.errors import TimedOut
+from warren.workers.client.arguments import checked_count, checked_seconds
+from warren.workers.faces.aio.queue import Message, Queue
+from warren.workers.faces.worker import (
+    LOOK_S,
+    PAUSE_FIRST_S,
+    PAUSE_MOST_S,
+    TROUBLE,
+    Retries,
+    checked_function,
+    log,
+    stopped_by_signals,
+    told_failure,
+)
+
+
+class Worker:
+    """Handles messages of a queue with a coroutine function. Created by `await node.worker`."""
+
+    def __init__(
+        self,
+        handled: Queue,
+        function: Callable[[Message], Awaitable[object]],
+        concurrency: int,
+        retries: Retries,
+    ) -> None:
+        checked_function(function, asynchronous=True)
+        self._queue = handled
+        self._function = function
+        self._most = checked_count(concurrency, "concurrency")
+        self._retries = retries
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counts = {"handled": 0, "failed": 0, "rejected": 0}
+
+    def __repr__(self) -> str:
+        return f"<aio.Worker of {self._queue.name!r}, {self._most} at a time>"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """As warren.Worker.counts."""
+        return dict(self._counts)
+
+    def stop(self) -> None:
+        """No further message is taken; run() returns when those in hand are done. From the event loop."""
+        self._stop.set()
+
+    async def run(self, grace: float = 30.0) -> None:
+        """Handle messages until stop(), SIGTERM or SIGINT: as warren.Worker.run.
+
+        What still runs `grace` seconds after the stop, or when this is cancelled, is cancelled, and its message returns
+        to the queue; after the grace TimedOut says so.
+        """
+        checked_seconds(grace, endless=False, what="grace")
+        loop = asyncio.get_running_loop()
+        with stopped_by_signals(functools.partial(loop.call_soon_threadsafe, self.stop)):
+            try:
+                await self._take()
+                if self._tasks:
+                    await asyncio.wait(self._tasks, timeout=grace)
+            finally:
+                late = list(self._tasks)
+                for task in late:
+                    task.cancel()
+                if late:
+                    await asyncio.wait(late)
+        if late:
+            raise TimedOut(
+                f"queue {self._queue.name!r}: functions that still ran {grace:g} s after the stop: {len(late)}; they "
+                f"were cancelled, and their messages are back in the queue"
+            )
+
+    async def _take(self) -> None:
+        pause = PAUSE_FIRST_S
+        while not self._stop.is_set():
+            try:
+                async with self._queue.consume(self._most, LOOK_S) as messages:
+                    async for message in messages:
+                        pause = PAUSE_FIRST_S
+                        task = asyncio.create_task(self._handle(message))
+                        self._tasks.add(task)
+                        task.add_done_callback(self._tasks.discard)
+                        if self._stop.is_set():
+                            break
+            except TROUBLE as error:
+                log.warning("queue %r: %s; the worker tries again in %g s", self._queue.name, error, pause)
+                try:
+                    await asyncio.wait_for(self._stop.wait(), pause)
+                except TimeoutError:
+                    pause = min(2 * pause, PAUSE_MOST_S)
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            await self._function(message)
+        except Exception as error:  # noqa: BLE001 - logged, and tried again
+            pause = self._retries.pause(message.delivery_count + 1)
+            told_failure(self._queue.name, message, error, pause)
+            if pause is None:
+                await self._settle(message, message.reject, "rejected")
+            else:
+                await self._settle(message, lambda: message.nack(delay=pause), "failed")
+        except BaseException:  # cancelled: the message is somebody else's
+            await self._settle(message, message.nack)
+            raise
+        else:
+            await self._settle(message, message.ack, "handled")
+
+    async def _settle(self, message: Message, how: Callable[[], Awaitable[None]], counted: str | None = None) -> None:
+        if not message.settled:  # the function may have done it
+            try:
+                await how()
+            except TROUBLE as error:
+                log.warning("queue %r: message %s: %s", self._queue.name, message.message_id.hex(), error)
+                return
+        if counted:
+            self._counts[counted] += 1

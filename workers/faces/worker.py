@@ -1,0 +1,364 @@
+"""A loop that handles the messages of a queue with a function: in this thread, in threads, or in processes.
+
+    def handle(message):
+        print(message.body)
+
+    node.worker("tasks", handle, concurrency=4).run()       # until SIGTERM, SIGINT or stop()
+
+What happens to a message
+  The function returns: it is acked. It raises: it waits for `backoff` seconds, twice as long after each further try,
+  and is delivered again; after `retries` of them it is rejected to the dead letters. What the function settles itself
+  stays so. When its process dies the message goes to another consumer at once.
+
+Invariants
+  No more than `prefetch` messages are held; with the default, each of them is being handled.
+  run() returns with nothing in hand, or raises TimedOut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from warren.engine.errors import NodeNotRunning, PeerLost, QueueNotFound, TimedOut, UsageError
+from warren.workers.client.arguments import checked_count, checked_seconds
+from warren.workers.faces.queues import Queue, arguments_of
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+    from warren.workers.faces.message import Message
+
+log = logging.getLogger("warren")
+
+#: how often a loop looks whether it was stopped
+LOOK_S = 0.5
+#: the pause before a loop asks a node again that does not answer, and before a process that died is started again: at
+#: first and at most
+PAUSE_FIRST_S = 0.5
+PAUSE_MOST_S = 15.0
+#: what passes: the node or one of its processes is restarted
+TROUBLE = (PeerLost, TimedOut, NodeNotRunning)
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a message is tried again, and when."""
+
+    retries: int | None  #: None: until it succeeds
+    backoff: float  #: seconds before the second try; each further one waits twice as long
+    backoff_max: float  #: but never longer than this
+
+    @staticmethod
+    def of(retries: int | None, backoff: float, backoff_max: float, handled: Queue) -> Retries:
+        """Checked: what fails for good needs a place to go to. Raises UsageError."""
+        checked_seconds(backoff, endless=False, what="backoff")
+        checked_seconds(backoff_max, endless=False, what="backoff_max")
+        if retries is not None:
+            checked_count(retries, "retries", 0)
+            if arguments_of(handled).get("dead_letter_exchange") is None:
+                raise UsageError(
+                    f"queue {handled.name!r} has no dead_letter_exchange, so a message that fails {retries + 1} times "
+                    f"would be dropped: declare the queue with one, or give retries=None (tried until it succeeds)"
+                )
+        return Retries(retries, backoff, backoff_max)
+
+    def pause(self, tries: int) -> float | None:
+        """Seconds until the next try after `tries` of them, None when that was the last one."""
+        if self.retries is not None and tries > self.retries:
+            return None
+        return min(self.backoff_max, self.backoff * 2.0 ** min(tries - 1, 64))
+
+
+def told_failure(queue_name: str, message: Message, error: BaseException, pause: float | None) -> None:
+    """One line, and the traceback, for a message whose function raised."""
+    tries = message.delivery_count + 1
+    then = "it was the last try: rejected to the dead letters" if pause is None else f"tried again in {pause:g} s"
+    log.log(
+        logging.ERROR if pause is None else logging.WARNING,
+        "queue %r: message %s failed at try %d (%s: %s); %s",
+        queue_name, message.message_id.hex(), tries, type(error).__name__, error, then,
+        exc_info=error,
+    )  # fmt: skip
+
+
+def checked_function(function: object, asynchronous: bool) -> None:
+    """Raises UsageError for what is no function, or one of the other interface."""
+    if not callable(function):
+        raise UsageError(f"function must be callable with one message, not {type(function).__name__}")
+    coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  # an object with `async def __call__`
+    )
+    if coroutine != asynchronous:
+        raise UsageError(
+            "function must be a coroutine function (async def); a plain one runs with warren.Node.worker"
+            if asynchronous
+            else "function must be a plain function; a coroutine function (async def) runs with warren.aio"
+        )
+
+
+def checked_prefetch(prefetch: int | None, concurrency: int) -> int:
+    """How many messages lie here at most. Raises UsageError."""
+    return concurrency if prefetch is None else checked_count(prefetch, "prefetch", concurrency)
+
+
+class Worker:
+    """Handles messages of a queue with a function. Created by `node.worker`."""
+
+    def __init__(
+        self,
+        handled: Queue,
+        function: Callable[[Message], object],
+        concurrency: int,
+        prefetch: int | None,
+        retries: Retries,
+    ) -> None:
+        checked_function(function, asynchronous=False)
+        self._queue = handled
+        self._function = function
+        self._threads_n = checked_count(concurrency, "concurrency")
+        self._prefetch = checked_prefetch(prefetch, self._threads_n)
+        self._retries = retries
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._counts = {"handled": 0, "failed": 0, "rejected": 0}
+        self._raised: BaseException | None = None
+        self._parent: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Worker of {self._queue.name!r}, {self._threads_n} at a time>"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Messages since it was made: `handled` (acked), `failed` (tried again later), `rejected` (the last try)."""
+        with self._lock:
+            return dict(self._counts)
+
+    def stop(self) -> None:
+        """No further message is taken; run() returns when those in hand are done. From any thread or signal handler."""
+        self._stop.set()
+
+    def run(self, grace: float = 30.0) -> None:
+        """Handle messages until stop(), or SIGTERM or SIGINT if this is the main thread.
+
+        With concurrency=1 the function runs in this thread. Otherwise it runs in threads, and after a stop what they
+        have in hand has `grace` seconds; TimedOut says how many are still at it. A node that is being restarted is
+        waited for. Raises QueueNotFound (the queue was deleted), ClosedError, and what interrupts a function
+        (SystemExit, KeyboardInterrupt).
+        """
+        checked_seconds(grace, endless=False, what="grace")
+        with stopped_by_signals(self.stop):
+            if self._threads_n == 1:
+                self._take(self._handle)
+            else:
+                self._run_threads(grace)
+        if self._raised is not None:
+            raise self._raised
+
+    def _run_threads(self, grace: float) -> None:
+        given: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+
+        def work() -> None:
+            while (message := given.get()) is not None:
+                self._handle(message)
+
+        threads = [
+            threading.Thread(target=work, name=f"warren-worker-{n}", daemon=True) for n in range(self._threads_n)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._take(given.put)
+        finally:
+            for _thread in threads:
+                given.put(None)
+            deadline = time.monotonic() + grace
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        running = sum(thread.is_alive() for thread in threads)
+        if running:
+            raise TimedOut(
+                f"queue {self._queue.name!r}: functions that still run {grace:g} s after the stop: {running}; their "
+                f"messages return to the queue when this process ends or closes the node"
+            )
+
+    def _take(self, hand: Callable[[Message], None]) -> None:
+        """Hand over what arrives, until the stop."""
+        pause = PAUSE_FIRST_S
+        while not self._stopped():
+            try:
+                for message in self._queue.consume(self._prefetch, LOOK_S):
+                    pause = PAUSE_FIRST_S
+                    hand(message)
+                    if self._stopped():
+                        break
+            except TROUBLE as error:
+                log.warning("queue %r: %s; the worker tries again in %g s", self._queue.name, error, pause)
+                self._stop.wait(pause)
+                pause = min(2 * pause, PAUSE_MOST_S)
+
+    def _stopped(self) -> bool:
+        return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
+
+    def _handle(self, message: Message) -> None:
+        try:
+            self._function(message)
+        except Exception as error:  # noqa: BLE001 - logged, and tried again
+            self._failed(message, error)
+        except BaseException as error:  # noqa: BLE001 - an interrupt: the message is another's, and run() raises it
+            self._settle(message, message.nack)
+            self._raised = error
+            self.stop()
+        else:
+            self._settle(message, message.ack, "handled")
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        pause = self._retries.pause(message.delivery_count + 1)
+        told_failure(self._queue.name, message, error, pause)
+        if pause is None:
+            self._settle(message, message.reject, "rejected")
+        else:
+            self._settle(message, lambda: message.nack(delay=pause), "failed")
+
+    def _settle(self, message: Message, how: Callable[[], None], counted: str | None = None) -> None:
+        if not message.settled:  # the function may have done it
+            try:
+                how()
+            except TROUBLE as error:
+                log.warning("queue %r: message %s: %s", self._queue.name, message.message_id.hex(), error)
+                return
+        if counted:
+            with self._lock:
+                self._counts[counted] += 1
+
+
+class ProcessWorker:
+    """The same in processes of their own, each with one function at a time. Created by `node.worker`."""
+
+    def __init__(
+        self,
+        handled: Queue,
+        attach: Callable[[], Any],
+        function: Callable[[Message], object],
+        processes: int,
+        options: dict[str, Any],
+    ) -> None:
+        checked_function(function, asynchronous=False)
+        self._queue = handled
+        self._arguments = (attach, handled.name, function, options)
+        self._processes_n = checked_count(processes, "concurrency")
+        self._stop = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<ProcessWorker of {self._queue.name!r}, {self._processes_n} processes>"
+
+    def stop(self) -> None:
+        """As Worker.stop."""
+        self._stop.set()
+
+    def run(self, grace: float = 30.0) -> None:
+        """As Worker.run. A process that dies is started again, and its message goes to another one at once.
+
+        After `grace` seconds the processes that are still at work are killed.
+        """
+        checked_seconds(grace, endless=False, what="grace")
+        running: dict[int, SpawnProcess] = {}
+        due = [0.0] * self._processes_n
+        pauses = [PAUSE_FIRST_S] * self._processes_n
+        with stopped_by_signals(self.stop):
+            try:
+                while not self._stop.is_set():
+                    for place in range(self._processes_n):
+                        if place not in running and time.monotonic() >= due[place]:
+                            running[place] = self._start()
+                    self._stop.wait(LOOK_S / 5)
+                    for place, process in list(running.items()):
+                        if process.is_alive():
+                            continue
+                        del running[place]
+                        if process.exitcode == _DELETED:
+                            self._queue.depth()  # raises QueueNotFound
+                        log.warning(
+                            "queue %r: process %s of its worker ended with %s; another one starts in %g s",
+                            self._queue.name, process.pid, process.exitcode, pauses[place],
+                        )  # fmt: skip
+                        due[place] = time.monotonic() + pauses[place]
+                        pauses[place] = min(2 * pauses[place], PAUSE_MOST_S)
+                        process.close()
+            finally:
+                _end(list(running.values()), grace)
+
+    def _start(self) -> SpawnProcess:
+        import multiprocessing  # here: few need it, and it takes its time to load
+
+        process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(*self._arguments, os.getpid()), name="warren-worker"
+        )
+        process.start()
+        return process
+
+
+#: exit code of a process whose queue was deleted
+_DELETED = 64
+
+
+def _serve(
+    attach: Callable[[], Any], name: str, function: Callable[[Message], object], options: dict[str, Any], parent: int
+) -> None:
+    """A process of a ProcessWorker: it ends when it is told to, or when its parent has gone."""
+    with attach() as node:
+        try:
+            worker = node.worker(name, function, concurrency=1, **options)
+            assert isinstance(worker, Worker)
+            worker._parent = parent
+            worker.run()
+        except QueueNotFound:
+            raise SystemExit(_DELETED) from None
+
+
+def _end(processes: list[SpawnProcess], grace: float) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + grace
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            log.warning("process %s of a worker was still at work after %g s: killed", process.pid, grace)
+            process.kill()
+            process.join()
+        process.close()
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, once; a second one does what it did before. Elsewhere than in the main thread
+    signals stay as they are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def told(number: int, _frame: object) -> None:
+        restore()
+        stop()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if handler is not None:  # None: not set from Python
+                signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, told)
+    try:
+        yield
+    finally:
+        restore()
