@@ -1,4 +1,4 @@
-"""What people read: lines in the logs of a node's processes, and commands that they are told to type.
+"""What people read: lines in the logs of a node's processes, commands that they are told to type, values in errors.
 
 What is tried again and again says so once, not four times a second: a log that is full of one line hides the others,
 and eats the space that is short.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import reprlib
 import shlex
 import sys
 import threading
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 EVERY_S = 60.0
 BURST = 3
 LINES_KEPT = 64
+#: characters of a value in an error
+SHOWN_MAX = 120
 #: how `warren` is called by who started this process, when it is not on the PATH (scripts/setup)
 COMMAND_VARIABLE = "WARREN_COMMAND"
 
@@ -26,6 +29,32 @@ COMMAND_VARIABLE = "WARREN_COMMAND"
 def command(*words: object) -> str:
     """A command of `warren` as it can be typed into a shell, in backticks: `warren up '/a b'`."""
     return f"`{shlex.join([os.environ.get(COMMAND_VARIABLE) or 'warren', *map(str, words)])}`"
+
+
+class _Short(reprlib.Repr):
+    """A repr that ends, however large or deep the value is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = SHOWN_MAX // 2
+        self.repr_bytes = self.repr_bytearray = self.repr_str  # cut before they are escaped
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write numbers of more than 4,300 digits."""
+        return super().repr_int(x, level) if x.bit_length() < 4096 else f"<int of {x.bit_length()} bits>"
+
+
+_short = _Short()
+
+
+def shown(value: object) -> str:
+    """A value that was given, for an error: its repr, at most `SHOWN_MAX` characters of it."""
+    try:
+        found = _short.repr(value)
+    except Exception:  # noqa: BLE001 - a repr that fails is the caller's, and the error is about something else
+        found = object.__repr__(value)
+    return found if len(found) <= SHOWN_MAX else found[: SHOWN_MAX - 1] + "…"
 
 
 @dataclass

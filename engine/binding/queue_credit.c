@@ -104,10 +104,7 @@ int wr_credit_tell_hot(HandleObject *h) {
 /* The worker was asked for the end and has not answered: 1 becomes the exception that says why. */
 static int not_released(HandleObject *h, int answer) {
     if (answer <= 0) return answer;
-    static const char what[] = "the return of what was delivered ahead (it is done when the worker continues)";
-    if (!wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, what))
-        wr_raise("TimedOut", "%s: not done within the timeout", what);
-    return -1;
+    return wr_handle_late(h, "the return of what was delivered ahead (it is done when the worker continues)");
 }
 
 /* Nothing more is delivered, and what lies here is back in the queue; but when another thread asks for more
@@ -150,8 +147,7 @@ PyObject *wr_handle_begin(PyObject *op, PyObject *argument) {
     if (wr_handle_enter(h) || wr_handle_register(h)) return NULL;
     uint32_t slots = h->client->a.port.view.g.delivery_slots;
     if (prefetch < 1 || prefetch > (long)slots) {
-        wr_raise("UsageError", "prefetch must lie between 1 and the setting delivery_slots (%u), not %R", slots,
-                 argument);
+        wr_raise_given("UsageError", argument, "prefetch must lie between 1 and the setting delivery_slots (%u)", slots);
         return NULL;
     }
     h->prefetch = (uint32_t)prefetch;

@@ -45,11 +45,6 @@ static int wait_for_worker(HandleObject *h, uint64_t deadline) {
 const char wr_the_answer[] =
     "the worker's answer whether there is a message (there may still be one: call again)";
 
-static void no_answer(HandleObject *h) {
-    if (wr_hook(h->client, WR_HOOK_TIMED_OUT, h->server, wr_the_answer)) return;
-    wr_raise("TimedOut", "%s: not there in time", wr_the_answer);
-}
-
 static uint64_t told(const HandleObject *h) {
     return atomic_load_explicit(&wr_attachment_link(&h->client->a, h->server)->tail, memory_order_relaxed);
 }
@@ -101,17 +96,13 @@ typedef struct {
  * has much to do was asked before. 0: there is none, or what there is was taken in; 1: the worker was restarted, ask
  * again; -1. */
 static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) {
-    ClientObject *c = h->client;
     int answer = asked->epoch ? wait_for_processed(h, asked->told, answer_by) : 1;
     if (answer < 0) return -1;
     if (!answer && epoch_now(h) != asked->epoch) {
         if (wr_now_ns() < answer_by) return 1;
         answer = 1;
     }
-    if (answer) {
-        no_answer(h);
-        return -1;
-    }
+    if (answer) return wr_handle_late(h, wr_the_answer);
     if (!h->registered) return 0;
     uint64_t patience = wr_now_ns() + LAST_WORD_NS;
     if (h->prefetch || (h->inside > 1 && h->consumer.announced)) { /* it serves another thread, or the next call */
@@ -122,7 +113,7 @@ static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) 
     }
     if (answer <= 0) return answer;
     if (wr_credit_tell_hot(h)) return -1; /* somebody looks after the credit later */
-    return wr_hook(c, WR_HOOK_SILENT, h->server, wr_the_answer) || wr_handle_enter(h) ? -1 : 0;
+    return wr_handle_hook(h, WR_HOOK_SILENT, wr_the_answer) || wr_handle_enter(h) ? -1 : 0;
 }
 
 /* The next message, waiting for it until the deadline. NULL without an exception: there was none. `wanted`: messages
@@ -149,7 +140,7 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
         h->delays_n++;
         if (!c->a.workers[h->server].epoch) { /* the worker has not seen us yet: credit is counted under its epoch */
             int taken_up = wait_for_worker(h, answer_by);
-            if (taken_up > 0) no_answer(h);
+            if (taken_up > 0) wr_handle_late(h, wr_the_answer);
             if (taken_up) return NULL;
             continue;
         }
@@ -186,7 +177,7 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
             else answer = 2;
             if (answer < 0) return NULL;
             if (answer == 2 || (answer == 1 && answer_by && wr_now_ns() >= answer_by)) {
-                no_answer(h);
+                wr_handle_late(h, wr_the_answer);
                 return NULL;
             }
             last_look = !answer;
@@ -312,7 +303,7 @@ PyObject *wr_handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t giv
     int over = 0;
     long most = PyLong_Check(args[0]) && !PyBool_Check(args[0]) ? PyLong_AsLongAndOverflow(args[0], &over) : 0;
     if (most < 1) { /* -1 if it is over */
-        wr_raise("UsageError", "max must be a whole number from 1 to %ld, not %R", LONG_MAX, args[0]);
+        wr_raise_given("UsageError", args[0], "max must be a whole number from 1 to %ld", LONG_MAX);
         return NULL;
     }
     bool poll;

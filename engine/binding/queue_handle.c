@@ -20,6 +20,30 @@ int wr_handle_enter(HandleObject *h) {
     return -1;
 }
 
+/* `what`, with the name of the queue before it. */
+static PyObject *of_queue(HandleObject *h, const char *what) {
+    PyObject *name = PyObject_GetAttrString(h->owner, "name");
+    PyObject *text = name ? PyUnicode_FromFormat("queue %R: %s", name, what) : NULL;
+    Py_XDECREF(name);
+    return text;
+}
+
+int wr_handle_hook(HandleObject *h, int code, const char *what) {
+    PyObject *text = of_queue(h, what);
+    const char *bytes = text ? PyUnicode_AsUTF8(text) : NULL;
+    int answer = bytes ? wr_hook(h->client, code, h->server, bytes) : -1;
+    Py_XDECREF(text);
+    return answer;
+}
+
+int wr_handle_late(HandleObject *h, const char *what) {
+    if (wr_handle_hook(h, WR_HOOK_TIMED_OUT, what)) return -1;
+    PyObject *text = of_queue(h, what);
+    if (text) wr_raise("TimedOut", "%U: not done within the timeout", text);
+    Py_XDECREF(text);
+    return -1;
+}
+
 int wr_handle_register(HandleObject *h) {
     if (h->registered) return 0;
     ClientObject *c = h->client;

@@ -34,6 +34,9 @@ int wr_handle_not_stopped(HandleObject *h); /* is the node still there? Attachme
 int wr_handle_up_to_date(HandleObject *h);  /* the regions of a restarted worker are opened anew before a read */
 int wr_handle_register(HandleObject *h);    /* `consumer` stands in the attachment from now on */
 int wr_handle_still_there(void *handle);    /* is its queue? asked in each slice of a wait */
+/* Call the hook for what is waited for of the queue; its name stands before `what`. 0: it raised nothing. */
+int wr_handle_hook(HandleObject *h, int code, const char *what);
+int wr_handle_late(HandleObject *h, const char *what); /* it was not done in time: raises */
 int wr_handle_intake(HandleObject *h);      /* what was pushed, into `pending` */
 /* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else
  * that of a damaged message is met again by the next call. */

@@ -34,12 +34,35 @@ int wr_raise(const char *name, const char *format, ...) {
     return -1;
 }
 
+int wr_raise_given(const char *name, PyObject *given, const char *format, ...) {
+    PyObject *module = PyImport_ImportModule("warren.engine.saying");
+    PyObject *shown = module ? PyObject_CallMethod(module, "shown", "O", given) : NULL;
+    PyObject *wanted = NULL;
+    if (shown) {
+        va_list arguments;
+        va_start(arguments, format);
+        wanted = PyUnicode_FromFormatV(format, arguments);
+        va_end(arguments);
+    }
+    if (wanted) wr_raise(name, "%U, not %U", wanted, shown);
+    Py_XDECREF(wanted);
+    Py_XDECREF(shown);
+    Py_XDECREF(module);
+    return -1;
+}
+
 PyObject *wr_listed(PyObject *given, const char *what) {
-    if (!Py_TYPE(given)->tp_iter && !PySequence_Check(given)) {
+    if (PyList_CheckExact(given) || PyTuple_CheckExact(given)) return Py_NewRef(given);
+    PyObject *iterator = PyObject_GetIter(given);
+    if (!iterator) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
+        PyErr_Clear();
         wr_raise("UsageError", "%s must be a list or another iterable, not %s", what, Py_TYPE(given)->tp_name);
         return NULL;
     }
-    return PySequence_Fast(given, what);
+    PyObject *list = PySequence_List(iterator);
+    Py_DECREF(iterator);
+    return list;
 }
 
 int wr_raise_errno(int error, const char *doing) {
@@ -136,9 +159,10 @@ int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_bod
     if ((uint64_t)body->length + meta_length > c->a.message_bytes_max) {
         if (body->buffer.obj) PyBuffer_Release(&body->buffer);
         return wr_raise("MessageTooLarge",
-                        "a message of %zd bytes (with %llu bytes of headers) is larger than message_bytes_max = %llu: "
-                        "split it, or make the node with a larger message_bytes_max",
-                        body->length, (unsigned long long)meta_length, (unsigned long long)c->a.message_bytes_max);
+                        "a message of %llu bytes (body %zd, headers and properties %llu) is larger than "
+                        "message_bytes_max = %llu: split it, or start the node with a larger message_bytes_max",
+                        (unsigned long long)body->length + meta_length, body->length, (unsigned long long)meta_length,
+                        (unsigned long long)c->a.message_bytes_max);
     }
     return 0;
 }

@@ -131,6 +131,9 @@ int wr_trouble(ClientObject *c, uint32_t server, wr_purpose purpose);
 int wr_hook(ClientObject *c, int code, uint32_t server, const char *what);
 /* Raise a class of warren.engine.errors. Returns -1. */
 int wr_raise(const char *name, const char *format, ...);
+
+/* The same of a value that was given: ", not <its repr>" is added, as much of it as can be read. */
+int wr_raise_given(const char *name, PyObject *given, const char *format, ...);
 /* A list or tuple of what was given, as PySequence_Fast; UsageError for what is no iterable. */
 PyObject *wr_listed(PyObject *given, const char *what);
 /* Raise what warren.engine.kernel.atomic_file.explain makes of an errno. Returns -1. */

@@ -17,7 +17,7 @@ static inline Py_ssize_t wr_ids_n(const wr_ids *ids) { return ids->flat ? ids->b
 
 static inline int wr_id_of(PyObject *object, const uint8_t **id) {
     if (!PyBytes_Check(object) || PyBytes_GET_SIZE(object) != 16) {
-        wr_raise("UsageError", "a message id is 16 bytes (node.store().new_id() makes one), not %R", object);
+        wr_raise_given("UsageError", object, "a message id is 16 bytes (node.store().new_id() makes one)");
         return -1;
     }
     *id = (const uint8_t *)PyBytes_AS_STRING(object);

@@ -70,10 +70,10 @@ static int level_from(const FaceObject *self, PyObject *durability, int *level) 
     for (int k = 0; k < 3 && found < 0 && PyUnicode_Check(durability); k++)
         if (!PyUnicode_CompareWithASCIIString(durability, level_texts[k])) found = k;
     if (found < 0)
-        return wr_raise("UsageError", "durability must be one of 'none', 'written', 'synced' or None, not %R", durability);
+        return wr_raise_given("UsageError", durability, "durability must be one of 'none', 'written', 'synced' or None");
     if (found && self->transient)
-        return wr_raise("UsageError", "this store is transient, it keeps messages in memory only: durability can only be 'none', not %R",
-                        durability);
+        return wr_raise_given("UsageError", durability,
+                              "this store is transient, and its messages are kept in memory only: durability can only be 'none'");
     *level = found;
     return 0;
 }
@@ -245,7 +245,7 @@ static PyObject *face_new_ids(PyObject *op, PyObject *count) {
     FaceObject *self = (FaceObject *)op;
     Py_ssize_t n = PyIndex_Check(count) && !PyBool_Check(count) ? PyNumber_AsSsize_t(count, NULL) : -1; /* cut to the largest */
     if (n < 0 || n == PY_SSIZE_T_MAX) {
-        if (!PyErr_Occurred()) wr_raise("UsageError", "count must be a whole number from 0 on, not %R", count);
+        if (!PyErr_Occurred()) wr_raise_given("UsageError", count, "count must be a whole number from 0 on");
         return NULL;
     }
     ClientObject *c = core_of(self);

@@ -30,6 +30,7 @@ import msgspec
 
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import InvalidName, UsageError
+from warren.engine.saying import shown
 
 OVERFLOWS = ("drop-head", "reject-publish")
 PRIORITY_MAX = 9
@@ -63,13 +64,14 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in arguments.items():
             check = _CHECKS.get(name)
             if check is None:
-                raise UsageError(f"queue {queue!r}: unknown argument {name!r}: known are {', '.join(sorted(_CHECKS))}")
+                known = ", ".join(sorted(_CHECKS))
+                raise UsageError(f"queue {queue!r}: unknown argument {shown(name)}: known are {known}")
             if value is None:
                 continue
             try:
                 checked[name] = check(value)
-            except (UsageError, ValueError, TypeError) as error:
-                raise UsageError(f"queue {queue!r}: argument {name}={value!r}: {error}") from error
+            except (ValueError, TypeError) as error:  # a UsageError is a ValueError
+                raise UsageError(f"queue {queue!r}: argument {name}={shown(value)}: {error}") from None
         found = cls(**checked)
         found._check_together(queue)
         return found
@@ -121,22 +123,13 @@ def _milliseconds(seconds: float | None) -> int:
     return 0 if seconds is None else max(1, round(seconds * 1000))
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        raise UsageError("it must be a number")
+def _seconds(value: Any) -> float:
     if isinstance(value, str):  # from the command line
         with contextlib.suppress(ValueError):
             value = float(value)
-    if not isinstance(value, (int, float)):
-        raise UsageError("it must be a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= SECONDS_MAX:
+        raise UsageError(f"it must be a number of seconds from 0.001 to {SECONDS_MAX}, without a unit")
     return float(value)
-
-
-def _seconds(value: Any) -> float:
-    seconds = _number(value)
-    if not 0.001 <= seconds <= SECONDS_MAX:
-        raise UsageError(f"it must be a number of seconds from 0.001 to {SECONDS_MAX}")
-    return seconds
 
 
 def _whole(low: int, high: int) -> Any:

@@ -20,6 +20,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.names import check_name, check_routing_key, dead_letters_name, subscription_name
 from warren.engine.catalog.placement import place
 from warren.engine.errors import (
@@ -43,10 +45,13 @@ from warren.engine.errors import (
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.saying import shown
 
 FILE_NAME = "catalog.json"
 #: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
 DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
+#: and when it is there with other properties
+AS_IT_IS = "open it as it is (create=False), or delete it first"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
@@ -350,14 +355,14 @@ class Catalog:
         """The queue of that name; raises QueueNotFound with this advice."""
         found = self.queues.get(name)
         if found is None or found.hidden:
-            raise QueueNotFound(f"there is no queue {name!r}: {advice}")
+            raise QueueNotFound(f"there is no queue {shown(name)}: {advice}")
         return found
 
     def exchange(self, name: str, advice: str = DECLARE) -> ExchangeDeclaration:
         """The exchange of that name; raises ExchangeNotFound with this advice."""
         found = self.exchanges.get(name)
         if found is None:
-            raise ExchangeNotFound(f"there is no exchange {name!r}: {advice}")
+            raise ExchangeNotFound(f"there is no exchange {shown(name)}: {advice}")
         return found
 
     def subscription(self, queue: str, name: str) -> QueueDeclaration | None:
@@ -411,7 +416,7 @@ class Catalog:
             if (found.durable, found.arguments) != (durable, given):
                 raise DeclarationMismatch(
                     f"queue {name!r} exists as {_describe(found.durable, found.arguments)}, "
-                    f"not as {_describe(durable, given)}: open it as it is, or delete it first"
+                    f"not as {_describe(durable, given)}: {AS_IT_IS}"
                 )
             return found
         if policy.exclusive and not client:
@@ -507,7 +512,8 @@ class Catalog:
         if found is None or found.name:
             check_name(name, "exchange")
         if type not in EXCHANGE_TYPES:
-            raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
+            types = ", ".join(EXCHANGE_TYPES)
+            raise UsageError(f"exchange {name!r}: there is no type {shown(type)}; choose one of {types}")
         if alternate is not None:
             check_name(alternate, "exchange")
         declaration = ExchangeDeclaration(name, type, durable, alternate)
@@ -726,20 +732,35 @@ def _cut(index: dict[int, dict[int, QueueDeclaration]], key: int, id: int) -> No
         del index[key]
 
 
+def checked_conditions(arguments: object) -> dict[str, Any]:
+    """Binding arguments, a copy; none for None. Raises UsageError for what cannot be compared with a header."""
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise UsageError(f"binding arguments must be a mapping, not {type(arguments).__name__}")
+    found: dict[str, Any] = {}
+    for key, value in (arguments or {}).items():
+        if not isinstance(key, str):
+            raise UsageError(f"binding arguments must have str names, not {shown(key)}")
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise UsageError(
+                f"binding argument {shown(key)} is of type {type(value).__name__}: "
+                "give None (any value), bool, int, float or str"
+            )
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise UsageError(f"binding argument {shown(key)}: an int must lie from -2**63 to 2**64 - 1")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"binding argument {shown(key)} is {value}: give a finite number")
+        found[str.__str__(key)] = value if value is None or isinstance(value, bool) else plain(value)
+    match = found.get("x-match", "all")
+    if match not in X_MATCH:
+        raise UsageError(f"binding argument x-match={shown(match)}: choose one of {', '.join(X_MATCH)}")
+    return found
+
+
 def _conditions(arguments: dict[str, Any]) -> str:
     """Binding arguments as canonical text. Raises UsageError for what cannot be compared with a header."""
     if not arguments:
         return ""
-    match = arguments.get("x-match", "all")
-    if match not in X_MATCH:
-        raise UsageError(f"binding argument x-match={match!r}: choose one of {', '.join(X_MATCH)}")
-    for key, value in arguments.items():
-        if not isinstance(key, str):
-            raise UsageError("binding arguments have str names")
-        if value is not None and not isinstance(value, (bool, int, float, str)):
-            raise UsageError(
-                f"binding argument {key!r} is {type(value).__name__}: give None (any value), bool, int, float or str"
-            )
+    arguments = checked_conditions(arguments)
     try:
         return msgspec.json.encode(arguments, order="sorted").decode()
     except (msgspec.MsgspecError, OverflowError, UnicodeError) as error:
@@ -747,7 +768,8 @@ def _conditions(arguments: dict[str, Any]) -> str:
 
 
 def _describe(durable: bool, arguments: dict[str, Any]) -> str:
-    return ("durable" if durable else "transient") + (f" with {arguments}" if arguments else "")
+    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return ("durable" if durable else "transient") + (f" with {given}" if given else "")
 
 
 def _describe_exchange(exchange: ExchangeDeclaration) -> str:

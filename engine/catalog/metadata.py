@@ -13,13 +13,14 @@ from __future__ import annotations
 import datetime
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from warren.engine.errors import UsageError
+from warren.engine.errors import MessageTooLarge, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.saying import shown
 
 PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
 PRIORITY_SHIFT = PROTOCOL["PRIORITY_SHIFT"]
@@ -51,13 +52,34 @@ class Metadata(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 decode = msgspec.msgpack.Decoder(Metadata).decode
-_encode = msgspec.msgpack.encode
+
+#: bytes of the metadata of one message (its length is 16 bits wide)
+META_BYTES_MAX = (1 << 16) - 1
+_KINDS = "None, bool, int, float, str, bytes, list and dict"
+
+
+def plain(value: object) -> object:
+    """What msgspec does not know but what is one of these kinds all the same, as a subclass of str is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent")
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
 
 
 def encode(
     exchange: str, routing_key: str, headers: object = None, properties: object = None, message_id: object = None
 ) -> bytes:
-    """Metadata of a message as it travels. Raises UsageError for headers or properties that cannot."""
+    """Metadata of a message as it travels. Raises UsageError for headers or properties that cannot, MessageTooLarge."""
     told: dict[Any, Any] | None = None
     if type(headers) is dict:
         told = headers
@@ -66,22 +88,71 @@ def encode(
     elif headers is not None:
         raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
     for key in told or ():
-        if not isinstance(key, str):
-            raise UsageError("header names must be str")
+        if type(key) is not str:
+            told = _with_names(told or {})
+            break
     fields: list[Any] = [exchange, routing_key, told or None]
+    known: dict[str, Any] = {}
     if (properties is not None or message_id is not None) and (known := _properties(properties, message_id)):
         fields.append(known)
     try:
-        return _encode(fields)
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"text of a message must be UTF-8, and {error.object[error.start : error.end]!r} is not ({error.reason}): "
-            "give bytes, or text without lone surrogates"
-        ) from error
-    except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise UsageError(
-            f"headers must be made of None, bool, int, float, str, bytes, list and dict: {error}"
-        ) from error
+        packed = _encode(fields)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise _blamed(told, known) or UsageError(f"headers must be made of {_KINDS}: {error}") from error
+    if len(packed) > META_BYTES_MAX:
+        raise _too_large(len(packed), told, known)
+    return packed
+
+
+def passed_on(
+    exchange: str, routing_key: str, headers: dict[str, Any] | None = None, properties: dict[str, Any] | None = None
+) -> bytes:
+    """Metadata of a message that goes on to another place, whatever its publisher wrote: nothing is checked."""
+    return _encode([exchange, routing_key, headers or None, *([properties] if properties else [])])
+
+
+def _with_names(headers: dict[Any, Any]) -> dict[str, Any]:
+    """Headers whose names are str, and not of a class made of it. Raises UsageError."""
+    for key in headers:
+        if not isinstance(key, str):
+            raise UsageError(f"header names must be str, not {type(key).__name__}: {shown(key)}")
+    return {str.__str__(key): value for key, value in headers.items()}
+
+
+def _parts(headers: dict[str, Any] | None, properties: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
+    """What a message carries, part by part, with what it is called."""
+    for name, value in (headers or {}).items():
+        yield f"header {shown(name)}", name, value
+    for name, value in properties.items():
+        yield "message_id" if name == "message_id" else f"property {name}", name, value
+
+
+def _blamed(headers: dict[str, Any] | None, properties: dict[str, Any]) -> UsageError | None:
+    """The error that names the part which cannot be sent; None when each can."""
+    for what, name, value in _parts(headers, properties):
+        try:
+            _encode((name, value))
+        except UnicodeEncodeError as error:
+            wrong = error.object[error.start : error.end]
+            return UsageError(
+                f"{what}: text must be UTF-8, and {shown(wrong)} is not ({error.reason}): "
+                "give bytes, or text without lone surrogates"
+            )
+        except OverflowError:
+            return UsageError(f"{what}: an int is sent if it lies from -2**63 to 2**64 - 1: give others as text")
+        except RecursionError:
+            return UsageError(f"{what} is nested too deeply, or contains itself: send it as the body")
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            return UsageError(f"{what} must be made of {_KINDS}: {error}")
+    return None
+
+
+def _too_large(size: int, headers: dict[str, Any] | None, properties: dict[str, Any]) -> MessageTooLarge:
+    largest, of = max((len(_encode((name, value))) - 1, what) for what, name, value in _parts(headers, properties))
+    return MessageTooLarge(
+        f"exchange, routing key, headers and properties of a message take {size} bytes, and may take "
+        f"{META_BYTES_MAX}: {of} alone takes {largest}; send large things as the body"
+    )
 
 
 def _properties(properties: object, message_id: object) -> dict[str, Any]:
@@ -89,18 +160,30 @@ def _properties(properties: object, message_id: object) -> dict[str, Any]:
         raise UsageError(f"properties must be a mapping, not {type(properties).__name__}")
     found: dict[str, Any] = {}
     for name, value in (properties or {}).items():
+        if name == "headers":
+            raise UsageError("headers are no property: give them as headers=…")
+        if name not in PROPERTIES:
+            raise UsageError(
+                f"there is no property {shown(name)}: choose one of {', '.join(PROPERTIES)}, or give it as a header"
+            )
         if value is None:
             continue
         if name == "timestamp":
             if isinstance(value, datetime.datetime):
                 value = value.timestamp()
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise UsageError("property timestamp is a number of seconds since 1970, or a datetime")
-        elif name not in _TEXTS:
-            raise UsageError(f"unknown property {name!r}: use one of {', '.join(PROPERTIES)}, or headers")
+                raise UsageError(
+                    f"property timestamp must be a number of seconds since 1970, or a datetime, not {shown(value)}"
+                )
+        elif name == "reply_to":
+            if not isinstance(value, str):
+                raise UsageError(
+                    f"property reply_to must be a str, the name of a queue, not {type(value).__name__}: who answers "
+                    "publishes to it"
+                )
         elif not isinstance(value, (str, bytes)):
-            raise UsageError(f"property {name!r} is text, not {type(value).__name__}")
-        found[name] = value
+            raise UsageError(f"property {name} must be str or bytes, not {type(value).__name__}")
+        found[str.__str__(name)] = value
     if message_id is not None:
         found["message_id"] = message_id
     return found
@@ -108,11 +191,10 @@ def _properties(properties: object, message_id: object) -> dict[str, Any]:
 
 def key_of(message_id: object) -> bytes:
     """The key of deduplication of a message id: its hash. Raises UsageError when it is neither str nor bytes."""
-    if isinstance(message_id, str):
-        message_id = message_id.encode("utf-8", "surrogatepass")
-    if not isinstance(message_id, (bytes, bytearray)) or not message_id:
-        raise UsageError("message_id is str or bytes, and not empty")
-    return hashlib.blake2b(message_id, digest_size=KEY_BYTES).digest()
+    key = message_id.encode("utf-8", "surrogatepass") if isinstance(message_id, str) else message_id
+    if not isinstance(key, (bytes, bytearray)) or not key:
+        raise UsageError(f"message_id must be str or bytes, and not empty, not {shown(message_id)}")
+    return hashlib.blake2b(key, digest_size=KEY_BYTES).digest()
 
 
 def options(
@@ -133,7 +215,7 @@ def options(
     if not 0 <= priority <= PRIORITY_MAX:
         raise _no_priority(priority)
     if persistent is not True and persistent is not False:
-        raise UsageError(f"persistent is True or False, not {persistent!r}")
+        raise UsageError(f"persistent must be True or False, not {shown(persistent)}")
     expires = due = 0
     if ttl is not None or delay is not None:
         # a millisecond that has begun: from the next one on, so that nothing comes or ends before its time
@@ -145,7 +227,8 @@ def options(
             life = _milliseconds("ttl", ttl)
             expires = due + life if due else now + 1 + life if life else now
         if expires > _TIME_MAX or due > _TIME_MAX:
-            raise UsageError("ttl and delay reach beyond the year 10889: give smaller values")
+            long = " and ".join(name for name, value in (("ttl", ttl), ("delay", delay)) if value is not None)
+            raise _too_long(long)
     return (
         expires | priority << PRIORITY_SHIFT,
         due,
@@ -161,7 +244,7 @@ def due_after(delay: object) -> int:
 
 
 def _no_priority(priority: object) -> UsageError:
-    return UsageError(f"priority is a whole number from 0 to {PRIORITY_MAX}, not {priority!r}")
+    return UsageError(f"priority must be a whole number from 0 to {PRIORITY_MAX}, not {shown(priority)}")
 
 
 def options_each(
@@ -204,7 +287,13 @@ def each(value: Any, count: int, what: str) -> Sequence[Any]:
 def _milliseconds(name: str, seconds: Any) -> int:
     kind = type(seconds)
     is_number = kind is int or kind is float or (isinstance(seconds, (int, float)) and kind is not bool)
-    if not is_number or not 0 <= seconds < 1e12:
-        raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds!r}")
+    if not is_number or not seconds >= 0:
+        raise UsageError(f"{name} must be a number of seconds from 0 on, not {shown(seconds)}")
+    if seconds * 1000 > _TIME_MAX:
+        raise _too_long(name)
     milliseconds: int = round(seconds * 1000)
     return milliseconds
+
+
+def _too_long(what: str) -> UsageError:
+    return UsageError(f"{what} must not reach beyond the year 10889: give less, or leave it out")

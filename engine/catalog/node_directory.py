@@ -45,7 +45,7 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import FORMAT_VERSION
-from warren.engine.saying import command
+from warren.engine.saying import command, shown
 from warren.ipc import names
 from warren.ipc.identity import Namespaces
 
@@ -102,16 +102,18 @@ def _absolute(path: object) -> Path:
         raise UsageError(f"a data directory must be a str or a pathlib.Path, not {type(path).__name__}") from error
     if not isinstance(given, str):
         raise UsageError("a data directory must be a str or a pathlib.Path, not bytes: os.fsdecode makes a str")
+    if not given:
+        raise UsageError("the path of a data directory must not be empty: '.' is the current directory")
     if "\0" in given:
-        raise UsageError(f"{given!r} is not a valid path of a data directory: it has a NUL character; remove it")
+        raise UsageError(f"{shown(given)} is not a valid path of a data directory: it has a NUL character; remove it")
     try:
         os.fsencode(given)
         return Path(os.path.abspath(os.path.expanduser(given)))
     except UnicodeEncodeError as error:
-        raise UsageError(f"{given!r} is not a valid path of a data directory: {error.reason}") from error
+        raise UsageError(f"{shown(given)} is not a valid path of a data directory: {error.reason}") from error
     except FileNotFoundError as error:
         raise UsageError(
-            f"{given!r} cannot be resolved: the current directory was removed; change to another one, or give an "
+            f"{shown(given)} cannot be resolved: the current directory was removed; change to another one, or give an "
             "absolute path"
         ) from error
 
@@ -483,10 +485,10 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
     converted: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in types:
-            raise UsageError(f"there is no setting {name!r}; the settings are {', '.join(types)}")
+            raise UsageError(f"there is no setting {shown(name)}; the settings are {', '.join(types)}")
         try:
             converted[name] = msgspec.convert(value, type=types[name], strict=False)
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
             wanted = "a whole number" if types[name] is int else "a number"
-            raise UsageError(f"setting {name} must be {wanted}, not {value!r}") from error
+            raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from error
     return msgspec.structs.replace(settings, **converted)

@@ -246,7 +246,7 @@ def test_arguments_are_stored_in_one_form() -> None:
         False,
         False,
     )
-    with pytest.raises(DeclarationMismatch, match=r"message_ttl.: 5\.0.*message_ttl.: 6\.0"):
+    with pytest.raises(DeclarationMismatch, match=r"message_ttl=5\.0, not .*message_ttl=6\.0"):
         catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": 6})
     with pytest.raises(DeclarationMismatch):
         catalog.declare_queue("q", workers_n=1)

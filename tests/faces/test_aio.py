@@ -5,6 +5,7 @@ Method: real nodes; each test runs loops of its own; messages are counted by wha
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -164,6 +165,49 @@ def test_large_batches_larger_than_ring_and_arena(directory: Path, name: str) ->
             assert total == 60 * 100_000 + 20 * 300_000
 
     run(main())
+
+
+N = 600  #: messages that are sent in several parts
+LAST_IS_WRONG: dict[str, tuple[list[bytes], dict[str, Any]]] = {
+    "a header of no kind": ([b"x"] * N, {"headers": [None] * (N - 1) + [{"a": object()}]}),
+    "large headers": ([b"x"] * N, {"headers": [None] * (N - 1) + [{"a": "x" * 70_000}]}),
+    "no property": ([b"x"] * N, {"properties": [None] * (N - 1) + [{"colour": "red"}]}),
+    "no priority": ([b"x"] * N, {"priority": [0] * (N - 1) + [11]}),
+    "no time": ([b"x"] * N, {"ttl": [None] * (N - 1) + ["soon"]}),
+    "a delay without end": ([b"x"] * N, {"delay": [None] * (N - 1) + [float("inf")]}),
+    "no id": ([b"x"] * N, {"message_id": [None] * (N - 1) + [b""]}),
+    "no truth": ([b"x"] * N, {"persistent": [True] * (N - 1) + [5]}),
+    "no durability": ([b"x"] * N, {"durability": "soon"}),
+    "too few": ([b"x"] * N, {"headers": [None] * (N - 1)}),
+    "no body": ([b"x"] * (N - 1) + [5], {}),  # type: ignore[list-item]
+    "a large body": ([b"x"] * (N - 1) + [b"x" * 600_000], {}),
+    "a body that its headers make too large": ([b"x"] * (N - 1) + [b"x" * 499_950], {"headers": {"a": "x" * 100}}),
+}
+
+
+@pytest.mark.parametrize("case", LAST_IS_WRONG)
+def test_a_batch_of_which_the_last_is_wrong_stores_nothing(directory: Path, name: str, case: str) -> None:
+    """A batch is sent in parts; it is looked at as a whole before the first of them. Both faces refuse it."""
+    bodies, options = LAST_IS_WRONG[case]
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+            with pytest.raises(warren.UsageError):
+                await queue.put_many(bodies, **options)
+            assert (await queue.stats())["published"] == 0
+            await queue.put_many(bodies[:-1])
+            assert await queue.depth() == N - 1, "it goes on"
+
+    run(main())
+    with warren.attach(directory) as node:
+        queue = node.queue(name)
+        queue.purge()
+        exchange: dict[str, Any] = {"exchange": "", "routing_key": name}
+        for publish in (queue.put_many, functools.partial(node.publish_many, **exchange)):
+            with pytest.raises(warren.UsageError):
+                publish(bodies, **options)
+        assert queue.depth() == 0
 
 
 def test_timeouts_and_wrong_use(directory: Path, name: str) -> None:

@@ -3,18 +3,21 @@
 Method: the server is played by hand; a small ring, so that records are used again and again.
 """
 
+import enum
 import inspect
 import random
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 
 from warren.engine import _core
 from warren.engine.catalog import metadata
-from warren.engine.errors import QueueFull, QueueNotFound, StoreError, UsageError
+from warren.engine.errors import MessageTooLarge, QueueFull, QueueNotFound, StoreError, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.saying import shown
 from warren.workers.client.publish import PLAIN, Publish, publish_options
 from warren.workers.faces.node import Node
 from warren.workers.faces.queues import Queue
@@ -207,11 +210,19 @@ def test_only_a_publish_that_says_nothing_is_the_plain_one(name: str) -> None:
 
 
 def test_parts_of_many() -> None:
-    said = Publish(headers=[{"a": 1}, None, {"b": 2}], priority=(1, 2, 3), ttl=5)
-    said.check_lengths(3)
-    assert Publish(**said.part(1, 3)) == Publish(headers=[None, {"b": 2}], priority=(2, 3), ttl=5)
-    with pytest.raises(UsageError, match="priority: 3 for 2"):
-        Publish(priority=(1, 2, 3)).check_lengths(2)
+    said = Publish(headers=[{"a": 1}, None, {"b": 2}], priority=(1, 2, 3))
+    whole = said.batch(3, "q")
+    assert isinstance(whole.meta, list)
+    assert whole.meta_bytes(3) == [len(metadata.encode("", "q", {"a": 1})), 0, len(metadata.encode("", "q", {"b": 2}))]
+    some = whole.part(1, 3)
+    assert some.options == [(2 << 56, 0, None, True), (3 << 56, 0, None, True)]
+    assert some.meta == [None, metadata.encode("", "q", {"b": 2})]
+    same = Publish(headers={"a": 1}, priority=4).batch(3, "q")
+    assert same.part(1, 2) == same, "what is one for all stays so"
+    assert same.meta_bytes(2) == [len(metadata.encode("", "q", {"a": 1}))] * 2
+    assert PLAIN.batch(2, "q").meta_bytes(2) == [0, 0]
+    with pytest.raises(UsageError, match="priority: 3 values for 2"):
+        Publish(priority=(1, 2, 3)).batch(2, "q")
     assert not said.is_same
     assert Publish(headers={"a": 1}, ttl=[1]).is_same
     assert said.told_each(3) == [({"a": 1}, None, None), (None, None, None), ({"b": 2}, None, None)]
@@ -251,8 +262,91 @@ def test_text_that_is_not_utf8_is_refused_in_words(arguments: dict[str, Any]) ->
 def test_headers_nested_without_end_are_refused_in_words() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(UsageError, match="headers must be made of"):
+    with pytest.raises(UsageError, match="header 'a' is nested too deeply"):
         metadata.encode("x", "k", {"a": endless})
+
+
+class Text(str):
+    """What is a str, and not of its class: of a library of names or paths, an enumeration."""
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+def test_what_is_text_or_a_number_all_the_same_is_sent_as_it() -> None:
+    packed = metadata.encode(
+        "x", "k", {Text("a"): Text("b"), "c": Colour.RED, "f": numpy.float64(2.5)}, {"type": Text("t")}, Text("id")
+    )
+    found = metadata.decode(packed)
+    assert found.headers == {"a": "b", "c": "red", "f": 2.5}
+    assert found.properties == {"type": "t", "message_id": "id"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"headers": {"a": 1, "b": object()}}, "header 'b' must be made of None, bool, .*: object cannot be sent"),
+        ({"headers": {"b": [1 << 64]}}, "header 'b': an int is sent if it lies from"),
+        ({"headers": {7: 1}}, "header names must be str, not int: 7"),
+        ({"properties": {"headers": {"a": 1}}}, "headers are no property: give them as headers="),
+        ({"properties": {"colour": None}}, "there is no property 'colour'"),
+        ({"properties": {"type": 5}}, "property type must be str or bytes, not int"),
+        ({"properties": {"timestamp": "now"}}, "property timestamp must be a number of seconds .*, not 'now'"),
+        ({"properties": {"reply_to": b"q"}}, "property reply_to must be a str, the name of a queue, not bytes"),
+        ({"properties": {"app_id": LONE}}, "property app_id: text must be UTF-8"),
+        ({"message_id": LONE}, "message_id: text must be UTF-8"),
+    ],
+    ids=lambda given: shown(given).partition(" at 0x")[0],
+)
+def test_what_cannot_be_sent_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        metadata.encode("x", "k", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "largest"),
+    [
+        ({"headers": {"a": "x", "b": "x" * 70_000}}, "header 'b' alone takes 70007"),
+        ({"headers": {"n" * 70_000: 1}}, "header 'nnn"),
+        ({"properties": {"type": "x" * 70_000}, "headers": {"a": "x" * 1000}}, "property type alone"),
+        ({"message_id": "x" * 70_000}, "message_id alone takes"),
+        ({"message_id": b"x" * 70_000}, "message_id alone takes"),
+    ],
+    ids=["header", "name", "property", "id", "id in bytes"],
+)
+def test_metadata_that_is_too_large_names_its_largest_part(arguments: dict[str, Any], largest: str) -> None:
+    with pytest.raises(MessageTooLarge, match=largest) as caught:
+        metadata.encode("x", "k", **arguments)
+    assert str(metadata.META_BYTES_MAX) in str(caught.value)
+    assert len(metadata.encode("x", "k", {"a": "x" * 65_520})) <= metadata.META_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"ttl": 1e13}, "^ttl must not reach beyond the year 10889"),
+        ({"delay": float("inf")}, "^delay must not reach beyond"),
+        ({"ttl": 2.8e11}, "^ttl must not reach beyond"),
+        ({"ttl": 2e11, "delay": 1e11}, "^ttl and delay must not reach beyond"),
+        ({"ttl": float("nan")}, "ttl must be a number of seconds from 0 on, not nan"),
+        ({"delay": -1}, "delay must be a number of seconds from 0 on, not -1"),
+        ({"message_id": ""}, "message_id must be str or bytes, and not empty, not ''"),
+    ],
+    ids=repr,
+)
+def test_options_that_are_wrong_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        metadata.options(**arguments)
+
+
+def test_durability_that_persistent_denies_is_named() -> None:
+    for kept in (False, [False, False]):
+        with pytest.raises(UsageError, match=r"persistent=False was given.*can only be 'none', not 'synced'"):
+            Publish(persistent=kept).level("synced", True, "queue 'q' is transient")
+    with pytest.raises(UsageError, match="queue 'q' is transient"):
+        Publish(ttl=1).level("synced", False, "queue 'q' is transient")
+    assert Publish(persistent=[False, True]).level("synced", True, "") == SYNCED
 
 
 def test_a_request_that_is_not_utf8_is_refused_in_words() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren.engine.catalog import metadata
 from warren.engine.errors import (
     DeclarationMismatch,
     QueueFull,
@@ -254,8 +255,25 @@ def test_properties_and_headers_arrive(node: Node) -> None:
     assert (found[2].headers, found[2].type, found[2].app_id) == ({"n": 3}, "t", "me")
     with pytest.raises(UsageError, match="persistent"):
         queue.put(b"x", durability="synced", persistent=False)
-    with pytest.raises(UsageError, match="unknown property"):
+    with pytest.raises(UsageError, match="there is no property 'colour'"):
         queue.put(b"x", properties={"colour": "red"})
+
+
+def test_an_answer_goes_where_reply_to_says_whatever_it_is(node: Node) -> None:
+    """Who answers publishes to `reply_to`: bytes, which no queue is called by, are refused where they are given, and
+    read as text where they came from elsewhere.
+    """
+    asked, answers = node.queue("asked"), node.queue("back")
+    with pytest.raises(UsageError, match="reply_to must be a str, the name of a queue, not bytes"):
+        asked.put(b"?", properties={"reply_to": b"back"})
+    asked._handle.put(b"?", 0, metadata.passed_on("", "asked", None, {"reply_to": b"back"}), 10, True)
+    asked._handle.put(b"?", 0, metadata.passed_on("", "asked", None, {"reply_to": b"\xff"}), 10, True)
+    for _each in range(2):
+        question = asked.get(10)
+        assert question.reply_to is not None
+        node.publish(b"!", "", question.reply_to)
+        question.ack()
+    assert answers.get(10).body == b"!"
 
 
 def test_a_transient_message_of_a_durable_queue_goes_with_the_node(server: RealNode, node: Node) -> None:

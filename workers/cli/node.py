@@ -20,7 +20,7 @@ import msgspec
 from warren.engine import errors
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
-from warren.engine.saying import command
+from warren.engine.saying import command, shown
 from warren.workers.cli import output
 from warren.workers.node.children import last_lines, redirect
 from warren.workers.node.starting import START_TIMEOUT_S
@@ -84,7 +84,7 @@ def up(
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals:
-            raise UsageError(f"--set takes NAME=VALUE, not {change!r}")
+            raise UsageError(f"--set takes NAME=VALUE, not {shown(change)}")
         settings[name.strip()] = value.strip()
     if workers is not None:
         settings["workers"] = workers

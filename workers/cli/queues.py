@@ -10,7 +10,7 @@ import msgspec
 
 from warren.engine.catalog.catalog import EXCHANGE_TYPES
 from warren.engine.errors import NotYet, QueueNotFound, UsageError
-from warren.engine.saying import command
+from warren.engine.saying import command, shown
 from warren.workers.cli import output
 from warren.workers.cli.node import kind
 from warren.workers.process.control import ControlClient
@@ -183,7 +183,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
         bindings = client.call("queues", of=[name])["bindings"]
     found = next((item for item in report["queues"] if item["name"] == name), None)
     if found is None:
-        raise QueueNotFound(f"there is no queue {name!r}: {command('queue', 'list', directory)} shows the names")
+        raise QueueNotFound(f"there is no queue {shown(name)}: {command('queue', 'list', directory)} shows the names")
     found["bindings"] = bindings
     found["subscriptions"] = report["subscriptions"]
     found["dead_letters"] = next(iter(report["dead_letters"]), None)
@@ -277,7 +277,7 @@ def declare_exchange(
     if context.args:
         known = context.args[0] in EXCHANGE_TYPES
         advice = f"give its type as --type {context.args[0]}" if known else "it takes DIR and NAME, and options"
-        raise UsageError(f"exchange declare: unexpected {context.args[0]!r}: {advice}")
+        raise UsageError(f"exchange declare: unexpected {shown(context.args[0])}: {advice}")
     answer = _call(directory, "declare_exchange", name=name, type=kind, durable=durable, alternate=alternate)
     _done(as_json, answer, f"exchange {name} {'declared' if answer['created'] else 'exists already'} ({kind})")
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from warren.engine import _core
 from warren.engine.errors import InvalidName, UsageError
+from warren.engine.saying import shown
 
 T = TypeVar("T")
 LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
@@ -32,7 +33,7 @@ def checked_count(value: object, what: str, low: int = 1, most: int | None = Non
         found = low - 1
     if found < low or isinstance(value, bool) or (most is not None and found > most):
         raise UsageError(
-            f"{what} must be a whole number from {low} {'on' if most is None else f'to {most}'}, not {value!r}"
+            f"{what} must be a whole number from {low} {'on' if most is None else f'to {most}'}, not {shown(value)}"
         )
     return found
 
@@ -69,7 +70,7 @@ def listed(many: Iterable[T], what: str) -> list[T] | tuple[T, ...]:
 def checked_timeout(call_timeout: float | None) -> float | None:
     """The same; raises UsageError for what is no time."""
     if call_timeout is not None and not (_is_seconds(call_timeout) and call_timeout > 0):
-        raise UsageError(f"call_timeout must be None or a number of seconds above 0, not {call_timeout!r}")
+        raise UsageError(f"call_timeout must be None or a number of seconds above 0, not {shown(call_timeout)}")
     return call_timeout
 
 
@@ -86,18 +87,20 @@ def checked_seconds(timeout: float | None, *, endless: bool = True, what: str = 
         return
     if not _is_seconds(timeout):
         kinds = "None or a non-negative number of seconds" if endless else "a non-negative number of seconds"
-        raise UsageError(f"{what} must be {kinds}, not {timeout!r}")
+        raise UsageError(f"{what} must be {kinds}, not {shown(timeout)}")
 
 
 def level_of(durability: object, durable: bool, what: str) -> int:
-    """Level of a durability; raises UsageError for an unknown one, and for what a transient thing cannot promise."""
+    """Level of a durability; raises UsageError for an unknown one, and for what cannot be promised without a `durable`
+    place (`what` says why there is none: "queue 'x' is transient").
+    """
     if durability is None:
         return _core.LEVEL_SYNCED if durable else _core.LEVEL_NONE
     level = LEVELS.get(durability) if isinstance(durability, str) else None
     if level is None:
-        raise UsageError(f"durability must be one of 'none', 'written', 'synced' or None, not {durability!r}")
+        raise UsageError(f"durability must be one of 'none', 'written', 'synced' or None, not {shown(durability)}")
     if level and not durable:
         raise UsageError(
-            f"{what} is transient, it keeps messages in memory only: durability can only be 'none', not {durability!r}"
+            f"{what}, and such messages are kept in memory only: durability can only be 'none', not {shown(durability)}"
         )
     return level

@@ -37,7 +37,7 @@ from warren.engine import _core, errors
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog import metadata
-from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog.catalog import DECLARE, Catalog, QueueDeclaration
 from warren.engine.catalog.names import check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.routing import Router
@@ -45,6 +45,7 @@ from warren.engine.errors import (
     ClosedError,
     Error,
     NodeNotRunning,
+    PeerLost,
     QueueNotFound,
     StoreError,
     TimedOut,
@@ -408,10 +409,13 @@ class Client:
         """The same; raises Unroutable when it leads nowhere."""
         route = self.route(exchange, routing_key, headers)
         if not route.queues:
-            raise Unroutable(
-                f"exchange {exchange!r} has no queue for routing key {routing_key!r}: "
-                "bind one, or publish without mandatory"
-            )
+            if not exchange:
+                raise Unroutable(
+                    f"there is no queue {routing_key!r}, and the default exchange '' routes to the queue of that name: "
+                    f"{DECLARE}, or publish without mandatory"
+                )
+            what = "these headers" if exchange in self.router().by_headers else f"routing key {routing_key!r}"
+            raise Unroutable(f"exchange {exchange!r} has no queue for {what}: bind one, or publish without mandatory")
         return route
 
     def handle(self, queue: QueueDeclaration, owner: object, messages: type[_core.Delivery]) -> _core.QueueHandle:
@@ -481,8 +485,7 @@ class Client:
         """
         found = self.catalog().queues.get(queue.name)
         if found is None or found.lasting_id != queue.lasting_id:
-            what = "subscription" if queue.subscription_of else "queue"
-            raise QueueNotFound(f"{what} {queue.name!r} was deleted: declare it again")
+            raise QueueNotFound(f"{_called(queue)} was deleted: declare it again")
         return found
 
     def ask_queue(
@@ -502,6 +505,8 @@ class Client:
                 return self._ask_worker(SERVER_WORKER_FIRST + now.worker, request(now), answers, limit)
             except AttachmentLost:
                 continue
+            except (TimedOut, PeerLost) as error:
+                raise type(error)(f"{_called(queue)}: {error}") from None
 
     def _ask_worker(self, server: int, request: Request, answers: type[AnswerOf], timeout: float | None) -> AnswerOf:
         """Ask a queue worker (OP_CONTROL)."""
@@ -566,6 +571,11 @@ def _tidy(reference: weakref.ref[Client]) -> None:
         if client is None or not client._tidy_once():
             return
         del client
+
+
+def _called(queue: QueueDeclaration) -> str:
+    """What a queue, or what belongs to one, is called in an error."""
+    return f"{'subscription' if queue.subscription_of else 'queue'} {queue.name!r}"
 
 
 def _default_name() -> str:

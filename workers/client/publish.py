@@ -7,19 +7,18 @@ metadata) is made here. Of many messages each value is one for all, or a list or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from warren.engine.catalog import metadata
-from warren.engine.errors import UsageError
 from warren.workers.client.arguments import level_of
 
 Mappings = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
 Ids = str | bytes | Sequence[str | bytes | None] | None
 Seconds = float | Sequence[float | None] | None
 
-_NOT_KEPT = "a message that is not persistent"  #: what would be transient, for an error
+_NOT_KEPT = "persistent=False was given"  #: why nothing is durable, for an error
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
@@ -34,7 +33,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     persistent: bool | Sequence[bool] = True
 
     def level(self, durability: object, durable: bool, what: str) -> int:
-        """The level of a durability, of `what` goes to. Raises UsageError."""
+        """The level of a durability; `what`: why it is not `durable`, when it is not. Raises UsageError."""
         if self.persistent is True:
             return level_of(durability, durable, what)
         kept = metadata.any_kept(self.persistent)
@@ -81,18 +80,37 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
         )
         return list(columns)
 
-    def check_lengths(self, count: int) -> None:
-        """Raises UsageError for a list that has not one value for each of `count` messages."""
-        for name, value in msgspec.structs.asdict(self).items():
-            if isinstance(value, (list, tuple)) and len(value) != count:
-                raise UsageError(f"{name}: {len(value)} for {count} bodies")
+    def batch(self, count: int, queue: str) -> Batch:
+        """What is said of `count` messages of a queue, checked and packed, before any of them is sent. Raises
+        UsageError, MessageTooLarge.
+        """
+        options = self.options_each(count)
+        if self.is_same:
+            return Batch(options, self.packed("", queue))
+        nothing = (None, None, None)
+        told = self.told_each(count)
+        return Batch(options, [None if row == nothing else metadata.encode("", queue, *row) for row in told])
 
-    def part(self, start: int, end: int) -> dict[str, Any]:
-        """The keyword arguments of some of many messages."""
-        return {
-            name: value[start:end] if isinstance(value, (list, tuple)) else value
-            for name, value in msgspec.structs.asdict(self).items()
-        }
+
+class Batch(NamedTuple):
+    """What is said of many messages, as the core takes it: one for all, or a list with one for each."""
+
+    options: metadata.Options | list[metadata.Options | None] | None
+    meta: bytes | list[bytes | None] | None
+
+    def meta_bytes(self, count: int) -> list[int]:
+        """Bytes of the metadata of each of `count` messages."""
+        if isinstance(self.meta, list):
+            return [len(item or b"") for item in self.meta]
+        return [len(self.meta or b"")] * count
+
+    def part(self, start: int, end: int) -> Batch:
+        """The same of some of them."""
+        options, meta = self.options, self.meta
+        return Batch(
+            options[start:end] if isinstance(options, list) else options,
+            meta[start:end] if isinstance(meta, list) else meta,
+        )
 
 
 #: nothing is said

@@ -52,8 +52,9 @@ class Message(_core.Delivery):
 
     @property
     def reply_to(self) -> str | None:
-        """Property reply_to."""
-        return self.properties.get("reply_to")
+        """Property reply_to: where the answer goes, as the routing key of the default exchange."""
+        found = self.properties.get("reply_to")
+        return found.decode(errors="replace") if isinstance(found, bytes) else found
 
     @property
     def timestamp(self) -> float | None:

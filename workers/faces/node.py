@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.catalog.arguments import QueueArguments
-from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration
+from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
 from warren.engine.config import Settings
@@ -28,7 +28,7 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.engine.saying import command
+from warren.engine.saying import command, shown
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (
     checked_client_name,
@@ -112,6 +112,7 @@ class Node:
         QueueNotFound if it does not exist.
         """
         check_name(name)
+        given = QueueArguments.of(name, arguments)
         catalog = self._client.catalog()
         declaration = catalog.queues.get(name)
         if not create:
@@ -120,8 +121,8 @@ class Node:
                     f"there is no queue {name!r}: {DECLARE} (`warren queue declare`, or node.queue in a program)"
                 )
             catalog.check_owner(declaration, self._client.epoch)
-        elif declaration is None or not _is_declared(declaration, durable, arguments, self._client.epoch):
-            self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=arguments)
+        elif declaration is None or not _is_declared(declaration, durable, given, self._client.epoch):
+            self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=given.given())
             declaration = self._client.catalog().queue(name)
         with self._lock:
             found = self._queues.get(name)
@@ -229,14 +230,14 @@ class Node:
         known = self._client.catalog().queues
         epoch = self._client.epoch
         missing = [
-            item
-            for item in wanted
-            if (found := known.get(item["name"])) is None
-            or not _is_declared(found, item["durable"], item["arguments"], epoch)
+            (name, kept, given)
+            for name, kept, given in wanted
+            if (found := known.get(name)) is None or not _is_declared(found, kept, given, epoch)
         ]
         if not missing:
             return []
-        answer = self._client.declare("declare_queues", queues=missing)
+        specifications = [{"name": name, "durable": kept, "arguments": given.given()} for name, kept, given in missing]
+        answer = self._client.declare("declare_queues", queues=specifications)
         self._client.router()
         return list(answer["new"])
 
@@ -261,7 +262,8 @@ class Node:
         `alternate`, if it is given and exists. Raises DeclarationMismatch, InvalidName, UsageError.
         """
         if type not in EXCHANGE_TYPES:
-            raise UsageError(f"exchange {name!r}: there is no type {type!r}; choose one of {', '.join(EXCHANGE_TYPES)}")
+            types = ", ".join(EXCHANGE_TYPES)
+            raise UsageError(f"exchange {shown(name)}: there is no type {shown(type)}; choose one of {types}")
         if alternate is not None:
             checked_exchange(alternate)
         found = self._client.catalog().exchanges.get(checked_exchange(name))
@@ -437,37 +439,37 @@ def _name(queue: str | Queue) -> str:
     return queue.name if isinstance(queue, Queue) else check_name(queue)
 
 
-def _specification(item: str | Mapping[str, Any], durable: bool, arguments: dict[str, Any]) -> dict[str, Any]:
+def _specification(
+    item: str | Mapping[str, Any], durable: bool, arguments: dict[str, Any]
+) -> tuple[str, bool, QueueArguments]:
+    """Name, durability and arguments of a queue to declare. Raises UsageError."""
     if not isinstance(item, Mapping):
-        return {"name": check_name(item), "durable": durable, "arguments": arguments}
+        return check_name(item), durable, QueueArguments.of(item, arguments)
     if unknown := item.keys() - {"name", "durable", "arguments"}:
-        raise UsageError(f"a queue has name, durable and arguments; there is no {min(map(str, unknown))!r}")
-    return {
-        "name": check_name(item.get("name")),
-        "durable": bool(item.get("durable", durable)),
-        "arguments": arguments | checked_mapping(item.get("arguments")),
-    }
+        raise UsageError(f"a queue has name, durable and arguments; there is no {shown(next(iter(unknown)))}")
+    name = check_name(item.get("name"))
+    own = arguments | checked_mapping(item.get("arguments"))
+    return name, bool(item.get("durable", durable)), QueueArguments.of(name, own)
 
 
 def _binding(item: object) -> dict[str, Any]:
     if not isinstance(item, (list, tuple)) or not 2 <= len(item) <= 4:
         raise UsageError(
-            f"a binding is (queue, exchange, routing key, arguments), the last two may be left out: {item!r}"
+            f"a binding is (queue, exchange, routing key, arguments), the last two may be left out: {shown(item)}"
         )
     queue, exchange, *rest = item
     return {
         "queue": _name(queue),
         "exchange": checked_exchange(exchange),
         "routing_key": check_routing_key(rest[0]) if rest else "",
-        "arguments": checked_mapping(rest[1] if len(rest) > 1 else None),
+        "arguments": checked_conditions(rest[1] if len(rest) > 1 else None),
     }
 
 
-def _is_declared(declaration: QueueDeclaration, durable: bool, arguments: dict[str, Any], client: int) -> bool:
+def _is_declared(declaration: QueueDeclaration, durable: bool, wanted: QueueArguments, client: int) -> bool:
     """True when declaring it again would change nothing. A queue with a lease is declared again all the same: that
     counts as a use of it.
     """
-    wanted = QueueArguments.of(declaration.name, arguments)
     if wanted.expires is not None or wanted.auto_delete:
         return False
     return (declaration.durable, declaration.arguments, declaration.owner or client) == (
@@ -488,7 +490,7 @@ def _level(durability: str | None, routes: Iterable[Route], said: Publish) -> in
     known = list(routes)
     if not any(route.queues for route in known):
         return level_of(durability, True, "nothing") if durability is not None else 0
-    return said.level(durability, any(route.durable for route in known), "every queue that this goes to")
+    return said.level(durability, any(route.durable for route in known), "every queue that this goes to is transient")
 
 
 def attach(

@@ -22,8 +22,7 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm
-from warren.engine.catalog import metadata
-from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.catalog.catalog import QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
 from warren.engine.kernel.protocol import QUEUE_STATS
@@ -33,12 +32,11 @@ from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import (
     checked_count,
     checked_exchange,
-    checked_mapping,
     checked_seconds,
     level_of,
     listed,
 )
-from warren.workers.client.publish import PLAIN, publish_options
+from warren.workers.client.publish import PLAIN, Batch, publish_options
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.message import Message
 from warren.workers.faces.subscription import Subscription
@@ -62,7 +60,7 @@ class Queue:
     def __init__(self, client: Client, declaration: QueueDeclaration) -> None:
         self.name = declaration.name
         self.durable = declaration.durable
-        self._what = f"queue {declaration.name!r}"  #: what would be transient, for an error
+        self._what = f"queue {declaration.name!r} is transient"  #: for an error
         self._client = client
         self._consuming = 0
         self._begun = 0
@@ -190,17 +188,19 @@ class Queue:
             bodies = listed(bodies, "bodies")
         said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
         level = said.level(durability, self.durable, self._what)
-        count = len(bodies)
-        options = said.options_each(count)
-        meta: bytes | list[bytes | None] | None
-        if not said.is_same:
-            told = said.told_each(count)
-            meta = [None if row == (None, None, None) else metadata.encode("", self.name, *row) for row in told]
-        else:
-            meta = said.packed("", self.name)
+        return self._put_many(bodies, level, said.batch(len(bodies), self.name), timeout, wait)
+
+    def _put_many(
+        self,
+        bodies: Sequence[bytes | bytearray | memoryview],
+        level: int,
+        said: Batch,
+        timeout: float | None,
+        wait: bool,
+    ) -> Confirm | None:
         while True:
             try:
-                return self._handle.put_many(bodies, level, meta, timeout, wait, options)
+                return self._handle.put_many(bodies, level, said.meta, timeout, wait, said.options)
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
@@ -462,7 +462,7 @@ class Queue:
             "queue": self.name,
             "exchange": checked_exchange(exchange),
             "routing_key": check_routing_key(routing_key),
-            "arguments": checked_mapping(arguments),
+            "arguments": checked_conditions(arguments),
         }
 
 

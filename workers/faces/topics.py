@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NoReturn
 
 from warren.engine.errors import NotYet
+from warren.engine.saying import shown
 
 
 def topic(name: str) -> NoReturn:
     """Raise NotYet."""
     raise NotYet(
-        f"topic {name!r}: this version of Warren has queues and the message store; topics come with a later one"
+        f"topic {shown(name)}: this version of Warren has queues and the message store; topics come with a later one"
     )

@@ -43,6 +43,7 @@ from warren.engine.errors import (
     Undecodable,
     UsageError,
 )
+from warren.engine.saying import shown
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import (
@@ -98,7 +99,7 @@ def _codec(serializer: object) -> tuple[Callable[[Any], bytes], Callable[[bytes]
     if not isinstance(found, Dumps):
         raise UsageError(
             f"serializer must be 'pickle', 'json', 'msgpack', None (items are bytes), or have dumps and loads or "
-            f"encode and decode; not {serializer!r}"
+            f"encode and decode; not {shown(serializer)}"
         )
     dumps = found.dumps
 

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from warren.engine import errors
+from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
 from warren.engine.kernel import atomic_file
@@ -56,10 +57,13 @@ def _short_path(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
+_encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
+
+
 def encode(message: dict[str, Any]) -> bytes:
     """One message with its length. Raises UsageError for what cannot be sent."""
     try:
-        payload = msgspec.msgpack.encode(message)
+        payload = _encode(message)
     except UnicodeEncodeError as error:
         raise UsageError(
             f"text must be UTF-8, and {error.object[error.start : error.end]!r} in {error.object[:40]!r} is not: "

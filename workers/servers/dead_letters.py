@@ -311,13 +311,13 @@ class Forwarder(threading.Thread):
         self, origin: str, exchange: str, key: str, headers: dict[str, Any], properties: dict[str, Any] | None
     ) -> Iterator[bytes]:
         """What a letter says of itself; less when that is too large for a message: the body must get through."""
-        yield metadata.encode(exchange, key, headers, properties)
+        yield metadata.passed_on(exchange, key, headers, properties)
         self._tell(
             f"a dead letter of queue {origin!r} lost its headers: with x-death it would be larger than "
             "message_bytes_max"
         )
-        yield metadata.encode(exchange, key, {"x-death": headers["x-death"][:1]})
-        yield metadata.encode(exchange, key)
+        yield metadata.passed_on(exchange, key, {"x-death": headers["x-death"][:1]})
+        yield metadata.passed_on(exchange, key)
 
     def _tell(self, line: str) -> None:
         """A line into the log of the worker and into `warren status`, once."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warren.engine.errors import NotYet, UsageError
+from warren.engine.saying import shown
 
 #: options of Kafka's connector, and of Warren's topics, that make no sense before there are topics
 _TOPIC_OPTIONS = (
@@ -76,7 +77,7 @@ class _Reading:
                     f"option {later[key]!r} belongs to topics, which this version of Warren does not have yet; "
                     'name a queue: .option("queue", "…")'
                 )
-            raise UsageError(f"unknown option {key!r}; the options of this {what} are {', '.join(known)}")
+            raise UsageError(f"unknown option {shown(key)}; the options of this {what} are {', '.join(known)}")
 
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower()) or None
@@ -90,7 +91,7 @@ class _Reading:
     def flag(self, name: str, default: bool) -> bool:
         value = (self.text(name) or str(default)).lower()
         if value not in ("true", "false"):
-            raise UsageError(f"option {name!r} must be true or false, not {value!r}")
+            raise UsageError(f"option {name!r} must be true or false, not {shown(value)}")
         return value == "true"
 
     def count(self, name: str, default: int | None) -> int | None:
@@ -102,7 +103,7 @@ class _Reading:
         except ValueError:
             number = 0
         if number < 1:
-            raise UsageError(f"option {name!r} must be a whole number from 1, not {value!r}")
+            raise UsageError(f"option {name!r} must be a whole number from 1, not {shown(value)}")
         return number
 
     def number(self, name: str, default: int) -> int:
@@ -117,7 +118,7 @@ class _Reading:
         except ValueError:
             number = -1.0
         if not 0 < number < 1e9:
-            raise UsageError(f"option {name!r} must be a number of seconds above 0, not {value!r}")
+            raise UsageError(f"option {name!r} must be a number of seconds above 0, not {shown(value)}")
         return number
 
 
@@ -191,7 +192,7 @@ class SinkOptions:
             raise UsageError('option "routingKey" goes with "exchange"; a write to a queue needs none')
         durability = given.text("durability") or "synced"
         if durability not in ("none", "written", "synced"):
-            raise UsageError(f'option "durability" must be none, written or synced, not {durability!r}')
+            raise UsageError(f'option "durability" must be none, written or synced, not {shown(durability)}')
         delivery = given.text("delivery") or "direct"
         if delivery == "transactional":
             raise NotYet(
@@ -199,7 +200,7 @@ class SinkOptions:
                 "make the reader idempotent, by a key of your own in the message"
             )
         if delivery != "direct":
-            raise UsageError(f'option "delivery" must be direct, not {delivery!r}')
+            raise UsageError(f'option "delivery" must be direct, not {shown(delivery)}')
         return cls(
             path=absolute(given.required("path", "the data directory of a running Warren node")),
             queue=queue,
@@ -216,5 +217,5 @@ def absolute(path: str) -> str:
     """Return the directory without `file:`, made absolute where the driver stands; executors may stand elsewhere."""
     plain = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
     if "://" in plain:
-        raise UsageError(f"option 'path' must be a directory of this machine, not {path!r}")
+        raise UsageError(f"option 'path' must be a directory of this machine, not {shown(path)}")
     return os.path.abspath(plain)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +16,7 @@ from warren.engine.errors import QueueFull
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.client.client import Client
+from warren.workers.client.publish import Batch, Publish
 from warren.workers.faces import queues
 from warren.workers.faces.message import Message
 
@@ -110,6 +111,14 @@ class Underneath(queues.Queue):
     def server(self) -> int:
         """The server that has the queue."""
         return self._server
+
+    def level(self, durability: object, said: Publish) -> int:
+        """The level of a durability for what is published to it. Raises UsageError."""
+        return said.level(durability, self.durable, self._what)
+
+    def put_part(self, bodies: Sequence[Body], level: int, said: Batch) -> _core.Confirm | None:
+        """Submit some of many messages that were checked and packed before; it does not wait for room."""
+        return self._put_many(bodies, level, said, 0.0, False)
 
     def renew(self) -> None:
         """A handle of the attachment in use. Raises QueueNotFound, ClosedError."""

@@ -191,9 +191,10 @@ class Line:
                     continue
                 known = asked is not None and self._same(asked) and self._horizon("processed") >= asked.told
                 code = _core.HOOK_SILENT if known else _core.HOOK_TIMED_OUT
-                await loop.hook(code, handle.server, _core.THE_ANSWER)
+                what = f"queue {self.queue.name!r}: {_core.THE_ANSWER}"
+                await loop.hook(code, handle.server, what)
                 if not known:
-                    raise TimedOut(f"{_core.THE_ANSWER}: not there in time")
+                    raise TimedOut(f"{what}: not done within the timeout")
             if future.done() or next(iter(self.getters), None) is not getter:
                 break
             found = self._take(getter.most, 0)

@@ -133,14 +133,15 @@ class Queue:
         deadline = deadline_of(timeout)
         many = listed(bodies, "bodies")
         said = Publish(headers=headers, **options)
-        said.check_lengths(len(many))
+        level = self._underneath.level(durability, said)
+        batch = said.batch(len(many), self.name)
         await loop.ready(self._underneath.handle)
         superblock = loop.client.attachment().superblock
+        most_message = superblock.get("message_bytes_max")
         sizes = [size_of(body) for body in many]
-        if any(size < 0 or size + META > superblock.get("message_bytes_max") for size in sizes):
-            for body, size in zip(many, sizes, strict=True):  # nothing is sent when one of them is wrong
-                if size < 0 or size > superblock.get("message_bytes_max"):
-                    self._underneath.put(body, durability, False, 0.0)
+        for number, more in enumerate(batch.meta_bytes(len(many))):
+            if sizes[number] < 0 or sizes[number] + more > most_message:  # it is refused, and nothing is sent
+                self._underneath.put_part(many[number : number + 1], level, batch.part(number, number + 1))
         most_bytes = superblock.get("arena_bytes") // ARENA_SHARE
         most = max(1, min(PART, superblock.get("ring_records") // 4))
         parts: list[tuple[int, _core.Confirm]] = []
@@ -150,8 +151,7 @@ class Queue:
             while end < len(many) and end - start < most and (end == start or size + sizes[end] + META <= most_bytes):
                 size += sizes[end] + META
                 end += 1
-            some = said.part(start, end)
-            call = functools.partial(self._underneath.put_many, many[start:end], durability, False, 0.0, **some)
+            call = functools.partial(self._underneath.put_part, many[start:end], level, batch.part(start, end))
             parts.append((start, await self._submit(call, (end - start, size), deadline, not wait)))
             start = end
         return await loop.wait_for(Confirm(loop, parts, self._underneath), wait, deadline)
