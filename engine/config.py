@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     garbage_fraction: float = 0.5  #: share of garbage in a store's files above which they are collected
     directory_rows: int = 131072  #: rows of cur_file_cache's directory
     summary_rows: int = 16384  #: segment files one store can have
-    index_rows: int = 65536  #: first size of the store's index; it grows
+    index_rows: int = 16384  #: first size of the store's index; it grows
     journal_files_max: int = 8  #: journal files a worker keeps before it flushes the oldest into segments
     queue_memory_bytes: int = (
         256 * MIB  #: memory of messages in queues, all workers together; half of it for rows, the others come from disk

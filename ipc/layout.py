@@ -199,6 +199,7 @@ SUPERBLOCK = Struct(
         Field("memory_own_limit", 320, "a64", "above these the memory alarm is raised, too"),
         Field("disk_free", 328, "a64", "bytes that are free on the disk of the directory"),
         Field("disk_limit", 336, "a64", "below these the disk alarm is raised"),
+        Field("image_bytes", 344, "a64", "bytes of each image of a log that may have memory, 0: all (supervisor, before the servers start)"),
         Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
     ),
 )

@@ -12,6 +12,7 @@ import functools
 import mmap
 import os
 import stat
+from collections.abc import Iterable
 
 import posix_ipc
 import sysv_ipc
@@ -72,10 +73,11 @@ def _can_populate() -> bool:
     return True
 
 
-def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
+def posix_create(name: str, size: int, reserve: Iterable[tuple[int, int]] | None = None) -> Region:
     """Make and reserve a POSIX region, mode 0600. Raises RegionError (exists, no space in shared memory).
 
-    `reserve`: so many bytes only. Whoever uses the rest must populate it first, and live with being refused.
+    `reserve`: only these parts, each (from, bytes). Whoever uses the rest must populate it first, and live with being
+    refused.
     """
     try:
         memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
@@ -87,7 +89,8 @@ def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
         ) from error
     try:
         os.ftruncate(memory.fd, size)
-        os.posix_fallocate(memory.fd, 0, size if reserve is None or not _can_populate() else reserve)
+        for start, length in [(0, size)] if reserve is None or not _can_populate() else reserve:
+            os.posix_fallocate(memory.fd, start, length)
         mapped = mmap.mmap(memory.fd, size)
         inode = os.fstat(memory.fd).st_ino
     except OSError as error:
@@ -96,8 +99,7 @@ def posix_create(name: str, size: int, reserve: int | None = None) -> Region:
         if error.errno == errno.ENOSPC:
             raise RegionError(
                 errno.ENOSPC,
-                f"no space for {size} bytes in {SHM_DIRECTORY} ({name}): "
-                "free some, enlarge it, or lower images_n or file_bytes",
+                f"no space for {size} bytes in {SHM_DIRECTORY} ({name}): free some, or enlarge it",
             ) from error
         raise RegionError(
             error.errno or errno.EIO, f"cannot reserve {size} bytes of shared memory {name}: {error}"

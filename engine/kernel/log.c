@@ -21,8 +21,11 @@
  * Memory of the images: a region may be made without it. Each image is ready up to `ready`, and nothing above that is ever touched:
  * the kernel is asked for pages ahead (MADV_POPULATE_WRITE fails where a touch would kill the process), by the committer while
  * it has nothing else to do, and by the loop when that was not enough. A log that nobody uses has LEAD_BYTES.
+ * No image gets more than `image_bytes`. Where there is no more memory for the current image, its file is left early for an image
+ * that has some: the log goes on with what it has. Who made the region reserved enough of two images for the largest frame, so
+ * one of them can always be gone over to, and a log never waits for memory (engine/kernel/image_room.py).
  *
- * Images are taken round robin. Batches finish in order, so if the next image is not free, none is.
+ * Images are taken round robin, but for those without memory.
  */
 #define _GNU_SOURCE
 #include "kernel/log.h"
@@ -38,7 +41,7 @@
 #define IMAGES_MAX (WR_PAGE_BYTES / sizeof(wr_image))
 #define POPULATE_BYTES (1u << 20)
 #define LOOP_BYTES (256u << 10) /* the loop's share: about a millisecond where a first touch costs 14 us a page */
-#define LEAD_BYTES (4ull << 20)
+#define LEAD_BYTES (1ull << 20)
 #define MARGIN_BYTES (2 * WR_PAGE_BYTES) /* padding behind what was reserved */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -53,6 +56,7 @@ struct wr_log {
     wr_image *headers;
     uint32_t images_n;
     uint64_t file_bytes;
+    uint64_t image_bytes; /* so much of an image may have memory */
     bool may_sync;
     wr_batch_done done, written;
     void *context;
@@ -120,19 +124,19 @@ static bool make_ready(wr_log *log, uint32_t image, uint64_t to) {
     uint64_t ready = atomic_load_explicit(&log->ready[image], memory_order_acquire);
     if (ready >= to) return true;
     to = wr_page_up(to) < log->file_bytes ? wr_page_up(to) : log->file_bytes;
+    if (to > log->image_bytes) return false;
     if (!wr_log_populate(image_at(log, image) + ready, to - ready)) return false;
     while (ready < to && !atomic_compare_exchange_weak_explicit(&log->ready[image], &ready, to, memory_order_release, memory_order_acquire)) {}
     return true;
 }
 
-/* The loop wants to write up to `to` of an image, and padding behind it. */
+/* The loop wants to write up to `to` of an image, and padding behind it. False: there is no memory for that. */
 static bool loop_ready(wr_log *log, uint32_t image, uint64_t to) {
     to = log->file_bytes - to > MARGIN_BYTES ? to + MARGIN_BYTES : log->file_bytes;
-    if (atomic_load_explicit(&log->ready[image], memory_order_acquire) < to)
-        log->state.no_memory = !make_ready(log, image, log->file_bytes - to > LOOP_BYTES ? to + LOOP_BYTES : log->file_bytes);
-    else
-        log->state.no_memory = false;
-    return !log->state.no_memory;
+    if (atomic_load_explicit(&log->ready[image], memory_order_acquire) >= to) return true;
+    if (to > log->image_bytes) return false;
+    uint64_t ahead = log->image_bytes - to > LOOP_BYTES ? to + LOOP_BYTES : log->image_bytes;
+    return make_ready(log, image, ahead) || make_ready(log, image, to);
 }
 
 /* ---- loop thread ---- */
@@ -152,7 +156,7 @@ wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint6
     log->region = region;
     log->headers = region;
     log->images_n = images_n;
-    log->file_bytes = file_bytes;
+    log->file_bytes = log->image_bytes = file_bytes;
     log->may_sync = may_sync;
     log->done = done;
     log->context = context;
@@ -181,6 +185,11 @@ void wr_log_free(wr_log *log) {
     if (log->fd >= 0) close(log->fd);
     if (log->next_fd >= 0) close(log->next_fd);
     free(log);
+}
+
+void wr_log_limit(wr_log *log, uint64_t image_bytes) {
+    image_bytes &= ~(uint64_t)(WR_PAGE_BYTES - 1);
+    log->image_bytes = image_bytes && image_bytes < log->file_bytes ? image_bytes : log->file_bytes;
 }
 
 void wr_log_on_written(wr_log *log, wr_batch_done written) { log->written = written; }
@@ -309,45 +318,74 @@ static void post(wr_log *log, bool sync, bool last, uint64_t note, const wr_hori
     wr_bell_ring(&log->committer_sleeps);
 }
 
-uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled) {
+/* Is there room for a frame behind what was appended, in the file and in memory? */
+static inline bool room_here(wr_log *log, uint64_t bytes) {
+    if (!fits(log, log->state.append, bytes)) return false;
+    uint64_t end = log->state.append + bytes;
+    if (log->ready_here < end + MARGIN_BYTES && log->ready_here < log->file_bytes) {
+        if (!loop_ready(log, log->state.image, end)) return false;
+        log->ready_here = atomic_load_explicit(&log->ready[log->state.image], memory_order_acquire);
+    }
+    return true;
+}
+
+/* Leave the current file for the next one, in an image with memory for a frame of `bytes`. 0 or an errno. */
+static int roll(wr_log *log, uint64_t bytes) {
     wr_log_state *state = &log->state;
-    if (rolled) *rolled = false;
-    if (bytes < WR_FRAME_BYTES_MIN || !fits(log, WR_FILE_HEADER_BYTES, bytes)) {
-        errno = EMSGSIZE;
-        return NULL;
-    }
-    if ((errno = atomic_load_explicit(&log->failed, memory_order_relaxed))) return NULL;
-    if (!state->has_file) {
-        errno = EAGAIN;
-        return NULL;
-    }
-    if (!fits(log, state->append, bytes)) {
-        uint32_t image = (state->image + 1) % log->images_n;
-        if (!state->has_next || !image_free(log, image) || batches_full(log)) {
-            errno = EAGAIN;
-            return NULL;
+    if (!state->has_next || batches_full(log)) return EAGAIN;
+    bool busy = false;
+    for (uint32_t n = 1; n < log->images_n; n++) {
+        uint32_t image = (state->image + n) % log->images_n;
+        if (!image_free(log, image)) {
+            busy = true;
+            continue;
         }
-        if (!loop_ready(log, image, WR_FILE_HEADER_BYTES + bytes)) {
-            errno = EAGAIN;
-            return NULL;
-        }
+        if (!loop_ready(log, image, WR_FILE_HEADER_BYTES + bytes)) continue;
         /* image_free has read done_n: if the batch that freed the image had failed, that is visible now. */
-        if ((errno = atomic_load_explicit(&log->failed, memory_order_relaxed))) return NULL;
+        int failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
+        if (failed) return failed;
         post(log, true, true, 0, NULL, 0);
         log->image_last[state->image] = atomic_load_explicit(&log->posted_n, memory_order_relaxed);
         take_next(log, image);
-        if (rolled) *rolled = true;
+        return 0;
     }
-    uint64_t end = state->append + bytes;
-    if (log->ready_here < end + MARGIN_BYTES && log->ready_here < log->file_bytes) {
-        if (!loop_ready(log, state->image, end)) {
-            errno = EAGAIN;
-            return NULL;
+    state->no_memory = !busy;
+    return EAGAIN;
+}
+
+/* May a frame of `bytes` be asked for now? 0 or an errno. */
+static inline int askable(wr_log *log, uint64_t bytes) {
+    if (bytes < WR_FRAME_BYTES_MIN || !fits(log, WR_FILE_HEADER_BYTES, bytes)) return EMSGSIZE;
+    int failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
+    return failed ? failed : log->state.has_file ? 0 : EAGAIN;
+}
+
+static inline uint8_t *place_here(wr_log *log, uint64_t *offset) {
+    log->state.no_memory = false;
+    *offset = log->state.append;
+    return image_at(log, log->state.image) + log->state.append;
+}
+
+uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled) {
+    if (rolled) *rolled = false;
+    int error = askable(log, bytes);
+    if (!error && !room_here(log, bytes)) {
+        error = roll(log, bytes);
+        if (!error) {
+            if (rolled) *rolled = true;
+            log->ready_here = atomic_load_explicit(&log->ready[log->state.image], memory_order_acquire);
         }
-        log->ready_here = atomic_load_explicit(&log->ready[state->image], memory_order_acquire);
     }
-    *offset = state->append;
-    return image_at(log, state->image) + state->append;
+    if (!error) return place_here(log, offset);
+    errno = error;
+    return NULL;
+}
+
+uint8_t *wr_log_reserve_here(wr_log *log, uint64_t bytes, uint64_t leave, uint64_t *offset) {
+    int error = askable(log, bytes);
+    if (!error && room_here(log, bytes + leave)) return place_here(log, offset);
+    errno = error ? error : EAGAIN;
+    return NULL;
 }
 
 uint64_t wr_log_room(const wr_log *log) {
@@ -498,7 +536,8 @@ static bool populate(wr_log *log) {
     for (uint32_t n = 0; n < (all ? log->images_n : 1); n++) {
         uint32_t image = (current + n) % log->images_n;
         uint64_t ready = atomic_load_explicit(&log->ready[image], memory_order_acquire);
-        uint64_t wanted = all || log->file_bytes - appended < LEAD_BYTES ? log->file_bytes : appended + LEAD_BYTES;
+        uint64_t most = log->image_bytes;
+        uint64_t wanted = all || most < appended + LEAD_BYTES ? most : appended + LEAD_BYTES;
         if (ready >= wanted) continue;
         return make_ready(log, image, wanted - ready < POPULATE_BYTES ? wanted : ready + POPULATE_BYTES);
     }

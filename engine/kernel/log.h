@@ -14,7 +14,8 @@
  * Invariants
  *   sealed_to <= append; both in the current file; everything below a posted batch's `to` never changes again.
  *   A frame never crosses a file; a file is rolled before the frame that does not fit.
- *   Roll: the rest of the old file is sealed with sync; an image is reused only when its file is wholly durable.
+ *   Roll: the rest of the old file is sealed with sync; an image is reused only when its file is wholly durable. A file is left
+ *   before it is full when there is no memory for more of its image.
  *   A file that was left ends with a padding frame with FRAME_LAST, or is full to its last byte. Behind it, and behind what was
  *   sealed of the current file, lies whatever the blocks held before (a recycled file): readers go by frames, never by zeros.
  *   A padding frame names how much of its file was synced when it was made (wr_frame_vouch): a hole that none behind it
@@ -59,7 +60,7 @@ typedef struct {
     bool has_file, has_next;
     bool unsealed_sync;       /* some appended frame since the last seal wants sync */
     bool busy;                /* a batch is posted or running */
-    bool no_memory;           /* the last wr_log_reserve found no memory for the image: it works again when there is some */
+    bool no_memory;           /* the last wr_log_reserve found no image with memory for its frame: it works again when there is some */
     bool full;                /* no slot for another batch: there is one when the bell rings */
     int failed;
     int no_space;             /* errno of a write that finds no space (ENOSPC, EDQUOT) and is tried again, 0: none is */
@@ -85,6 +86,9 @@ void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
 /* Its files have no names and any size, so that none can be removed or cut while it is in use: fuzz targets use such. Before the committer runs. */
 void wr_log_set_nameless(wr_log *log);
 
+/* Have memory for so much of each image only, however large the files are; the rest of a file stays empty. Before the first file. */
+void wr_log_limit(wr_log *log, uint64_t image_bytes);
+
 /* Have memory for a range of a shared region, which may have none yet. False: the machine has none. */
 bool wr_log_populate(uint8_t *from, uint64_t bytes);
 const wr_log_state *wr_log_look(const wr_log *log); /* for the loop thread; refreshes what the committer counts */
@@ -97,9 +101,11 @@ int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_
 
 /* Room for one frame of `bytes` in the current file, rolling when it does not fit. Returns the place and its *offset;
  * NULL with errno EAGAIN when it must roll and no next file is offered or no image is free (*rolled tells whether a roll happened),
- * or when there is no memory for the image (state.no_memory; try again),
+ * or when no image has memory for it (state.no_memory; try again),
  * EMSGSIZE when it can never fit, or the log's failure. The space is taken only by wr_log_append. */
 uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled);
+/* The same in the current file only, with room for `leave` more bytes behind it: EAGAIN where wr_log_reserve would roll. */
+uint8_t *wr_log_reserve_here(wr_log *log, uint64_t bytes, uint64_t leave, uint64_t *offset);
 void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync);
 /* Bytes that may be written from `append` on, after wr_log_reserve has given a place there: for more frames than the one. */
 uint64_t wr_log_room(const wr_log *log);

@@ -4,6 +4,8 @@
 #include "ipc/core/layout.h"
 
 #define WR_QUEUES_PER_WORKER_MAX 0x10000
+#define WR_JOURNAL_KEYS_PART 8
+#define WR_JOURNAL_MOVE_PART 32
 #define WR_FLYING_NONE 0
 #define WR_FLYING_WRITTEN 1
 #define WR_FLYING_TAKEN 2
@@ -70,7 +72,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xb3413d020e55012full
+#define WR_LAYOUT_HASH 0xcc3aefcd3f5862d7ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

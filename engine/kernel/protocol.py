@@ -21,6 +21,9 @@ REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
 
 PROTOCOL: dict[str, int] = {
     "QUEUES_PER_WORKER_MAX": QUEUES_PER_WORKER_MAX,
+    # 1/n of file_bytes: keys, and as much of delays, at the start of a journal file; the largest frame of moved messages
+    "JOURNAL_KEYS_PART": 8,
+    "JOURNAL_MOVE_PART": 32,
     # flying word of a command record (rule S4)
     "FLYING_NONE": 0,
     "FLYING_WRITTEN": 1,

@@ -17,7 +17,7 @@ int wr_journal_move(wr_queue_engine *e, wr_queue *from, wr_queue *to, uint64_t m
                     uint64_t client_epoch, uint64_t sequence, uint64_t *start, uint64_t *end) {
     span *spans = NULL;
     uint64_t spans_n = 0, spans_size = 0, n = 0, sum = 0;
-    uint64_t spans_max = (e->o.file_bytes / 4) / (2 * WR_RANGE_SIZE);
+    uint64_t spans_max = (e->o.file_bytes / WR_JOURNAL_MOVE_PART) / (2 * WR_RANGE_SIZE);
     if (max_messages > MOVE_MESSAGES_MAX) max_messages = MOVE_MESSAGES_MAX;
     wr_pages_trim(e, 0);
     uint64_t first = from->chunk_base;

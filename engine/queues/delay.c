@@ -61,9 +61,9 @@ void wr_policy_return_later(wr_queue_engine *e, wr_queue *q, uint64_t sequence, 
     wr_journal_delay(e, q, sequence, due);
 }
 
-void wr_policy_write_delays(wr_queue_engine *e) {
+void wr_policy_write_delays(wr_queue_engine *e, uint64_t leave) {
     /* of all queues; beyond it some come early after a kill */
-    uint64_t room = e->o.file_bytes / 8 / WR_RANGE_SIZE;
+    uint64_t room = e->o.file_bytes / WR_JOURNAL_KEYS_PART / WR_RANGE_SIZE;
     for (uint64_t i = 0; i < e->queues.size && room; i++) {
         if (!e->queues.rows[i].used) continue;
         wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
@@ -72,7 +72,7 @@ void wr_policy_write_delays(wr_queue_engine *e) {
         for (uint64_t at = 0; n;) {
             uint32_t part = n < DELAYS_A_FRAME ? (uint32_t)n : DELAYS_A_FRAME;
             uint64_t bytes = wr_frame_bytes(part * WR_RANGE_SIZE), offset;
-            uint8_t *to = wr_log_reserve(e->log, bytes, &offset, NULL);
+            uint8_t *to = wr_log_reserve_here(e->log, bytes, leave, &offset);
             if (!to) return; /* as with the first frame of a file: the older files know */
             uint8_t *range = to + WR_FRAME_HEAD_BYTES;
             for (uint32_t k = 0; k < part; at++) {

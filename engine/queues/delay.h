@@ -22,8 +22,8 @@ void wr_policy_delay(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_
  * a row that is READY or DELAYED; nothing if there is none. */
 void wr_policy_return_later(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t due);
 
-/* Frames of a journal file that begins: what was returned and still waits, because the older files may go. */
-void wr_policy_write_delays(wr_queue_engine *e);
+/* Frames of a journal file that begins: what was returned and still waits, because the older files may go. `leave`: as for keys. */
+void wr_policy_write_delays(wr_queue_engine *e, uint64_t leave);
 
 /* When the time of a DELAYED row comes, else 0. */
 uint64_t wr_policy_due(const wr_queue *q, uint64_t sequence);

@@ -31,6 +31,9 @@ wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
     e->log = wr_log_new(o->images, o->images_bytes, o->images_n, o->file_bytes, true, wr_journal_done, e);
     if (e->log) wr_log_on_written(e->log, wr_journal_written);
     if (e->log) e->transient_log = wr_log_new(o->transient_images, o->images_bytes, o->images_n, o->file_bytes, false, NULL, NULL);
+    uint64_t image_bytes = atomic_load_explicit(&o->super->image_bytes, memory_order_relaxed);
+    if (e->log) wr_log_limit(e->log, image_bytes);
+    if (e->transient_log) wr_log_limit(e->transient_log, image_bytes);
     int error = e->stats_used && e->routes && e->transient_log ? 0 : errno ? errno : ENOMEM;
     if (!error && o->region) {
         error = wr_port_init(&e->port, o->super, o->region, o->region_bytes, o->slot, o->generation, o->client_epoch);

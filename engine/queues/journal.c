@@ -25,7 +25,8 @@ bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file) {
     return may;
 }
 
-static void write_nexts(wr_queue_engine *e) {
+/* `leave`: so many bytes stay for the frame that comes next. */
+static void write_nexts(wr_queue_engine *e, uint64_t leave) {
     /* The first frame of a file: what sequences were used, because the files that say so otherwise may go. */
     uint64_t i = 0;
     while (i < e->queues.size) {
@@ -33,8 +34,8 @@ static void write_nexts(wr_queue_engine *e) {
         for (; i < e->queues.size && n < RANGES_A_FRAME; i++) n += e->queues.rows[i].used != 0;
         if (!n) return;
         uint64_t bytes = wr_frame_bytes(n * WR_RANGE_SIZE), offset;
-        uint8_t *at = wr_log_reserve(e->log, bytes, &offset, NULL);
-        if (!at) return; /* file_bytes is far too small for so many queues: numbers stay known from the other frames */
+        uint8_t *at = wr_log_reserve_here(e->log, bytes, leave, &offset);
+        if (!at) return; /* far too little for so many queues: numbers stay known from the other frames */
         uint8_t *range = at + WR_FRAME_HEAD_BYTES;
         for (uint64_t j = from; j < i; j++) {
             if (!e->queues.rows[j].used) continue;
@@ -50,17 +51,18 @@ static void write_nexts(wr_queue_engine *e) {
 uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset) {
     wr_log *log = transient ? e->transient_log : e->log;
     wr_files *files = transient ? &e->transient_files : &e->files;
-    uint8_t *at = wr_log_reserve(log, bytes, offset, NULL);
-    if (!at) return NULL;
-    const wr_log_state *state = wr_log_look(log);
-    if (files->n && files->first + files->n - 1 == state->file) return at;
-    /* a file begins */
-    wr_files_add(files, (uint32_t)state->file);
-    if (transient) return at;
-    write_nexts(e);
-    wr_policy_write_keys(e);
-    wr_policy_write_delays(e);
-    return wr_log_reserve(log, bytes, offset, NULL);
+    for (;;) {
+        uint8_t *at = wr_log_reserve(log, bytes, offset, NULL);
+        if (!at) return NULL;
+        const wr_log_state *state = wr_log_look(log);
+        if (files->n && files->first + files->n - 1 == state->file) return at;
+        /* a file begins, and leaves room for the frame */
+        wr_files_add(files, (uint32_t)state->file);
+        if (transient) return at;
+        write_nexts(e, bytes);
+        wr_policy_write_keys(e, bytes);
+        wr_policy_write_delays(e, bytes);
+    }
 }
 
 int wr_journal_begin(wr_queue_engine *e) {

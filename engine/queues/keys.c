@@ -48,9 +48,9 @@ static void write_key(uint8_t *row, uint32_t queue, const wr_seen *key) {
     memcpy(row + WR_SEEN_KEY_AT_KEY + 8, &key->b, 8);
 }
 
-void wr_policy_write_keys(wr_queue_engine *e) {
+void wr_policy_write_keys(wr_queue_engine *e, uint64_t leave) {
     /* of all queues; beyond it the oldest of a queue are left out */
-    uint64_t room = e->o.file_bytes / 8 / WR_SEEN_KEY_SIZE;
+    uint64_t room = e->o.file_bytes / WR_JOURNAL_KEYS_PART / WR_SEEN_KEY_SIZE;
     for (uint64_t i = 0; i < e->queues.size && room; i++) {
         if (!e->queues.rows[i].used) continue;
         const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[i].value;
@@ -59,7 +59,7 @@ void wr_policy_write_keys(wr_queue_engine *e) {
         room -= n;
         while (n) {
             uint64_t part = n < KEYS_A_FRAME ? n : KEYS_A_FRAME, bytes = wr_frame_bytes(part * WR_SEEN_KEY_SIZE), offset;
-            uint8_t *at = wr_log_reserve(e->log, bytes, &offset, NULL);
+            uint8_t *at = wr_log_reserve_here(e->log, bytes, leave, &offset);
             if (!at) return; /* as with the first frame of a file: the older files know */
             uint8_t *row = at + WR_FRAME_HEAD_BYTES;
             for (uint64_t k = 0; k < part; k++, row += WR_SEEN_KEY_SIZE)

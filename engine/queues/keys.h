@@ -7,8 +7,9 @@
 bool wr_policy_seen_before(wr_policy *p, const uint8_t *key, uint64_t now);
 void wr_policy_seen(wr_queue *q, const uint8_t key[WR_KEY_BYTES], uint64_t published, uint64_t now);
 
-/* The first frames of a journal file: keys of before; and their way back. 0 or EBADMSG. */
-void wr_policy_write_keys(wr_queue_engine *e);
+/* The first frames of a journal file: keys of before, as many as leave room for a frame of `leave` bytes; and their way back. 0 or
+ * EBADMSG. */
+void wr_policy_write_keys(wr_queue_engine *e, uint64_t leave);
 
 /* What a queue has seen, the oldest first, as rows of a KEYS frame; rows NULL: how many. */
 uint64_t wr_policy_keys(const wr_queue *q, uint8_t *rows);

@@ -213,7 +213,7 @@ class QueueService:
             self._memory_short = bool(counters["no_memory"])
             self.options.superblock.server_alarm(self.server, CONSTANTS["ALARM_MEMORY"], self._memory_short)
             if self._memory_short:
-                self.options.say("there is no memory for the images of the journals: publishers wait for it")
+                self.options.say("there is no memory for any image of a journal: what writes to it waits")
         self._files.look_for_space(counters["no_space"])
         self._losses.look(counters, self.recovered.lost)
         self.options.timer()

@@ -281,7 +281,7 @@ class StoreHost:
             store.memory_short = short
             store.alarm(ALARM_MEMORY, short)
             if short:
-                say(f"there is no memory for the images of the {STORE_FOLDERS[store.number]} store: writes wait for it")
+                say(f"there is no memory for any image of the {STORE_FOLDERS[store.number]} store: writes wait for it")
 
     def _look_for_space(self, store: MessageStore) -> None:
         """A write to the log finds no space, and is tried again by itself: say so, once."""

@@ -25,6 +25,7 @@ from warren.engine.errors import LimitError, StoreError
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel.image_room import parts, sure
 from warren.engine.kernel.paths import store_folder
 from warren.engine.kernel.protocol import SUMMARY_ROW
 from warren.engine.saying import Voice
@@ -128,8 +129,8 @@ class MessageStore:
             "dense": index.dense_bytes(get("dense_blocks")),
         }
         for what, size in sizes.items():
-            # The log asks for the memory of its images itself, as it needs it.
-            reserve = PAGE_BYTES if what == "images" else None
+            # The log asks for more memory of its images itself, as it needs it.
+            reserve = parts(sure(self.settings).store, get("file_bytes")) if what == "images" else None
             self.regions[what] = posix_create(self._name(what, self.generation), size, reserve)
         self.regions["index"] = posix_create(
             self._name("index", self.index_generation), index.region_bytes(self.index_rows)

@@ -75,6 +75,7 @@ int wr_store_open(wr_store_server *server, uint32_t number, const wr_store_regio
         store->marks = NULL;
         return error;
     }
+    wr_log_limit(store->log, atomic_load_explicit(&super->image_bytes, memory_order_relaxed));
     wr_log_on_written(store->log, wr_store_log_written);
     store->state = wr_log_look(store->log);
     store->images = r->images;

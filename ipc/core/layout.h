@@ -154,7 +154,8 @@ typedef struct {
     _Atomic uint64_t memory_own_limit; /* above these the memory alarm is raised, too */
     _Atomic uint64_t disk_free; /* bytes that are free on the disk of the directory */
     _Atomic uint64_t disk_limit; /* below these the disk alarm is raised */
-    uint8_t pad3_[680];
+    _Atomic uint64_t image_bytes; /* bytes of each image of a log that may have memory, 0: all (supervisor, before the servers start) */
+    uint8_t pad3_[672];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
     uint8_t pad4_[1024];
 } wr_superblock;
@@ -210,6 +211,7 @@ _Static_assert(offsetof(wr_superblock, memory_own) == 312, "wr_superblock.memory
 _Static_assert(offsetof(wr_superblock, memory_own_limit) == 320, "wr_superblock.memory_own_limit");
 _Static_assert(offsetof(wr_superblock, disk_free) == 328, "wr_superblock.disk_free");
 _Static_assert(offsetof(wr_superblock, disk_limit) == 336, "wr_superblock.disk_limit");
+_Static_assert(offsetof(wr_superblock, image_bytes) == 344, "wr_superblock.image_bytes");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
 /* One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */

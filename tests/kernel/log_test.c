@@ -442,6 +442,74 @@ static void short_memory(void) {
     close(memory);
 }
 
+/* Keep the committer in files, and append; returns how many files were begun. */
+static uint64_t put_many(bench *b, uint64_t n, uint64_t body, uint64_t *sequence, uint64_t *offset_max) {
+    uint64_t file = 0, offset, first = wr_log_look(b->log)->file;
+    for (uint64_t end = *sequence + n; *sequence < end;) {
+        if (!wr_log_look(b->log)->has_next) CHECK(offer(b, O_WRONLY | O_DIRECT) == 0);
+        if (put(b, *sequence, body, true, &file, &offset)) {
+            CHECK(!wr_log_look(b->log)->no_memory);
+            if (offset > *offset_max) *offset_max = offset;
+            ++*sequence;
+        } else {
+            CHECK(errno == EAGAIN && !wr_log_look(b->log)->no_memory);
+        }
+        CHECK(wr_log_seal(b->log, true, 0, NULL, 0) != ENOBUFS && wr_log_quiesce(b->log, 60 * SECOND) == 0);
+    }
+    return file - first;
+}
+
+/* Each image from a file of its own, which can be cut: a touch behind its end is a SIGBUS, and no memory for who asks before. */
+static void cut_images(bench *b, int *memory, const uint64_t *bytes) {
+    for (uint32_t image = 0; image < b->images_n; image++) {
+        uint8_t *at = b->region + 4096 + image * FILE_BYTES;
+        memory[image] = memfd_create("log_test", MFD_CLOEXEC);
+        CHECK(memory[image] >= 0 && ftruncate(memory[image], (off_t)bytes[image]) == 0);
+        CHECK(mmap(at, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory[image], 0) == at);
+    }
+}
+
+/* A part of two images has memory and the rest has none: files are left early, nothing waits, and nothing of the rest is touched. */
+static void little_memory(void) {
+    static bench b;
+    const uint64_t sure = 7 * 4096; /* the header page, frames, and the padding behind them */
+    int memory[3];
+    begin(&b, 3, true, NULL, NULL);
+    cut_images(&b, memory, (uint64_t[]){sure, sure, 0});
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY | O_DIRECT) == 0);
+    uint64_t sequence = 0, offset_max = 0, offset;
+    CHECK(put_many(&b, 100, 5000, &sequence, &offset_max) >= 40 && offset_max < sure);
+    /* the largest frame that the sure part has room for, behind others */
+    CHECK(put_many(&b, 10, sure - 3 * 4096 - WR_FRAME_BYTES_MIN, &sequence, &offset_max) == 10 && offset_max < sure);
+    CHECK(!wr_log_reserve_here(b.log, 3 * 4096, 0, &offset) && errno == EAGAIN && !wr_log_look(b.log)->no_memory);
+    CHECK(put_many(&b, 1, 100, &sequence, &offset_max) == 1 && wr_log_reserve_here(b.log, WR_FRAME_BYTES_MIN, 0, &offset) &&
+          !wr_log_reserve_here(b.log, WR_FRAME_BYTES_MIN, 4 * 4096, &offset));
+    for (uint32_t image = 0; image < 3; image++) CHECK(ftruncate(memory[image], FILE_BYTES) == 0); /* there is some again */
+    uint64_t files = put_many(&b, 100, 5000, &sequence, &offset_max);
+    CHECK(files >= 13 && files <= 17 && offset_max >= FILE_BYTES - 3 * 4096);
+    CHECK(count_files(&b) == sequence);
+    end(&b);
+    for (uint32_t image = 0; image < 3; image++) close(memory[image]);
+}
+
+/* A log that may have only a part of its images leaves its files there. */
+static void limited_memory(void) {
+    static bench b;
+    const uint64_t most = 8 * 4096;
+    begin(&b, 2, true, NULL, NULL);
+    wr_log_limit(b.log, most + 1);
+    int memory[2];
+    cut_images(&b, memory, (uint64_t[]){most, most});
+    start_committer(&b);
+    CHECK(offer(&b, O_WRONLY | O_DIRECT) == 0);
+    uint64_t sequence = 0, offset_max = 0;
+    CHECK(put_many(&b, 200, 3000, &sequence, &offset_max) >= 25 && offset_max < most);
+    CHECK(count_files(&b) == sequence);
+    end(&b);
+    for (uint32_t image = 0; image < 2; image++) close(memory[image]);
+}
+
 /* ---- system calls that fail ---- */
 
 typedef struct {
@@ -731,6 +799,8 @@ int main(int argc, char **argv) {
         padding();
         endings();
         short_memory();
+        little_memory();
+        limited_memory();
         short_writes();
     }
     horizons();

@@ -151,6 +151,59 @@ def test_a_death_while_no_segment_is_to_be_had(tmp_path: Path) -> None:
     assert "raise the limits with sysctl" in done.stdout
 
 
+STANDSTILL = (
+    IN_NAMESPACE
+    + """
+import json
+import warren
+from warren.workers.process.control import ControlClient
+
+directory, ballast = sys.argv[1], sys.argv[2] == "ballast"
+bodies = [bytes([n % 251]) * size for n in range(20) for size in (1000, 3000, 5000, 60000)]
+with warren.open(directory, idle_exit=60) as node:
+    queues = [node.queue(f"q{n}") for n in range(4)] + [node.queue("memory", durable=False)]
+    if ballast:  # somebody else's
+        with open("/dev/shm/ballast", "wb") as file:
+            size = 1 << 20
+            while size:
+                try:
+                    os.posix_fallocate(file.fileno(), file.seek(0, 2), size)
+                except OSError:
+                    size //= 2
+    for _ in range(8):
+        for queue in queues:
+            queue.put_many(bodies, timeout=60)
+    with ControlClient(directory) as control:
+        said = {"alarms": control.call("status", timeout=30)["alarms"]}
+    for queue in queues:
+        first = queue.get(timeout=60)
+        assert first.body == bodies[0]
+        first.ack()
+        queue.release()
+        count = 1
+        for message in queue.consume(timeout=1):
+            assert message.body == bodies[count % len(bodies)]
+            message.ack()
+            count += 1
+        assert count == 8 * len(bodies), count
+    found = os.statvfs("/dev/shm")
+    said["full"] = found.f_bavail * found.f_frsize < 2 << 20
+    with ControlClient(directory) as control:
+        control.call("stop")
+print(json.dumps(said))
+"""
+)
+
+
+@pytest.mark.parametrize(("size", "whose"), [("64m", "ours"), ("128m", "ballast")])
+def test_messages_pass_while_shared_memory_is_full(tmp_path: Path, size: str, whose: str) -> None:
+    """The node's own images fill it, or somebody else does: publishers and consumers go on with what there is."""
+    done = in_namespace(STANDSTILL, size, str(tmp_path / "node"), whose)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said == {"alarms": [], "full": True}
+
+
 @pytest.mark.parametrize("who", ["store", "queue_worker", "collector", "supervisor"])
 def test_a_death_while_shared_memory_is_full(tmp_path: Path, who: str) -> None:
     directory = tmp_path / "node"

@@ -115,8 +115,7 @@ def cause(superblock: Superblock, bit: int) -> str:
         if servers:
             reasons.append(
                 f"there is no shared memory for the {servers} ({SHM_DIRECTORY}: {lack.figures(lack.SHM)}; "
-                f"{size(get('memory_used'))} of the machine's memory are in use; settings images_n, file_bytes, "
-                "memory_used_max)"
+                f"{size(get('memory_used'))} of the machine's memory are in use)"
             )
     elif bit == DISK:
         free = size(get("disk_free"))
@@ -158,8 +157,12 @@ def advice(superblock: Superblock, bit: int) -> str:
             todo.append(f"free some space (until {size(int(get('disk_limit') * DISK_CLEARS))} are free)")
         todo += [_file_advice(number) for number in _file_errors(superblock)]
         return f"{'; '.join(dict.fromkeys(todo)) or 'free some space'}; publishers continue by themselves"
+    if bit == MEMORY and _raised_by(superblock, bit):
+        todo.append(lack.advice(lack.SHM))
     if todo:
-        return f"{'; '.join(todo)}; the node tries again each second, and publishers continue by themselves"
+        return (
+            f"{'; '.join(dict.fromkeys(todo))}; the node tries again each second, and publishers continue by themselves"
+        )
     return "consumers still drain queues; free memory, or raise the setting; publishers continue by themselves"
 
 

@@ -121,8 +121,8 @@ def advice(kind: int) -> str:
     """What ends it."""
     return {
         DISK: "free some space",
-        SHM: f"remove what is not needed in {SHM_DIRECTORY}, enlarge it (mount -o remount,size=…), or lower images_n, "
-        "file_bytes",
+        SHM: f"remove what is not needed in {SHM_DIRECTORY}, or enlarge it (mount -o remount,size=…; of a container: "
+        "--shm-size)",
         SEGMENTS: "remove segments that are not needed (ipcs -m), or raise the limits with sysctl",
         MEMORY: "free memory, or raise the limit of the control group",
         FILES: "raise `ulimit -n`, `ulimit -u`, `ulimit -q` or fs.mqueue.queues_max; log/ says which",

@@ -23,6 +23,7 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
+from warren.engine.kernel.image_room import parts, sure
 from warren.engine.kernel.paths import queues_of
 from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, QUEUE_STATS
 from warren.engine.queues import journal_images
@@ -135,17 +136,18 @@ class Worker:
                 region.close()
         return salvaged
 
-    def _region(self, what: str, generation: int, size: int) -> regions.Region:
+    def _region(self, what: str, generation: int, size: int, reserve: list[tuple[int, int]]) -> regions.Region:
         name = names.region(self.shared_id, what, self.server, generation)
-        # The engine asks for the memory of images and statistics itself, as it needs it.
-        region = regions.posix_create(name, size, PAGE_BYTES)
+        # The engine asks for more memory of images and statistics itself, as it needs it.
+        region = regions.posix_create(name, size, reserve)
         self._stack.callback(region.close)
         return region
 
-    def _images(self, what: str, generation: int, size: int, old: list[int]) -> regions.Region:
+    def _images(self, what: str, generation: int, sure_bytes: int, old: list[int]) -> regions.Region:
         """The region of a journal's images. A dead worker's one is taken over under the new name, because its pages are
         there already; file numbers never repeat in it, so who still maps it never takes a new frame for an old one."""
         name = names.region(self.shared_id, what, self.server, generation)
+        size = PAGE_BYTES + self.settings.images_n * self.settings.file_bytes
         for before in reversed(old):
             try:
                 os.rename(
@@ -160,7 +162,7 @@ class Worker:
                 return region
             region.close()
             regions.posix_unlink(name)
-        return self._region(what, generation, size)
+        return self._region(what, generation, size, parts(sure_bytes, self.settings.file_bytes))
 
     def _claim(self) -> regions.Region:
         """A slot that only the supervisor knows of until `_activate`: a start that fails gives it back, and from one
@@ -266,13 +268,13 @@ class Worker:
         """The regions of this incarnation, and what is known of the dead worker's images."""
         settings = self.settings
         generation = max([*old, self.superblock.server_get(self.server, "generation")]) + 1
-        images_bytes = PAGE_BYTES + settings.images_n * settings.file_bytes
-        images = self._images("images", generation, images_bytes, old)
+        reserved = sure(settings)
+        images = self._images("images", generation, reserved.journal, old)
         # before the engine takes the images for its own files
         held = journal_images.held_files(images.buffer, settings.images_n, settings.file_bytes, self.folder)
-        transient = self._images("timages", generation, images_bytes, old)
+        transient = self._images("timages", generation, reserved.transient_journal, old)
         next_transient = journal_images.next_file_of(transient.buffer, settings.images_n)
-        statistics = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size)
+        statistics = self._region("qstats", generation, STATS_ROWS * QUEUE_STATS.size, [(0, PAGE_BYTES)])
         self._stack.callback(self._forget_statistics, statistics.name)
         return _Memory(old, generation, images, transient, statistics, held, next_transient)
 
