@@ -31,6 +31,11 @@ def command(*words: object) -> str:
     return f"`{shlex.join([os.environ.get(COMMAND_VARIABLE) or 'warren', *map(str, words)])}`"
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of what is called so: 1 message, 2,500 messages."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class _Short(reprlib.Repr):
     """A repr that ends, however large or deep the value is."""
 

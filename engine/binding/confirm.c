@@ -91,7 +91,7 @@ static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool
 #define FULL "full (its max_length or max_length_bytes, with overflow reject-publish): take messages from it, " \
              "publish again later, or delete it and declare it with a higher maximum"
     if (batch)
-        wr_raise("QueueFull", "%zd of %llu messages were refused (see .refused), because a queue is " FULL, PyTuple_GET_SIZE(refused),
+        wr_raise("QueueFull", "%zd of %llu messages refused, because a queue is " FULL, PyTuple_GET_SIZE(refused),
                  (unsigned long long)messages_n);
     else
         wr_raise("QueueFull", "the message was refused, because a queue is " FULL);

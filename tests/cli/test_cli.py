@@ -79,7 +79,7 @@ def test_help_names_every_command() -> None:
         assert SUMMARIES[command]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("topic", "demo", "stress")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("demo", "stress")])
 def test_every_command_has_help(command: str) -> None:
     assert "sage" in warren(command, "--help").stdout
 
@@ -186,7 +186,12 @@ def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
         "--json",
     )
     assert published.json()["published"] == 1  # type: ignore[index]
-    warren("publish", directory, "--exchange", "events", "--routing-key", "order.7.open", "--body", "not for us")
+    unheard = ("publish", directory, "--exchange", "events", "--routing-key", "order.7.open")
+    said = warren(*unheard, given="one\ntwo\n", code=1).said
+    assert said.startswith("0 messages published")
+    assert "2 messages dropped: exchange 'events' has no queue for routing key 'order.7.open'" in said
+    counted = warren(*unheard, "--body", "not for us", "--json", code=1).json()
+    assert (counted["published"], counted["unroutable"]) == (0, 1)  # type: ignore[index]
     got = json.loads(warren("consume", directory, "paid", "--count", 1, "--format", "json").stdout)
     assert (got["exchange"], got["routing_key"], got["body_base64"]) == (
         "events",
@@ -277,7 +282,7 @@ def test_arguments_headers_and_options(directory: Path) -> None:
         (("queue", "bind", "DIR", "none", "amq.topic"), 2, "no queue 'none'"),
         (("exchange", "delete", "DIR", "amq.topic"), 2, "built in"),
         (("publish", "DIR"), 2, "--exchange"),
-        (("publish", "DIR", "q", "--exchange", "e"), 2, "either a QUEUE"),
+        (("publish", "DIR", "q", "--exchange", "e"), 2, "give only one of them"),
         (("up", "DIR"), 2, "in use by process"),
         (("up", "DIR", "--set", "workers"), 2, "NAME=VALUE"),
         (("up", "DIR", "--idle-exit", "nan"), 2, "not a number of seconds"),

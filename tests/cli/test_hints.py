@@ -5,6 +5,7 @@ Method: the command line as processes of their own, on a node whose path has a b
 of the backticks and run.
 """
 
+import json
 import os
 import re
 import shlex
@@ -16,10 +17,13 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.saying import COMMAND_VARIABLE, command
 from warren.workers.faces.node import attach
 from warren.workers.process.control import ControlClient
+
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -144,6 +148,69 @@ def test_inspect_into_a_pipe_cuts_no_heading(directory: Path) -> None:
     for heading in ("sleeping", "processed_n", "eliminated_n", "delivered_n", "delivery_head", "blocked_credit"):
         assert re.search(rf"\b{heading}\b", said), heading
     assert "…" not in said
+
+
+# -- command lines that are wrong --------------------------------------------------------------------------------------
+
+WRONG = {
+    "publish DIR kept hello": ("'hello'", ["publish", "DIR", "kept", "--body", "hello"]),
+    "publish DIR": ("name a QUEUE", ["publish", "DIR", "QUEUE"]),
+    "publish": ("missing argument 'DIR'", ["publish", "--help"]),
+    "publish DIR kept --bdy x": ("no such option '--bdy'", ["publish", "--help"]),
+    "publish DIR kept --mandatory --body x": ("--mandatory goes with --exchange", None),
+    "publish DIR kept --routing-key x --body x": ("--routing-key goes with --exchange", None),
+    "publish DIR kept --property colour=red --body x": ("there is no property 'colour'", None),
+    "publish DIR kept --property type --body x": ("--property 'type': write NAME=VALUE", None),
+    "publish DIR kept --property timestamp=now --body x": ("timestamp must be a number of seconds", None),
+    "queue declare DIR new --max-length 5": ("written --argument max_length=", None),
+    "queue declare DIR new --argument message_ttl=5m": ("a number of seconds from 0.001 to 3162240000, without", None),
+    "queue declare DIR kept --argument max_length=7": ("not as durable with max_length=7", ["publish", "DIR", "kept"]),
+    "queue list DIR nope": ("there is no queue 'nope'", ["queue", "list", "DIR"]),
+    "queue lst DIR": ("Did you mean 'list'?", ["queue", "--help"]),
+    "publih DIR": ("there is no command 'publih'", ["publish"]),
+    "send DIR": ("there is no command 'send'", ["publish"]),
+    "purge DIR": ("there is no command 'purge'", ["queue", "purge"]),
+    "xyz": ("there is no command 'xyz'", ["--help"]),
+    "up DIR": ("with --adopt, a node that runs with these settings", ["stop", "DIR"]),
+    "up DIR --detach": ("with --adopt, a node that runs with these settings", ["stop", "DIR"]),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_line_says_what_to_write(directory: Path, line: str) -> None:
+    """In one line, with a command that can be typed; with --json (where there is such an option) as JSON."""
+    run("queue", "declare", directory, "kept")
+    before = run("queue", "list", directory)
+    words = [str(directory) if word == "DIR" else word for word in line.split()]
+    said = run(*words, code=2)
+    told, hint = WRONG[line]
+    assert told in said
+    assert len(said.splitlines()) == 1
+    if hint is not None:
+        assert [str(directory) if word == "DIR" else word for word in hint] in suggested(said)
+    error = json.loads(run(*words, "--json", code=2).splitlines()[-1])
+    assert error["error"] in ("UsageError", "DeclarationMismatch", "QueueNotFound", "DirectoryInUse")
+    assert run("queue", "list", directory) == before, "nothing was done"
+
+
+@pytest.mark.parametrize("words", [(), ("queue",), ("exchange",)])
+def test_a_command_without_what_it_is_to_do_shows_its_help(words: tuple[str, ...]) -> None:
+    said = run(*words, code=2)
+    assert said.startswith("Usage: ")
+    assert said.rstrip() == run(*words, "--help").rstrip()
+
+
+def test_topics_explain_themselves() -> None:
+    assert "planned" in run("topic", "--help")
+
+
+def test_stop_that_does_not_wait(tmp_path: Path) -> None:
+    place = tmp_path / "node"
+    run("up", place, "--detach", "--workers", 1, *SMALL)
+    said = run("stop", place, "--timeout", 0, code=4)
+    assert "was told to stop, and is not done after 0 s: it goes on" in said
+    assert suggested(said)[-1] == ["stop", str(place)]
+    wait_until(lambda: not NodeDirectory(place).locked(), 60, what="the end of the node")
 
 
 # -- settings of a node that runs -------------------------------------------------------------------------------------

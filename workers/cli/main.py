@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 from typing import NoReturn
 
 import click
 
+from warren.engine.errors import UsageError
+from warren.engine.saying import command, shown
 from warren.workers.cli import output
 
 #: command → module that has a click command of that name, with `_` for `-`
@@ -22,6 +25,7 @@ COMMANDS = {
     "topic": "queues",
     "publish": "messages",
     "consume": "messages",
+    "peek": "messages",
     "demo": "demo",
     "bench": "tools",
     "stress": "tools",
@@ -37,7 +41,8 @@ SUMMARIES = {
     "exchange": "Declare, list and delete exchanges",
     "topic": "Replayable topics (planned)",
     "publish": "Publish lines or a file",
-    "consume": "Print messages of a queue",
+    "consume": "Print messages of a queue, and take them",
+    "peek": "Print messages of a queue, and leave them there",
     "demo": "Run the main job on real flights, and check it",
     "bench": "Measure this machine and Warren on it",
     "stress": "Kill producers and consumers, and count every message",
@@ -46,8 +51,38 @@ SUMMARIES = {
 }
 
 
+#: what commands are called elsewhere
+ALIASES = {
+    **dict.fromkeys(("start", "run", "serve"), "up"),
+    **dict.fromkeys(("down", "kill"), "stop"),
+    **{word: f"queue {word}" for word in ("declare", "bind", "unbind", "purge", "delete", "list")},
+    **dict.fromkeys(("ls", "queues"), "queue list"),
+    "exchanges": "exchange list",
+    **dict.fromkeys(("put", "send", "push"), "publish"),
+    **dict.fromkeys(("get", "receive", "pop", "read"), "consume"),
+    **dict.fromkeys(("browse", "head", "show"), "peek"),
+}
+
+
 class Commands(click.Group):
     """Loads a command's module when the command is asked for."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The same; for a name that is none the error says which are like it."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        import difflib
+
+        like = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, COMMANDS, 2)
+        advice = (
+            f"did you mean {' or '.join(command(*word.split()) for word in like)}?"
+            if like
+            else f"{command('--help')} lists them"
+        )
+        raise UsageError(f"there is no command {shown(name)}: {advice}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -79,7 +114,10 @@ def invoke(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     # numpy's helper threads would not survive the forks of a supervisor, and nothing here multiplies matrices
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return output.run(lambda: warren.main(arguments, prog_name="warren", standalone_mode=False))
+    words = sys.argv[1:] if arguments is None else arguments
+    words = words[: words.index("--")] if "--" in words else words
+    as_json = "--json" in words or "--format=json" in words or ("--format", "json") in itertools.pairwise(words)
+    return output.run(lambda: warren.main(arguments, prog_name="warren", standalone_mode=False), as_json)
 
 
 def main() -> NoReturn:

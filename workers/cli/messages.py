@@ -1,29 +1,43 @@
-"""`warren publish` and `warren consume`: messages from and to a terminal or a pipe."""
+"""`warren publish`, `warren consume`, `warren peek`: messages from and to a terminal or a pipe."""
 
 from __future__ import annotations
 
+import array
 import base64
+import contextlib
+import fcntl
 import os
+import select
+import stat
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import click
 
-from warren.engine.errors import QueueEmpty, UsageError
+from warren.engine.catalog.metadata import PROPERTIES
+from warren.engine.errors import QueueEmpty, Unroutable, UsageError
+from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 BATCH = 1000
+#: messages that `peek` shows when it is not said how many
+PEEKED = 10
+#: the smallest that a pipe can be; then it takes nothing more until its reader has taken all
+PIPE_BYTES = 4096
+AGAIN_S = 0.001
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
+@click.pass_context
 @DIRECTORY
 @click.argument("queue", required=False)
 @click.option("--exchange", help="Publish to this exchange instead of a queue.")
-@click.option("--routing-key", default="", help="Routing key, with --exchange.")
+@click.option("--routing-key", help="Routing key, with --exchange.")
 @click.option(
     "--file", "source", type=click.File("rb", lazy=False), help="What to publish; default (or '-'): standard input."
 )
@@ -38,14 +52,24 @@ BATCH = 1000
 @click.option("--ttl", type=output.Seconds(min=0), help="Messages expire after this many seconds.")
 @click.option("--delay", type=output.Seconds(min=0), help="Messages are not delivered for this many seconds.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"A property; repeatable: {', '.join(PROPERTIES)}.",
+)
+@click.option("--message-id", help="Id of the one message: its queue may drop what has an id that was seen.")
+@click.option("--reply-to", metavar="QUEUE", help="Where an answer is to go: property reply_to.")
 @click.option("--transient", is_flag=True, help="Keep messages in memory only, even in a durable queue.")
-@click.option("--mandatory", is_flag=True, help="With --exchange: fail if no queue receives them.")
+@click.option("--mandatory", is_flag=True, help="With --exchange: publish nothing if no queue receives it.")
 @click.option("--json", "as_json", is_flag=True)
 def publish(
+    context: click.Context,
     directory: str,
     queue: str | None,
     exchange: str | None,
-    routing_key: str,
+    routing_key: str | None,
     source: BinaryIO | None,
     body: str | None,
     whole: bool,
@@ -54,15 +78,20 @@ def publish(
     ttl: float | None,
     delay: float | None,
     headers: tuple[str, ...],
+    properties: tuple[str, ...],
+    message_id: str | None,
+    reply_to: str | None,
     transient: bool,
     mandatory: bool,
     as_json: bool,
-) -> None:
-    """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange."""
+) -> int:
+    """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange.
+
+    Exit code 1 if no queue receives a message.
+    """
     import warren
 
-    if (queue is None) == (exchange is None):
-        raise UsageError("name either a QUEUE or an --exchange: `warren publish DIR QUEUE`")
+    _check_target(context.args, directory, queue, exchange, routing_key, mandatory)
     if body is not None and source is not None:
         raise UsageError("--body and --file both name the input: give only one of them")
     lines = sys.stdin.buffer if source is None else source
@@ -72,35 +101,66 @@ def publish(
         bodies = iter([lines.read()])
     else:
         bodies = (line.rstrip(b"\r\n") for line in lines)
-    pairs = [item.partition("=") for item in headers]
-    if not all(name and sign for name, sign, _value in pairs):
-        raise UsageError("--header: write NAME=VALUE")
+    told: dict[str, Any] = output.pairs("--property", properties)
+    if reply_to is not None:
+        told["reply_to"] = reply_to
+    if "timestamp" in told:
+        with contextlib.suppress(ValueError):  # else it is refused with the others
+            told["timestamp"] = float(told["timestamp"])
     options: dict[str, Any] = {
         "durability": durability,
         "priority": priority,
         "ttl": ttl,
         "delay": delay,
-        "headers": {name: value for name, _sign, value in pairs} or None,
+        "headers": output.pairs("--header", headers) or None,
+        "properties": told or None,
+        "message_id": message_id,
         "persistent": not transient,
     }
     began = time.monotonic()
-    count = 0
+    count = unroutable = 0
+    why = ""
     with (
         output.found_in(directory, queue=queue, exchange=exchange),
         warren.attach(directory, name="warren-publish") as node,
     ):
         target = node.queue(queue, create=False) if queue is not None else None
         while batch := _take(bodies):
-            if target is not None:
-                target.put_many(batch, **options)
-            else:
-                node.publish_many(batch, exchange or "", routing_key, mandatory=mandatory, **options)
-            count += len(batch)
+            try:
+                if target is not None:
+                    target.put_many(batch, **options)
+                else:
+                    node.publish_many(batch, exchange or "", routing_key or "", mandatory=True, **options)
+                count += len(batch)
+            except Unroutable as error:
+                if mandatory:
+                    raise
+                unroutable, why = unroutable + len(batch), str(error).partition(":")[0]
     seconds = time.monotonic() - began
     if as_json:
-        output.print_json({"published": count, "seconds": round(seconds, 3)})
+        output.print_json({"published": count, "unroutable": unroutable, "seconds": round(seconds, 3)})
     else:
-        print(f"{count:,} message{'s' if count != 1 else ''} published in {seconds:.2f} s", file=sys.stderr)
+        output.say(f"{counted(count, 'message')} published in {seconds:.2f} s", error=True)
+        if unroutable:
+            output.say(f"warren: {counted(unroutable, 'message')} dropped: {why}", error=True)
+    return output.EXIT_ERROR if unroutable else 0
+
+
+def _check_target(
+    extra: list[str], directory: str, queue: str | None, exchange: str | None, routing_key: str | None, mandatory: bool
+) -> None:
+    """Raises UsageError for a target that is none, or is said twice."""
+    if queue is None and exchange is None:
+        raise UsageError(f"name a QUEUE, as in {command('publish', directory, 'QUEUE')}, or an --exchange")
+    if queue is not None and exchange is not None:
+        advice = f"if it is the body, give it as --body {shown(queue)}"
+        raise UsageError(f"{shown(queue)} names a queue, and --exchange an exchange: give only one of them; {advice}")
+    if extra:
+        advice = f"a body is given with --body: {command('publish', directory, queue, '--body', *extra[:1])}"
+        raise UsageError(f"publish takes DIR and QUEUE, and then there is {shown(extra[0])}: {advice}")
+    if queue is not None and (mandatory or routing_key is not None):
+        given = "--mandatory" if mandatory else "--routing-key"
+        raise UsageError(f"{given} goes with --exchange: a QUEUE that is named receives every message")
 
 
 def _take(bodies: Iterator[bytes]) -> list[bytes]:
@@ -112,15 +172,21 @@ def _take(bodies: Iterator[bytes]) -> list[bytes]:
     return batch
 
 
+FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
+
+
 @click.command()
 @DIRECTORY
 @click.argument("queue")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option("--timeout", type=output.Seconds(min=0), help="End when no message arrives for this many seconds.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages return to the queue, marked redelivered.")
-@click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
+@FORMAT
 def consume(directory: str, queue: str, count: int | None, timeout: float | None, no_ack: bool, style: str) -> int:
     """Print messages of QUEUE and ack them: one per line (raw), or as JSON with their properties.
+
+    A message is acked when it was written or, to a pipe, when its reader has taken it: what a reader leaves behind
+    (`warren consume DIR QUEUE | head -n 1`) returns to the queue.
 
     Exit code 4 if fewer than --count messages arrive, or the node does not answer, within --timeout.
     """
@@ -129,19 +195,68 @@ def consume(directory: str, queue: str, count: int | None, timeout: float | None
     printed = 0
     with output.found_in(directory), warren.attach(directory, name="warren-consume") as node:
         source = node.queue(queue, create=False)
+        taken = _Taken()
         while count is None or printed < count:
             try:
                 message = source.get(timeout=timeout)
             except QueueEmpty:
                 if count is not None or not printed:
-                    came = f"{printed:,} of {count:,} messages arrived, then none" if printed else "no message arrived"
-                    print(f"warren: queue {output.escaped(queue)}: {came} within {timeout:g} s", file=sys.stderr)
+                    came = "no message arrived"
+                    if count is not None and printed:
+                        came = f"{printed:,} of {counted(count, 'message')} arrived, then none"
+                    output.say(f"warren: queue {output.escaped(queue)}: {came} within {timeout:g} s", error=True)
                 break
             _print(message, style)
             printed += 1
             if not no_ack:
+                taken.wait()
                 message.ack()
     return EXIT_TIMEOUT if count is not None and printed < count else 0
+
+
+@click.command()
+@DIRECTORY
+@click.argument("queue")
+@click.option("--count", type=click.IntRange(min=1), default=PEEKED, show_default=True, help="Messages at most.")
+@FORMAT
+def peek(directory: str, queue: str, count: int, style: str) -> None:
+    """Print the first ready messages of QUEUE, and leave them there: nothing is delivered, acked or marked."""
+    import warren
+
+    with output.found_in(directory), warren.attach(directory, name="warren-peek") as node:
+        for message in node.queue(queue, create=False).browse(count):
+            _print(message, style)
+
+
+class _Taken:
+    """Whether what was written to standard output is in its reader's hands: a pipe keeps what nobody has read, and what
+    is in it when the reader goes is lost.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = sys.stdout.fileno()
+        self._is_pipe = stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+        if self._is_pipe:
+            with contextlib.suppress(OSError):  # others wrote so much to it: `wait` looks again and again
+                fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def wait(self) -> None:
+        """Return when the reader has taken all. Raises BrokenPipeError when it has gone, and left something."""
+        while self._is_pipe and self._unread():
+            (_descriptor, event), *_none = self._poll.poll()
+            if not self._unread():
+                return
+            if event & select.POLLERR:
+                raise BrokenPipeError
+            time.sleep(AGAIN_S)  # it has room for more
+
+    def _unread(self) -> int:
+        """Bytes that lie in the pipe."""
+        count = array.array("i", [0])
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, count)
+        return count[0]
 
 
 def _print(message: object, style: str) -> None:
@@ -150,11 +265,11 @@ def _print(message: object, style: str) -> None:
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
         return
-    shown: dict[str, object] = {}
+    told: dict[str, object] = {}
     try:
-        shown["body"] = body.decode()
+        told["body"] = body.decode()
     except UnicodeDecodeError:
-        shown["body_base64"] = base64.b64encode(body).decode()
+        told["body_base64"] = base64.b64encode(body).decode()
     for name in (
         "exchange",
         "routing_key",
@@ -167,5 +282,5 @@ def _print(message: object, style: str) -> None:
     ):
         value = getattr(message, name, None)
         if value is not None:
-            shown[name] = value
-    output.print_json(shown)
+            told[name] = value
+    output.print_json(told)

@@ -19,7 +19,7 @@ import msgspec
 
 from warren.engine import errors
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.errors import ClosedError, Error, NodeNotRunning, TimedOut, UsageError
+from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, TimedOut, UsageError
 from warren.engine.saying import command, shown
 from warren.workers.cli import output
 from warren.workers.node.children import last_lines, redirect
@@ -108,11 +108,18 @@ def up(
 
     if starting >= 0:
         options = dataclasses.replace(options, locked=lambda: os.close(starting))
-    if foreground:
-        return supervise(directory, options, ready=announce)
-    return _detached(directory, options, announce, starting)
+    try:
+        if foreground:
+            return supervise(directory, options, ready=announce)
+        return _detached(directory, options, announce, starting)
+    except DirectoryInUse as error:
+        if options.adopt:
+            raise
+        raise DirectoryInUse(f"{error}; with --adopt, a node that runs with these settings is a success") from None
 
 
+#: how long a supervisor that is told to stop may take to say that it heard
+ASK_S = 1.0
 #: what a supervisor in the background says of a start that is not done; all else ends it
 _WORKS, _WAITS = "works", "waits"
 #: after so long without a word from it a line says where to look
@@ -291,7 +298,8 @@ def _told(run: Callable[[], int], teller: _Teller) -> int:
 def status(directory: str, as_json: bool, everything: bool, timeout: float) -> int:
     """Show processes, clients, queues, store and alarms of a node. Exit code 3 if none runs.
 
-    Shows the queues and clients with the most messages and traffic, ordered by name.
+    Shows the queues and clients with the most messages and traffic, ordered by name. The memory of a process counts
+    what it shares with others.
     """
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
@@ -304,10 +312,12 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
         console.print(tables(report, console.width))
         return 0
     console.print(_heading(report, console.width))
-    for title, columns, rows, _more in (_queues(report, console.width), _clients(report)):
+    for title, columns, rows, more in (_queues(report, console.width), _clients(report)):
         print(f"\n{title}" if rows else f"\n{title}: none")
         if rows:
             output.print_rows(columns, rows)
+        if more:
+            print(more)
     console.print(_last(report))
     return 0
 
@@ -319,7 +329,7 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
     type=output.Seconds(min=0),
     default=60.0,
     show_default=True,
-    help="Longest wait until it has stopped, in seconds; then exit code 4.",
+    help="Longest wait until it has stopped, in seconds; then exit code 4, and it goes on stopping.",
 )
 @click.option(
     "--force", is_flag=True, help="Kill the servers instead of letting them finish; confirmed messages are kept."
@@ -331,7 +341,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
         try:
-            pid = int(client.call("ping", timeout=timeout)["pid"])
+            pid = int(client.call("ping", timeout=max(timeout, ASK_S))["pid"])
         except NodeNotRunning as error:
             if client.directory.locked():  # it starts, and has said so
                 raise
@@ -341,7 +351,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
         except ProcessLookupError:
             pidfd = -1
         with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
-            client.call("stop", timeout=max(0.01, timeout - (time.monotonic() - began)), force=force)
+            client.call("stop", timeout=max(ASK_S, timeout - (time.monotonic() - began)), force=force)
         target = client.directory
     try:
         left = max(0.0, timeout - (time.monotonic() - began))
@@ -353,8 +363,8 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             if not select.select([pidfd], [], [], min(left, WAIT_MAX_S))[0]:
                 why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
                 raise TimedOut(
-                    f"the node of {target.path} is still stopping after {timeout:g} s: "
-                    f"repeat with a longer --timeout, or with --force{why}"
+                    f"the node of {target.path} was told to stop, and is not done after {timeout:g} s: it goes on; "
+                    f"{command('stop', target.path)} waits for it, --force kills its servers{why}"
                 )
     finally:
         if pidfd >= 0:
@@ -394,7 +404,7 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
 
         def look() -> Group:
             # half of the lines that head and processes leave is for queues, half for clients
-            room = (console.height - len(report["processes"]) - 14) // 2 if screen else output.ROWS
+            room = (console.height - len(report["processes"]) - 16) // 2 if screen else output.ROWS
             return tables(report, console.width, max(3, min(output.ROWS, room)))
 
         with Live(look(), console=console, screen=screen, auto_refresh=False) as live:
@@ -407,7 +417,12 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
                 report = client.call("status", timeout=10.0, most=output.ROWS)
 
 
-#: title, columns, rows, and what is said of the rows that are not there
+#: what the columns of a queue mean
+PLACES = (
+    "bytes: bodies and headers of ready and unacked messages. alpha: messages in memory; beta: their bodies on disk; "
+    "gamma: what the queue knows of them on disk, too; delta: that on disk alone."
+)
+#: title, columns, rows, and what is said below them
 _Part = tuple[str, list[output.Column], list[list[str]], str]
 
 
@@ -499,7 +514,8 @@ def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Par
         ]
         lines.append(line)
     count = report["queues_n"] + report["subscriptions_n"]
-    return "Queues", columns, lines, output.more(len(lines), count, all_of_them)
+    below = [line for line in (output.more(len(lines), count, all_of_them), PLACES if wide and lines else "") if line]
+    return "Queues", columns, lines, "\n".join(below)
 
 
 def _busiest(items: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:

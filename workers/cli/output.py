@@ -1,5 +1,8 @@
 """How the command line talks: errors in one line, exit codes for scripts, numbers for people.
 
+With --json (and --format json) an error is a line of JSON, too: {"error": class of warren's errors, "message": text},
+on standard error.
+
 Exit codes: 0 well; 1 an error; 2 wrong usage, or the directory is in use; 3 no node runs, or a node that cannot run
 (do not restart it); 4 a time was not enough; 130 interrupted.
 """
@@ -7,6 +10,7 @@ Exit codes: 0 well; 1 an error; 2 wrong usage, or the directory is in use; 3 no 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import sys
@@ -18,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from warren.engine.catalog.catalog import DECLARE, NOTHING_DELETED
+from warren.engine.catalog.catalog import AS_IT_IS, DECLARE, NOTHING_DELETED
 from warren.engine.errors import (
     CatalogCut,
     CorruptRecord,
+    DeclarationMismatch,
     DirectoryInUse,
     Error,
     ExchangeNotFound,
@@ -33,7 +38,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import command
+from warren.engine.saying import command, shown
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 from warren.workers.process.launch import ERRORS_VARIABLE
 
@@ -92,6 +97,29 @@ def open_streams() -> None:
             os.set_inheritable(descriptor, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "r" if descriptor == 0 else "w", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):  # names are UTF-8, and the terminal may not be
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        written = io.BufferedWriter(_Output(sys.stdout.fileno(), "w", closefd=False))
+        encoding, lines = sys.stdout.encoding, sys.stdout.line_buffering
+        sys.stdout = io.TextIOWrapper(written, encoding, "backslashreplace", line_buffering=lines)
+
+
+class OutputFailed(OSError):
+    """Standard output takes nothing more."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose failures are known from those of other files."""
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # a buffer, as of FileIO
+        try:
+            return super().write(data)
+        except BrokenPipeError as error:
+            raise BrokenPipeError from error  # without errno, or click ends the process with exit code 1
+        except OSError as error:
+            raise OutputFailed(error.errno, error.strerror) from error
 
 
 def say(line: str, *, error: bool = False) -> None:
@@ -104,24 +132,41 @@ def say(line: str, *, error: bool = False) -> None:
         os.close(null)
 
 
-def run(call: Callable[[], Any]) -> int:
-    """Run a command; an error becomes one line on standard error and an exit code. WARREN_DEBUG=1: tracebacks."""
+#: whether errors, and what is waited for, are lines of JSON
+_json = False
+
+
+def run(call: Callable[[], Any], as_json: bool = False) -> int:
+    """Run a command; an error becomes one line on standard error (`as_json`: of JSON) and an exit code.
+    WARREN_DEBUG=1: tracebacks.
+    """
+    global _json
+    _json = as_json or bool(os.environ.get(ERRORS_VARIABLE))
     debug = os.environ.get("WARREN_DEBUG") == "1"
     try:
         result = call()
+        sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message(), error=True)
+        return error.exit_code
     except click.ClickException as error:
-        return _fail("UsageError", error.format_message(), error.exit_code)
+        return _fail("UsageError", _advised(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `warren … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except Error as error:
         if debug:
             traceback.print_exc()
         return _fail(type(error).__name__, str(error), exit_code(error))
+    except OutputFailed as error:
+        _drop_output()
+        return _fail(
+            "Error", f"cannot write to standard output: {error.strerror}; what was done stays done", EXIT_ERROR
+        )
     except Exception as error:  # noqa: BLE001 - a mistake of ours still ends in one line, and says how to see more
         if debug:
             traceback.print_exc()
@@ -129,11 +174,33 @@ def run(call: Callable[[], Any]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _drop_output() -> None:
+    """What is left for standard output goes nowhere: it would fail again at every flush, and at the end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _advised(error: click.ClickException) -> str:
+    """What click says of a wrong command line, with how it is written and where to read about it."""
+    said = error.format_message().strip()
+    said = said[:1].lower() + said[1:].rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return said
+    explained = f"{command(*context.command_path.split()[1:], '--help')} explains"
+    if said.endswith("?"):
+        return f"{said} ({explained})"
+    usage = context.get_usage().partition(":")[2]
+    return f"{said}; write `{' '.join(usage.split())}` ({explained})"
+
+
 def _fail(kind: str, message: str, code: int) -> int:
-    if os.environ.get(ERRORS_VARIABLE):
-        print(msgspec.json.encode({"error": kind, "message": message}).decode(), file=sys.stderr)
+    if _json:
+        message = message.encode("utf-8", "backslashreplace").decode()
+        say(msgspec.json.encode({"error": kind, "message": message}).decode(), error=True)
     else:
-        print(f"warren: {message}", file=sys.stderr)
+        say(f"warren: {message}", error=True)
     return code
 
 
@@ -144,6 +211,14 @@ def found_in(directory: str, *, queue: str | None = None, exchange: str | None =
     """
     try:
         yield
+    except DeclarationMismatch as error:
+        said, colon, _rest = str(error).rpartition(f": {AS_IT_IS}")
+        if not (colon and queue):
+            raise
+        raise DeclarationMismatch(
+            f"{said}: {command('publish', directory, queue)} and {command('consume', directory, queue)} use it as it "
+            f"is; to change it, {command('queue', 'delete', directory, queue)} first"
+        ) from None
     except (QueueNotFound, ExchangeNotFound) as error:
         thing, make = ("queue", queue) if isinstance(error, QueueNotFound) else ("exchange", exchange)
         advice = f"{command(thing, 'list', directory)} shows the names"
@@ -152,17 +227,26 @@ def found_in(directory: str, *, queue: str | None = None, exchange: str | None =
         for theirs, ours in ((DECLARE, advice), (NOTHING_DELETED, f"{NOTHING_DELETED}; {advice}")):
             said, colon, _rest = str(error).rpartition(f": {theirs}")
             if colon:
-                raise type(error)(f"{said}: {ours}") from error
+                raise type(error)(f"{said}: {ours}") from None
         raise
 
 
+def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
+    """What NAME=VALUE options say."""
+    found = {}
+    for item in given:
+        name, sign, value = item.partition("=")
+        if not sign or not name:
+            raise UsageError(f"{option} {shown(item)}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def print_json(value: Any) -> None:
-    """One line of JSON."""
-    try:
-        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise BrokenPipeError from error  # without errno, or click ends the process with exit code 1
+    """One line of JSON, which is UTF-8 whatever the terminal is."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 #: what a terminal obeys, or shows as nothing: control and format characters (as U+202E, right to left), line ends
@@ -179,7 +263,10 @@ def escaped(text: object) -> str:
 
 def waiting(what: str) -> None:
     """Tell people what a command waits for."""
-    say(f"warren: waiting: {what}", error=True)
+    if _json:
+        say(msgspec.json.encode({"waiting": what}).decode(), error=True)
+    else:
+        say(f"warren: waiting: {what}", error=True)
 
 
 def starting(what: str, outside: bool) -> None:
@@ -212,16 +299,13 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None
 
     lines = [[column.name for column in columns], *(list(map(escaped, row)) for row in rows)]
     widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
-    try:
-        for line in lines:
-            filled = (" " * (width - cell_len(cell)) for width, cell in zip(widths, line, strict=True))
-            cells = (
-                space + cell if column.right else cell + space
-                for column, cell, space in zip(columns, line, filled, strict=True)
-            )
-            print("  ".join(cells).rstrip())
-    except BrokenPipeError as error:
-        raise BrokenPipeError from error  # as in `print_json`
+    for line in lines:
+        filled = (" " * (width - cell_len(cell)) for width, cell in zip(widths, line, strict=True))
+        cells = (
+            space + cell if column.right else cell + space
+            for column, cell, space in zip(columns, line, filled, strict=True)
+        )
+        print("  ".join(cells).rstrip())
 
 
 def table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:

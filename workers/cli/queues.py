@@ -8,9 +8,10 @@ from typing import Any
 import click
 import msgspec
 
+from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import EXCHANGE_TYPES
 from warren.engine.errors import NotYet, QueueNotFound, UsageError
-from warren.engine.saying import command, shown
+from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.node import kind
 from warren.workers.process.control import ControlClient
@@ -24,21 +25,10 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 ARGUMENT = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; repeatable.")
 
 
-def _pairs(arguments: tuple[str, ...]) -> dict[str, str]:
-    """What --argument options say."""
-    found = {}
-    for item in arguments:
-        name, sign, value = item.partition("=")
-        if not sign or not name:
-            raise UsageError(f"--argument {item}: write NAME=VALUE")
-        found[name] = value
-    return found
-
-
 def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
     """The same for bindings: what reads as JSON (7, 1.5, true, null, "7") is that, anything else is text."""
     found: dict[str, Any] = {}
-    for name, text in _pairs(arguments).items():
+    for name, text in output.pairs("--argument", arguments).items():
         try:
             found[name] = msgspec.json.decode(text)
         except msgspec.DecodeError:
@@ -69,7 +59,20 @@ def queue() -> None:
     """Declare, list, bind, purge and delete queues."""
 
 
-@queue.command("declare")
+class _Declare(click.Command):
+    """`queue declare`, where the arguments of a queue are no options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            if name not in QueueArguments.__struct_fields__:
+                raise
+            raise UsageError(f"{error.option_name}: an argument of a queue is written --argument {name}=…") from None
+
+
+@queue.command("declare", cls=_Declare)
 @DIRECTORY
 @NAMES
 @click.option(
@@ -89,14 +92,17 @@ def declare_queue(
     or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-9), delivery_limit,
     single_active_consumer, auto_delete (true or false).
     """
+    given = output.pairs("--argument", arguments)
     if len(names) > 1:
-        wanted = [{"name": name, "durable": durable, "arguments": _pairs(arguments)} for name in names]
+        wanted = [{"name": name, "durable": durable, "arguments": given} for name in names]
         answer = _call(directory, "declare_queues", queues=wanted)
         new, old = len(answer["new"]), len(set(names)) - len(answer["new"])
-        _done(as_json, answer, f"{new} queues declared" + (f", {old} exist already" if old else ""))
+        text = f"{counted(new, 'queue')} declared" + (f", {old} there already" if old else "")
+        _done(as_json, answer, text)
         return
     name = names[0]
-    answer = _call(directory, "declare_queue", name=name, durable=durable, arguments=_pairs(arguments))
+    with output.found_in(directory, queue=name):
+        answer = _call(directory, "declare_queue", name=name, durable=durable, arguments=given)
     text = "declared" if answer["created"] else "exists already"
     kind = "durable" if durable else "transient"
     known = "".join(f", {key}={output.escaped(value)}" for key, value in answer["queue"]["arguments"].items())
@@ -110,7 +116,7 @@ def declare_queue(
 def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
     """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none."""
     if len(names) > 1:
-        _done(as_json, _call_named(directory, "delete_queues", names=names), f"{len(names)} queues deleted")
+        _done(as_json, _call_named(directory, "delete_queues", names=names), f"{counted(len(names), 'queue')} deleted")
         return
     _done(as_json, _call_named(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted")
 
@@ -121,7 +127,8 @@ def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help=f"Show all queues, not only {output.ROWS}.")
 @JSON
 def list_queues(directory: str, pattern: str | None, everything: bool, as_json: bool) -> None:
-    """List queues with their depths and bindings: all, or those whose names match PATTERN (*, ?, [abc]).
+    """List queues with their depths and bindings: all, or those whose names match PATTERN (*, ?, [abc]). A name that is
+    not there is an error, a pattern that matches none is not.
 
     The table shows the queues with the most messages and traffic, ordered by name; --all and --json show all.
     """
@@ -132,6 +139,8 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
         shown = None if whole else [item["name"] for item in report["queues"]]
         bindings = _grouped(client.call("queues", of=shown)["bindings"], "queue")
     rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in report["queues"]]
+    if not rows and pattern is not None and glob.escape(pattern) == pattern:
+        raise _not_there(directory, pattern)
     if as_json:
         output.print_json(rows)
         return
@@ -164,6 +173,10 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
         print(more)
 
 
+def _not_there(directory: str, name: str) -> QueueNotFound:
+    return QueueNotFound(f"there is no queue {shown(name)}: {command('queue', 'list', directory)} shows the names")
+
+
 def _grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by what they have in a field."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -183,7 +196,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
         bindings = client.call("queues", of=[name])["bindings"]
     found = next((item for item in report["queues"] if item["name"] == name), None)
     if found is None:
-        raise QueueNotFound(f"there is no queue {shown(name)}: {command('queue', 'list', directory)} shows the names")
+        raise _not_there(directory, name)
     found["bindings"] = bindings
     found["subscriptions"] = report["subscriptions"]
     found["dead_letters"] = next(iter(report["dead_letters"]), None)
@@ -220,7 +233,7 @@ def purge_queue(directory: str, name: str, as_json: bool) -> None:
 
     with output.found_in(directory), warren.attach(directory, name="warren-purge") as node:
         count = node.queue(name, create=False).purge()
-    _done(as_json, {"queue": name, "count": count}, f"queue {name}: {count:,} messages dropped")
+    _done(as_json, {"queue": name, "count": count}, f"queue {name}: {counted(count, 'message')} dropped")
 
 
 @queue.command("bind")
@@ -309,8 +322,8 @@ def list_exchanges(directory: str, as_json: bool) -> None:
         print(f"{row['name'] or '(default)'}  {row['type']}  {'durable' if row['durable'] else 'transient'}  {bound}")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def topic(words: tuple[str, ...]) -> None:
-    """Replayable topics. They are planned, but not part of this version."""
+    """Replayable topics. They are planned, but not part of this version: use queues (`warren queue --help`)."""
     raise NotYet("topics are planned, but not part of this version; use queues (`warren queue --help`)")

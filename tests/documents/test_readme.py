@@ -1,0 +1,42 @@
+"""Goal: a newcomer who types what README shows gets what it says. Method: its snippets are run, in order, in an empty
+folder, as are its lines for the shell.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+SHELL = [line.partition("#")[0] for line in README.splitlines() if re.match(r"warren [\w ]+ data\b", line)]
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_a_snippet_runs_as_it_stands(tmp_path: Path, number: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SNIPPETS[number]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    subprocess.run([sys.executable, "-m", "warren", "stop", "data"], cwd=tmp_path, timeout=100, check=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("b'two rabbits, one burrow'\n" if number == 0 else "")
+
+
+def test_the_lines_for_the_shell_do_what_is_said_of_them(tmp_path: Path) -> None:
+    assert [line.split()[1] for line in SHELL] == ["up", "queue", "publish", "peek", "consume"]
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    script = "set -e\n" + "\n".join(SHELL) + "\nwarren stop data\n"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count("two rabbits, one burrow") == 2, "seen, and taken"
