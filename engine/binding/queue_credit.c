@@ -1,15 +1,20 @@
 /* What the worker is asked to deliver to a handle, and how that ends. Declared in binding/queue_credit.h.
  *
  *   credit: so many messages more, for those who get (binding/queue_get.c says how many).
- *   prefetch: the worker keeps up to so many unacked messages with us, for those who consume.
+ *   prefetch: the worker keeps up to so many unacked messages with us, for those who consume with a number.
+ *   both: for those who consume without one. The credit follows what they work off (binding/queue_get.c), and the
+ *        prefetch is only the limit of what is unacked.
  *
  * Invariant
  *   Order: what is handed out comes by ascending tag (in a priority) but for what somebody had in hand and returned. So
- *   what lies here returns unseen only while the handle is quiet: no credit is out, the last CANCEL was executed, and
- *   all that was pushed is taken in; the highest tags first. Whoever sends a CREDIT meanwhile (the GIL is away while we
+ *   what lies here returns unseen only while the handle is quiet: no credit is out, or only one that is used up; the
+ *   last CANCEL, or CREDIT that took back what was not used, was executed, and all that was pushed is taken in; the
+ *   highest tags first. Whoever sends a CREDIT meanwhile (the GIL is away while we
  *   wait) gets the rest, which is below all that was returned, and the worker executes the returns before that credit.
  */
 #include "binding/queue_credit.h"
+
+#define UNACKED_MAX 500 /* of those who consume without a number */
 
 /* After EAGAIN: wait for room. 0, 1 (the deadline has passed), -1. */
 static int wait_for_room(HandleObject *h, int error, const wr_condition *blocked, uint64_t deadline) {
@@ -41,18 +46,29 @@ static uint64_t coming(const wr_client_consumer *c) {
 /* Let the worker deliver up to `wanted` more than what lies here, if that is worth a command. */
 int wr_credit_ensure(HandleObject *h, uint32_t wanted, uint64_t deadline) {
     wr_client_consumer *c = &h->consumer;
-    if (h->prefetch && c->announced && c->prefetch == h->prefetch) return 0;
+    if (h->prefetch && c->announced && c->prefetch == h->prefetch && !c->granted) return 0;
     if (h->prefetch) return wr_credit_announce(h, 0, h->prefetch, deadline);
     uint64_t lying = wr_client_consumer_pending(c);
-    if (lying + coming(c) > wanted / 2) return 0;
-    return wr_credit_announce(h, c->popped + wanted - lying, 0, deadline);
+    bool told = !h->adapts || (c->announced && c->prefetch && c->granted); /* does the worker know how we consume? */
+    if (told && lying + coming(c) > wanted / 2) return 0;
+    uint64_t credit = c->popped + (lying < wanted ? wanted - lying : 0);
+    return wr_credit_announce(h, credit ? credit : 1, h->adapts ? UNACKED_MAX : 0, deadline);
+}
+
+int wr_credit_again(HandleObject *h, uint64_t deadline) {
+    if (h->prefetch) return wr_credit_announce(h, 0, h->prefetch, deadline);
+    const wr_client_consumer *c = &h->consumer;
+    if (!h->adapts) return wr_credit_announce(h, c->granted, 0, deadline);
+    return wr_credit_announce(h, c->granted ? c->granted : c->popped + 1, UNACKED_MAX, deadline);
+}
+
+static bool heard(const HandleObject *h) {
+    const wr_link *link = wr_attachment_link(&h->client->a, h->server);
+    return atomic_load_explicit(&link->processed, memory_order_acquire) >= h->cancelled;
 }
 
 /* Is the last CANCEL executed, and no CREDIT behind it? Then all that will ever come was pushed. */
-bool wr_credit_quiet(const HandleObject *h) {
-    const wr_link *link = wr_attachment_link(&h->client->a, h->server);
-    return !h->consumer.announced && atomic_load_explicit(&link->processed, memory_order_acquire) >= h->cancelled;
-}
+bool wr_credit_quiet(const HandleObject *h) { return !h->consumer.announced && heard(h); }
 
 /* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. Another thread
  * may have sent the CANCEL: it is waited for all the same. Afterwards another thread may have asked for more again. */
@@ -124,7 +140,7 @@ int wr_credit_end(HandleObject *h, uint64_t deadline) {
         int error = wr_attachment_intake(&c->a, h->server);
         /* EAGAIN: it has something of another queue to return */
         if (error == EAGAIN) error = wr_attachment_room(&c->a, h->server, &blocked);
-        else if (!error) error = wr_handle_return_last(h, &left, &blocked);
+        else if (!error) error = wr_handle_return_last(h, 0, &left, &blocked);
         if (error && wr_blocked(c, error, &blocked, deadline, "room to return messages")) return -1;
     }
     wr_port_submit(&c->a.port, h->server);
@@ -136,15 +152,44 @@ int wr_credit_end(HandleObject *h, uint64_t deadline) {
     return answer || !wr_handle_enter(h) ? not_released(h, answer) : -1;
 }
 
+/* What was granted and not used is taken back by a credit of what came. Who asks for more meanwhile, in another thread,
+ * needs what lies here. */
+int wr_credit_thin(HandleObject *h, uint64_t keep, uint64_t deadline) {
+    ClientObject *c = h->client;
+    wr_client_consumer *consumer = &h->consumer;
+    wr_condition blocked;
+    if (!h->registered || !h->adapts || h->prefetch) return 0;
+    if (consumer->announced && coming(consumer)) {
+        if (!consumer->popped) return 0; /* nothing came since: who has asked waits */
+        int answer = wr_credit_announce(h, consumer->popped, UNACKED_MAX, deadline);
+        if (answer) return answer < 0 ? -1 : 0;
+        h->cancelled = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
+    }
+    if (!heard(h)) {
+        wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, h->cancelled - 1, h->server};
+        if (wr_wait_while(c, &condition, deadline, WR_FOR_REPLY, wr_handle_still_there, h) < 0) return -1;
+    }
+    if (wr_handle_enter(h) || wr_handle_intake(h)) return -1;
+    uint64_t left = 1;
+    while (left && !h->inside && heard(h) && !(consumer->announced && (!consumer->granted || coming(consumer))))
+        if (wr_handle_return_last(h, keep, &left, &blocked)) break; /* no room to say so: later */
+    wr_port_submit(&c->a.port, h->server);
+    return 0;
+}
+
 /* ---- methods of QueueHandle -------------------------------------------------------------------------------------- */
 
-/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on. Which beginning of this
- * handle it is. */
+/* begin(prefetch): the worker keeps up to `prefetch` unacked messages with us from now on; None: what is delivered ahead
+ * follows the work, unless somebody else here gave a number. Which beginning of this handle it is. */
 PyObject *wr_handle_begin(PyObject *op, PyObject *argument) {
     HandleObject *h = (HandleObject *)op;
     int over = 0; /* then it is -1 */
     long prefetch = PyLong_Check(argument) && !PyBool_Check(argument) ? PyLong_AsLongAndOverflow(argument, &over) : 0;
     if (wr_handle_enter(h) || wr_handle_register(h)) return NULL;
+    if (argument == Py_None) {
+        h->adapts = true;
+        return PyLong_FromUnsignedLongLong(++h->begun);
+    }
     uint32_t slots = h->client->a.port.view.g.delivery_slots;
     if (prefetch < 1 || prefetch > (long)slots) {
         wr_raise_given("UsageError", argument, "prefetch must lie between 1 and the setting delivery_slots (%u)", slots);
@@ -166,6 +211,7 @@ PyObject *wr_handle_release(PyObject *op, PyObject *const *args, Py_ssize_t give
         if (begun != h->begun) Py_RETURN_NONE;
     }
     h->prefetch = 0;
+    h->adapts = false;
     h->window = 1;
     h->last_ns = 0;
     h->hot = false;
@@ -191,8 +237,9 @@ PyObject *wr_handle_tidy(PyObject *op, PyObject *unused) {
     (void)unused;
     if (wr_handle_enter(h)) return NULL;
     if (hoard_at_rest(h) > 0) {
+        uint64_t deadline = wr_now_ns() + TIDY_NS;
         h->window = 1;
-        if (wr_credit_end(h, wr_now_ns() + TIDY_NS)) return NULL;
+        if (h->adapts ? wr_credit_thin(h, 0, deadline) : wr_credit_end(h, deadline)) return NULL;
     }
     Py_RETURN_NONE;
 }

@@ -6,12 +6,16 @@
 /* 0, 1 (not done, or not known, until the deadline), -1 with an exception. */
 int wr_credit_announce(HandleObject *h, uint64_t credit, uint32_t prefetch, uint64_t deadline); /* send a credit */
 int wr_credit_ensure(HandleObject *h, uint32_t wanted, uint64_t deadline); /* up to `wanted` more than what lies here */
+int wr_credit_again(HandleObject *h, uint64_t deadline); /* what was asked for is asked for once more */
 int wr_credit_cancel(HandleObject *h, uint64_t deadline); /* nothing more is to come; what is under way is taken in */
 
 bool wr_credit_quiet(const HandleObject *h); /* nothing is asked for, and nothing more can come of what was */
 uint64_t wr_credit_hoarded(const HandleObject *h); /* messages that lie here, or may come, unasked for */
 int wr_credit_tell_hot(HandleObject *h); /* Python is told, once, that there is a hoard. 0, -1 */
 int wr_credit_end(HandleObject *h, uint64_t deadline); /* cancel, and what lies here returns. 0, -1 */
+/* What lies here returns but the first `keep`; the worker goes on to count us among the consumers. 0 (also if it is not
+ * known by the deadline that nothing more comes; then nothing returns), -1 */
+int wr_credit_thin(HandleObject *h, uint64_t keep, uint64_t deadline);
 
 /* Methods of QueueHandle. */
 PyObject *wr_handle_begin(PyObject *op, PyObject *argument);

@@ -6,6 +6,9 @@
  *   get with a timeout of 0 (a poll) waits for no message, but for the worker's answer, call_ns at most: "none" is
  *        always the worker's word.
  *   consume: gets of a handle with a prefetch: the worker keeps messages with us, and no window counts.
+ *   consume without a number: credit, too, but the window follows the time that the loop holds a message: so many are
+ *        ahead as it works off in AHEAD_NS, one at least. It begins with one and doubles. What lies here beyond it, when
+ *        the work has become slower, returns.
  */
 #include "binding/queue_get.h"
 #include "binding/queue_credit.h"
@@ -13,6 +16,9 @@
 #define HOT_NS 1000000ull
 #define FULL_NS 1000000000ull
 #define WINDOW_MAX 256u
+#define AHEAD_NS 4000000ull          /* so much work lies ahead, at most: a hundred times what a round trip takes */
+#define HOLDING_MAX_NS (2 * AHEAD_NS) /* a pause is not much worse than slow work: the average forgets it soon */
+#define HOLDING_SHIFT 5              /* the average is of about 32 messages */
 #define CHECK_NS 1000000000ull
 #define LAST_WORD_NS 40000000ull /* a get that knows that the worker looked waits so long for its last word */
 
@@ -75,11 +81,11 @@ static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_
         /* Another thread took what came for this credit, or took the credit back. */
         if (h->consumer.popped != popped || !h->consumer.announced) return 1;
         if (round) return 0;
-        if (!h->prefetch && h->inside == 1) { /* nobody else needs the credit */
+        if (!wr_handle_consumes(h) && h->inside == 1) { /* nobody else needs the credit */
             if ((answer = wr_credit_cancel(h, deadline))) return answer < 0 ? -1 : 2;
             return epoch_now(h) != epoch;
         }
-        answer = wr_credit_announce(h, h->prefetch ? 0 : h->consumer.granted, h->prefetch, deadline);
+        answer = wr_credit_again(h, deadline);
         if (answer) return answer < 0 ? -1 : 2;
     }
 }
@@ -105,8 +111,9 @@ static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) 
     if (answer) return wr_handle_late(h, wr_the_answer);
     if (!h->registered) return 0;
     uint64_t patience = wr_now_ns() + LAST_WORD_NS;
-    if (h->prefetch || (h->inside > 1 && h->consumer.announced)) { /* it serves another thread, or the next call */
-        answer = wr_credit_announce(h, h->prefetch ? 0 : h->consumer.granted, h->prefetch, patience);
+    /* it serves another thread, or the next call */
+    if (wr_handle_consumes(h) || (h->inside > 1 && h->consumer.announced)) {
+        answer = wr_credit_again(h, patience);
         if (!answer) answer = wait_for_processed(h, told(h), patience);
     } else {
         answer = wr_credit_cancel(h, patience); /* an idle consumer keeps no credit */
@@ -220,6 +227,14 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
 
 /* ---- how much to ask for ----------------------------------------------------------------------------------------- */
 
+/* How long the loop holds a message: from the end of a get to the next one. */
+static inline void note_holding(HandleObject *h, uint64_t now) {
+    if (!h->last_ns) return;
+    uint64_t held = now - h->last_ns < HOLDING_MAX_NS ? now - h->last_ns : HOLDING_MAX_NS;
+    if (!h->holding_ns) h->holding_ns = held;
+    h->holding_ns += (held >> HOLDING_SHIFT) - (h->holding_ns >> HOLDING_SHIFT);
+}
+
 static inline void note_call(HandleObject *h, uint64_t now, uint32_t least, uint32_t most) {
     if (now > h->last_ns + HOT_NS) h->window = least;
     else if (h->window < most) h->window *= 2;
@@ -227,8 +242,25 @@ static inline void note_call(HandleObject *h, uint64_t now, uint32_t least, uint
     if (h->window > most) h->window = most;
 }
 
+/* A get of one message: not more ahead than pays. For a loop of gets a pause is none that it holds a message in. */
+static inline void note_get(HandleObject *h, uint64_t now) {
+    if (!h->adapts && now > h->last_ns + HOT_NS) {
+        h->window = 1;
+        return;
+    }
+    note_holding(h, now);
+    if (2 * h->window * h->holding_ns <= AHEAD_NS && h->window < WINDOW_MAX) h->window *= 2;
+    while (h->window > 1 && h->window * h->holding_ns > AHEAD_NS) h->window /= 2;
+}
+
+/* Does so much more lie here than pays that others should have it? */
+static inline bool too_much(const HandleObject *h) {
+    uint64_t lying = wr_client_consumer_pending(&h->consumer);
+    return lying > 2 * h->window && lying * h->holding_ns > 4 * AHEAD_NS;
+}
+
 void wr_handle_note_call(HandleObject *h, uint32_t wanted) {
-    if (!h->prefetch) note_call(h, wr_now_ns(), wanted, h->exact || wanted >= WINDOW_MAX ? wanted : WINDOW_MAX);
+    if (!wr_handle_consumes(h)) note_call(h, wr_now_ns(), wanted, h->exact || wanted >= WINDOW_MAX ? wanted : WINDOW_MAX);
 }
 
 /* Before a get. What lies here was delivered before a message went back that belongs before it, or is more than an
@@ -245,12 +277,12 @@ static __attribute__((noinline)) int begin_anew(HandleObject *h, uint64_t deadli
 }
 
 static inline int begin_get(HandleObject *h, bool exact, uint64_t deadline, bool poll) {
-    return !h->prefetch && (h->nacked || exact) ? begin_anew(h, deadline, poll) : 0;
+    return !wr_handle_consumes(h) && (h->nacked || exact) ? begin_anew(h, deadline, poll) : 0;
 }
 
 /* After an exact get: what was asked for and did not come is not wanted any more. */
 static int end_get(HandleObject *h, uint64_t deadline) {
-    if (h->prefetch || h->inside || !h->registered || !wr_credit_hoarded(h)) return 0;
+    if (wr_handle_consumes(h) || h->inside || !h->registered || !wr_credit_hoarded(h)) return 0;
     uint64_t least = wr_now_ns() + FULL_NS;
     int answer = wr_credit_cancel(h, deadline && deadline < least ? least : deadline);
     return answer > 0 ? wr_credit_tell_hot(h) : answer; /* not known: somebody looks after it later */
@@ -265,7 +297,7 @@ PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
     if (given < 1 || given > 3) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True, woken=None");
-    bool exact = h->exact || (given > 1 && args[1] == Py_False);
+    bool exact = !h->adapts && (h->exact || (given > 1 && args[1] == Py_False));
     uint32_t woken = h->woken;
     if (given == 3) {
         unsigned long seen = PyLong_AsUnsignedLong(args[2]);
@@ -276,7 +308,16 @@ PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     uint64_t now = wr_now_ns(), delays_n = h->delays_n;
     if (wr_handle_enter(h) || wr_deadline_from(args[0], now, &deadline, &poll) || begin_get(h, exact, deadline, poll))
         return NULL;
-    if (!h->prefetch) note_call(h, now, 1, exact ? 1 : WINDOW_MAX);
+    if (h->prefetch) { /* the worker keeps it */
+    } else if (exact) {
+        note_call(h, now, 1, 1);
+    } else {
+        note_get(h, now);
+        if (h->adapts && !h->inside && too_much(h) && wr_credit_thin(h, h->window, now + LAST_WORD_NS)) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL; /* an interrupt */
+            PyErr_Clear(); /* what lies here is handed out all the same: the trouble is met again by who waits */
+        }
+    }
     PyObject *message = next_message(h, h->window, deadline, poll, woken);
     if (!message) {
         if (PyErr_Occurred()) return NULL;

@@ -161,18 +161,18 @@ bool wr_handle_in_memory(const HandleObject *h) {
     return wr_body_from_image(h->client, h->server, &next->delivery, 0, &first, 0);
 }
 
-/* Prepare the return of what lies here, or of its last part: 0 (nothing is left, if *left is 0), or what
- * wr_attachment_settle says. */
-int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked) {
+/* Prepare the return of what lies here but the first `keep`, or of its last part: 0 (nothing is left to return, if
+ * *left is 0), or what wr_attachment_settle says. */
+int wr_handle_return_last(HandleObject *h, uint64_t keep, uint64_t *left, wr_condition *blocked) {
     wr_client_consumer *consumer = &h->consumer;
-    uint64_t tags[512], at = consumer->pending_next;
-    uint32_t n = wr_client_consumer_pending(consumer) < 512 ? (uint32_t)wr_client_consumer_pending(consumer) : 512;
+    uint64_t tags[512], at = consumer->pending_next, lying = wr_client_consumer_pending(consumer);
     *left = 0;
-    if (!n) return 0;
+    if (lying <= keep) return 0;
+    uint32_t n = lying - keep < 512 ? (uint32_t)(lying - keep) : 512;
     for (uint32_t i = n; i-- > 0;) tags[i] = consumer->pending[--at & (consumer->pending_size - 1)].delivery.sequence;
     uint8_t flags = WR_FLAG_REQUEUE | WR_FLAG_UNSEEN;
     int error = wr_attachment_settle(&h->client->a, consumer, WR_OP_NACK, flags, tags, n, blocked);
     if (!error) consumer->pending_next = at;
-    *left = wr_client_consumer_pending(consumer);
+    *left = wr_client_consumer_pending(consumer) - keep;
     return error;
 }

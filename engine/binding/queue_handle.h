@@ -14,8 +14,10 @@ typedef struct {
     uint32_t server, queue;
     bool registered;        /* `consumer` stands in the attachment */
     uint32_t window;
-    uint32_t prefetch;      /* wanted by consume(); 0: credit */
-    uint64_t cancelled;     /* the last CANCEL is answered when `processed` has reached this */
+    uint32_t prefetch;      /* given to consume(); 0: credit */
+    bool adapts;            /* somebody consumes without a number: the window is as large as it pays */
+    uint64_t holding_ns;    /* how long a loop of gets holds a message, on average; 0: not known yet */
+    uint64_t cancelled;     /* the last CANCEL, or credit that ends it, is answered when `processed` has reached this */
     uint64_t asks_n;        /* how often a CREDIT was sent */
     uint64_t begun;         /* how often begin() was called */
     uint32_t inside;        /* threads that are in a get */
@@ -42,5 +44,6 @@ int wr_handle_intake(HandleObject *h);      /* what was pushed, into `pending` *
  * that of a damaged message is met again by the next call. */
 PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone);
 bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
-int wr_handle_return_last(HandleObject *h, uint64_t *left, wr_condition *blocked);
+int wr_handle_return_last(HandleObject *h, uint64_t keep, uint64_t *left, wr_condition *blocked);
+static inline bool wr_handle_consumes(const HandleObject *h) { return h->prefetch || h->adapts; }
 #endif

@@ -137,7 +137,7 @@ static PyMethodDef handle_methods[] = {
     {"get", (PyCFunction)(void (*)(void))wr_handle_get, METH_FASTCALL,
      "get(timeout, ahead=True, woken=None) -> Delivery | None; `woken`: of before it was decided to wait"},
     {"get_many", (PyCFunction)(void (*)(void))wr_handle_get_many, METH_FASTCALL, "get_many(max, timeout, ahead=True) -> list"},
-    {"begin", wr_handle_begin, METH_O, "begin(prefetch) -> int: deliver ahead from now on"},
+    {"begin", wr_handle_begin, METH_O, "begin(prefetch) -> int: deliver ahead from now on; None: as far as it pays"},
     {"release", (PyCFunction)(void (*)(void))wr_handle_release, METH_FASTCALL,
      "release(begun=None): end consuming; what was not handed out returns to the queue"},
     {"tidy", wr_handle_tidy, METH_NOARGS, "tidy(): release() if there is a hoard now, and nobody consumes or gets"},

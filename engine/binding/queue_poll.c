@@ -72,6 +72,7 @@ PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     (void)unused;
     if (wr_handle_enter(h)) return NULL;
     h->prefetch = 0;
+    h->adapts = false;
     h->window = 1;
     h->last_ns = 0;
     uint64_t sequence;
@@ -98,7 +99,7 @@ PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
     int error = 0;
     for (uint64_t left = 1; left && !error;) {
         wr_condition blocked;
-        error = wr_handle_return_last(h, &left, &blocked);
+        error = wr_handle_return_last(h, 0, &left, &blocked);
     }
     wr_port_submit(&h->client->a.port, h->server);
     return PyBool_FromLong(!error);

@@ -28,14 +28,14 @@ struct wr_client_consumer {
     uint64_t unacked_first, unacked_next;
     uint64_t popped;   /* deliveries since the consumer began at the worker */
     uint64_t granted;  /* absolute credit that the worker knows */
-    uint32_t prefetch; /* > 0: prefetch mode */
+    uint32_t prefetch; /* the most unacked ones that the worker knows, 0: no limit */
     bool announced;    /* a CREDIT was sent and no CANCEL after it */
 };
 
 static inline uint64_t wr_client_consumer_pending(const wr_client_consumer *c) { return c->pending_next - c->pending_first; }
 
-/* Prepare a CREDIT: deliveries up to `credit` since the consumer began, or (prefetch > 0) `prefetch` unacked at a
- * time. */
+/* Prepare a CREDIT: deliveries up to `credit` since the consumer began, and at most `prefetch` unacked at a time. Either
+ * may be 0, for no such limit, but not both. */
 int wr_attachment_credit(wr_attachment *a, wr_client_consumer *c, uint64_t credit, uint32_t prefetch, wr_condition *blocked);
 /* Prepare a CANCEL: the worker forgets the consumer, what we hold stays ours. The next credit begins a new count. */
 int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequence, wr_condition *blocked);

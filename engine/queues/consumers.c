@@ -96,8 +96,8 @@ static void unhold(wr_consumer *c, uint32_t slot) {
     l->release[l->release_n++] = slot;
 }
 
-/* UNACKED → READY, redelivered. A message whose body the store has lost cannot come back. */
-static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry) {
+/* UNACKED → READY, redelivered if it may have been seen. A message whose body the store has lost cannot come back. */
+static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry, bool seen) {
     if (entry->location == WR_LOCATION_STORE || entry->location == WR_LOCATION_STORE_TRANSIENT) {
         uint64_t a, b;
         wr_owed_key(entry->id, &a, &b);
@@ -113,7 +113,7 @@ static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_ent
         wr_policy_die(e, q, sequence, entry, WR_REASON_DELIVERY_LIMIT);
         return;
     }
-    entry->flags |= WR_ENTRY_REDELIVERED;
+    if (seen) entry->flags |= WR_ENTRY_REDELIVERED;
     q->unacked_n--;
     wr_queue_ready(e, q, sequence, entry);
 }
@@ -125,7 +125,7 @@ void wr_consumer_return(wr_queue_engine *e, wr_consumer *c) {
         unhold(c, slot);
         wr_entry *entry = wr_queue_entry(c->queue, sequence);
         assert(entry && entry->state == WR_ENTRY_UNACKED);
-        give_back(e, c->queue, sequence, entry);
+        give_back(e, c->queue, sequence, entry, true);
     }
 }
 
@@ -140,7 +140,7 @@ static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_ent
     unhold(c, entry->delivery);
     if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
     if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
-        give_back(e, q, sequence, entry);
+        give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE);
     } else if (how == WR_SETTLE_LOST) {
         wr_delivery_fill(&e->unreadable[e->unreadable_n++ % WR_LOST_ROWS], q->id, sequence, entry);
         q->lost_n++;

@@ -16,8 +16,7 @@ void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
 /* READY → UNACKED; the slot joins the consumer's list, which is ordered by sequence. */
 bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot);
 
-/* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody; it is marked redelivered, but its delivery
- * does not count. */
+/* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody: it is as if it had never been delivered. */
 /* LOST: its bytes are damaged; it is dropped and counted, without a dead letter. */
 typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNSEEN, WR_SETTLE_LOST } wr_settling;
 

@@ -11,7 +11,8 @@
 static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     wr_qlink *l = c->link;
     if (l->evicted || l->closing) return false;
-    if (c->prefetch ? c->held_n >= c->prefetch : c->delivered_n >= c->credit) return false;
+    if (c->prefetch && c->held_n >= c->prefetch) return false;
+    if (c->delivered_n >= c->credit && (c->credit || !c->prefetch)) return false; /* a prefetch alone is no end */
     if (!l->free_n) {
         l->starved = true; /* the next free slot wakes all its queues */
         return false;

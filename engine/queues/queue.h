@@ -145,9 +145,9 @@ typedef struct wr_consumer {
     struct wr_qlink *link;
     struct wr_queue *queue;
     bool active;
-    uint64_t credit;      /* deliveries allowed since it began */
+    uint64_t credit;      /* deliveries allowed since it began; 0 with a prefetch: no end */
     uint64_t delivered_n; /* deliveries since it began */
-    uint32_t prefetch;    /* most unacked ones; 0: credit counts */
+    uint32_t prefetch;    /* most unacked ones; 0: no end */
     uint32_t held_n;
     uint32_t first, last; /* held slots, by ascending sequence */
     struct wr_consumer *next; /* of the link */

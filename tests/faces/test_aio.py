@@ -512,7 +512,7 @@ def test_many_consumers_of_one_node_share_the_queue(directory: Path, name: str) 
 
 
 def test_close_returns_what_was_delivered_in_order(directory: Path, name: str) -> None:
-    """As RabbitMQ: whatever was delivered to the client is marked redelivered, handed out or not."""
+    """What was handed out is marked redelivered."""
 
     async def main() -> None:
         node = await warren.aio.attach(directory)

@@ -198,6 +198,50 @@ def test_requeued_messages_come_back_in_their_place_and_marked(node: Node, worke
     assert [item.count for item in found] == [1, 1, 1, 0, 0]
 
 
+def test_what_nobody_has_seen_returns_as_if_it_had_never_come(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(4):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=4)
+    worker.turns()
+    consumer.receive(worker)
+    consumer.nack(1, 1)
+    worker.turns()
+    consumer.credit(1, credit=5)
+    worker.turns()
+    unseen = PROTOCOL["FLAG_REQUEUE"] | PROTOCOL["FLAG_UNSEEN"]
+    for tag in (3, 2, 1, 0):
+        consumer.command("OP_NACK", queue=1, tag=tag, flags=unseen)
+    worker.turns()
+    consumer.credit(1, credit=100)
+    worker.turns()
+    found = [(item.sequence, item.redelivered, item.count) for item in consumer.receive(worker)[-4:]]
+    assert found == [(0, False, 0), (1, True, 1), (2, False, 0), (3, False, 0)]
+
+
+def test_a_credit_with_a_prefetch_keeps_both(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    for i in range(20):
+        producer.publish(1, b"%d" % i)
+    consumer.credit(1, credit=7, prefetch=3)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 3
+    for tag in range(3):
+        consumer.ack(1, tag)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 3
+    for tag in range(3, 6):
+        consumer.ack(1, tag)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 1, "the credit is used up"
+    consumer.credit(1, credit=7, prefetch=100)
+    worker.turns()
+    assert consumer.receive(worker) == []
+    consumer.credit(1, credit=0, prefetch=2)
+    worker.turns()
+    assert len(consumer.receive(worker)) == 1, "a prefetch alone has no end"
+
+
 def test_a_nack_without_requeue_drops(node: Node, worker: Incarnation) -> None:
     producer, consumer = node.peer(worker), node.peer(worker)
     for i in range(3):

@@ -265,17 +265,22 @@ class Queue:
                 timeout = time_left(lost, timeout)
                 self._renew()
 
-    def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Iterator[Message]:
-        """Iterate over messages, with at most `prefetch` unacked at a time; ends if none arrives for `timeout` seconds.
-        Raises what get raises.
+    def consume(self, prefetch: int | None = None, timeout: float | None = None) -> Iterator[Message]:
+        """Iterate over messages; ends if none arrives for `timeout` seconds. Raises what get raises.
 
-        While `prefetch` messages are unacked, no further one is delivered, however many are ready: the iterator then
-        ends at its timeout as with an empty queue, or without one waits forever. Ack as you go, or use a larger
-        prefetch. When the iterator is left, messages that were delivered but not handed out return to the queue.
+        Without a `prefetch`, as many messages are delivered ahead as the loop works off in about 4 ms: many to a fast
+        loop; to a slow one, none but the one it works on, so that consumers share the work. It begins with one. If the
+        work becomes slower, messages that lie ahead return, in their places, and others receive them. At most 500
+        messages are unacked at a time. With a `prefetch`, so many are delivered and unacked at a time, whatever the
+        loop does; it holds for all threads of the process that consume this queue.
+
+        While so many messages are unacked, no further one is delivered, however many are ready: the iterator then ends
+        at its timeout as with an empty queue, or without one waits forever. Ack as you go, or use a larger prefetch.
+        When the iterator is left, messages that were delivered but not handed out return to the queue.
         """
         return self._consume(prefetch, timeout)
 
-    def _consume(self, prefetch: int, timeout: float | None) -> Iterator[Message]:
+    def _consume(self, prefetch: int | None, timeout: float | None) -> Iterator[Message]:
         with self._lock:
             self._consuming += 1
         silent = False
