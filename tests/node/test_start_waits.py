@@ -24,7 +24,7 @@ from warren.workers.process.control import ControlClient
 
 from support.real_node import SMALL, RealNode
 from support.small_disk import Disk, alarm_off, status
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -101,12 +101,13 @@ def nothing_left(directory: Path) -> bool:
 def test_a_first_start_does_not_wait_for_a_folder_for_ever(
     directory: Path, folder: str, role: str, detach: bool
 ) -> None:
-    words = ["--start-timeout", "2", *(["--detach"] if detach else [])]
+    most_s = round(2 * patience())
+    words = ["--start-timeout", f"{most_s}", *(["--detach"] if detach else [])]
     with held(directory / folder):
         code, said = up(directory, *words)
         assert code == NOT_UP, said
         assert f"waiting: {role} waits for process {os.getpid()}, which has {directory / folder}" in said
-        assert "it is not up after 2 s" in said
+        assert f"it is not up after {most_s} s" in said
         assert "stop the node that it belongs to" in said
         wait_until(lambda: nothing_left(directory), WAIT_S, what="the end of the supervisor")
     with warren.open(directory, idle_exit=None) as node:
@@ -144,7 +145,7 @@ def test_open_says_what_it_waits_for(directory: Path, caplog: pytest.LogCaptureF
         with pytest.raises(
             warren.TimedOut, match=f"did not serve within .* s: store waits for process {os.getpid()}, which has"
         ):
-            warren.open(directory, timeout=3, idle_exit=None)
+            warren.open(directory, timeout=3 * patience(), idle_exit=None)
         assert any("waiting: store waits for process" in line for line in caplog.messages)
         wait_until(lambda: nothing_left(directory), WAIT_S, what="the end of the supervisor")
 
@@ -194,11 +195,12 @@ def served_again(disk: Disk, queue: warren.Queue) -> None:
 def test_a_node_taken_over_goes_on_trying_and_says_so(small_disk: Path) -> None:
     disk = Disk(small_disk)
     with killed_with_a_client(disk) as queue:
+        most_s = round(2 * patience())
         with disk.kept_full(LEFT):
-            code, said = up(disk.directory, "--detach", "--start-timeout", "2")
+            code, said = up(disk.directory, "--detach", "--start-timeout", f"{most_s}")
         assert code == NOT_UP, said
         assert NO_SPACE in said
-        assert "is not up after 2 s" in said
+        assert f"is not up after {most_s} s" in said
         assert "keeps trying" in said
         assert f"`warren stop {disk.directory}` ends it" in said
         served_again(disk, queue)
@@ -219,7 +221,15 @@ def test_a_node_taken_over_in_the_foreground_says_what_it_waits_for(small_disk: 
 
 def test_open_of_a_node_taken_over_says_what_it_waits_for(small_disk: Path) -> None:
     disk = Disk(small_disk)
-    with killed_with_a_client(disk) as queue:
-        with disk.kept_full(LEFT), pytest.raises(warren.TimedOut, match="there is no space on the disk to start the"):
-            warren.open(disk.directory, timeout=4, idle_exit=None)
-        served_again(disk, queue)
+    for _try in range(5):  # a start cuts files, too, and may take what that sets free before the disk is full again
+        with killed_with_a_client(disk) as queue:
+            said = ""
+            with disk.kept_full(LEFT):
+                try:
+                    warren.open(disk.directory, timeout=4 * patience(), idle_exit=None).close()
+                except warren.TimedOut as error:
+                    said = str(error)
+            served_again(disk, queue)
+        if said:
+            break
+    assert "there is no space on the disk to start the" in said
