@@ -30,7 +30,7 @@ from warren.engine.kernel.quarantine import entries
 from warren.ipc.superblock import Superblock
 
 from support.real_node import RealNode
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ class Churn:
 
     def until(self, over: Callable[[], Any], timeout: float = 30.0) -> None:
         """Go on until something has happened."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * patience()
         while not over():
             assert time.monotonic() < deadline, "it did not happen while the store was used"
             self.step()
@@ -285,7 +285,7 @@ def test_ids_come_again_while_their_files_are_collected(tmp_path: Path) -> None:
                 for id in ids:  # what the last turn left
                     assert store.read(id) == truth.get(id), turn
                 started = node.status()["store"]["collected"]
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 30 * patience()
                 while node.status()["store"]["collected"] < started + 4:
                     assert time.monotonic() < deadline
                     for id in chance.sample(ids, 20):

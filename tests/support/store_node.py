@@ -37,7 +37,7 @@ from warren.ipc.region import (
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
 from warren.workers.servers.store_server import run_store_server
 
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 SECOND = 1_000_000_000
 SYNCED, WRITTEN, NONE = PROTOCOL["FLAG_SYNCED"], PROTOCOL["FLAG_WRITTEN"], 0
@@ -324,7 +324,7 @@ class Client:
 
     def read(self, id: bytes, timeout: float = 10.0) -> bytes | None:
         """Read, following the store's regions when they are replaced."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * patience()
         while True:
             try:
                 return self.core.read(id)
