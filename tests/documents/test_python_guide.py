@@ -21,6 +21,7 @@ SAID = {
     "Handling messages, with retries": "handled b'plain'\nhandled b'flaky'\nhandled b'last'\nb'by hand'\n",
     "Many queues at once": "1000 b'21.5'\n",
     "As `queue.Queue`": "page 0\npage 1\npage 2\nempty\n",
+    "Other processes": "[0, 1, 4, 9, 16, 25, 36, 49]\n",
     "asyncio": "100\n",
     "Confirms": "stored: True\n",
 }

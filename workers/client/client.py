@@ -94,7 +94,9 @@ class Client:
         *,
         counted: bool = True,
         call_timeout: float | None = CALL_TIMEOUT_S,
+        attach: bool = True,
     ) -> None:
+        """Attach within `timeout`; with attach=False, when it is used first."""
         self._counted = counted
         checked_seconds(timeout, endless=False)
         self.call_timeout = checked_timeout(call_timeout)
@@ -116,7 +118,13 @@ class Client:
         self._tidier: threading.Thread | None = None
         self._trouble = Trouble(self.directory)
         self._owner_epoch = 0  #: the attachment that declared an exclusive queue
-        self._attachment = self._attach(timeout)
+        #: the one object for each queue, by name: a process is one consumer of a queue (workers/faces/queues.py)
+        self.queues: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self.queues_lock = threading.Lock()
+        self._was_attached = attach
+        if attach:
+            self._attachment = self._attach(timeout)
+            _close_with_child()
         _clients.add(self)
 
     # -- attachments --------------------------------------------------------------------------------------------
@@ -138,13 +146,17 @@ class Client:
                 self._attachment = None
             self.pid = os.getpid()
             if forget_control:
-                self.name = _child_name(self.name)
+                self.name = child_name(self.name)
             try:
                 self._attachment = self._attach(timeout)
             except NodeNotRunning as error:
+                if not self._was_attached:
+                    raise
                 raise ClosedError(
                     f"the node of {self.directory.path} was stopped: start it again, or close this client"
                 ) from error
+            self._was_attached = True
+            _close_with_child()
             return self._attachment
 
     @property
@@ -260,6 +272,7 @@ class Client:
         """In a child: locks are new, the parent's memory is let go."""
         self._lock = threading.RLock()
         self._control_lock = threading.Lock()
+        self.queues_lock = threading.Lock()
         self._hot = {}
         self._tidier = None
         attachment, self._attachment = self._attachment, None
@@ -583,7 +596,8 @@ def _default_name() -> str:
     return f"{program}-{os.getpid()}"
 
 
-def _child_name(name: str) -> str:
+def child_name(name: str) -> str:
+    """What a client of this name is called in this process."""
     head, _dash, tail = name.rpartition("-")
     return f"{head if head and tail.isdigit() else name}-{os.getpid()}"
 
@@ -600,6 +614,20 @@ def _at_exit() -> None:
     for client in list(_clients):
         if client.pid == os.getpid():
             client.close()
+
+
+_closes_with = 0
+
+
+def _close_with_child() -> None:
+    """A child of multiprocessing ends without what atexit has registered, if it was forked: it closes its clients all
+    the same, so that what was delivered ahead returns as such."""
+    global _closes_with
+    util = sys.modules.get("multiprocessing.util")
+    if util is None or _closes_with == os.getpid() or sys.modules["multiprocessing.process"].parent_process() is None:
+        return
+    _closes_with = os.getpid()
+    util.Finalize(None, _at_exit, exitpriority=-100)
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -6,7 +6,7 @@ ack() says so.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from warren.engine import _core
 from warren.engine.catalog import metadata
@@ -17,6 +17,13 @@ class Message(_core.Delivery):
     """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`."""
 
     __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        """A message cannot be pickled: TypeError."""
+        raise TypeError(
+            "a message stays in the process that received it, which acks it: give others its body, or the queue to "
+            "receive from themselves"
+        )
 
     @property
     def exchange(self) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +40,7 @@ from warren.workers.client.arguments import (
 )
 from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
 from warren.workers.client.publish import PLAIN, Publish, publish_options
+from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue, refresh, time_left
 from warren.workers.faces.store import Store
@@ -65,8 +64,10 @@ class Node:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._queues: weakref.WeakValueDictionary[str, Queue] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Callable[[Place], Node], tuple[Place]]:
+        """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
+        return _unpickled, (place_of(self._client),)
 
     def __repr__(self) -> str:
         return f"<Node {str(self.directory)!r}{', closed' if self.closed else ''}>"
@@ -124,10 +125,10 @@ class Node:
         elif declaration is None or not _is_declared(declaration, durable, given, self._client.epoch):
             self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=given.given())
             declaration = self._client.catalog().queue(name)
-        with self._lock:
-            found = self._queues.get(name)
+        with self._client.queues_lock:
+            found: Queue | None = self._client.queues.get(name)
             if found is None:
-                found = self._queues[name] = Queue(self._client, declaration)
+                found = self._client.queues[name] = Queue(self._client, declaration)
         refresh(found, declaration)
         return found
 
@@ -428,6 +429,10 @@ class Node:
     def ping(self) -> dict[str, Any]:
         """Ask the supervisor whether it answers: {pid, state}."""
         return self._client.control("ping")
+
+
+def _unpickled(place: Place) -> Node:
+    return Node(shared(place))
 
 
 def client_of(node: Node) -> Client:

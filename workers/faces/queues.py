@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import msgspec
 
@@ -37,6 +37,7 @@ from warren.workers.client.arguments import (
     listed,
 )
 from warren.workers.client.publish import PLAIN, Batch, publish_options
+from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.message import Message
 from warren.workers.faces.subscription import Subscription
@@ -52,12 +53,37 @@ PREFETCH = 500
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
 
 
+class _Unopened:
+    """In the place of a handle: whoever uses it is told to make one."""
+
+    usable = perhaps_gone = False
+    woken = 0
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+    def settle_many(self, messages: Sequence[Message], *_how: bool) -> None:
+        """What was received before was received by another client."""
+        if messages:
+            raise PeerLost("these messages were delivered to another process: it acks them")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self._refuse
+
+    def _refuse(self, *_arguments: object) -> NoReturn:
+        raise AttachmentLost("the queue was not opened yet")
+
+
+_UNOPENED = cast("_core.QueueHandle", _Unopened())
+
+
 class Queue:
     """A queue of the node. Created by `node.queue(name)`; thread-safe."""
 
     _messages: type[Message] = Message  #: what its messages are made of
 
-    def __init__(self, client: Client, declaration: QueueDeclaration) -> None:
+    def __init__(self, client: Client, declaration: QueueDeclaration, later: bool = False) -> None:
+        """`later`: it is opened when it is used, as the queue that has its name then."""
         self.name = declaration.name
         self.durable = declaration.durable
         self._what = f"queue {declaration.name!r} is transient"  #: for an error
@@ -66,8 +92,12 @@ class Queue:
         self._begun = 0
         self._lock = threading.Lock()
         self._declaration = declaration
-        self._handle = client.handle(declaration, self, self._messages)
+        self._handle = _UNOPENED if later else client.handle(declaration, self, self._messages)
         _queues.add(self)
+
+    def __reduce__(self) -> tuple[Callable[[Place, QueueDeclaration], Queue], tuple[Place, QueueDeclaration]]:
+        """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
+        return _unpickled, (place_of(self._client), self._declaration)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
@@ -469,6 +499,15 @@ class Queue:
             "routing_key": check_routing_key(routing_key),
             "arguments": checked_conditions(arguments),
         }
+
+
+def _unpickled(place: Place, declaration: QueueDeclaration) -> Queue:
+    client = shared(place)
+    with client.queues_lock:
+        found: Queue | None = client.queues.get(declaration.name)
+        if found is None:
+            found = client.queues[declaration.name] = Queue(client, declaration, later=True)
+        return found
 
 
 _queues: weakref.WeakSet[Queue] = weakref.WeakSet()

@@ -7,12 +7,14 @@ What is called for each message is C (`engine/binding/store_type.c`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warren.engine._core import AttachmentLost, StoreFace
 from warren.ipc import mailbox, names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.workers.client.arguments import level_of
+from warren.workers.client.shared import Place, place_of, shared
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
@@ -22,6 +24,10 @@ class Store(StoreFace):
     """The persistent or the transient message store of the node. Created by `node.store()`; thread-safe."""
 
     _client: Client
+
+    def __reduce__(self) -> tuple[Callable[[Place, bool], Store], tuple[Place, bool]]:
+        """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
+        return _unpickled, (place_of(self._client), self.transient)
 
     def __repr__(self) -> str:
         return f"<Store, {'transient' if self.transient else 'persistent'}>"
@@ -69,3 +75,7 @@ class Store(StoreFace):
                 return attachment.core.store_terminate(self._server, since, timeout)
             except AttachmentLost:
                 continue
+
+
+def _unpickled(place: Place, transient: bool) -> Store:
+    return Store(shared(place), transient)

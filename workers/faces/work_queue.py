@@ -25,12 +25,13 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from warren.engine.errors import (
@@ -131,12 +132,20 @@ class WorkQueue(Generic[T]):
         self.queue = queue
         self.maxsize = maxsize
         self._pack, self._unpack = _codec(serializer)
+        self._given = serializer
         self._serializer = _name_of(serializer)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._undone: deque[tuple[int, Message]] = deque()
         self._unread: list[Message] = []
         self._shut = self._drained = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process that unpickles it attaches by itself when it uses it (docs/python.md): the same queue,
+        maximum and serializer. Unfinished items stay with this process, and a shutdown() is its own.
+        """
+        by_name = self._given.__name__ if isinstance(self._given, ModuleType) else None
+        return _unpickled, (type(self), self.queue, self.maxsize, by_name, None if by_name else self._given)
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self.queue.name!r}>"
@@ -382,6 +391,10 @@ class WorkQueue(Generic[T]):
             self._undone = deque()
             self._unread = []
         return self._undone
+
+
+def _unpickled(kind: type[WorkQueue[T]], queue: Queue, maxsize: int, module: str | None, given: object) -> WorkQueue[T]:
+    return kind(queue, maxsize, given if module is None else importlib.import_module(module))
 
 
 def _deadline(block: bool, timeout: float | None) -> float | None:

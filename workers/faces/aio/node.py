@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from warren.engine.catalog.names import check_name
 from warren.workers.client.arguments import listed
@@ -26,6 +26,13 @@ class Node:
         self._node = node
         self._loop = Loop(nodes.client_of(node))
         self._queues: weakref.WeakValueDictionary[str, Queue] = weakref.WeakValueDictionary()
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a node of warren.aio belongs to its event loop: give another process its directory, and use "
+            "warren.aio.attach there"
+        )
 
     def __repr__(self) -> str:
         return f"<aio.Node {str(self.directory)!r}{', closed' if self.closed else ''}>"

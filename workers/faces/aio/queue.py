@@ -78,6 +78,13 @@ class Queue:
         underneath.face = self
         self._line = Line(loop, underneath)
 
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a queue of warren.aio belongs to its event loop: give another process the node's directory and the "
+            "queue's name, and use warren.aio.attach there"
+        )
+
     def __repr__(self) -> str:
         return f"<aio.Queue {self.name!r}, {'durable' if self.durable else 'transient'}>"
 
