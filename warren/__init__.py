@@ -14,6 +14,7 @@ in `warren.engine.errors`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from warren import _sources  # noqa: F401 - finds the rest
 from warren.engine.errors import (
     CatalogCut,
     ClosedError,

@@ -285,8 +285,10 @@ class News:
 class Reader:
     """Follows the catalog of a running node. Not for several threads at once."""
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, called: Path | None = None) -> None:
+        """`called`: what errors call the directory, when it is read by another name (of a descriptor)."""
         self._directory = Path(directory)
+        self._called = called or self._directory
         self._place: Place | None = None
         self._unread: deque[_UnreadChange] = deque()  # read from the log, not handed out whole
         self._handed = 0  # steps of the first of them
@@ -294,11 +296,20 @@ class Reader:
 
     def load(self, until: int) -> Catalog:
         """All of it, at the version that the writer tells now, or newer. Raises as `catalog_log.load`."""
-        found = load(self._directory, until)
+        try:
+            found = load(self._directory, until)
+        except CorruptRecord as error:
+            path, advice = self._named(error.path), self._named(error.advice)
+            raise CorruptRecord(path, error.position, error.expected, error.found, advice) from error.__cause__
+        except StoreError as error:
+            raise type(error)(self._named(error)) from error.__cause__
         self.version, self._place = found.catalog.version, found.place
         self._unread.clear()
         self._handed = 0
         return found.catalog
+
+    def _named(self, text: object) -> str:
+        return str(text).replace(str(self._directory), str(self._called))
 
     def follow(self, until: int) -> News | None:
         """What changed since it last read, up to the version that the writer tells now; None: load all of it."""

@@ -98,7 +98,7 @@ def encode(
     try:
         packed = _encode(fields)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise _blamed(told, known) or UsageError(f"headers must be made of {_KINDS}: {error}") from error
+        raise _blamed(told, known) or UsageError(f"headers must be made of {_KINDS}: {error}") from None
     if len(packed) > META_BYTES_MAX:
         raise _too_large(len(packed), told, known)
     return packed

@@ -24,6 +24,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections import Counter
@@ -38,6 +39,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import (
     CorruptRecord,
     DirectoryInUse,
+    Error,
     FormatVersionError,
     NodeNotRunning,
     PermissionRefused,
@@ -64,6 +66,7 @@ _OURS = {
     CATALOG_NAME + atomic_file.NEW_SUFFIX,
 }
 _OURS |= {name + atomic_file.NEW_SUFFIX for name in (LAUNCH, CONTROL_SOCKET)}
+_HOW_MADE = "`warren up DIR` makes one, in a new or empty directory"
 #: settings that stay as they are once files were written with them
 _FIXED = ("file_bytes",)
 #: settings that only grow, because what they bound is there already
@@ -98,8 +101,8 @@ def _absolute(path: object) -> Path:
     """The whole path of what a caller gave as a directory. Raises UsageError for what is no path."""
     try:
         given = os.fspath(path)  # type: ignore[call-overload]  # what is no path is what this is for
-    except TypeError as error:
-        raise UsageError(f"a data directory must be a str or a pathlib.Path, not {type(path).__name__}") from error
+    except TypeError:
+        raise UsageError(f"a data directory must be a str or a pathlib.Path, not {type(path).__name__}") from None
     if not isinstance(given, str):
         raise UsageError("a data directory must be a str or a pathlib.Path, not bytes: os.fsdecode makes a str")
     if not given:
@@ -163,8 +166,10 @@ class NodeDirectory:
         """True when a node was made here."""
         return (self.path / NODE).exists()
 
-    def check_made(self) -> None:
-        """Raises NodeNotRunning saying why this is no data directory, when none was made here."""
+    def check_made(self, makes: bool = True) -> None:
+        """Raises NodeNotRunning saying why this is no data directory, when none was made here. `makes`: it says how
+        one is made.
+        """
         try:
             os.stat(self.path / NODE)
         except NotADirectoryError:
@@ -175,10 +180,34 @@ class NodeDirectory:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
         else:
             return
-        raise NodeNotRunning(
-            f"{self.path} is not a data directory of Warren ({why}), and no node runs for it: give the path of one; "
-            "`warren up DIR` makes one, in a new or empty directory"
-        )
+        raise NodeNotRunning(self._no_data(why) + (f"; {_HOW_MADE}" if makes else ""))
+
+    def _no_data(self, why: str) -> str:
+        return f"{self.path} is not a data directory of Warren ({why}), and no node runs for it: give the path of one"
+
+    def none_runs(self) -> Error:
+        """What to raise when nobody answers for the directory: none runs, none could be made here, or none can run
+        because node.json is damaged, of a newer version, or another user's.
+        """
+        try:
+            self.read()
+        except Error as error:
+            return error
+        return NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}")
+
+    def _not_made(self) -> NodeNotRunning:
+        """Nobody made a node here."""
+        why = ""
+        try:
+            if not set(os.listdir(self.path)) <= _OURS:
+                why = f"it has no {NODE}"
+        except NotADirectoryError:
+            why = "it is a file, or a part of its path is one"
+        except OSError:  # it is not there, or nobody may look; then a start says so
+            pass
+        if why:
+            return NodeNotRunning(f"{self._no_data(why)}; {_HOW_MADE}")
+        return NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}")
 
     # -- lock ---------------------------------------------------------------------------------------------------
 
@@ -228,6 +257,22 @@ class NodeDirectory:
                 os.chmod(self.path, 0o700)
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot make {self.path} private") from error
+
+    def unmake(self) -> None:
+        """Remove a directory that a start made, and in which it could not make a node. What others put there stays, and
+        so does what is in use.
+        """
+        try:
+            self.lock()
+        except (Error, OSError):  # another start is at it, or it is gone
+            return
+        try:
+            if set(os.listdir(self.path)) <= _OURS:  # no node.json, and nobody makes one while it is locked
+                shutil.rmtree(self.path)
+        except OSError:  # it stays: the error of the start is what matters
+            pass
+        finally:
+            self.unlock()
 
     def lock(self) -> None:
         """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
@@ -355,8 +400,8 @@ class NodeDirectory:
         """Device and inode of the directory that the path leads to now. Raises NodeNotRunning when there is none."""
         try:
             return self._place_now()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}") from error
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._not_made() from None
         except OSError as error:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
 
@@ -376,10 +421,13 @@ class NodeDirectory:
         PermissionRefused.
         """
         path = self.path / NODE
+        advice = f"a node cannot start without it: restore {NODE} from a backup of {self.path}"
         try:
             content = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}") from error
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._not_made() from None
+        except IsADirectoryError:
+            raise CorruptRecord(path, 0, "a file", "a directory", advice) from None
         except OSError as error:
             raise atomic_file.explain(error, f"cannot read {path}") from error
         try:
@@ -391,7 +439,6 @@ class NodeDirectory:
                 )
             return msgspec.json.decode(content, type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            advice = f"a node cannot start without it: restore {NODE} from a backup of {self.path}"
             raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from error
 
     def write(self, node: NodeFile) -> None:
@@ -488,7 +535,7 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
             raise UsageError(f"there is no setting {shown(name)}; the settings are {', '.join(types)}")
         try:
             converted[name] = msgspec.convert(value, type=types[name], strict=False)
-        except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             wanted = "a whole number" if types[name] is int else "a number"
-            raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from error
+            raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from None
     return msgspec.structs.replace(settings, **converted)

@@ -123,8 +123,8 @@ def explain(error: OSError, doing: str, *, syncing: bool = False) -> StoreError:
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
-            f"{doing}: {reason}; nothing was lost: make space; a running node continues by itself, a command has to be "
-            "repeated"
+            f"{doing}: {reason}; nothing was lost: make space; a node that serves continues by itself, a start or a "
+            "command has to be repeated"
         )
     if error.errno in _REFUSED and not (syncing and error.errno == errno.EROFS):
         return PermissionRefused(

@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,26 @@ def test_a_reader_takes_nothing_that_was_not_told(tmp_path: Path) -> None:
     news = reader.follow(told + 1)
     assert news is not None
     assert [step.queue.name for step in news.steps if step.queue is not None] == ["untold"]
+
+
+@pytest.mark.parametrize("wrong", ["none", "damaged", "a directory"])
+def test_what_is_wrong_is_told_by_the_path_that_people_know(tmp_path: Path, wrong: str) -> None:
+    """Also of a directory that is read by the name of a descriptor."""
+    filled(tmp_path)
+    file = tmp_path / "catalog.json"
+    file.unlink()
+    if wrong == "damaged":
+        file.write_text("{")
+    elif wrong == "a directory":
+        file.mkdir()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(StoreError) as caught:
+            catalog_log.Reader(f"/proc/self/fd/{descriptor}", tmp_path).load(1)
+    finally:
+        os.close(descriptor)
+    assert str(file) in str(caught.value)
+    assert "/proc/self" not in "".join(traceback.format_exception_only(caught.value))
 
 
 def test_a_change_of_many_is_all_or_nothing(tmp_path: Path) -> None:

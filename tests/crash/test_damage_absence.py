@@ -377,6 +377,24 @@ def test_an_older_copy_of_a_folder_is_refused_and_accepted_by_a_repair(
                 assert len(messages) == EACH - ACKED + NEWER
 
 
+@pytest.mark.parametrize("stamp", [b"foo\n", b"", b"-1\n", b"9" * 40, "٣\n".encode()], ids=repr)
+@pytest.mark.parametrize("part", ["store/persistent", "queues/worker-0"])
+def test_a_stamp_that_is_damaged_may_hide_an_older_copy(
+    moments: tuple[Path, Path], tmp_path: Path, part: str, stamp: bytes
+) -> None:
+    """Nobody can tell: the start is refused, and a repair accepts the folder as it is, with all that is in it."""
+    path = combined(moments, tmp_path / "node")
+    (path / part / "epoch").write_bytes(stamp)
+    found = problems(path)
+    assert [Path(line.partition(": ")[0]).name for line in found] == [Path(part).name]
+    assert "its file `epoch`, which names the last start that used it, is damaged" in found[0]
+    assert "if so, it lacks" in refused(path)
+    assert any("it is accepted as it is" in line for line in check(path, repair=True).repaired)
+    assert problems(path) == []
+    rest = bodies()[ACKED:] + [b"newer %d" % number + bytes(SIZE) for number in range(NEWER)]
+    holds(path, dict.fromkeys(NAMES, rest))
+
+
 def test_parts_of_one_moment_are_no_older_copy(moments: tuple[Path, Path], tmp_path: Path) -> None:
     path = combined(moments, tmp_path / "node")
     assert problems(path) == []

@@ -178,6 +178,19 @@ def test_the_disk_alarm_says_what_the_system_said(world: World, number: int, sai
     assert ("no space" in row["cause"]) == (number == errno.EDQUOT)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_what_ends_an_alarm_is_said_once(world: World, number: int) -> None:
+    """Too little space is seen by the supervisor and by a server: with how much is wanted, and not twice."""
+    world.free = 0
+    world.superblock.server_set(2, "alarms", DISK)
+    world.superblock.server_set(2, "file_error", number)
+    world.check()
+    todo = alarm_words.advice(world.superblock, DISK)
+    assert todo.count("free some space") == 1
+    assert "free some space (until" in todo
+    assert ("look at the disk" in todo) == (number == errno.EIO)
+
+
 def test_servers_alarms_name_the_server(world: World) -> None:
     world.superblock.server_set(2, "alarms", DISK)
     world.superblock.server_set(2, "file_error", errno.ENOSPC)

@@ -593,7 +593,7 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
     node down. Exit code 1 when something is damaged.
     """
     target = NodeDirectory(directory)
-    target.check_made()
+    target.check_made(makes=False)
     if repair:
         target.read()
         try:

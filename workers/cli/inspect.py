@@ -14,9 +14,8 @@ from typing import Any
 import click
 
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.errors import NodeNotRunning, PermissionRefused
+from warren.engine.errors import PermissionRefused
 from warren.engine.kernel.protocol import INDEX_HEADER, LAYOUT_HASH
-from warren.engine.saying import command
 from warren.engine.store import file_summary
 from warren.ipc import _core as shared
 from warren.ipc import names, region
@@ -276,7 +275,7 @@ def attach(directory: str) -> Superblock:
     except region.RegionError as error:
         if error.errno == errno.EACCES:
             raise PermissionRefused(str(error.strerror)) from error
-        raise NodeNotRunning(f"no node runs for {target.path}: start one with {command('up', target.path)}") from error
+        raise target.none_runs() from None
 
 
 @click.command()

@@ -108,14 +108,19 @@ def up(
 
     if starting >= 0:
         options = dataclasses.replace(options, locked=lambda: os.close(starting))
+    target = NodeDirectory(directory)
+    new = not os.path.lexists(target.path)
     try:
         if foreground:
             return supervise(directory, options, ready=announce)
         return _detached(directory, options, announce, starting)
-    except DirectoryInUse as error:
-        if options.adopt:
-            raise
-        raise DirectoryInUse(f"{error}; with --adopt, a node that runs with these settings is a success") from None
+    except BaseException as error:
+        if new:
+            target.unmake()
+        if isinstance(error, DirectoryInUse) and not options.adopt:
+            advice = "with --adopt, a node that runs with these settings is a success"
+            raise DirectoryInUse(f"{error}; {advice}") from None
+        raise
 
 
 #: how long a supervisor that is told to stop may take to say that it heard

@@ -62,8 +62,8 @@ def listed(many: Iterable[T], what: str) -> list[T] | tuple[T, ...]:
         raise UsageError(f"{what} must be a list, not one {type(many).__name__}: give [{type(many).__name__}, …]")
     try:
         iterator = iter(many)
-    except TypeError as error:
-        raise UsageError(f"{what} must be a list or another iterable, not {type(many).__name__}") from error
+    except TypeError:
+        raise UsageError(f"{what} must be a list or another iterable, not {type(many).__name__}") from None
     return list(iterator)
 
 

@@ -463,10 +463,7 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
                 os.close(descriptor)
         locked = directory.locked()
         if not locked and not first:
-            raise NodeNotRunning(
-                f"no node runs for {directory.path}: start one with {command('up', directory.path)} "
-                "(in a program: warren.open)"
-            )
+            raise NodeNotRunning(f"{directory.none_runs()} (in a program: warren.open)")
         if locked and not first:  # what the lock file says is of before for an instant
             unlike = unlike or directory.holder_namespaces().unlike(Namespaces.current())
             if unlike:

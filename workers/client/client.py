@@ -197,7 +197,8 @@ class Client:
                 os.close(descriptor)
                 raise
             self._router = None
-            self._catalog = catalog_log.Reader(f"/proc/self/fd/{attachment.descriptor}")  # of no other directory
+            here = f"/proc/self/fd/{attachment.descriptor}"  # of no other directory
+            self._catalog = catalog_log.Reader(here, self.directory.path)
             self._routes, self._routes_n = {}, 0
             self._trouble.forget()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -541,9 +542,10 @@ def open(
     left, pause, why = timeout, AGAIN_FIRST_S, ""
     while True:
         try:
-            try:
+            node = None
+            with contextlib.suppress(NodeNotRunning):
                 node = attach(target.path, left, name=name, call_timeout=call_timeout)
-            except NodeNotRunning:
+            if node is None:
                 left = max(deadline - time.monotonic(), 0.0)
                 launch(target.path, idle_exit=idle_exit, settings=settings, timeout=left)
                 left = max(deadline - time.monotonic(), 0.0)
@@ -552,7 +554,7 @@ def open(
                 _check_settings(node, settings)
             except ClosedError as error:
                 node.close()
-                raise NodeNotRunning(str(error)) from error
+                raise NodeNotRunning(str(error)) from None
             except BaseException:
                 node.close()
                 raise
@@ -561,11 +563,11 @@ def open(
             why = str(error)
             left = deadline - time.monotonic()
             if left <= pause:
-                raise TimedOut(_not_opened(target, timeout, why)) from error
+                raise TimedOut(_not_opened(target, timeout, why)) from None
         except TimedOut as error:
             if not why:
                 raise
-            raise TimedOut(f"{error} (before that: {why})") from error
+            raise TimedOut(f"{error} (before that: {why})") from None
         time.sleep(pause)
         left -= pause
         pause = min(2 * pause, AGAIN_MAX_S)

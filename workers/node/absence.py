@@ -38,6 +38,8 @@ from warren.engine.store.folder import FILES, STAMP, list_files
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 
 STORE = store_folder(Path(), SERVER_STORE_PERSISTENT)
+NO_START = -1  #: what a stamp says that is damaged
+STAMP_BYTES_MAX = 32
 NAMES_MAX = 10  #: queues that are named one by one
 
 
@@ -50,13 +52,15 @@ class Missing:
     reason: str  #: what is wrong with it, for people
     cost: str  #: what goes without it
     older: bool = False  #: it is there, as it was at an earlier start
+    unsure: bool = False  #: … or perhaps not
 
     def text(self, directory: Path) -> str:
         """What is missing, what that costs, and what to do."""
         accept = command("check", directory, "--repair")
         if self.older:
+            lacks = "if so, it lacks" if self.unsure else "it lacks"
             return (
-                f"{self.path} {self.reason}; it lacks {self.cost}; nothing was changed: put back the newer one, "
+                f"{self.path} {self.reason}; {lacks} {self.cost}; nothing was changed: put back the newer one, "
                 f"restore the whole of {directory} from one backup, or accept the loss with {accept}"
             )
         return (
@@ -73,7 +77,8 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
         if node_epoch and (reason := _store_lacks(directory / STORE)):
             found.append(Missing(directory / STORE, None, reason, what))
         elif reason := _older(directory / STORE, node_epoch):
-            found.append(Missing(directory / STORE, None, reason, f"what was added since to {what}", older=True))
+            cost, unsure = f"what was added since to {what}", stamped(directory / STORE) == NO_START
+            found.append(Missing(directory / STORE, None, reason, cost, older=True, unsure=unsure))
         lasting: dict[int, list[QueueDeclaration]] = {}
         for item in catalog.by_id.values() if catalog is not None else ():
             if item.outlives_node:
@@ -84,7 +89,8 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
                 found.append(Missing(folder.path, worker, reason, f"the messages of {_names(queues)}"))
             elif reason := _older(folder.path, node_epoch):
                 cost = f"what was put since into {_names(queues)} (what was acked since is delivered again)"
-                found.append(Missing(folder.path, worker, reason, cost, older=True))
+                unsure = stamped(folder.path) == NO_START
+                found.append(Missing(folder.path, worker, reason, cost, older=True, unsure=unsure))
     return found
 
 
@@ -110,20 +116,25 @@ def _worker_lacks(folder: Folder) -> str:
 
 
 def _older(folder: Path, node_epoch: int) -> str:
-    """Why a folder is an older copy; empty: it is none, as far as its stamp can tell."""
+    """Why a folder is an older copy, or may be one; empty: it is none, as far as its stamp can tell."""
     epoch = stamped(folder)
     if epoch is None or epoch >= node_epoch:
         return ""
+    if epoch == NO_START:
+        return f"may be an older copy: its file `{STAMP}`, which names the last start that used it, is damaged"
     return f"is an older copy: it is of start {epoch} of the node, and the last one was start {node_epoch}"
 
 
 def stamped(folder: Path) -> int | None:
-    """The number of the last start that used a folder; None: it has no stamp that can be read. Raises OSError."""
+    """The number of the last start that used a folder; None: it has no stamp, and is of before there were any;
+    NO_START: what it has is no number. Raises OSError.
+    """
     try:
         content = (folder / STAMP).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return int(content) if content.isascii() and content.strip().isdigit() else None
+    number = int(content) if len(content) <= STAMP_BYTES_MAX and content.strip().isdigit() else NO_START
+    return number if number < 1 << 63 else NO_START
 
 
 def _names(queues: list[QueueDeclaration]) -> str:
@@ -219,10 +230,11 @@ def _accept(item: Missing, node_epoch: int) -> str:
     """An older copy is what there is. What it says of deliveries is of then: without the mark of a clean stop all that
     is there counts as delivered before.
     """
-    lost = f"the folder {item.reason}, and was accepted by `warren check --repair`: {item.cost} is lost"
-    quarantine.note(item.path, quarantine.Entry(".", 0, 0, lost))
+    lost = "is lost, if it is one" if item.unsure else "is lost"
+    said = f"the folder {item.reason}, and was accepted by `warren check --repair`: {item.cost} {lost}"
+    quarantine.note(item.path, quarantine.Entry(".", 0, 0, said))
     if item.worker is not None:
         Folder(item.path).terms.unlink(missing_ok=True)
         atomic_file.sync_directory(item.path)
     _stamp(item.path, node_epoch)
-    return f"{item.path}: {item.reason}; it is accepted as it is: {item.cost} is lost"
+    return f"{item.path}: {item.reason}; it is accepted as it is: {item.cost} {lost}"

@@ -115,7 +115,7 @@ class Upkeep:
                 role.set_state(self._superblock, FAILED)
                 figures = lack.figures(role.lack)
                 said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
-                self.drain.begin(f"{said}; {lack.advice(role.lack)}; see {role.log}", 1)
+                self.drain.begin(f"{said}; {lack.advice(role.lack)}, then start the node again; see {role.log}", 1)
                 return
             self._say(f"{role.name} finds no {what} and is started again until there is some")
         else:

@@ -82,7 +82,7 @@ def _no_file(number: int, who: str, free: str) -> str:
 
 def _file_advice(number: int) -> str:
     if number in _NO_SPACE:
-        return "free some space"
+        return lack.advice(lack.DISK)
     if number in (errno.EACCES, errno.EPERM):
         return "give the user who runs the node the right to write in every folder of its directory"
     if number == errno.EROFS:
@@ -153,9 +153,10 @@ def advice(superblock: Superblock, bit: int) -> str:
     get = superblock.get
     todo = [lack.advice(kind) for kind in _lacking(superblock, bit)]
     if bit == DISK:
-        if get("shortages") & SHORT_DISK:
-            todo.append(f"free some space (until {size(int(get('disk_limit') * DISK_CLEARS))} are free)")
         todo += [_file_advice(number) for number in _file_errors(superblock)]
+        if get("shortages") & SHORT_DISK:  # how much, where it is known
+            enough = f"free some space (until {size(int(get('disk_limit') * DISK_CLEARS))} are free)"
+            todo = [enough, *(item for item in todo if item != lack.advice(lack.DISK))]
         return f"{'; '.join(dict.fromkeys(todo)) or 'free some space'}; publishers continue by themselves"
     if bit == MEMORY and _raised_by(superblock, bit):
         todo.append(lack.advice(lack.SHM))

@@ -26,7 +26,6 @@ from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.engine.saying import command
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
@@ -34,6 +33,7 @@ from warren.workers.process.requests import OPERATIONS
 
 MESSAGE_BYTES_MAX = 64 << 20
 WAIT_MAX_S = 1e6  #: the system takes no longer times than a few weeks
+ANSWER_S = 0.05  #: a supervisor that has nothing else to do needs a part of this
 TELL_S = 0.8  #: after so long without an answer a client is told what it waits for
 HEAD = struct.Struct(">I")
 
@@ -125,20 +125,18 @@ class ControlClient:
             fresh = self._socket is None
             try:
                 return self._exchange(op, request, deadline)
-            except TimeoutError as error:
+            except TimeoutError:
                 self.close()
                 if starting is not None:
-                    raise starting from error
+                    raise starting from None
+                why = "that is too short for an answer: give more" if timeout < ANSWER_S else self.silence()
                 raise TimedOut(
-                    f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s: "
-                    f"{self.silence()}"
-                ) from error
-            except _NotSent as error:
+                    f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s: {why}"
+                ) from None
+            except _NotSent:
                 self.close()
                 if fresh and not self._node_lives():
-                    raise NodeNotRunning(
-                        f"no node runs for {self.directory.path}: start one with {command('up', self.directory.path)}"
-                    ) from error
+                    raise self.directory.none_runs() from None
             except NodeNotRunning as error:  # it says so itself: nothing was done
                 self.close()
                 if not self._node_lives():
