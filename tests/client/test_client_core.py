@@ -299,7 +299,7 @@ def test_a_first_get_asks_for_one(node: FakeNode, handle: _core.QueueHandle) -> 
     thread.join(10)
     message = outcome[0]
     assert (message.body, message.meta, message.delivery_tag) == (b"body", b"me", 40)
-    assert (message.redelivered, message.delivery_count, message.queue) == (True, 2, "owner")
+    assert (message.redelivered, message.delivery_count, message.queue.name) == (True, 2, "orders")
     assert message.message_id == (40).to_bytes(16, "big")
     assert node.link(WORKER, "delivery_head") == 1
     assert (handle.unacked, handle.pending) == (1, 0)
