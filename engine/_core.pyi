@@ -741,8 +741,19 @@ class QueueHandle:
     def stop(self) -> int | bool | None:
         """Ask for no more: sequence of the CANCEL, None (nothing was asked for), False (no room for it now)."""
 
-    def give_back(self) -> bool:
-        """What was not handed out returns to the queue, the last first; False: no room for saying so.
+    def adapt(self, window: int, unacked: int, /) -> None:
+        """Consume with `window` messages ahead, and at most `unacked` in hand and ahead."""
+
+    def take_back(self) -> int | bool | None:
+        """Who adapts asks for no more, and stays a consumer: as `stop`."""
+
+    @property
+    def still(self) -> bool:
+        """As `quiet`, or all that was asked for has come."""
+
+    def give_back(self, keep: int = 0, /) -> bool:
+        """What was not handed out returns to the queue, the last first, but for the first `keep`; False: no room for
+        saying so.
 
         Whoever goes on consuming calls it when the handle is quiet: else later messages may come before these.
         """

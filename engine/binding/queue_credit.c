@@ -14,8 +14,6 @@
  */
 #include "binding/queue_credit.h"
 
-#define UNACKED_MAX 500 /* of those who consume without a number */
-
 /* After EAGAIN: wait for room. 0, 1 (the deadline has passed), -1. */
 static int wait_for_room(HandleObject *h, int error, const wr_condition *blocked, uint64_t deadline) {
     if (error != EAGAIN) return wr_blocked(h->client, error, blocked, deadline, "room for a command");
@@ -43,23 +41,51 @@ static uint64_t coming(const wr_client_consumer *c) {
     return c->announced && c->granted > c->popped ? c->granted - c->popped : 0;
 }
 
+/* Does the worker know how we consume, and that we want as much? */
+static bool knows(const HandleObject *h, uint32_t wanted) {
+    const wr_client_consumer *c = &h->consumer;
+    if (h->adapts && (!c->announced || c->prefetch != h->unacked_max || !c->granted)) return false;
+    return wr_client_consumer_pending(c) + coming(c) > wanted / 2;
+}
+
+/* The credit for `wanted` more than what lies here; with a prefetch, 0 would be no limit. */
+static uint64_t up_to(const HandleObject *h, uint32_t wanted) {
+    uint64_t lying = wr_client_consumer_pending(&h->consumer);
+    uint64_t credit = h->consumer.popped + (lying < wanted ? wanted - lying : 0);
+    return credit ? credit : 1;
+}
+
 /* Let the worker deliver up to `wanted` more than what lies here, if that is worth a command. */
 int wr_credit_ensure(HandleObject *h, uint32_t wanted, uint64_t deadline) {
     wr_client_consumer *c = &h->consumer;
     if (h->prefetch && c->announced && c->prefetch == h->prefetch && !c->granted) return 0;
     if (h->prefetch) return wr_credit_announce(h, 0, h->prefetch, deadline);
-    uint64_t lying = wr_client_consumer_pending(c);
-    bool told = !h->adapts || (c->announced && c->prefetch && c->granted); /* does the worker know how we consume? */
-    if (told && lying + coming(c) > wanted / 2) return 0;
-    uint64_t credit = c->popped + (lying < wanted ? wanted - lying : 0);
-    return wr_credit_announce(h, credit ? credit : 1, h->adapts ? UNACKED_MAX : 0, deadline);
+    if (!knows(h, wanted)) return wr_credit_announce(h, up_to(h, wanted), h->adapts ? h->unacked_max : 0, deadline);
+    return 0;
+}
+
+int wr_credit_ahead(HandleObject *h, wr_condition *blocked) {
+    if (knows(h, h->window)) return 0;
+    return wr_attachment_credit(&h->client->a, &h->consumer, up_to(h, h->window), h->unacked_max, blocked);
+}
+
+int wr_credit_take_back(HandleObject *h, wr_condition *blocked) {
+    ClientObject *c = h->client;
+    wr_client_consumer *consumer = &h->consumer;
+    /* nothing came since: who has asked waits */
+    if (!h->adapts || h->prefetch || !consumer->announced || !coming(consumer) || !consumer->popped) return 0;
+    int error = wr_attachment_credit(&c->a, consumer, consumer->popped, h->unacked_max, blocked);
+    if (error) return error;
+    wr_port_submit(&c->a.port, h->server);
+    h->cancelled = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
+    return 0;
 }
 
 int wr_credit_again(HandleObject *h, uint64_t deadline) {
     if (h->prefetch) return wr_credit_announce(h, 0, h->prefetch, deadline);
     const wr_client_consumer *c = &h->consumer;
     if (!h->adapts) return wr_credit_announce(h, c->granted, 0, deadline);
-    return wr_credit_announce(h, c->granted ? c->granted : c->popped + 1, UNACKED_MAX, deadline);
+    return wr_credit_announce(h, c->granted ? c->granted : c->popped + 1, h->unacked_max, deadline);
 }
 
 static bool heard(const HandleObject *h) {
@@ -69,6 +95,11 @@ static bool heard(const HandleObject *h) {
 
 /* Is the last CANCEL executed, and no CREDIT behind it? Then all that will ever come was pushed. */
 bool wr_credit_quiet(const HandleObject *h) { return !h->consumer.announced && heard(h); }
+
+bool wr_credit_still(const HandleObject *h) {
+    const wr_client_consumer *c = &h->consumer;
+    return heard(h) && (!c->announced || (c->granted && !coming(c)));
+}
 
 /* Nothing more is to come; what is under way is taken in. 0, 1 (not known until the deadline), -1. Another thread
  * may have sent the CANCEL: it is waited for all the same. Afterwards another thread may have asked for more again. */
@@ -156,23 +187,17 @@ int wr_credit_end(HandleObject *h, uint64_t deadline) {
  * needs what lies here. */
 int wr_credit_thin(HandleObject *h, uint64_t keep, uint64_t deadline) {
     ClientObject *c = h->client;
-    wr_client_consumer *consumer = &h->consumer;
     wr_condition blocked;
     if (!h->registered || !h->adapts || h->prefetch) return 0;
-    if (consumer->announced && coming(consumer)) {
-        if (!consumer->popped) return 0; /* nothing came since: who has asked waits */
-        int answer = wr_credit_announce(h, consumer->popped, UNACKED_MAX, deadline);
-        if (answer) return answer < 0 ? -1 : 0;
-        h->cancelled = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
-    }
+    if (wr_credit_take_back(h, &blocked)) return 0; /* no room to say so: later */
     if (!heard(h)) {
         wr_condition condition = {&wr_attachment_link(&c->a, h->server)->processed, h->cancelled - 1, h->server};
         if (wr_wait_while(c, &condition, deadline, WR_FOR_REPLY, wr_handle_still_there, h) < 0) return -1;
     }
     if (wr_handle_enter(h) || wr_handle_intake(h)) return -1;
     uint64_t left = 1;
-    while (left && !h->inside && heard(h) && !(consumer->announced && (!consumer->granted || coming(consumer))))
-        if (wr_handle_return_last(h, keep, &left, &blocked)) break; /* no room to say so: later */
+    while (left && !h->inside && wr_credit_still(h))
+        if (wr_handle_return_last(h, keep, &left, &blocked)) break;
     wr_port_submit(&c->a.port, h->server);
     return 0;
 }
@@ -188,6 +213,7 @@ PyObject *wr_handle_begin(PyObject *op, PyObject *argument) {
     if (wr_handle_enter(h) || wr_handle_register(h)) return NULL;
     if (argument == Py_None) {
         h->adapts = true;
+        h->unacked_max = WR_UNACKED_MAX;
         return PyLong_FromUnsignedLongLong(++h->begun);
     }
     uint32_t slots = h->client->a.port.view.g.delivery_slots;

@@ -9,7 +9,13 @@ int wr_credit_ensure(HandleObject *h, uint32_t wanted, uint64_t deadline); /* up
 int wr_credit_again(HandleObject *h, uint64_t deadline); /* what was asked for is asked for once more */
 int wr_credit_cancel(HandleObject *h, uint64_t deadline); /* nothing more is to come; what is under way is taken in */
 
+#define WR_UNACKED_MAX 500 /* of those who consume without a number, in a process without event loops */
+
 bool wr_credit_quiet(const HandleObject *h); /* nothing is asked for, and nothing more can come of what was */
+bool wr_credit_still(const HandleObject *h); /* the same, or what was asked for has come */
+int wr_credit_ahead(HandleObject *h, wr_condition *blocked); /* of who adapts: h->window ahead. 0, EAGAIN, ECONNRESET */
+/* Of who adapts: what was granted and not used is taken back. 0, or what wr_attachment_credit says. */
+int wr_credit_take_back(HandleObject *h, wr_condition *blocked);
 uint64_t wr_credit_hoarded(const HandleObject *h); /* messages that lie here, or may come, unasked for */
 int wr_credit_tell_hot(HandleObject *h); /* Python is told, once, that there is a hoard. 0, -1 */
 int wr_credit_end(HandleObject *h, uint64_t deadline); /* cancel, and what lies here returns. 0, -1 */

@@ -16,6 +16,7 @@ typedef struct {
     uint32_t window;
     uint32_t prefetch;      /* given to consume(); 0: credit */
     bool adapts;            /* somebody consumes without a number: the window is as large as it pays */
+    uint32_t unacked_max;   /* the most unacked messages then */
     uint64_t holding_ns;    /* how long a loop of gets holds a message, on average; 0: not known yet */
     uint64_t cancelled;     /* the last CANCEL, or credit that ends it, is answered when `processed` has reached this */
     uint64_t asks_n;        /* how often a CREDIT was sent */

@@ -117,6 +117,12 @@ static PyObject *handle_get_quiet(PyObject *op, void *closure) {
     return PyBool_FromLong(wr_enter(h->client) ? (PyErr_Clear(), 1) : !h->registered || wr_credit_quiet(h));
 }
 
+static PyObject *handle_get_still(PyObject *op, void *closure) {
+    (void)closure;
+    HandleObject *h = (HandleObject *)op;
+    return PyBool_FromLong(wr_enter(h->client) ? (PyErr_Clear(), 1) : !h->registered || wr_credit_still(h));
+}
+
 static PyObject *handle_get_usable(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
@@ -145,7 +151,11 @@ static PyMethodDef handle_methods[] = {
      "hoard(): messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none"},
     {"poll", (PyCFunction)(void (*)(void))wr_handle_poll, METH_FASTCALL, "poll(max, wanted, memory) -> list or code: get_many that never waits"},
     {"stop", wr_handle_stop, METH_NOARGS, "stop(): ask for no more; the sequence of the CANCEL, None: nothing asked for, False: no room"},
-    {"give_back", wr_handle_give_back, METH_NOARGS, "give_back() -> bool: what was not handed out returns to the queue; False: no room"},
+    {"adapt", (PyCFunction)(void (*)(void))wr_handle_adapt, METH_FASTCALL,
+     "adapt(window, unacked): consume with so many ahead, and at most so many unacked"},
+    {"take_back", wr_handle_take_back, METH_NOARGS, "take_back(): as stop(), but it stays a consumer, and may ask for more"},
+    {"give_back", (PyCFunction)(void (*)(void))wr_handle_give_back, METH_FASTCALL,
+     "give_back(keep=0) -> bool: what was not handed out returns to the queue but for the first `keep`; False: no room"},
     {"settle_many", (PyCFunction)(void (*)(void))wr_handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue, unseen=False)"},
     {"wake", handle_wake, METH_NOARGS, "wake(): gets that wait raise AttachmentLost once, in their next slice"},
     {"kill", handle_kill, METH_O, "kill(reason): calls fail with AttachmentLost from now on"},
@@ -155,6 +165,7 @@ static PyGetSetDef handle_attributes[] = {
     {"unacked", handle_get_unacked, NULL, "messages handed out and not settled", NULL},
     {"pending", handle_get_pending, NULL, "messages delivered and not handed out", NULL},
     {"quiet", handle_get_quiet, NULL, "nothing is asked for, and nothing more can come of what was", NULL},
+    {"still", handle_get_still, NULL, "as quiet, or what was asked for has come", NULL},
     {"usable", handle_get_usable, NULL, "neither the queue nor the attachment is gone", NULL},
     {"perhaps_gone", handle_get_perhaps_gone, NULL, "the catalog, which was not read since, may tell that the queue is gone", NULL},
     {NULL, NULL, NULL, NULL, NULL}};

@@ -2,6 +2,7 @@
  * once is said by a code. */
 #include "binding/queue_poll.h"
 #include "binding/arguments.h"
+#include "binding/queue_credit.h"
 #include "binding/queue_get.h"
 
 enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
@@ -47,11 +48,14 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
         if (PyList_GET_SIZE(list) >= most || !h->registered) break;
     }
     int room = 0;
-    if (wanted && h->registered && !c->ended && (h->prefetch || !list || (h->window > 1 && !h->exact))) {
+    bool ahead = h->window > 1 && (h->adapts || !h->exact);
+    if (wanted && h->registered && !c->ended && (h->prefetch || !list || ahead)) {
         wr_condition blocked;
         uint64_t lying = wr_client_consumer_pending(consumer), coming = consumer->announced && consumer->granted > consumer->popped ? consumer->granted - consumer->popped : 0;
         if (h->prefetch) {
             if (!consumer->announced || consumer->prefetch != h->prefetch) room = wr_attachment_credit(&c->a, consumer, 0, h->prefetch, &blocked);
+        } else if (h->adapts) {
+            room = wr_credit_ahead(h, &blocked);
         } else if (lying + coming <= h->window / 2) {
             room = wr_attachment_credit(&c->a, consumer, consumer->popped + h->window - lying, 0, &blocked);
         }
@@ -87,19 +91,48 @@ PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(h->cancelled - 1);
 }
 
-/* give_back(): what lies here and was not handed out returns to its place in the queue, the last first. False: no
- * room for saying so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may
- * come before these. */
-PyObject *wr_handle_give_back(PyObject *op, PyObject *unused) {
+/* adapt(window, unacked): consume without a number: `window` messages ahead, at most `unacked` in hand and ahead. */
+PyObject *wr_handle_adapt(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    WR_ARGUMENTS(2, "window, unacked");
+    unsigned long window = PyLong_AsUnsignedLong(args[0]), unacked = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (wr_handle_enter(h) || wr_handle_register(h)) return NULL;
+    uint32_t slots = h->client->a.port.view.g.delivery_slots;
+    if (!window || !unacked) return PyErr_Format(PyExc_ValueError, "window and unacked must be at least 1");
+    h->adapts = true;
+    h->prefetch = 0;
+    h->window = window < slots ? (uint32_t)window : slots;
+    h->unacked_max = unacked < slots ? (uint32_t)unacked : slots;
+    Py_RETURN_NONE;
+}
+
+/* take_back(): who adapts asks for no more, and stays a consumer. As stop(). */
+PyObject *wr_handle_take_back(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    wr_condition blocked;
+    if (h->registered && wr_credit_take_back(h, &blocked)) Py_RETURN_FALSE;
+    if (atomic_load_explicit(&wr_attachment_link(&h->client->a, h->server)->processed, memory_order_acquire) >= h->cancelled) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(h->cancelled - 1);
+}
+
+/* give_back(keep=0): what lies here and was not handed out returns to its place in the queue, the last first, but for
+ * the first `keep`. False: no room for saying so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may
+ * come before these. */
+PyObject *wr_handle_give_back(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    HandleObject *h = (HandleObject *)op;
+    if (given > 1) return PyErr_Format(PyExc_TypeError, "arguments: keep=0");
+    unsigned long keep = given ? PyLong_AsUnsignedLong(args[0]) : 0;
+    if (PyErr_Occurred()) return NULL;
     if (wr_handle_enter(h)) return NULL;
     if (!h->registered) Py_RETURN_TRUE;
     if (wr_handle_register(h) || wr_handle_intake(h)) return NULL;
     int error = 0;
     for (uint64_t left = 1; left && !error;) {
         wr_condition blocked;
-        error = wr_handle_return_last(h, 0, &left, &blocked);
+        error = wr_handle_return_last(h, keep, &left, &blocked);
     }
     wr_port_submit(&h->client->a.port, h->server);
     return PyBool_FromLong(!error);

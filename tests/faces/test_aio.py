@@ -226,7 +226,7 @@ def test_timeouts_and_wrong_use(directory: Path, name: str) -> None:
             for count in (0, 2**70, "5", None):
                 with pytest.raises(warren.UsageError, match="max must"):
                     await queue.get_many(count, 0)  # type: ignore[arg-type]
-            for count in (0, "5", None):
+            for count in (0, "5"):
                 with pytest.raises(warren.UsageError, match="prefetch must"):
                     queue.consume(count)  # type: ignore[arg-type]
             with pytest.raises(warren.MessageTooLarge):

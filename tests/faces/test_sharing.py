@@ -5,16 +5,19 @@ Method: a real node; what lies at a consumer is counted (unacked, of the worker)
 for HELD_S, which is several times the work that pays to have ahead (4 ms).
 """
 
+import asyncio
+import functools
 import itertools
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 import warren
+import warren.aio
 
 from support.waiting import wait_until
 
@@ -216,3 +219,145 @@ def test_what_was_nacked_comes_again_behind_what_lies_here(node: warren.Node, th
     found = fast(messages, 200)
     assert sorted(found) == list(range(100, 300))
     assert [number for number in found if number != 100] == list(range(101, 300))
+
+
+# ---- asyncio ---------------------------------------------------------------------------------------------------------
+
+
+async def fast_ones(messages: warren.aio.Consumer, count: int) -> list[int]:
+    found = []
+    while len(found) < count:
+        message = await anext(messages)
+        found.append(int(message.body))
+        await message.ack()
+    return found
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """wait_until beside an event loop."""
+    await asyncio.get_running_loop().run_in_executor(None, functools.partial(wait_until, condition, what=what))
+
+
+def test_a_slow_task_has_nothing_ahead(directory: Path, theirs: warren.Queue, name: str) -> None:
+    fill(theirs, 60)
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+
+            async def work(count: int) -> int:
+                async with queue.consume() as messages:
+                    for _number in range(count):
+                        message = await anext(messages)
+                        await asyncio.sleep(HELD_S)
+                        await message.ack()
+                return count
+
+            one = asyncio.create_task(work(10))
+            while not one.done():
+                assert theirs.stats()["unacked"] <= 2, "what it works on, and what comes just now"
+                await asyncio.sleep(HELD_S / 4)
+            assert await one == 10
+            assert sum(await asyncio.gather(*(work(5) for _task in range(10)))) == 50
+
+    asyncio.run(main())
+    assert theirs.stats()["ready"] == 0
+
+
+def test_a_fast_task_has_many_ahead(directory: Path, theirs: warren.Queue, name: str) -> None:
+    fill(theirs, 5000)
+
+    async def main() -> int:
+        async with warren.aio.attach(directory) as node:
+            queue, most = await node.queue(name), 0
+            async with queue.consume() as messages:
+                for _number in range(4000):
+                    message = await anext(messages)
+                    most = max(most, queue._underneath.handle.pending)
+                    await message.ack()
+            return most
+
+    assert asyncio.run(main()) >= 16
+
+
+def test_what_lies_at_tasks_that_are_busy_goes_to_another(directory: Path, theirs: warren.Queue, name: str) -> None:
+    fill(theirs, 2000)
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+            async with queue.consume() as messages:
+                begun = 0
+                while not queue._underneath.handle.pending:
+                    begun += len(await fast_ones(messages, 1))
+                    assert begun < 1900
+                held = await anext(messages)
+                await until(lambda: theirs.stats()["unacked"] == 1, "the others are back")
+                assert theirs.stats()["consumers"] == 1
+                part = theirs.get_many(100, timeout=20, ahead=False)
+                assert [int(message.body) for message in part] == list(range(begun + 1, begun + 101))
+                assert not any(message.redelivered or message.delivery_count for message in part)
+                theirs.ack(part)
+                await held.ack()
+                assert await fast_ones(messages, 300) == list(range(begun + 101, begun + 401))
+
+    asyncio.run(main())
+
+
+def test_a_task_that_becomes_slow_gives_back(directory: Path, theirs: warren.Queue, name: str) -> None:
+    fill(theirs, 2000)
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+            handle = queue._underneath.handle
+            async with queue.consume() as messages:
+                following = 0
+                while handle.pending < 16:
+                    assert await fast_ones(messages, 1) == [following]
+                    following += 1
+                    assert following < 1900
+                for _number in range(60):
+                    message = await anext(messages)
+                    assert (int(message.body), message.redelivered) == (following, False)
+                    await asyncio.sleep(HELD_S)
+                    await message.ack()
+                    following += 1
+                assert handle.pending <= 2
+
+    asyncio.run(main())
+
+
+def test_more_tasks_than_500_consume_together(directory: Path, theirs: warren.Queue, name: str) -> None:
+    """Each may hold one."""
+    fill(theirs, 600)
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+            consumers = [queue.consume(timeout=60) for _task in range(600)]
+            held = await asyncio.gather(*(anext(messages) for messages in consumers))
+            assert sorted(int(message.body) for message in held) == list(range(600))
+            for message in held:
+                await message.ack()
+            for messages in consumers:
+                await messages.aclose()
+
+    asyncio.run(main())
+
+
+def test_tasks_with_and_without_a_number_consume_together(directory: Path, theirs: warren.Queue, name: str) -> None:
+    fill(theirs, 400)
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+
+            async def work(prefetch: int | None) -> list[int]:
+                async with queue.consume(prefetch) as messages:
+                    return await fast_ones(messages, 100)
+
+            found = await asyncio.gather(*(work(prefetch) for prefetch in (None, 5, None, 1)))
+            assert sorted(number for part in found for number in part) == list(range(400))
+
+    asyncio.run(main())

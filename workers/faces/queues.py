@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue", "Confirm"]
 
-PREFETCH = 500
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
 
 

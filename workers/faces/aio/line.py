@@ -4,7 +4,9 @@ Invariants
   A message is in one place: lying in the core (`pending`), read ahead (`_ahead`), given to a getter, or in use.
   Messages are handed out in the order in which they came; while `_filling` reads from files nobody else takes any.
   When nobody waits for messages any more, what was asked for is cancelled at the worker, and what came all the same
-  returns to the queue. The prefetch that the worker knows is that of all consumers, and what others hold besides.
+  returns to the queue. The prefetch that the worker knows is that of all consumers, and what others hold besides. If
+  none of them has a number, it is told how many are wanted ahead instead, and what lies here while all of them are busy
+  returns.
 """
 
 from __future__ import annotations
@@ -30,8 +32,15 @@ from warren.workers.faces.aio.base import (
 from warren.workers.faces.aio.loop import Loop
 from warren.workers.faces.message import Message
 
-#: how long an idle loop of gets keeps what was delivered ahead
+#: how long an idle loop of gets, or consumers without a number that are all busy, keep what was delivered ahead
 IDLE_S = 0.1
+#: consumers without a number: so much work is ahead at most, a message counts as so much at most, the average is of so
+#: many, so many messages are ahead at most, so many unacked (as in engine/binding/queue_get.c)
+AHEAD_S = 0.004
+HOLDING_MOST_S = 2 * AHEAD_S
+HOLDINGS = 32
+WINDOW_MOST = 256
+UNACKED_MOST = 500
 #: how long the worker's last word is waited for when nobody wants messages any more
 LAST_LOOK_S = 0.5
 #: the same of a get that knows that the worker has looked
@@ -67,10 +76,30 @@ class Getter:
 class Share:
     """What one consumer takes of a queue. The queue knows it; the Consumer may be forgotten."""
 
-    def __init__(self, prefetch: int) -> None:
-        self.prefetch = prefetch
+    def __init__(self, prefetch: int | None) -> None:
+        self.adapts = prefetch is None
+        self.most = UNACKED_MOST if prefetch is None else prefetch  #: it holds so many unacked
+        self.window = 1  #: without a number: so many are ahead
+        self.holding_s = 0.0  #: how long it holds a message, on average
+        self.given_at: float | None = None
         self.holding = 0
         self.room: asyncio.Future[None] | None = None
+
+    @property
+    def prefetch(self) -> int:
+        """So many may be unacked for it, in hand or ahead."""
+        return min(self.most, self.holding + self.window) if self.adapts else self.most
+
+    def looks_ahead(self) -> int:
+        """It wants the next message: how many are ahead from now on."""
+        if self.given_at is not None:
+            held = min(time.monotonic() - self.given_at, HOLDING_MOST_S)
+            self.holding_s += (held - self.holding_s) / HOLDINGS if self.holding_s else held
+            if 2 * self.window * self.holding_s <= AHEAD_S and self.window < WINDOW_MOST:
+                self.window *= 2
+            while self.window > 1 and self.window * self.holding_s > AHEAD_S:
+                self.window //= 2
+        return self.window
 
     def settled(self) -> None:
         """A message less in hand."""
@@ -102,6 +131,9 @@ class Line:
         self.getters: OrderedDict[Getter, None] = OrderedDict()
         self._ahead: deque[Message] = deque()
         self._consumers: list[Share] = []
+        self._numbered = False  # some consumer has a number
+        self._window = 0  # of all consumers
+        self._unacked_most = 0
         self._held: dict[int, Share] = {}
         self._filling = False
         self._polled = _core.POLL_UNBORN  # what the last look said
@@ -315,16 +347,23 @@ class Line:
 
     def _tidy_later(self) -> None:
         """After a loop of gets has stopped, what was delivered ahead returns."""
-        if self.tidier is None and not self._consumers:
+        if self.tidier is None and not (self._consumers and self._numbered):
             self.tidier = self.loop.events.call_later(IDLE_S, self._tidy)
 
     def _tidy(self) -> None:
         self.tidier = None
-        if self.getters or self._consumers or self.loop.closing or not self.queue.handle.usable:
+        if self.getters or self.loop.closing or not self.queue.handle.usable:
+            return
+        if self._consumers and self._numbered:
             return
         hoard = self.queue.handle.hoard()
         if hoard < 0:
             self._tidy_later()
+        elif hoard and self._consumers:
+            for share in self._consumers:
+                share.window = 1
+            self._prefetch()
+            self.loop.spawn(self._thin(0))
         elif hoard or self._ahead:
             self._rest()
 
@@ -461,8 +500,44 @@ class Line:
         handle, attachment = self.queue.handle, self.loop.client.attached
         if self._consumers and handle.usable and attachment is not None:
             slots = attachment.superblock.get("delivery_slots")
-            others = handle.unacked - len(self._ahead) - sum(share.holding for share in self._consumers)
-            handle.begin(max(1, min(sum(share.prefetch for share in self._consumers) + max(0, others), slots)))
+            others = max(0, handle.unacked - len(self._ahead) - sum(share.holding for share in self._consumers))
+            self._numbered = any(not share.adapts for share in self._consumers)
+            self._window = sum(share.window for share in self._consumers)
+            if self._numbered:
+                handle.begin(max(1, min(sum(share.prefetch for share in self._consumers) + others, slots)))
+            else:
+                self._unacked_most = sum(share.most for share in self._consumers) + others
+                handle.adapt(self._window, self._unacked_most)
+
+    async def widen(self, share: Share) -> None:
+        """A consumer without a number wants its next message: what is ahead follows its work."""
+        before, handle = share.window, self.queue.handle
+        if share.looks_ahead() != before or self._numbered:
+            if self._numbered:
+                self._prefetch()
+                return
+            self._window += share.window - before
+            if handle.usable:
+                handle.adapt(self._window, self._unacked_most)
+        lying = handle.pending if handle.usable else 0
+        if lying > 2 * self._window and lying * share.holding_s > 4 * AHEAD_S * len(self._consumers):
+            await self._thin(self._window)
+
+    async def _thin(self, keep: int) -> None:
+        """More lies here than pays: others shall have it. The worker still counts us as a consumer."""
+        handle = self.queue.handle
+        try:
+            taken = handle.take_back()
+            if taken is not None and taken is not False:
+                end = time.monotonic() + LAST_WORD_S
+                await self.loop.passed(handle.server, _core.WANT_PROCESSED, taken, end, _core.FOR_REPLY)
+            if not self.getters and not self._filling and handle.usable and handle.still:
+                handle.give_back(keep)  # the last ones first: whoever comes now gets what is below them
+        except (AttachmentLost, Error):
+            return  # the attachment is over, and the servers return it; or whoever waits next meets the trouble
+        if self.getters:
+            self.pump()
+            self.loop.look_soon()
 
     # -- consumers ----------------------------------------------------------------------------------------------
 
@@ -506,6 +581,7 @@ class Line:
     def hold(self, message: Message, share: Share) -> None:
         """The message is in the consumer's hand."""
         share.holding += 1
+        share.given_at = time.monotonic()
         self._held[message.delivery_tag] = share
 
     async def settle(self, messages: Sequence[Message], call: Callable[[], None], multiple: bool) -> None:

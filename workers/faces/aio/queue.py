@@ -14,7 +14,7 @@ from warren.engine import _core
 from warren.engine.errors import QueueEmpty, UsageError
 from warren.workers.client.arguments import checked_count, listed
 from warren.workers.client.publish import Publish
-from warren.workers.faces import message, queues
+from warren.workers.faces import message
 from warren.workers.faces.aio.base import (
     META,
     Body,
@@ -26,7 +26,6 @@ from warren.workers.faces.aio.base import (
 from warren.workers.faces.aio.line import LEAST_S, Line, Share
 from warren.workers.faces.aio.loop import Confirm, Loop
 
-PREFETCH = queues.PREFETCH
 #: messages of one part of a put_many, and its share of the arena
 PART = 256
 ARENA_SHARE = 4
@@ -186,14 +185,16 @@ class Queue:
         """As many messages as are ready, 1 to `max`; an empty list if none arrives within `timeout`."""
         return await self._line.get(checked_count(max, "max", 1, sys.maxsize), timeout)  # type: ignore[return-value]
 
-    def consume(self, prefetch: int = PREFETCH, timeout: float | None = None) -> Consumer:
-        """Iterate over messages with `async for`, with at most `prefetch` unacked at a time.
+    def consume(self, prefetch: int | None = None, timeout: float | None = None) -> Consumer:
+        """Iterate over messages with `async for`, with at most `prefetch` unacked at a time. Without a number, as many
+        are delivered ahead as the loop works off in about 4 ms, at least one, and at most 500 are unacked: as
+        warren.Queue.consume.
 
         It ends if none arrives for `timeout` seconds, also because `prefetch` are unacked while others are ready. It is
         an asynchronous context manager: on leaving, messages that were delivered but not handed out return to the
         queue.
         """
-        return Consumer(self, checked_count(prefetch, "prefetch"), timeout)
+        return Consumer(self, None if prefetch is None else checked_count(prefetch, "prefetch"), timeout)
 
     # -- settling -----------------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ def underneath_of(queue: Queue) -> Underneath:
 class Consumer:
     """Messages of a queue, delivered ahead: an async iterator and context manager. Created by `queue.consume`."""
 
-    def __init__(self, queue: Queue, prefetch: int, timeout: float | None) -> None:
+    def __init__(self, queue: Queue, prefetch: int | None, timeout: float | None) -> None:
         self._queue = queue
         self._timeout = timeout
         self._share = Share(prefetch)
@@ -269,11 +270,13 @@ class Consumer:
             self._begun = True
             await line.join(share)
         deadline = deadline_of(self._timeout)
-        while share.holding >= share.prefetch:
+        while share.holding >= share.most:
             share.room = line.loop.events.create_future()
             if not await line.has_room(share.room, deadline):
                 await self.aclose()
                 raise StopAsyncIteration
+        if share.adapts:
+            await line.widen(share)
         left = time_left(deadline)
         found = await line.get(1, max(left, LEAST_S) if left is not None and self._timeout else left)
         if not found:
