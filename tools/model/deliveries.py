@@ -6,7 +6,8 @@ What is modelled (design note 001, section 5)
             `processed` and `head`
   restart   entries from the journal, completed from the image that the dead worker left; HELD slots below
             delivery_tail stay with their client, other slots become free; commands from `head` on are executed again
-  consumer  takes deliveries, acks each or gives it back (NACK, CANCEL), and may ack what it gave back, too late
+  consumer  takes deliveries, hands them out, acks each or gives it back (NACK, CANCEL), and may ack what it gave back,
+            too late; what it has not handed out it may return unseen
   kills     of the worker and of consumers; the region of a dead consumer is swept by the worker, or, while the
             worker is down, removed by the supervisor
 
@@ -37,6 +38,7 @@ class Rules:
     held_stay_held: bool = True  #: a restart leaves pushed HELD slots with their client
     restart_marks: bool = True  #: messages that are READY after an unclean restart count as redelivered
     return_marks: bool = True  #: what a consumer gives back, or dies with, counts as redelivered
+    unseen_was_not_handed: bool = True  #: what returns unseen, and is not marked, was handed to nobody
     dead_are_returned: bool = True  #: what a dead consumer held becomes READY
     head_after_durability: bool = True  #: `head` rises only over what is on disk
     acks_need_holding: bool = True  #: an ACK of what the client does not hold is ignored
@@ -69,6 +71,7 @@ class Consumer(NamedTuple):
     head: int
     processed: int  # the link's word; it outlives the worker
     replay: int  # commands when the link was taken up
+    ahead: tuple[tuple[int, bool], ...] = ()  # taken, not handed out: (message, redelivered)
 
 
 class Worker(NamedTuple):
@@ -95,6 +98,7 @@ class State(NamedTuple):
     worker_kills: int
     consumer_kills: int
     nacks: int
+    unseen: int
 
 
 NOTHING = (-1, -1, -1)
@@ -110,6 +114,7 @@ class DeliveryModel:
     worker_kills: int = 1
     consumer_kills: int = 0
     nacks: int = 0
+    unseen: int = 0  # returns of what was not handed out; 0: what is taken is handed out at once
     rules: Rules = Rules()
 
     def start(self) -> State:
@@ -120,7 +125,7 @@ class DeliveryModel:
         worker = Worker(True, entries, zeros, zeros, 0, NOTHING, (), 0)
         return State(
             (consumer,) * self.consumers, worker, (0,) * self.messages, frozenset(), "",
-            self.worker_kills, self.consumer_kills, self.nacks,
+            self.worker_kills, self.consumer_kills, self.nacks, self.unseen,
         )  # fmt: skip
 
     @staticmethod
@@ -173,31 +178,49 @@ class DeliveryModel:
                 yield f"consumer {c} skips", self._with(state, c, after)
             else:
                 m = slot.message
-                broken = state.broken
-                if state.received[m] and not slot.redelivered:
-                    broken = "a message was delivered twice without the redelivered mark"
-                received = (*state.received[:m], min(state.received[m] + 1, 2), *state.received[m + 1 :])
-                if m in consumer.have:
-                    broken = "a consumer took one delivery twice"
-                after = after._replace(have=(*consumer.have, m))
+                taken = self._with(state, c, after)
+                if m in consumer.have or m in [other for other, _marked in consumer.ahead]:
+                    taken = taken._replace(broken="a consumer took one delivery twice")
+                if self.unseen:
+                    after = after._replace(ahead=(*consumer.ahead, (m, slot.redelivered)))
+                    yield f"consumer {c} takes {m}", self._with(taken, c, after)
+                else:
+                    yield f"consumer {c} receives {m}", self._hand(taken, c, m, slot.redelivered)
+        if consumer.ahead:
+            m, marked = consumer.ahead[0]
+            handed = self._with(state, c, consumer._replace(ahead=consumer.ahead[1:]))
+            yield f"consumer {c} hands out {m}", self._hand(handed, c, m, marked)
+            m, _marked = consumer.ahead[-1]
+            if state.unseen and not waits:
+                returned = consumer._replace(ahead=consumer.ahead[:-1], commands=(*consumer.commands, ("unseen", m)))
                 yield (
-                    f"consumer {c} receives {m}",
-                    self._with(state, c, after)._replace(received=received, broken=broken),
+                    f"~consumer {c} returns {m} unseen",
+                    self._with(state, c, returned)._replace(unseen=state.unseen - 1),
                 )
         for m in consumer.have:
             settled = consumer._replace(have=tuple(other for other in consumer.have if other != m))
             acked = settled._replace(commands=(*consumer.commands, ("ack", m)))
             yield f"consumer {c} acks {m}", self._with(state, c, acked)._replace(acked=state.acked | {m})
             if state.nacks:
-                nacked = settled._replace(commands=(*consumer.commands, ("nack", m)))
+                op = "nack" if self.rules.unseen_was_not_handed else "unseen"
+                nacked = settled._replace(commands=(*consumer.commands, (op, m)))
                 yield f"~consumer {c} nacks {m}", self._with(state, c, nacked)._replace(nacks=state.nacks - 1)
         for m in consumer.late:
             tries = consumer._replace(late=(), commands=(*consumer.commands, ("late", m)))
             yield f"~consumer {c} acks {m} too late", self._with(state, c, tries)._replace(acked=state.acked | {m})
         if state.nacks and consumer.delivery_tail:
             commands = (*consumer.commands, ("cancel", -1))
-            returned = consumer._replace(have=(), late=consumer.have, commands=commands)
+            returned = consumer._replace(have=(), ahead=(), late=consumer.have, commands=commands)
             yield f"~consumer {c} cancels", self._with(state, c, returned)._replace(nacks=state.nacks - 1)
+
+    def _hand(self, state: State, c: int, m: int, marked: bool) -> State:
+        """A program has the message."""
+        consumer, broken = state.consumers[c], state.broken
+        if state.received[m] and not marked:
+            broken = "a message was delivered twice without the redelivered mark"
+        received = (*state.received[:m], min(state.received[m] + 1, 2), *state.received[m + 1 :])
+        after = self._with(state, c, consumer._replace(have=(*consumer.have, m)))
+        return after._replace(received=received, broken=broken)
 
     def _deliver(self, state: State) -> Iterator[tuple[str, State]]:
         worker = state.worker
@@ -256,7 +279,7 @@ class DeliveryModel:
             op, m = consumer.commands[done]
             processed = (*worker.processed[:c], done + 1, *worker.processed[c + 1 :])
             answered = done < consumer.processed and self.rules.nacks_are_not_repeated
-            if op in ("nack", "cancel") and answered:
+            if op in ("nack", "unseen", "cancel") and answered:
                 yield f"worker skips {op}", state._replace(worker=worker._replace(processed=processed))
                 continue
             if op == "cancel":
@@ -270,16 +293,17 @@ class DeliveryModel:
                 continue
             entry = worker.entries[m]
             held = entry[0] == UNACKED and entry[2] == c
-            if held and op == "nack":
+            if held and op in ("nack", "unseen"):
                 freed = self._slot(consumer, entry[3], consumer.slots[entry[3]]._replace(state=FREE))
-                back = self._entry(worker, m, (READY, entry[1] or self.rules.return_marks, -1, -1))
+                marks = op == "nack" and self.rules.return_marks
+                back = self._entry(worker, m, (READY, entry[1] or marks, -1, -1))
                 yield (
                     f"worker requeues {m}",
                     self._with(state, c, freed)._replace(worker=back._replace(processed=processed)),
                 )
             elif held:
                 yield self._ack(state, c, consumer, m, processed)
-            elif op != "nack" and entry[0] != GONE and not self.rules.acks_need_holding:
+            elif op not in ("nack", "unseen") and entry[0] != GONE and not self.rules.acks_need_holding:
                 gone = self._entry(worker, m, (GONE, False, -1, -1))._replace(processed=processed, log=(*worker.log, m))
                 yield f"worker acks {m}, not held by {c}", state._replace(worker=gone)
             else:
@@ -392,11 +416,13 @@ STANDARD = {
     "one consumer, two slots": DeliveryModel(2, 1, 2, worker_kills=1),
     "two consumers, kills of both sides": DeliveryModel(2, 2, 1, worker_kills=1, consumer_kills=1),
     "two consumers, one that gives back": DeliveryModel(1, 2, 1, worker_kills=0, nacks=1),
+    "two consumers, one that returns unseen": DeliveryModel(1, 2, 1, worker_kills=1, unseen=1),
 }
 
 #: larger ones, for a minute or two
 DEEP = {
     "two consumers, kills and nacks": DeliveryModel(2, 2, 1, worker_kills=1, consumer_kills=1, nacks=1),
     "one consumer, two slots, one that gives back": DeliveryModel(2, 1, 2, worker_kills=1, nacks=1),
+    "one consumer, two slots, one that returns unseen": DeliveryModel(2, 1, 2, worker_kills=1, nacks=1, unseen=1),
     "three messages, two slots": DeliveryModel(3, 1, 2, worker_kills=2, consumer_kills=1),
 }
