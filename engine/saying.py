@@ -31,9 +31,9 @@ def command(*words: object) -> str:
     return f"`{shlex.join([os.environ.get(COMMAND_VARIABLE) or 'warren', *map(str, words)])}`"
 
 
-def counted(count: int, noun: str) -> str:
-    """So many of what is called so: 1 message, 2,500 messages."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, many: str = "") -> str:
+    """So many of what is called so: 1 message, 2,500 messages; `many`: a plural that is another."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 class _Short(reprlib.Repr):

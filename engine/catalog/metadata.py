@@ -20,7 +20,7 @@ import msgspec
 
 from warren.engine.errors import MessageTooLarge, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import shown
+from warren.engine.saying import counted, shown
 
 PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
 PRIORITY_SHIFT = PROTOCOL["PRIORITY_SHIFT"]
@@ -258,7 +258,7 @@ def options_each(
     lists = {name: value for name, value in values.items() if isinstance(value, (list, tuple))}
     for name, value in lists.items():
         if len(value) != count:
-            raise UsageError(f"{name}: {len(value)} values for {count} messages")
+            raise UsageError(f"{name}: {counted(len(value), 'value')} for {counted(count, 'message')}")
     if not lists:
         if message_id is not None and count > 1:
             raise UsageError("one message_id for several messages would drop all but the first: give a list of them")
@@ -280,7 +280,7 @@ def each(value: Any, count: int, what: str) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
-        raise UsageError(f"{what}: {len(value)} for {count} bodies")
+        raise UsageError(f"{what}: {counted(len(value), 'value')} for {counted(count, 'message')}")
     return value
 
 

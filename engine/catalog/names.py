@@ -21,11 +21,11 @@ ROUTING_KEY_BYTES_MAX = 255
 def check_name(name: object, what: str = "queue") -> str:
     """The name when it is allowed; raises InvalidName saying what is wrong with it and what is allowed."""
     if not isinstance(name, str):
-        raise InvalidName(f"a {what} name must be a str, not {type(name).__name__}")
+        raise InvalidName(f"{what} name must be a str, not {type(name).__name__}")
     encoded = _encoded(name, what)
     shown = name if len(name) <= 40 else name[:40] + "…"
     if not encoded:
-        raise InvalidName(f"a {what} name must not be empty: give it 1 to {NAME_BYTES_MAX} bytes")
+        raise InvalidName(f"{what} name must not be empty: give it 1 to {NAME_BYTES_MAX} bytes")
     if len(encoded) > NAME_BYTES_MAX:
         raise InvalidName(f"{what} name {shown!r} has {len(encoded)} bytes: at most {NAME_BYTES_MAX} are allowed")
     if "/" in name:

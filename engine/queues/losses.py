@@ -13,6 +13,7 @@ from warren.engine.kernel import quarantine
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues.helpers import IndexKeeper
 from warren.engine.queues.options import Options
+from warren.engine.saying import counted
 
 
 class Losses:
@@ -37,16 +38,14 @@ class Losses:
             self._lost_told = more
         if lost != self._lost_said:
             more = lost - self._lost_said
-            what = f"{more} messages dropped: the store does not have their bodies"
+            what = f"{counted(more, 'message')} dropped: the store does not have their bodies"
             self._options.say(what)
             entry = quarantine.Entry("store/persistent", 0, 0, what, more)
             self._index.ask(partial(quarantine.note, self._options.folder.path, entry), lambda _: None)
             self._lost_said = lost
         if damaged != self._damaged_said:
-            self._options.say(
-                f"{damaged - self._damaged_said} messages dropped: their entries in {self._options.folder.segments} "
-                "are damaged; check the disk"
-            )
+            what = counted(damaged - self._damaged_said, "message")
+            self._options.say(f"{what} dropped: damaged entries in {self._options.folder.segments}; check the disk")
             self._damaged_said = damaged
         if unreadable != self._unreadable_said:
             self._tell_unreadable(unreadable)
@@ -63,7 +62,7 @@ class Losses:
         """Name the messages that consumers found damaged, and write them down for people."""
         found = self._engine.unreadable(self._unreadable_said)
         if more := n - self._unreadable_said - len(found):
-            self._options.say(f"{more} messages dropped: they are damaged; the next lines name only the last of them")
+            self._options.say(f"{counted(more, 'message')} dropped as damaged; the next lines name only the last ones")
         self._unreadable_said = n
         folder, parts = self._options.folder, []
         for queue, sequence, location, file, offset, size in found:

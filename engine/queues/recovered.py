@@ -9,6 +9,7 @@ from pathlib import Path
 from warren.engine.kernel import quarantine
 from warren.engine.kernel.file_register import Entry, Key, Listed
 from warren.engine.queues.folder import Folder, give_names_back
+from warren.engine.saying import counted
 
 
 @dataclass
@@ -39,9 +40,7 @@ class Recovered:
         self, folder: Folder, path: Path, reason: str, messages: int | None = None, start: int = 0, end: int = 0
     ) -> None:
         """Something is missing or damaged; `messages`: what it costs, None: nobody can say."""
-        cost = (
-            "" if messages is None else f"; {messages or 'no'} messages are lost" if not end else f"; {messages} lost"
-        )
+        cost = "" if messages is None else f"; {counted(messages, 'message') if messages else 'no message'} lost"
         self.damaged.append(f"{path}: {reason}{cost}")
         self.parts.append(
             quarantine.Entry(str(path.relative_to(folder.path)), start, end, reason, messages, end - start)

@@ -22,6 +22,7 @@ from warren.engine.queues.folder import NO_SUBSCRIPTIONS, Folder
 from warren.engine.queues.read_ahead import contents
 from warren.engine.queues.recovered import Recovered, put_right
 from warren.engine.queues.terms import take_queue_terms
+from warren.engine.saying import counted
 
 
 def load_segments(
@@ -125,7 +126,7 @@ class _Segments:
                 _lengthen(path, segment_stamp.stamp(salt, queue, number, changes))
         elif bad:
             # a torn zero is one, too: its ACK is in the journal
-            self.lose(key, path, f"{bad} entries are neither valid nor empty", bad)
+            self.lose(key, path, f"{counted(bad, 'entry', 'entries')} neither valid nor empty", bad)
         elif listed is not None and listed.end and (changes or 0) < listed.end:
             what = (
                 "its stamp is damaged"
@@ -134,7 +135,9 @@ class _Segments:
             )
             self.lose(key, path, what, cost)
         elif listed is not None and live < listed.messages:
-            self.lose(key, path, f"{cost} entries are missing: something wrote zeros over them", cost)
+            self.lose(
+                key, path, f"{counted(cost, 'missing entry', 'missing entries')}: something wrote zeros there", cost
+            )
         found.messages_from_segments += live
         found.segment_live[queue, number] = live
         found.there[key] = Entry(salt, changes or 0, live)

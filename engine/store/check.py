@@ -32,6 +32,7 @@ from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
 from warren.engine.kernel import atomic_file, file_register, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
+from warren.engine.saying import counted
 from warren.engine.store import clean_mark, expected, file_lists, scanning
 from warren.engine.store.folder import (
     CLEAN,
@@ -212,7 +213,7 @@ class StoreCheck:
             if number in there or name + segment.UNFINISHED in coming:
                 continue
             listed = file_lists.list_alone(path, self.node_id, self.owner, number)
-            cost = f": it held up to {listed.messages} messages" if listed is not None else ""
+            cost = f": it held up to {counted(listed.messages, 'message')}" if listed is not None else ""
             damage = [Damage(0, listed.used, "missing", listed.messages)] if listed is not None else []
             self.found.append(Found(self.folder / name, damage=damage, problem=f"is missing{cost}"))
         for number in expected.wanted(mark, self._listed):
@@ -373,7 +374,7 @@ class StoreCheck:
         many = f" and {len(parts) - 1} more damaged parts" if len(parts) > 1 else ""
         size = sum(part.end - part.start for part in parts)
         counts = [part.messages for part in parts if part.messages is not None]
-        cost = f"{sum(counts)} messages" if counts else "an unknown number of messages"
+        cost = counted(sum(counts), "message") if counts else "an unknown number of messages"
         return f"bytes {first.start} to {first.end} are damaged ({first.reason}){many}: {size} bytes, {cost} lost"
 
     # -- repair -------------------------------------------------------------------------------------------------

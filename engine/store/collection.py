@@ -32,6 +32,7 @@ from warren.engine.errors import StoreError
 from warren.engine.kernel import segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.segment import unfinished_path
+from warren.engine.saying import counted
 from warren.engine.store.choose import choose, pressed, triggered
 from warren.engine.store.file_summary import FileRow
 from warren.engine.store.folder import data_path, list_path, losses_path, output_paths
@@ -178,8 +179,9 @@ class GarbageCollection:
         """`damage`: the background pass found a damaged record; its file is collected, which names and drops it."""
         if message.get("store_epoch") == self.store_epoch and isinstance(message.get("file"), int):
             file = message["file"]
+            records = counted(int(message.get("damaged_n", 0)), "record")
             self._say(
-                f"damage in {data_path(self.folder, file)}: {message.get('damaged_n')} records, the first at byte "
+                f"damage in {data_path(self.folder, file)}: {records}, the first at byte "
                 f"{message.get('offset')} ({message.get('reason')}); the file is collected without them"
             )
             self._suspects.add(file)

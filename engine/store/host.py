@@ -27,6 +27,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.paths import STORE_FOLDERS
+from warren.engine.saying import counted
 from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import data_path
@@ -209,12 +210,13 @@ class StoreHost:
         for path in report.foreign:
             say(f"{path} is not a file of this store; it is left alone")
         if report.dropped:
-            say(f"{report.dropped} messages had no file any more and were dropped")
+            say(f"{counted(report.dropped, 'message')} dropped: the file is gone that held them")
         if report.torn_bytes:
             say(f"a torn tail of at most {report.torn_bytes} bytes was cut: it was never confirmed")
         if report.files:
             how = "after a clean stop" if report.clean else f"by reading {report.scanned} of them"
-            say(f"{STORE_FOLDERS[store.number]} store: {report.files} files, started {how} in {seconds:.3f} s")
+            files = counted(report.files, "file")
+            say(f"{STORE_FOLDERS[store.number]} store: {files}, started {how} in {seconds:.3f} s")
 
     # -- the loop -----------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.saying import counted
 from warren.engine.store import clean_mark
 from warren.engine.store.clean_mark import CleanMark
 from warren.engine.store.expected import never_used, wanted, was_cut
@@ -210,7 +211,7 @@ class Recovery:
             self.files.note(gone=[key_of(number)])
             target = quarantine.move(self.folder, path, reason, messages)
         where = f"it was moved to {target}" if target else "it cannot be moved to the quarantine, and stays where it is"
-        cost = "" if messages is None else f"; it held {messages} messages"
+        cost = "" if messages is None else f"; it held {counted(messages, 'message')}"
         self.report.damaged.append(f"{path} is not served: {reason}{cost}; {where}")
         self.report.lost += messages or 0
         self.report.unknown += costs and messages is None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.kernel import quarantine
+from warren.engine.saying import counted
 from warren.engine.store.file_lists import Places
 from warren.engine.store.folder import DATA
 
@@ -40,7 +41,7 @@ class Report:
             messages = len(places.within(start, end)) if places is not None else None
             entries.append(quarantine.Entry(path.name, start, end, reason, messages, end - start))
             self.lost += messages or 0
-            cost = "" if messages is None else f"; {messages} messages are lost"
+            cost = "" if messages is None else f"; {counted(messages, 'message')} lost"
             if len(entries) <= SAID_MAX:
                 self.damaged.append(f"{path} has damaged bytes {start} to {end} ({reason}){cost}: the rest is served")
         if len(entries) > SAID_MAX:
@@ -52,7 +53,7 @@ class Report:
     def missing(self, folder: Path, number: int, messages: int | None) -> None:
         """A file that is not there."""
         name = f"{number}{DATA}"
-        cost = "" if messages is None else f"; it held up to {messages} messages"
+        cost = "" if messages is None else f"; it held up to {counted(messages, 'message')}"
         self.damaged.append(f"{folder / name} is missing{cost}")
         self.note(folder, quarantine.Entry(name, 0, 0, "the file is missing", messages))
 

@@ -118,7 +118,7 @@ def test_the_command_line_declares_and_deletes_several(node: warren.Node, name: 
 
     names = [f"{name}-{i}" for i in range(3)]
     assert run("declare", str(node.directory), *names).stdout == "3 queues declared\n"
-    assert run("declare", str(node.directory), *names, f"{name}-4").stdout == "1 queues declared, 3 exist already\n"
+    assert run("declare", str(node.directory), *names, f"{name}-4").stdout == "1 queue declared, 3 there already\n"
     assert run("delete", str(node.directory), *names, f"{name}-none").returncode != 0
     assert set(names) < set(node.queues())
     assert run("delete", str(node.directory), *names, f"{name}-4").stdout == "4 queues deleted\n"

@@ -19,7 +19,7 @@ import pytest
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.saying import COMMAND_VARIABLE, command
+from warren.engine.saying import COMMAND_VARIABLE, command, counted
 from warren.workers.faces.node import attach
 from warren.workers.process.control import ControlClient
 
@@ -170,6 +170,10 @@ WRONG = {
     "publih DIR": ("there is no command 'publih'", ["publish"]),
     "send DIR": ("there is no command 'send'", ["publish"]),
     "purge DIR": ("there is no command 'purge'", ["queue", "purge"]),
+    "publish DIR --exchange amq.topic --routing-key k --mandatory --body x": (
+        "has no queue for routing key 'k'",
+        ["queue", "bind", "DIR", "QUEUE", "amq.topic", "k"],
+    ),
     "xyz": ("there is no command 'xyz'", ["--help"]),
     "up DIR": ("with --adopt, a node that runs with these settings", ["stop", "DIR"]),
     "up DIR --detach": ("with --adopt, a node that runs with these settings", ["stop", "DIR"]),
@@ -182,14 +186,15 @@ def test_a_wrong_command_line_says_what_to_write(directory: Path, line: str) -> 
     run("queue", "declare", directory, "kept")
     before = run("queue", "list", directory)
     words = [str(directory) if word == "DIR" else word for word in line.split()]
-    said = run(*words, code=2)
+    code = 1 if "k" in words else 2
+    said = run(*words, code=code)
     told, hint = WRONG[line]
     assert told in said
     assert len(said.splitlines()) == 1
     if hint is not None:
         assert [str(directory) if word == "DIR" else word for word in hint] in suggested(said)
-    error = json.loads(run(*words, "--json", code=2).splitlines()[-1])
-    assert error["error"] in ("UsageError", "DeclarationMismatch", "QueueNotFound", "DirectoryInUse")
+    error = json.loads(run(*words, "--json", code=code).splitlines()[-1])
+    assert error["error"] in ("UsageError", "DeclarationMismatch", "QueueNotFound", "DirectoryInUse", "Unroutable")
     assert run("queue", "list", directory) == before, "nothing was done"
 
 
@@ -258,6 +263,16 @@ def test_a_suggested_command_is_quoted_and_called_as_its_reader_calls_it(monkeyp
     assert command("stop", "/a") == "`warren stop /a`"
     monkeypatch.setenv(COMMAND_VARIABLE, "/my clone/.venv/bin/warren")
     assert command("status", "/a", "--all") == "`'/my clone/.venv/bin/warren' status /a --all`"
+
+
+def test_what_is_counted_has_its_plural() -> None:
+    assert [counted(n, "message") for n in (0, 1, 2, 2500)] == [
+        "0 messages",
+        "1 message",
+        "2 messages",
+        "2,500 messages",
+    ]
+    assert [counted(n, "body", "bodies") for n in (1, 2)] == ["1 body", "2 bodies"]
 
 
 def test_the_setup_knows_how_its_caller_calls_warren(tmp_path: Path) -> None:

@@ -136,6 +136,13 @@ FULL = (
 )
 
 
+#: calls of one queue: what they waited for names it
+OF_A_QUEUE = (
+    *("put", "put ahead", "put_many", "put_many ahead", "get", "get now", "get_many", "consume"),
+    *("stats", "browse", "purge", "release", "aio get", "aio stats"),
+)
+
+
 def _confirm(hand: Hand) -> Any:
     return hand.queue.put(b"x", wait=False)
 
@@ -220,3 +227,7 @@ def test_every_call_ends_in_its_time(
         for each, found in told.items()
         if isinstance(found, Exception) and not isinstance(found, warren.Error)
     ] == []
+    late = {each: str(found) for each, found in told.items() if isinstance(found, warren.TimedOut)}
+    assert {
+        each: said for each, said in late.items() if each[0] in OF_A_QUEUE and f"queue '{hands[each].name}'" not in said
+    } == {}

@@ -203,7 +203,7 @@ def test_a_repair_accepts_the_loss_and_names_it(copied: Path, what: str) -> None
     small = [body for body in bodies() if len(body) < SIZE]
     kept = small if "persistent" in names else bodies()
     if "persistent" in names and lost != set(NAMES):
-        assert any(f"{LARGE * len(queues_of(copied, 0))} messages have no body" in line for line in again.notes)
+        assert any(f"{LARGE * len(queues_of(copied, 0))} messages without a body" in line for line in again.notes)
     holds(copied, {name: [] if name in lost else kept for name in NAMES})
     assert problems(copied) == []
 
@@ -500,7 +500,7 @@ def test_a_copy_whose_parts_are_of_different_moments_is_a_problem(tmp_path: Path
     found = problems(target)
     wanted = {number: len(queues_of(target, number)) * LARGE for number in (0, 1)}
     for number, n in wanted.items():
-        (said,) = [line for line in found if line.startswith(f"{worker(target, number)}: {n} messages have no body")]
+        (said,) = [line for line in found if line.startswith(f"{worker(target, number)}: {n} messages without a body")]
         assert "copied while its node ran" in said
         assert all(f"{name!r} ({LARGE})" in said for name in queues_of(target, number))
     assert lost_by_start(target, sum(wanted.values())) == dict.fromkeys(NAMES, LARGE)
@@ -518,7 +518,7 @@ def test_an_older_store_of_a_stopped_node_is_a_problem(tmp_path: Path) -> None:
     copy(tmp_path / "older", path, "store")
     (path / "store" / "persistent" / absence.STAMP).unlink()  # as of a node from before there were stamps
     (said,) = problems(path)
-    assert f"{LARGE - 1} messages have no body in the message store, of queues 'q0' ({LARGE - 1});" in said
+    assert f"{LARGE - 1} messages without a body in the message store, of queues 'q0' ({LARGE - 1});" in said
     done = subprocess.run(
         [sys.executable, "-m", "warren.workers.cli.main", "check", str(path), "--json"], capture_output=True, text=True
     )

@@ -225,7 +225,7 @@ def test_there_and_back(tmp_path: Path, clean: bool) -> None:
             assert {item.name: item.lasting_id for item in Catalog.load(directory).queues.values()} == ids
             with warren.attach(directory) as node:
                 messages = node.status()["messages"]
-                assert any("were moved" in line for line in messages)
+                assert any("moved: " in line and " with " in line for line in messages)
                 assert not any("not moved" in line for line in messages)
             places = workers_of(directory)
             if not clean:

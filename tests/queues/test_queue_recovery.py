@@ -1081,7 +1081,7 @@ def test_a_damaged_entry_of_a_paged_chunk_costs_one_message_and_is_reported(pagi
     numbers = [number for number, _marked in drain(worker, paging.peer(worker), 1)]
     assert numbers == [i for i in range(9_000) if i != 3_000]
     worker.engine.check()
-    worker.until(lambda: any("1 messages dropped" in line for line in paging.said))
+    worker.until(lambda: any("1 message dropped" in line for line in paging.said))
     worker.kill()
 
 
@@ -1198,7 +1198,7 @@ def test_a_spill_file_that_was_damaged_costs_a_chunk_and_is_reported(paging: Nod
     assert len(numbers) == 8_000 - 1024
     assert numbers == sorted(set(numbers))
     worker.engine.check()
-    worker.until(lambda: any("1024 messages dropped" in line for line in paging.said))
+    worker.until(lambda: any("1,024 messages dropped" in line for line in paging.said))
     worker.kill()
 
 

@@ -45,7 +45,7 @@ from warren.engine.queues import body_check, segment_stamp
 from warren.engine.queues.folder import Folder, read_subscriptions
 from warren.engine.queues.replay import last_begun, vouched, was_cut
 from warren.engine.queues.terms import read_terms
-from warren.engine.saying import command
+from warren.engine.saying import command, counted
 from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
@@ -214,7 +214,7 @@ def _bodies(
         messages = sum(item.messages for item in of_worker)
         shown = [f"{item.queue.name!r} ({item.messages})" for item in of_worker[:PARTS_MAX]]
         more = f" and {len(of_worker) - PARTS_MAX} more queues" if len(of_worker) > PARTS_MAX else ""
-        what = f"{messages} messages have no body in the message store, of queues {', '.join(shown)}{more}"
+        what = f"{counted(messages, 'message')} without a body in the message store, of queues {', '.join(shown)}{more}"
         ended = "the next start drops them and counts them as lost"
         checked = Checked(str(path), "bodies")
         if torn:
@@ -290,7 +290,7 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
         kind, queue, _number = key
         entry = listed.entries[key]
         of = f" of queue {names.get(queue, f'with id {queue}')}" if queue else ""
-        cost = f"; at most {entry.messages} messages are lost" if kind == LISTED_INDEX else ""
+        cost = f"; at most {counted(entry.messages, 'message')} lost" if kind == LISTED_INDEX else ""
         gone = Checked(str(folder.path_of(key)), "missing")
         if kind == LISTED_JOURNAL and entry.sealed and entry.end <= FILE_HEADER_BYTES:
             cost = "; nothing was in it"
@@ -308,11 +308,11 @@ def _told_before(report: Report, folder: Path, when: str) -> None:
     lost = sum(entry.messages or 0 for entry in reported)
     unknown = sum(entry.messages is None for entry in reported)
     parts = "1 damaged part was" if len(reported) == 1 else f"{len(reported)} damaged parts were"
-    cost = f"{lost} messages lost as far as it is known"
+    cost = f"{counted(lost, 'message')} lost as far as it is known"
     if unknown:
         which = "that" if unknown == len(reported) else f"{unknown} of them"
         rest = f"how many messages {which} cost is not known"
-        cost = f"{lost} messages lost at least; {rest}" if lost else rest
+        cost = f"{counted(lost, 'message')} lost at least; {rest}" if lost else rest
     place = folder / quarantine.QUARANTINE
     note = f"{parts} found {when}; {cost}: see {quarantine.REPORT}"
     report.files.append(Checked(str(place), "quarantine", note=note))
@@ -552,7 +552,7 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
             wrong.append(slot)
     if wrong:
         at = FILE_HEADER_BYTES + wrong[0] * size
-        checked.problem = f"{len(wrong)} entries are damaged, the first at byte {at}"
+        checked.problem = f"{counted(len(wrong), 'damaged entry', 'damaged entries')}, the first at byte {at}"
     elif listed is not None:
         stamp = data[segment_stamp.STAMP_AT : segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES]
         changes = segment_stamp.changes_of(stamp, header.salt, queue, number)
@@ -563,9 +563,8 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
         elif listed.end and (changes or 0) < listed.end:
             checked.problem = "its stamp is damaged" if changes is None else "is an older copy"
         elif checked.records < listed.messages:
-            checked.problem = (
-                f"{listed.messages - checked.records} entries are missing: something wrote zeros over them"
-            )
+            missing = counted(listed.messages - checked.records, "missing entry", "missing entries")
+            checked.problem = f"{missing}: something wrote zeros there"
 
 
 def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
@@ -622,7 +621,7 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
         return 1 if report.problems else 0
     for item in report.files:
         if verbose and not item.problem:
-            print(f"ok       {item.path}: {item.records} records, {output.bytes_text(item.bytes)}")
+            print(f"ok       {item.path}: {counted(item.records, 'record')}, {output.bytes_text(item.bytes)}")
     for done in report.repaired:
         print(f"repaired {done}")
     for note in report.notes:
@@ -639,6 +638,6 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
             print(f"           and {len(item.damage) - PARTS_MAX} more, see --json")
     records = sum(item.records for item in report.files)
     total = sum(item.bytes for item in report.files)
-    verdict = f"{len(report.problems)} problems" if report.problems else "no problem"
-    print(f"{len(report.files)} files, {records:,} records, {output.bytes_text(total)}: {verdict}")
+    verdict = counted(len(report.problems), "problem") if report.problems else "no problem"
+    print(f"{counted(len(report.files), 'file')}, {counted(records, 'record')}, {output.bytes_text(total)}: {verdict}")
     return 1 if report.problems else 0

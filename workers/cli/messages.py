@@ -133,9 +133,11 @@ def publish(
                     node.publish_many(batch, exchange or "", routing_key or "", mandatory=True, **options)
                 count += len(batch)
             except Unroutable as error:
+                why = str(error).rpartition(": bind one")[0] or str(error)
                 if mandatory:
-                    raise
-                unroutable, why = unroutable + len(batch), str(error).partition(":")[0]
+                    bind = command("queue", "bind", directory, "QUEUE", exchange, *filter(None, [routing_key]))
+                    raise Unroutable(f"{why}: {bind} binds one" if exchange else why) from None
+                unroutable += len(batch)
     seconds = time.monotonic() - began
     if as_json:
         output.print_json({"published": count, "unroutable": unroutable, "seconds": round(seconds, 3)})

@@ -20,7 +20,7 @@ import msgspec
 from warren.engine import errors
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, TimedOut, UsageError
-from warren.engine.saying import command, shown
+from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.node.children import last_lines, redirect
 from warren.workers.node.starting import START_TIMEOUT_S
@@ -304,7 +304,7 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
     """Show processes, clients, queues, store and alarms of a node. Exit code 3 if none runs.
 
     Shows the queues and clients with the most messages and traffic, ordered by name. The memory of a process counts
-    what it shares with others.
+    what it shares with others; the bytes of a queue are bodies and headers of its ready and unacked messages.
     """
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
@@ -457,7 +457,7 @@ def _heading(report: dict[str, Any], width: int) -> Group:
     parts: list[Any] = [
         head,
         Text(
-            f"store: {store['messages']:,} messages, {store['files']} files, "
+            f"store: {counted(store['messages'], 'message')}, {counted(store['files'], 'file')}, "
             f"{output.bytes_text(store['valid_bytes'])} live of {output.bytes_text(store['file_bytes'])}{used}"
         ),
     ]

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 ROWS = 40
 #: screens that are narrower get fewer columns
 NARROW = 120
+#: characters of what is said of a wrong command line
+SAID_MAX = 500
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
@@ -185,6 +187,7 @@ def _advised(error: click.ClickException) -> str:
     """What click says of a wrong command line, with how it is written and where to read about it."""
     said = error.format_message().strip()
     said = said[:1].lower() + said[1:].rstrip(".")
+    said = said if len(said) <= SAID_MAX else f"{said[: SAID_MAX - 1]}…"  # it repeats what was given
     context = getattr(error, "ctx", None)
     if context is None:
         return said

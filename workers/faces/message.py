@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 from warren.engine import _core
 from warren.engine.catalog import metadata
 from warren.engine.errors import UsageError
+from warren.engine.saying import counted
 
 
 class Message(_core.Delivery):
@@ -105,4 +106,4 @@ class Message(_core.Delivery):
 
     def __repr__(self) -> str:
         again = ", redelivered" if self.redelivered else ""
-        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {len(self.body)} bytes{again}>"
+        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {counted(len(self.body), 'byte')}{again}>"

@@ -27,7 +27,7 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.engine.saying import command, shown
+from warren.engine.saying import command, counted, shown
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (
     checked_client_name,
@@ -388,7 +388,7 @@ class Node:
         count = len(many)
         keys = [routing_key] * count if routing_keys is None else listed(routing_keys, "routing_keys")
         if len(keys) != count:
-            raise UsageError(f"routing_keys: {len(keys)} for {count} bodies")
+            raise UsageError(f"routing_keys: {len(keys)} for {counted(count, 'body', 'bodies')}")
         said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
         options = said.options_each(count)
         each = said.headers_each(count)

@@ -190,6 +190,8 @@ class Queue:
                 self._renew()
             except QueueFull as error:
                 raise self._full(error) from None
+            except (TimedOut, QueueNotFound) as error:
+                raise self._named(error) from None
 
     def put_many(
         self,
@@ -235,6 +237,12 @@ class Queue:
                 self._renew()
             except QueueFull as error:
                 raise self._full(error) from None
+            except (TimedOut, QueueNotFound) as error:
+                raise self._named(error) from None
+
+    def _named(self, error: TimedOut | QueueNotFound) -> TimedOut | QueueNotFound:
+        """The same error, with the name of this queue."""
+        return type(error)(f"queue {self.name!r}: {error}")
 
     def _full(self, error: QueueFull) -> QueueFull:
         """The same error, with the name and the limits of this queue."""

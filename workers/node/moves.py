@@ -41,6 +41,7 @@ from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error,
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.paths import queues_of
 from warren.engine.queues.folder import Folder, remove_queue
+from warren.engine.saying import counted
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.node import forked
 from warren.workers.process.tie import owning, workers_there
@@ -116,7 +117,7 @@ class Mover:
             catalog.version += 1
             self._save(catalog)
         if plan and not self._left:
-            self.say(f"{len(plan)} queues with {self.messages_n} messages were moved")
+            self.say(f"moved: {counted(len(plan), 'queue')} with {counted(self.messages_n, 'message')}")
         return self.catalog
 
     @contextlib.contextmanager

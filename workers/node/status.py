@@ -19,6 +19,7 @@ from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.kernel import quarantine
 from warren.engine.kernel.paths import queues_of
 from warren.engine.kernel.protocol import QUEUE_STATS
+from warren.engine.saying import counted
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
@@ -227,13 +228,15 @@ class Statistics:
                 files = quarantine.of_unknown_cost(folder)[-unknown:]
                 more = f" and {len(files) - FILES_SAID} more" if len(files) > FILES_SAID else ""
                 which = f" ({', '.join(files[:FILES_SAID])}{more})" if files else ""
-                counted = f"; {lost} are counted" if lost else ""
+                known = f"; {lost} are counted" if lost else ""
                 lines.append(
                     f"{name} has found files damaged or missing{which}, and cannot tell how many messages that "
-                    f"cost{counted}: see {report} and {directory.log_file(log)}"
+                    f"cost{known}: see {report} and {directory.log_file(log)}"
                 )
             elif lost:
-                lines.append(f"{name} has lost up to {lost} messages to damaged or missing files: see {report}")
+                lines.append(
+                    f"{name} has lost up to {counted(lost, 'message')} to damaged or missing files: see {report}"
+                )
         return lines
 
     def _supervisor(self) -> dict[str, Any]:
