@@ -55,6 +55,8 @@ decode = msgspec.msgpack.Decoder(Metadata).decode
 
 #: bytes of the metadata of one message (its length is 16 bits wide)
 META_BYTES_MAX = (1 << 16) - 1
+#: what msgspec raises of what cannot be sent
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _KINDS = "None, bool, int, float, str, bytes, list and dict"
 
 
@@ -88,20 +90,34 @@ def encode(
     elif headers is not None:
         raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
     for key in told or ():
-        if type(key) is not str:
-            told = _with_names(told or {})
-            break
+        if not isinstance(key, str):
+            raise UsageError(f"header names must be str, not {type(key).__name__}: {shown(key)}")
     fields: list[Any] = [exchange, routing_key, told or None]
-    known: dict[str, Any] = {}
+    known = None
     if (properties is not None or message_id is not None) and (known := _properties(properties, message_id)):
         fields.append(known)
     try:
         packed = _encode(fields)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise _blamed(told, known) or UsageError(f"headers must be made of {_KINDS}: {error}") from None
+    except _REFUSALS:
+        packed = b""
+    if 0 < len(packed) <= META_BYTES_MAX:
+        return packed
+    packed = packed or _encode_named(exchange, routing_key, told or {}, known or {})
     if len(packed) > META_BYTES_MAX:
         raise _too_large(len(packed), told, known)
     return packed
+
+
+def _encode_named(exchange: str, routing_key: str, headers: dict[str, Any], properties: dict[str, Any]) -> bytes:
+    """What msgspec refused. It is sent if only a name is of a class made of str; raises UsageError for the rest."""
+    told = {str.__str__(name): value for name, value in headers.items()}
+    known = {str.__str__(name): value for name, value in properties.items()}
+    if blamed := _blamed(told, known):
+        raise blamed
+    try:
+        return passed_on(exchange, routing_key, told, known)
+    except _REFUSALS as error:
+        raise UsageError(f"headers must be made of {_KINDS}: {error}") from None
 
 
 def passed_on(
@@ -111,23 +127,15 @@ def passed_on(
     return _encode([exchange, routing_key, headers or None, *([properties] if properties else [])])
 
 
-def _with_names(headers: dict[Any, Any]) -> dict[str, Any]:
-    """Headers whose names are str, and not of a class made of it. Raises UsageError."""
-    for key in headers:
-        if not isinstance(key, str):
-            raise UsageError(f"header names must be str, not {type(key).__name__}: {shown(key)}")
-    return {str.__str__(key): value for key, value in headers.items()}
-
-
-def _parts(headers: dict[str, Any] | None, properties: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
+def _parts(headers: dict[str, Any] | None, properties: dict[str, Any] | None) -> Iterator[tuple[str, str, object]]:
     """What a message carries, part by part, with what it is called."""
     for name, value in (headers or {}).items():
         yield f"header {shown(name)}", name, value
-    for name, value in properties.items():
+    for name, value in (properties or {}).items():
         yield "message_id" if name == "message_id" else f"property {name}", name, value
 
 
-def _blamed(headers: dict[str, Any] | None, properties: dict[str, Any]) -> UsageError | None:
+def _blamed(headers: dict[str, Any] | None, properties: dict[str, Any] | None) -> UsageError | None:
     """The error that names the part which cannot be sent; None when each can."""
     for what, name, value in _parts(headers, properties):
         try:
@@ -147,7 +155,7 @@ def _blamed(headers: dict[str, Any] | None, properties: dict[str, Any]) -> Usage
     return None
 
 
-def _too_large(size: int, headers: dict[str, Any] | None, properties: dict[str, Any]) -> MessageTooLarge:
+def _too_large(size: int, headers: dict[str, Any] | None, properties: dict[str, Any] | None) -> MessageTooLarge:
     largest, of = max((len(_encode((name, value))) - 1, what) for what, name, value in _parts(headers, properties))
     return MessageTooLarge(
         f"exchange, routing key, headers and properties of a message take {size} bytes, and may take "
@@ -160,12 +168,6 @@ def _properties(properties: object, message_id: object) -> dict[str, Any]:
         raise UsageError(f"properties must be a mapping, not {type(properties).__name__}")
     found: dict[str, Any] = {}
     for name, value in (properties or {}).items():
-        if name == "headers":
-            raise UsageError("headers are no property: give them as headers=…")
-        if name not in PROPERTIES:
-            raise UsageError(
-                f"there is no property {shown(name)}: choose one of {', '.join(PROPERTIES)}, or give it as a header"
-            )
         if value is None:
             continue
         if name == "timestamp":
@@ -175,15 +177,21 @@ def _properties(properties: object, message_id: object) -> dict[str, Any]:
                 raise UsageError(
                     f"property timestamp must be a number of seconds since 1970, or a datetime, not {shown(value)}"
                 )
-        elif name == "reply_to":
-            if not isinstance(value, str):
+        elif name not in _TEXTS:
+            if name == "headers":
+                raise UsageError("headers are no property: give them as headers=…")
+            raise UsageError(
+                f"there is no property {shown(name)}: choose one of {', '.join(PROPERTIES)}, or give it as a header"
+            )
+        elif type(value) is not str:
+            if name == "reply_to" and not isinstance(value, str):
                 raise UsageError(
                     f"property reply_to must be a str, the name of a queue, not {type(value).__name__}: who answers "
                     "publishes to it"
                 )
-        elif not isinstance(value, (str, bytes)):
-            raise UsageError(f"property {name} must be str or bytes, not {type(value).__name__}")
-        found[str.__str__(name)] = value
+            if not isinstance(value, (str, bytes)):
+                raise UsageError(f"property {name} must be str or bytes, not {type(value).__name__}")
+        found[name] = value
     if message_id is not None:
         found["message_id"] = message_id
     return found

@@ -439,7 +439,7 @@ class NodeDirectory:
                 )
             return msgspec.json.decode(content, type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from error
+            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from None
 
     def write(self, node: NodeFile) -> None:
         """Replace node.json (holder of the lock)."""
