@@ -121,7 +121,7 @@ def test_peek_leaves_everything_as_it_is(directory: Path, name: str) -> None:
         found, _said = peeking.communicate(timeout=100)
         assert found.split() == [b"%d" % number for number in range(10)]
     whole = subprocess.run(
-        [*COMMAND, "peek", str(directory), name, "--count", "30", "--format", "json"], capture_output=True, timeout=100
+        [*COMMAND, "peek", str(directory), name, "--count", "30", "--json"], capture_output=True, timeout=100
     )
     rows = [json.loads(line) for line in whole.stdout.splitlines()]
     assert len(rows) == 20
@@ -219,6 +219,7 @@ def test_names_that_the_terminal_cannot_show_are_escaped(directory: Path) -> Non
         (("publish", "DIR", "--exchange", "amq.topic", "--mandatory", "--json", "--body", "x"), 1, "Unroutable"),
         (("consume", "DIR", "none", "--format", "json"), 2, "QueueNotFound"),
         (("consume", "DIR", "none", "--format=json"), 2, "QueueNotFound"),
+        (("peek", "DIR", "none", "--json"), 2, "QueueNotFound"),
         (("nonsense", "--json"), 2, "UsageError"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,

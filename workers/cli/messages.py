@@ -94,6 +94,8 @@ def publish(
     _check_target(context.args, directory, queue, exchange, routing_key, mandatory)
     if body is not None and source is not None:
         raise UsageError("--body and --file both name the input: give only one of them")
+    if transient and durability not in (None, "none"):
+        raise UsageError(f"--transient keeps messages in memory only: leave out --durability {durability}")
     lines = sys.stdin.buffer if source is None else source
     if body is not None:
         bodies: Iterator[bytes] = iter([os.fsencode(body)])
@@ -175,6 +177,7 @@ def _take(bodies: Iterator[bytes]) -> list[bytes]:
 
 
 FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
+JSON = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 
 
 @click.command()
@@ -184,7 +187,16 @@ FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), d
 @click.option("--timeout", type=output.Seconds(min=0), help="End when no message arrives for this many seconds.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages return to the queue, marked redelivered.")
 @FORMAT
-def consume(directory: str, queue: str, count: int | None, timeout: float | None, no_ack: bool, style: str) -> int:
+@JSON
+def consume(
+    directory: str,
+    queue: str,
+    count: int | None,
+    timeout: float | None,
+    no_ack: bool,
+    style: str,
+    as_json: bool,
+) -> int:
     """Print messages of QUEUE and ack them: one per line (raw), or as JSON with their properties.
 
     A message is acked when it was written or, to a pipe, when its reader has taken it: what a reader leaves behind
@@ -208,7 +220,7 @@ def consume(directory: str, queue: str, count: int | None, timeout: float | None
                         came = f"{printed:,} of {counted(count, 'message')} arrived, then none"
                     output.say(f"warren: queue {output.escaped(queue)}: {came} within {timeout:g} s", error=True)
                 break
-            _print(message, style)
+            _print(message, "json" if as_json else style)
             printed += 1
             if not no_ack:
                 taken.wait()
@@ -221,13 +233,14 @@ def consume(directory: str, queue: str, count: int | None, timeout: float | None
 @click.argument("queue")
 @click.option("--count", type=click.IntRange(min=1), default=PEEKED, show_default=True, help="Messages at most.")
 @FORMAT
-def peek(directory: str, queue: str, count: int, style: str) -> None:
+@JSON
+def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> None:
     """Print the first ready messages of QUEUE, and leave them there: nothing is delivered, acked or marked."""
     import warren
 
     with output.found_in(directory), warren.attach(directory, name="warren-peek") as node:
         for message in node.queue(queue, create=False).browse(count):
-            _print(message, style)
+            _print(message, "json" if as_json else style)
 
 
 class _Taken:

@@ -194,8 +194,8 @@ def _advised(error: click.ClickException) -> str:
     explained = f"{command(*context.command_path.split()[1:], '--help')} explains"
     if said.endswith("?"):
         return f"{said} ({explained})"
-    usage = context.get_usage().partition(":")[2]
-    return f"{said}; write `{' '.join(usage.split())}` ({explained})"
+    usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+    return f"{said}; write `{usage}` ({explained})"
 
 
 def _fail(kind: str, message: str, code: int) -> int:
