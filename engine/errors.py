@@ -76,6 +76,10 @@ class Unroutable(Error):
     """A mandatory message matched no queue; it was not stored."""
 
 
+class CallFailed(Error):
+    """The function that serves a queue raised instead of answering a call; the message says what."""
+
+
 class Undecodable(Error, ValueError):
     """The serializer of a work queue cannot read an item. `body`: its bytes. `message`: the warren.Message, which is
     the caller's to ack, reject or nack; None when it was rejected to the dead letters.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from warren import _sources  # noqa: F401 - finds the rest
 from warren.engine.errors import (
+    CallFailed,
     CatalogCut,
     ClosedError,
     CorruptRecord,
@@ -110,6 +111,7 @@ __all__ = [
     "InvalidName",
     "MessageTooLarge",
     "Unroutable",
+    "CallFailed",
     "Undecodable",
     "QueueEmpty",
     "QueueFull",

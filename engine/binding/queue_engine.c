@@ -5,6 +5,7 @@
 #include "queues/check.h"
 #include "queues/claims.h"
 #include "queues/consumers.h"
+#include "queues/drop.h"
 #include "queues/engine.h"
 #include "queues/flush.h"
 #include "queues/journal.h"
@@ -334,7 +335,7 @@ static PyObject *engine_queues(PyObject *self, PyObject *none) {
     if (!e) return NULL;
     PyObject *list = PyList_New(0);
     for (uint64_t i = 0; list && i < e->queues.size; i++) {
-        if (!e->queues.rows[i].used) continue;
+        if (!e->queues.rows[i].used || wr_is_reply_queue((uint32_t)e->queues.rows[i].a)) continue;
         PyObject *id = PyLong_FromUnsignedLongLong(e->queues.rows[i].a);
         if (!id || PyList_Append(list, id)) Py_CLEAR(list);
         Py_XDECREF(id);

@@ -480,8 +480,8 @@ class Catalog:
 
     def take_ids(self, count: int) -> list[int]:
         """Queue ids that nobody else will ever get, once the catalog is saved. Raises LimitError."""
-        if self.next_queue_id + count - 1 > 0xFFFF_FFFF:
-            raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
+        if self.next_queue_id + count > PROTOCOL["REPLY_QUEUE"]:
+            raise LimitError("all 2^31 queue ids of this data directory were used: move to a new directory")
         self.next_queue_id += count
         self.version += 1
         return list(range(self.next_queue_id - count, self.next_queue_id))
@@ -612,8 +612,8 @@ class Catalog:
         dead_letters_of: int = 0,
         owner: int = 0,
     ) -> QueueDeclaration:
-        if self.next_queue_id > 0xFFFF_FFFF:
-            raise LimitError("all 2^32 queue ids of this data directory were used: move to a new directory")
+        if self.next_queue_id >= PROTOCOL["REPLY_QUEUE"]:
+            raise LimitError("all 2^31 queue ids of this data directory were used: move to a new directory")
         declaration = QueueDeclaration(
             self.next_queue_id,
             name,

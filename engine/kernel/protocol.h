@@ -59,6 +59,8 @@
 #define WR_REASON_EXPIRED 2
 #define WR_REASON_MAXLEN 3
 #define WR_REASON_DELIVERY_LIMIT 4
+#define WR_REPLY_QUEUE 0x80000000ull
+#define WR_REPLY_SHIFT 8
 #define WR_TIME_BITS 48
 #define WR_PRIORITY_SHIFT 56
 #define WR_PRIORITY_MAX 9
@@ -72,7 +74,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xcc3aefcd3f5862d7ull
+#define WR_LAYOUT_HASH 0x3daec7068e4efe54ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

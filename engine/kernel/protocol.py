@@ -83,6 +83,10 @@ PROTOCOL: dict[str, int] = {
     # why a message died; also in the target range of a MOVE frame
     "REASON_NONE": 0,
     **{f"REASON_{name.upper()}": number for number, name in enumerate(REASONS, 1)},
+    # the queue of replies to a client, at each worker: REPLY_QUEUE | low bits of its generation << REPLY_SHIFT | slot. No
+    # catalog has it: the client's first CREDIT makes it, and it goes with the client's link. Ids of catalogs are below.
+    "REPLY_QUEUE": 1 << 31,
+    "REPLY_SHIFT": 8,
     # PUBLISH: `count` is expires | priority << 56, `tag` is due. NACK of one message with FLAG_REQUEUE: `body` is due. Times in milliseconds of CLOCK_REALTIME, 0: none
     "TIME_BITS": 48,
     "PRIORITY_SHIFT": 56,

@@ -56,13 +56,18 @@ static wr_outcome settle_command(wr_queue_engine *e, wr_qlink *l, const wr_comma
 
 static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
     wr_queue *q = wr_queue_find(e, c->queue);
-    if (!q && l->unknown_checked != l->next + 1) {
+    /* counted under another worker, or told to one: the client announces itself again */
+    bool past = (c->body && c->body != e->epoch) || l->next < l->takeup_tail;
+    if (!q && !past && c->queue == wr_reply_queue_of(l)) {
+        q = wr_queue_declare(e, c->queue, false);
+        if (!q) return WR_WAIT;
+    }
+    if (!q && !wr_is_reply_queue(c->queue) && l->unknown_checked != l->next + 1) {
         l->pause = WR_PAUSE_UNKNOWN;
         e->unknown_waiting = true;
         return WR_WAIT;
     }
-    /* counted under another worker, or told to one: the client announces itself again */
-    if (!q || (c->body && c->body != e->epoch) || l->next < l->takeup_tail) return wr_command_answer(record, WR_RESULT_NO);
+    if (!q || past) return wr_command_answer(record, WR_RESULT_NO);
     wr_consumer *consumer = wr_consumer_get(e, l, q);
     if (!consumer) return WR_WAIT;
     if (!consumer->active) {

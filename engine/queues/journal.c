@@ -4,6 +4,7 @@
 #include "queues/journal.h"
 #include "queues/keys.h"
 #include "queues/owed.h"
+#include "queues/registry.h"
 
 #define RANGES_A_FRAME 4096
 
@@ -25,20 +26,22 @@ bool wr_journal_may_delete(wr_queue_engine *e, uint32_t file) {
     return may;
 }
 
+static inline bool named(const wr_map_row *queue) { return queue->used && !wr_is_reply_queue((uint32_t)queue->a); }
+
 /* `leave`: so many bytes stay for the frame that comes next. */
 static void write_nexts(wr_queue_engine *e, uint64_t leave) {
     /* The first frame of a file: what sequences were used, because the files that say so otherwise may go. */
     uint64_t i = 0;
     while (i < e->queues.size) {
         uint64_t from = i, n = 0;
-        for (; i < e->queues.size && n < RANGES_A_FRAME; i++) n += e->queues.rows[i].used != 0;
+        for (; i < e->queues.size && n < RANGES_A_FRAME; i++) n += named(&e->queues.rows[i]);
         if (!n) return;
         uint64_t bytes = wr_frame_bytes(n * WR_RANGE_SIZE), offset;
         uint8_t *at = wr_log_reserve_here(e->log, bytes, leave, &offset);
         if (!at) return; /* far too little for so many queues: numbers stay known from the other frames */
         uint8_t *range = at + WR_FRAME_HEAD_BYTES;
         for (uint64_t j = from; j < i; j++) {
-            if (!e->queues.rows[j].used) continue;
+            if (!named(&e->queues.rows[j])) continue;
             const wr_queue *q = (const wr_queue *)(uintptr_t)e->queues.rows[j].value;
             range = wr_range_put(range, q->id, q->next, 0, 0);
         }

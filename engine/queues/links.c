@@ -1,6 +1,7 @@
 /* Links of clients. Declared in queues/links.h. */
 #include "kernel/delivery.h"
 #include "queues/consumers.h"
+#include "queues/drop.h"
 #include "queues/links.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -138,6 +139,8 @@ bool wr_link_sweep(wr_queue_engine *e, wr_qlink *l) {
             wr_consumer_return(e, c);
         }
         wr_consumer_free_all(e, l);
+        wr_queue *replies = wr_queue_find(e, wr_reply_queue_of(l));
+        if (replies) wr_queue_drop(e, replies);
         l->returned = true;
     }
     if (!l->closing || l->release_n || e->ranges_n || e->deaths_n || l->dirty || l->gates_first != l->gates_next) return false;

@@ -188,7 +188,7 @@ static wr_outcome sort_routes(wr_queue_engine *e, wr_qlink *l, const wr_command 
     for (uint32_t i = 0; i < m->ids_n; i++) {
         wr_queue *q = wr_queue_find(e, m->ids[i]);
         if (!q) {
-            if (l->unknown_checked != sequence + 1) {
+            if (!wr_is_reply_queue(m->ids[i]) && l->unknown_checked != sequence + 1) {
                 l->pause = WR_PAUSE_UNKNOWN;
                 e->unknown_waiting = true;
                 return WR_WAIT;

@@ -18,6 +18,7 @@
  *   dead_letters, claims, replay, segments, flush, terms
  *                  what else goes into the journals and the queue index, and the way back at a start
  *   policy         by the clock, and at the door
+ *   drop           the end of a queue
  *   store_side     the worker as a client of the stores
  *   links, command, publish, stretch, commands
  *                  links of clients, and what their commands do

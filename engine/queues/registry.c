@@ -2,6 +2,8 @@
 #include "queues/memory.h"
 #include "queues/registry.h"
 
+_Static_assert(WR_CLIENT_SLOTS <= 1 << WR_REPLY_SHIFT, "slots of reply queues");
+
 #define STATS_AHEAD 32768 /* bytes of the statistics region that are asked for ahead */
 
 /* A row of the statistics region, the lowest free one, so that memory is used as far as there are queues.
@@ -39,7 +41,7 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
     q->engine = e;
     q->id = id;
     q->durable = durable;
-    q->stats_row = take_stats_row(e);
+    q->stats_row = wr_is_reply_queue(id) ? WR_NO_SLOT : take_stats_row(e);
     /* room for each queue once, so that marking never fails */
     e->wake = wr_queue_grown(e->wake, &e->wake_size, e->queues.n, sizeof *e->wake);
     e->dirty = wr_queue_grown(e->dirty, &e->dirty_size, e->queues.n, sizeof *e->dirty);

@@ -15,6 +15,13 @@ static inline wr_queue *wr_queue_find(wr_queue_engine *e, uint32_t id) {
     return e->last_queue = (wr_queue *)(uintptr_t)*found;
 }
 
+/* Of replies to a client: made by its first CREDIT, known to no catalog and no file, gone with its link. Others publish
+ * into it. */
+static inline bool wr_is_reply_queue(uint32_t id) { return id & WR_REPLY_QUEUE; }
+static inline uint32_t wr_reply_queue_of(const wr_qlink *l) {
+    return WR_REPLY_QUEUE | (l->generation << WR_REPLY_SHIFT & (WR_REPLY_QUEUE - 1)) | l->slot;
+}
+
 /* A queue that a replayed record names; NULL: it was deleted since, or the catalog has lost it (`unknown`). */
 wr_queue *wr_queue_named(wr_queue_engine *e, uint32_t id);
 wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable); /* NULL: no memory */

@@ -19,6 +19,7 @@ EXAMPLES = re.findall(
 SAID = {
     "Queues": "b'two' {'shop': 7} False\nb'three' {} False\nb'four' {} False\n",
     "Handling messages, with retries": "handled b'plain'\nhandled b'flaky'\nhandled b'last'\nb'by hand'\n",
+    "Calls": "b'42'\nqueue 'prices': the function that served the call raised KeyError: 'no such metal'\n",
     "Many queues at once": "1000 b'21.5'\n",
     "As `queue.Queue`": "page 0\npage 1\npage 2\nempty\n",
     "Other processes": "[0, 1, 4, 9, 16, 25, 36, 49]\n",

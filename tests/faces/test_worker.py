@@ -272,6 +272,24 @@ def test_a_worker_goes_on_when_its_queue_worker_was_killed(node: warren.Node, na
     ended(worker, thread)
 
 
+def test_a_closed_node_ends_the_worker(node: warren.Node, name: str) -> None:
+    told: list[BaseException] = []
+    with warren.attach(node.directory) as mine:
+        worker = mine.worker(mine.queue(name), print)
+
+        def run() -> None:
+            try:
+                worker.run()
+            except warren.Error as error:
+                told.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: node.queue(name).stats()["consumers"] == 1, 60)
+    thread.join(60)
+    assert isinstance(told[0], warren.ClosedError)
+
+
 def test_a_deleted_queue_ends_the_worker(node: warren.Node, name: str) -> None:
     node.queue(name)
     told: list[BaseException] = []

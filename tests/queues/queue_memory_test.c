@@ -6,6 +6,7 @@
 #include "queues/check.h"
 #include "queues/claims.h"
 #include "queues/consumers.h"
+#include "queues/drop.h"
 #include "queues/deaths.h"
 #include "queues/levels.h"
 #include "queues/registry.h"

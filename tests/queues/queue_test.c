@@ -13,6 +13,7 @@
 #include "queues/check.h"
 #include "queues/claims.h"
 #include "queues/consumers.h"
+#include "queues/drop.h"
 #include "queues/engine.h"
 #include "queues/entries.h"
 #include "queues/flush.h"

@@ -19,7 +19,7 @@ from warren.tools.bench.harness import BenchError, Result, filesystem_of, real_f
 
 WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
-    "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
+    "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
@@ -75,7 +75,14 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
     from warren.tools.bench.declare import CHANGES, QUEUES, run_declare
     from warren.tools.bench.fairness import LOADS, run_fairness
     from warren.tools.bench.fanout import run_fanout
-    from warren.tools.bench.queue import run_backlog, run_idle, run_queue, run_queue_latency, run_restart
+    from warren.tools.bench.queue import (
+        run_backlog,
+        run_call_latency,
+        run_idle,
+        run_queue,
+        run_queue_latency,
+        run_restart,
+    )
     from warren.tools.bench.queue_publish import run_queue_fanout, run_queue_publish
     from warren.tools.bench.store import run_store, run_store_latency, run_store_read, run_store_read_old
     from warren.tools.bench.store_life import COLLECT, NOTHING, ONLY_COPY, run_store_collect, run_store_restart
@@ -129,6 +136,9 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
             if wanted(name):
                 text = f"{name}, {size} bytes, {durability}"
                 yield text, size, lambda timed=timed, size=size: timed(folder, size, seconds, durability)  # type: ignore[misc]
+        if wanted("call-latency"):
+            text = f"call-latency, {size} bytes"
+            yield text, size, lambda size=size: run_call_latency(folder, size, seconds)  # type: ignore[misc]
         messages = options.messages or RESTART_MESSAGES
         if wanted("backlog"):
             n = options.messages or BACKLOG_MESSAGES

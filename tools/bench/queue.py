@@ -3,6 +3,7 @@
 batch > 1: `put_many`, `get_many`, one `ack(multiple=True)` for each batch. batch 1: `put(wait=False)`, `get`, `ack` for
 each message, confirms awaited in a window. The rate counts messages that were published, received and acked, from the
 start until nothing is left. `queue-latency`: paced, from before `put` until `get` has returned, in another process.
+`call-latency`: one call after the other, until each has its answer.
 """
 
 from __future__ import annotations
@@ -192,6 +193,45 @@ def run_queue_latency(folder: Path, size: int, seconds: float, durability: str) 
     took = (sent["end"] - sent["start"]) / 1e9
     latency = percentiles_us(received["latencies"])
     return cell("queue-latency", size, durability, 1, 1, sent["messages"], took, latency, rate_per_s=RATE_PER_S)
+
+
+def _caller(pipe: Connection, directory: str, size: int, seconds: float) -> None:
+    with warren.attach(directory, name="bench-caller") as node:
+        body = os.urandom(size)
+        wait_for_go(pipe)
+        start = time.monotonic_ns()
+        latencies, before = [], start
+        while before - start < seconds * 1e9:
+            node.call("latency", body, IDLE_S)
+            now = time.monotonic_ns()
+            latencies.append(now - before)
+            before = now
+        pipe.send({"messages": len(latencies), "took": (before - start) / 1e9, "latencies": np.array(latencies)})
+        node.call("latency", LAST, IDLE_S)
+
+
+def _called(pipe: Connection, directory: str) -> None:
+    with warren.attach(directory, name="bench-called") as node:
+
+        def answer(message: warren.Message) -> bytes:
+            if message.body == LAST:
+                server.stop()
+            return message.body
+
+        server = node.serve("latency", answer)
+        wait_for_go(pipe)
+        server.run()
+        pipe.send({})
+
+
+def run_call_latency(folder: Path, size: int, seconds: float) -> Result:
+    """One call after the other, with its answer: a round trip through two processes."""
+    with temporary_node(folder) as temporary:
+        temporary.node.queue("latency")
+        clients: list[Any] = [(_caller, {"size": size, "seconds": seconds}), (_called, {})]
+        asked, _nothing = run_clients(clients, temporary.directory, seconds)
+    latency = percentiles_us(asked["latencies"])
+    return cell("call-latency", size, "none", 1, 1, asked["messages"], asked["took"], latency)
 
 
 # -- restart ----------------------------------------------------------------------------------------------------------

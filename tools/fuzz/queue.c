@@ -8,6 +8,7 @@
 #include "hostile.h"
 #include "kernel/delivery.h"
 #include "queues/consumers.h"
+#include "queues/drop.h"
 #include "queues/engine.h"
 #include "queues/journal.h"
 #include "queues/links.h"
@@ -214,7 +215,8 @@ static void crafted(hostile *h, fuzz_input *in) {
     c->flags = fuzz8(in);
     wr_put64(c->id, fuzz8(in));
     wr_put64(c->id + 8, fuzz8(in));
-    c->queue = wrong & 1 ? fuzz32(in) : 1 + (uint32_t)(wrong >> 12) % (QUEUES + 1);
+    c->queue = wrong & 512 ? WR_REPLY_QUEUE | (h->generation << WR_REPLY_SHIFT & (WR_REPLY_QUEUE - 1)) | (h->slot ^ (wrong >> 12 & 1))
+               : wrong & 1 ? fuzz32(in) : 1 + (uint32_t)(wrong >> 12) % (QUEUES + 1);
     c->body = wrong & 2 ? fuzz_size(in, h->view.g.arena_bytes) : (uint64_t)fuzz8(in) * 8;
     c->length = wrong & 4 ? (uint32_t)fuzz_size(in, super->message_bytes_max) : fuzz16(in) & 0x7ff;
     if (wrong & 8) c->meta_length = fuzz16(in);

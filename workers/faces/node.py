@@ -42,8 +42,9 @@ from warren.workers.client.arguments import (
 from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
 from warren.workers.client.publish import PLAIN, Publish, publish_options
 from warren.workers.client.shared import Place, place_of, shared
+from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.message import Message
-from warren.workers.faces.queues import Queue, refresh, time_left
+from warren.workers.faces.queues import Queue, refresh, server_of, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic
 from warren.workers.faces.work_queue import WorkQueue
@@ -65,6 +66,8 @@ class Node:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._caller = Caller(client)
+        self._called: dict[str, Queue] = {}
 
     def __reduce__(self) -> tuple[Callable[[Place], Node], tuple[Place]]:
         """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
@@ -198,7 +201,7 @@ class Node:
         When the function returns, the message is acked. When it raises, the message waits for `backoff` seconds (twice
         as long after each further try, at most `backoff_max`) and is delivered again, at its old place; after `retries`
         of them it is rejected, for which the queue needs a dead_letter_exchange. retries=None tries until it succeeds.
-        `prefetch` messages lie here at most (default: `concurrency`); give more when the function is fast.
+        `prefetch` messages lie here at most; without it, as many as pay (with threads: `concurrency`).
 
         Threads run the function, or with `processes=True` processes of their own, started as by multiprocessing's
         "spawn": the function must be importable there, and the program needs `if __name__ == "__main__":`.
@@ -213,6 +216,47 @@ class Node:
         worker.checked_prefetch(prefetch, 1)
         options = {"prefetch": prefetch, "retries": retries, "backoff": backoff, "backoff_max": backoff_max}
         return worker.ProcessWorker(handled, functools.partial(attach, self.directory), function, concurrency, options)
+
+    def call(
+        self,
+        queue: str | Queue,
+        body: bytes | bytearray | memoryview,
+        timeout: float = 30.0,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        properties: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Put a message into a queue, and return the answer of whoever serves it (`serve`, or Queue.reply).
+
+        Neither the message nor the answer is stored: a killed queue worker loses the calls under way. Raises TimedOut
+        (no answer in time: nobody serves the queue, or it takes too long), CallFailed (the function raised),
+        QueueNotFound, QueueFull, MessageTooLarge, PeerLost.
+        """
+        found = self._called.get(queue) if isinstance(queue, str) else queue
+        if found is None:
+            found = self._called[str(queue)] = self.queue(str(queue), create=False)
+        options = {"headers": headers, "priority": priority, "properties": properties}
+        return self._caller.call(found, server_of(found), body, timeout, options)
+
+    def serve(
+        self,
+        queue: str | Queue,
+        function: Callable[[Message], bytes | None],
+        *,
+        concurrency: int = 1,
+        prefetch: int | None = None,
+    ) -> Worker:
+        """A loop that answers calls: what `function` returns for a message is the answer, what it raises is raised by
+        the call as CallFailed. run(), stop(), `concurrency` and `prefetch` as for `worker`; any number of processes
+        can serve a queue.
+        """
+        from warren.workers.faces import worker  # here: most programs serve nothing
+
+        worker.checked_function(function, asynchronous=False)
+        handled = self.queue(queue, create=False) if isinstance(queue, str) else queue
+        chosen = worker.Retries.of(None, 1.0, 60.0, handled)
+        return worker.Worker(handled, Answering(function), concurrency, prefetch, chosen)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""

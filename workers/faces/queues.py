@@ -22,9 +22,10 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm
+from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
-from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut
+from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut, UsageError
 from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.queues import control
 from warren.engine.queues.control import AnswerOf
@@ -39,6 +40,7 @@ from warren.workers.client.arguments import (
 from warren.workers.client.publish import PLAIN, Batch, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
+from warren.workers.faces.calls import reply_route
 from warren.workers.faces.message import Message
 from warren.workers.faces.subscription import Subscription
 
@@ -404,6 +406,31 @@ class Queue:
         """Nack many messages of this queue: return them to their places, or drop them."""
         self._handle.settle_many(messages, False, bool(requeue))
 
+    def reply(
+        self,
+        message: Message,
+        body: bytes | bytearray | memoryview,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Answer a message of this queue: publish to its `reply_to`, with its correlation_id. Returns when there was
+        room. The answer to a call (node.call) whose caller has gone is dropped. Raises UsageError (it has no reply_to),
+        MessageTooLarge, TimedOut, PeerLost.
+        """
+        told = message.properties
+        to = told.get("reply_to")
+        if not isinstance(to, str):
+            raise UsageError("this message has no reply_to, or one that is not text: nobody waits for an answer")
+        meta = metadata.encode("", to, headers, {"correlation_id": told.get("correlation_id")})
+        while True:
+            route = reply_route(self._client, to) or self._client.route("", to).core
+            try:
+                self._client.core.publish(route, body, _core.LEVEL_NONE, meta, timeout, False)
+                return
+            except AttachmentLost as lost:
+                timeout = time_left(lost, timeout)
+
     # -- looking ------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
@@ -547,6 +574,11 @@ def client_of(queue: Queue) -> Client:
 def arguments_of(queue: Queue) -> dict[str, Any]:
     """The arguments that it was declared with, when it was looked up last."""
     return queue._declaration.arguments
+
+
+def server_of(queue: Queue) -> int:
+    """The server of its worker."""
+    return queue._server
 
 
 def counts_of(queue: Queue, timeout: float | EllipsisType | None = ...) -> control.Counts:

@@ -11,7 +11,8 @@ What happens to a message
   stays so. When its process dies the message goes to another consumer at once.
 
 Invariants
-  No more than `prefetch` messages are held; with the default, each of them is being handled.
+  No more than `prefetch` messages are held. Without one: with threads, as many as are being handled; else as many as
+  consume() has ahead.
   run() returns with nothing in hand, or raises TimedOut.
 """
 
@@ -29,9 +30,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from warren.engine.errors import NodeNotRunning, PeerLost, QueueNotFound, TimedOut, UsageError
+from warren.engine.errors import ClosedError, QueueNotFound, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_seconds
-from warren.workers.faces.queues import Queue, arguments_of
+from warren.workers.faces.calls import TROUBLE
+from warren.workers.faces.queues import Queue, arguments_of, client_of
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -46,8 +48,6 @@ LOOK_S = 0.5
 #: first and at most
 PAUSE_FIRST_S = 0.5
 PAUSE_MOST_S = 15.0
-#: what passes: the node or one of its processes is restarted
-TROUBLE = (PeerLost, TimedOut, NodeNotRunning)
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,12 @@ def checked_function(function: object, asynchronous: bool) -> None:
         )
 
 
-def checked_prefetch(prefetch: int | None, concurrency: int) -> int:
-    """How many messages lie here at most. Raises UsageError."""
-    return concurrency if prefetch is None else checked_count(prefetch, "prefetch", concurrency)
+def checked_prefetch(prefetch: int | None, concurrency: int) -> int | None:
+    """How many messages lie here at most; None: as many as pay, which consume() can tell of one thread alone. Raises
+    UsageError."""
+    if prefetch is None:
+        return None if concurrency == 1 else concurrency
+    return checked_count(prefetch, "prefetch", concurrency)
 
 
 class Worker:
@@ -151,9 +154,9 @@ class Worker:
         """Handle messages until stop(), or SIGTERM or SIGINT if this is the main thread.
 
         With concurrency=1 the function runs in this thread. Otherwise it runs in threads, and after a stop what they
-        have in hand has `grace` seconds; TimedOut says how many are still at it. A node that is being restarted is
-        waited for. Raises QueueNotFound (the queue was deleted), ClosedError, and what interrupts a function
-        (SystemExit, KeyboardInterrupt).
+        have in hand has `grace` seconds; TimedOut says how many are still at it. A node that is stopped or restarted
+        is waited for. Raises QueueNotFound (the queue was deleted), ClosedError (this node was closed), and what
+        interrupts a function (SystemExit, KeyboardInterrupt).
         """
         checked_seconds(grace, endless=False, what="grace")
         with stopped_by_signals(self.stop):
@@ -201,7 +204,9 @@ class Worker:
                     hand(message)
                     if self._stopped():
                         break
-            except TROUBLE as error:
+            except (*TROUBLE, ClosedError) as error:
+                if client_of(self._queue).closed:
+                    raise
                 log.warning("queue %r: %s; the worker tries again in %g s", self._queue.name, error, pause)
                 self._stop.wait(pause)
                 pause = min(2 * pause, PAUSE_MOST_S)

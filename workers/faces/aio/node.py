@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +12,13 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from warren.engine.catalog.names import check_name
-from warren.workers.client.arguments import listed
+from warren.workers.client.arguments import checked_seconds, listed
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
 from warren.workers.faces.aio.loop import Confirm, Loop
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
-from warren.workers.faces.aio.worker import Worker
+from warren.workers.faces.aio.worker import Answering, Worker
+from warren.workers.faces.calls import Caller, Waiting, answer_of, asked
 from warren.workers.faces.worker import Retries
 
 
@@ -25,6 +28,8 @@ class Node:
     def __init__(self, node: nodes.Node) -> None:
         self._node = node
         self._loop = Loop(nodes.client_of(node))
+        self._caller = Caller(nodes.client_of(node))
+        self._called: dict[str, Queue] = {}
         self._queues: weakref.WeakValueDictionary[str, Queue] = weakref.WeakValueDictionary()
 
     def __reduce__(self) -> NoReturn:
@@ -106,6 +111,50 @@ class Node:
         chosen = Retries.of(retries, backoff, backoff_max, underneath_of(handled))
         return Worker(handled, function, concurrency, chosen)
 
+    async def call(
+        self,
+        queue: str | Queue,
+        body: Body,
+        timeout: float = 30.0,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        properties: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Put a message into a queue, and return the answer of whoever serves it: as warren.Node.call."""
+        self._loop.enter()
+        checked_seconds(timeout, endless=False)
+        deadline = time.monotonic() + timeout
+        found = self._called.get(queue) if isinstance(queue, str) else queue
+        if found is None:
+            found = self._called[str(queue)] = await self.queue(str(queue), create=False)
+        server = underneath_of(found).server
+        replies = self._caller.known(server)
+        if replies is None:
+            replies = await run_blocking(self._caller.replies, server)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+        waiting = Waiting(functools.partial(loop.call_soon_threadsafe, _finish, answered))
+        number = replies.begin(waiting)
+        try:
+            replies.begin_reading()
+            said = {"headers": headers, "priority": priority, "properties": properties}
+            options = asked(replies.to, number, timeout, said)
+            confirm = await found.put(body, wait=False, timeout=timeout, **options)
+            await asyncio.wait([answered], timeout=max(0.0, deadline - time.monotonic()))
+        finally:
+            replies.end(number)
+            answered.cancel()
+        if waiting.unanswered and confirm is not None and confirm.done():
+            await confirm  # raises when it was refused
+        return answer_of(found.name, timeout, waiting)
+
+    async def serve(
+        self, queue: str | Queue, function: Callable[[Message], Awaitable[bytes | None]], *, concurrency: int = 100
+    ) -> Worker:
+        """A loop that answers calls with a coroutine function, `concurrency` at a time: as warren.Node.serve."""
+        return await self.worker(queue, Answering(function), concurrency=concurrency)
+
     async def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages. Raises QueueNotFound."""
         await self._loop.do(self._node.delete_queue, name)
@@ -178,6 +227,11 @@ class Node:
             self._loop, [(0, await self._loop.submit(call, (1, size_of(body)), deadline, ahead=not wait))]
         )
         return await self._loop.wait_for(confirm, wait, deadline)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _plain(binding: Sequence[Any]) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from warren.engine import _core
-from warren.engine.errors import QueueEmpty, UsageError
+from warren.engine.errors import QueueEmpty, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, listed
 from warren.workers.client.publish import Publish
 from warren.workers.faces import message
@@ -20,6 +20,7 @@ from warren.workers.faces.aio.base import (
     Body,
     Underneath,
     deadline_of,
+    run_blocking,
     size_of,
     time_left,
 )
@@ -207,6 +208,13 @@ class Queue:
         """Nack many messages of this queue: return them to their places, or drop them."""
         messages = listed(messages, "messages")
         await self._line.settle(messages, functools.partial(self._underneath.nack, messages, requeue), False)
+
+    async def reply(self, message: Message, body: Body, headers: Mapping[str, Any] | None = None) -> None:
+        """Answer a message of this queue: as warren.Queue.reply."""
+        try:
+            self._underneath.reply(message, body, headers, timeout=0.0)
+        except TimedOut:  # no room now
+            await run_blocking(self._underneath.reply, message, body, headers)
 
     # -- looking, changing --------------------------------------------------------------------------------------
 

@@ -5,21 +5,41 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from warren.engine.errors import TimedOut
+from warren.engine.errors import ClosedError, TimedOut
 from warren.workers.client.arguments import checked_count, checked_seconds
-from warren.workers.faces.aio.queue import Message, Queue
+from warren.workers.faces.aio.queue import Message, Queue, underneath_of
+from warren.workers.faces.calls import TROUBLE, failed
+from warren.workers.faces.queues import client_of
 from warren.workers.faces.worker import (
     LOOK_S,
     PAUSE_FIRST_S,
     PAUSE_MOST_S,
-    TROUBLE,
     Retries,
     checked_function,
     log,
     stopped_by_signals,
     told_failure,
 )
+
+
+class Answering:
+    """A function of Worker that answers with what `function` returns, or says what it raised."""
+
+    def __init__(self, function: Callable[[Message], Awaitable[Any]]) -> None:
+        checked_function(function, asynchronous=True)
+        self._function = function
+
+    async def __call__(self, message: Message) -> None:
+        queue = message.queue
+        try:
+            body = await self._function(message)
+            await queue.reply(message, b"" if body is None else body)
+        except TROUBLE:
+            raise  # nobody was answered: another try
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            await queue.reply(message, b"", failed(error))
 
 
 class Worker:
@@ -90,7 +110,9 @@ class Worker:
                         task.add_done_callback(self._tasks.discard)
                         if self._stop.is_set():
                             break
-            except TROUBLE as error:
+            except (*TROUBLE, ClosedError) as error:
+                if client_of(underneath_of(self._queue)).closed:
+                    raise
                 log.warning("queue %r: %s; the worker tries again in %g s", self._queue.name, error, pause)
                 try:
                     await asyncio.wait_for(self._stop.wait(), pause)
