@@ -148,7 +148,13 @@ def test_publish_says_of_a_message_what_a_program_can_say(directory: Path, name:
         assert message.properties == wanted | {"message_id": "one"}
         assert (message.headers, message.priority, message.reply_to) == ({"h": "v"}, 3, "back")
         message.ack()
-        assert (queue.stats()["published"], queue.stats()["duplicates"]) == (1, 1)
+        latin = ("--header", "name=caf\udce9", "--property", "type=\udcff", "--message-id", "\udcfe")
+        end(begin("publish", directory, name, "--body", "caf\udce9", *latin), 0)
+        message = queue.get(20)
+        assert (message.body, message.headers) == (b"caf\xe9", {"name": b"caf\xe9"})
+        assert message.properties == {"type": b"\xff", "message_id": b"\xfe"}
+        message.ack()
+        assert (queue.stats()["published"], queue.stats()["duplicates"]) == (2, 1)
         queue.delete()
 
 

@@ -103,7 +103,7 @@ def publish(
         bodies = iter([lines.read()])
     else:
         bodies = (line.rstrip(b"\r\n") for line in lines)
-    told: dict[str, Any] = output.pairs("--property", properties)
+    told: dict[str, Any] = {name: _told(value) for name, value in output.pairs("--property", properties).items()}
     if reply_to is not None:
         told["reply_to"] = reply_to
     if "timestamp" in told:
@@ -114,9 +114,9 @@ def publish(
         "priority": priority,
         "ttl": ttl,
         "delay": delay,
-        "headers": output.pairs("--header", headers) or None,
+        "headers": {name: _told(value) for name, value in output.pairs("--header", headers).items()} or None,
         "properties": told or None,
-        "message_id": message_id,
+        "message_id": None if message_id is None else _told(message_id),
         "persistent": not transient,
     }
     began = time.monotonic()
@@ -165,6 +165,15 @@ def _check_target(
     if queue is not None and (mandatory or routing_key is not None):
         given = "--mandatory" if mandatory else "--routing-key"
         raise UsageError(f"{given} goes with --exchange: a QUEUE that is named receives every message")
+
+
+def _told(value: str) -> str | bytes:
+    """What the command line says of a message: text or, when it is no UTF-8, its bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(value)
+    return value
 
 
 def _take(bodies: Iterator[bytes]) -> list[bytes]:
