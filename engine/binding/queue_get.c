@@ -17,6 +17,7 @@
 #define FULL_NS 1000000000ull
 #define WINDOW_MAX 256u
 #define AHEAD_NS 4000000ull          /* so much work lies ahead, at most: a hundred times what a round trip takes */
+#define AHEAD_MAX 1024u              /* of those who consume: more than may be unacked, so that the worker never runs dry */
 #define HOLDING_MAX_NS (2 * AHEAD_NS) /* a pause is not much worse than slow work: the average forgets it soon */
 #define HOLDING_SHIFT 5              /* the average is of about 32 messages */
 #define CHECK_NS 1000000000ull
@@ -230,7 +231,11 @@ static PyObject *next_message(HandleObject *h, uint32_t wanted, uint64_t deadlin
 /* How long the loop holds a message: from the end of a get to the next one. */
 static inline void note_holding(HandleObject *h, uint64_t now) {
     if (!h->last_ns) return;
-    uint64_t held = now - h->last_ns < HOLDING_MAX_NS ? now - h->last_ns : HOLDING_MAX_NS;
+    uint64_t held = now - h->last_ns, most = HOLDING_MAX_NS;
+    /* One long pause, as of a processor that was given to others, is no slow work; many are: each makes the average five
+     * times as long. */
+    if (h->holding_ns && (h->holding_ns << 7) + 65536 < most) most = (h->holding_ns << 7) + 65536;
+    if (held > most) held = most;
     if (!h->holding_ns) h->holding_ns = held;
     h->holding_ns += (held >> HOLDING_SHIFT) - (h->holding_ns >> HOLDING_SHIFT);
 }
@@ -249,7 +254,8 @@ static inline void note_get(HandleObject *h, uint64_t now) {
         return;
     }
     note_holding(h, now);
-    if (2 * h->window * h->holding_ns <= AHEAD_NS && h->window < WINDOW_MAX) h->window *= 2;
+    uint32_t most = h->adapts ? AHEAD_MAX : WINDOW_MAX;
+    if (2 * h->window * h->holding_ns <= AHEAD_NS && h->window < most) h->window *= 2;
     while (h->window > 1 && h->window * h->holding_ns > AHEAD_NS) h->window /= 2;
 }
 

@@ -39,7 +39,9 @@ IDLE_S = 0.1
 AHEAD_S = 0.004
 HOLDING_MOST_S = 2 * AHEAD_S
 HOLDINGS = 32
-WINDOW_MOST = 256
+WINDOW_MOST = 1024
+#: a single pause makes the average five times as long at most
+PAUSE_TIMES, PAUSE_S = 128, 0.000065
 UNACKED_MOST = 500
 #: how long the worker's last word is waited for when nobody wants messages any more
 LAST_LOOK_S = 0.5
@@ -94,6 +96,8 @@ class Share:
         """It wants the next message: how many are ahead from now on."""
         if self.given_at is not None:
             held = min(time.monotonic() - self.given_at, HOLDING_MOST_S)
+            if self.holding_s:
+                held = min(held, PAUSE_TIMES * self.holding_s + PAUSE_S)
             self.holding_s += (held - self.holding_s) / HOLDINGS if self.holding_s else held
             if 2 * self.window * self.holding_s <= AHEAD_S and self.window < WINDOW_MOST:
                 self.window *= 2
