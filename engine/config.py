@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from warren.engine.errors import UsageError
+from warren.engine.saying import shown
 
 MIB = 1 << 20
 
@@ -14,6 +15,7 @@ MIB = 1 << 20
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a node; units are in the names."""
 
+    profile: str = "default"  #: sizes that belong together: small, default or large
     workers: int = 0  #: queue workers; 0: one per core
     file_bytes: int = 16 * MIB  #: size of a segment file and of its image in memory (rule S8: file_size_limit)
     images_n: int = 3  #: file images kept in memory by each log
@@ -46,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
+        if self.profile not in PROFILES:
+            raise _no_profile(self.profile)
         powers = {
             "ring_records": 65536,
             "delivery_slots": 65536,
@@ -83,7 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise UsageError(f"setting {name} must lie between {low} and {high}, not {value}")
         if self.file_bytes % 4096 or self.reply_bytes % 4096:
             raise UsageError("settings file_bytes and reply_bytes must be multiples of 4096")
-        most = min(self.arena_bytes // 2, self.file_bytes - 8192) - 4096
+        most = message_bytes_most(self)
         if not 0 < self.message_bytes_max <= most:
             raise UsageError(
                 f"setting message_bytes_max must be at most {most} with these file_bytes and arena_bytes, "
@@ -91,3 +95,52 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         workers = self.workers or min(30, os.cpu_count() or 1)
         return msgspec.structs.replace(self, workers=workers)
+
+
+def message_bytes_most(settings: Settings) -> int:
+    """The largest message_bytes_max that the other sizes allow."""
+    return min(settings.arena_bytes // 2, settings.file_bytes - 8192) - 4096
+
+
+#: profile → what it sets. `default` has the defaults of what another one sets
+PROFILES: dict[str, dict[str, int]] = {
+    "small": {
+        "workers": 1,
+        "file_bytes": 4 * MIB,
+        "images_n": 2,
+        "ring_records": 4096,
+        "arena_bytes": 2 * MIB,
+        "message_bytes_max": MIB - 4096,
+        "dense_blocks": 4096,
+        "spare_files": 2,
+        "directory_rows": 8192,
+        "summary_rows": 2048,
+        "index_rows": 4096,
+        "queue_memory_bytes": 64 * MIB,
+        "disk_free_bytes_min": 16 * MIB,
+    },
+    "default": {},
+    "large": {
+        "file_bytes": 64 * MIB,
+        "ring_records": 16384,
+        "delivery_slots": 8192,
+        "arena_bytes": 32 * MIB,
+        "message_bytes_max": 16 * MIB - 4096,
+        "index_rows": 131072,
+        "queue_memory_bytes": 1024 * MIB,
+        "disk_free_bytes_min": 256 * MIB,
+    },
+}
+
+
+def _no_profile(given: object) -> UsageError:
+    return UsageError(f"there is no profile {shown(given)}; the profiles are {', '.join(PROFILES)}")
+
+
+def with_profile(settings: Settings, profile: object) -> Settings:
+    """The settings with the sizes of a profile; what no profile sets stays. Raises UsageError: there is none."""
+    if not isinstance(profile, str) or profile not in PROFILES:
+        raise _no_profile(profile)
+    defaults = Settings()
+    sizes = {name: getattr(defaults, name) for sizes in PROFILES.values() for name in sizes}
+    return msgspec.structs.replace(settings, profile=profile, **(sizes | PROFILES[profile]))

@@ -17,7 +17,9 @@ Error
 ├── PeerLost (ConnectionError)     a server died or is not running (retryable)
 │   └── NodeNotRunning
 ├── LimitError                     a limit was reached; names the setting to raise
-│   └── SystemLimit (StoreError)   the system has no more descriptors, memory or threads; names the limit to raise
+│   ├── SystemLimit (StoreError)   the system has no more descriptors, memory or threads; names the limit to raise
+│   └── NoRoom (StartFailed)       too little shared memory, memory or disk to start a node; has the figures
+├── StartFailed                    a node ended before it served; says why, and where to read more
 ├── StoreError                     durable state
 │   ├── CatalogCut                 queues have records that the catalog does not know
 │   ├── DataMissing                a folder of the data directory is gone
@@ -132,6 +134,16 @@ class NodeNotRunning(PeerLost):
 
 class LimitError(Error):
     """A limit was reached; the message names the setting to raise."""
+
+
+class StartFailed(Error):
+    """A node ended before it served; the message says why, and where to read more."""
+
+    exit_code = 1
+
+
+class NoRoom(LimitError, StartFailed):
+    """There is too little shared memory, memory or disk to start a node; the message has the figures."""
 
 
 class StoreError(Error):

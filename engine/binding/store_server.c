@@ -535,9 +535,9 @@ static PyObject *server_look(PyObject *op, PyObject *number) {
     wr_store *store = store_of((ServerObject *)op, number);
     if (!store) return NULL;
     const wr_log_state *log = wr_log_look(store->log);
-    return Py_BuildValue("{sKsKsNsNsNsisKsNsKsKsKsKsKsKsNsNsi}", "file", (unsigned long long)log->file, "append",
+    return Py_BuildValue("{sKsKsNsNsNsNsisKsNsKsKsKsKsKsKsNsNsi}", "file", (unsigned long long)log->file, "append",
                          (unsigned long long)log->append, "has_file", PyBool_FromLong(log->has_file), "has_next",
-                         PyBool_FromLong(log->has_next), "busy", PyBool_FromLong(log->busy), "failed", log->failed, "index_rows",
+                         PyBool_FromLong(log->has_next), "wants_next", PyBool_FromLong(log->wants_next), "busy", PyBool_FromLong(log->busy), "failed", log->failed, "index_rows",
                          (unsigned long long)store->index.rows_n, "index_tight", PyBool_FromLong(wr_index_tight(&store->index)), "index_live",
                          (unsigned long long)store->index.hash_live, "messages", (unsigned long long)store->messages, "lost",
                          (unsigned long long)store->lost_n, "valid_bytes", (unsigned long long)store->valid_bytes, "resynced",

@@ -35,7 +35,7 @@ import msgspec
 
 from warren.engine.catalog.catalog import FILE_NAME as CATALOG_NAME
 from warren.engine.catalog.catalog import Catalog
-from warren.engine.config import Settings
+from warren.engine.config import Settings, message_bytes_most, with_profile
 from warren.engine.errors import (
     CorruptRecord,
     DirectoryInUse,
@@ -464,6 +464,11 @@ class NodeDirectory:
             return node
         node = self.read()
         self._refuse_links(node)
+        if changes.get("profile", node.settings.profile) == node.settings.profile:  # what was changed since stays
+            changes = {name: value for name, value in changes.items() if name != "profile"}
+        else:
+            kept = {name: getattr(node.settings, name) for name in _FIXED}
+            changes = kept | {name: getattr(node.settings, name) for name in _GROWING} | changes
         settings = changed_settings(node.settings, changes).checked()
         for name in _FIXED:
             if getattr(settings, name) != getattr(node.settings, name):
@@ -527,7 +532,11 @@ def check_running(directory: Path, running: dict[str, Any], changes: dict[str, A
 
 
 def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """Settings with some replaced; text is converted. Raises UsageError naming an unknown setting or a wrong value."""
+    """Settings with some replaced; text is converted. A profile sets all sizes but those that are given, and
+    message_bytes_max follows what it depends on. Raises UsageError naming an unknown setting or a wrong value.
+    """
+    if "profile" in changes:
+        settings = with_profile(settings, changes["profile"])
     types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
     converted: dict[str, Any] = {}
     for name, value in changes.items():
@@ -538,4 +547,8 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
         except (msgspec.ValidationError, UnicodeEncodeError):
             wanted = "a whole number" if types[name] is int else "a number"
             raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from None
-    return msgspec.structs.replace(settings, **converted)
+    settings = msgspec.structs.replace(settings, **converted)
+    most = message_bytes_most(settings)
+    if "message_bytes_max" not in changes and 0 < most < settings.message_bytes_max:
+        settings = msgspec.structs.replace(settings, message_bytes_max=most)
+    return settings

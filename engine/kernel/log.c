@@ -42,6 +42,7 @@
 #define POPULATE_BYTES (1u << 20)
 #define LOOP_BYTES (256u << 10) /* the loop's share: about a millisecond where a first touch costs 14 us a page */
 #define LEAD_BYTES (1ull << 20)
+#define NEXT_PART 64 /* when so much of its file is used a log wants the next one: an empty node needs none on its disk */
 #define MARGIN_BYTES (2 * WR_PAGE_BYTES) /* padding behind what was reserved */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -67,6 +68,7 @@ struct wr_log {
     /* loop thread */
     wr_log_state state;
     int fd;
+    bool no_file;                    /* something waits for the next file */
     uint64_t ready_here;             /* of the current image: what `ready` was when last looked at */
     uint64_t image_last[IMAGES_MAX]; /* number of the last batch of the file in this image, 0: never used */
     int next_fd;
@@ -212,6 +214,7 @@ const wr_log_state *wr_log_look(const wr_log *log) {
     uint64_t done = atomic_load_explicit(&log->done_n, memory_order_acquire);
     state->busy = done != atomic_load_explicit(&log->posted_n, memory_order_relaxed);
     state->full = batches_full(log);
+    state->wants_next = !state->has_next && (log->no_file || (state->has_file && state->append > WR_FILE_HEADER_BYTES + log->file_bytes / NEXT_PART));
     state->failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
     state->no_space = atomic_load_explicit(&log->no_space, memory_order_relaxed);
     state->commits_n = atomic_load_explicit(&log->commits_n, memory_order_relaxed);
@@ -271,6 +274,7 @@ int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_
     log->next_salt = salt;
     memcpy(log->next_header, header, WR_FILE_HEADER_BYTES);
     log->state.has_next = true;
+    log->no_file = false;
     if (!log->state.has_file) take_next(log, 0);
     return 0;
 }
@@ -332,6 +336,7 @@ static inline bool room_here(wr_log *log, uint64_t bytes) {
 /* Leave the current file for the next one, in an image with memory for a frame of `bytes`. 0 or an errno. */
 static int roll(wr_log *log, uint64_t bytes) {
     wr_log_state *state = &log->state;
+    log->no_file = !state->has_next;
     if (!state->has_next || batches_full(log)) return EAGAIN;
     bool busy = false;
     for (uint32_t n = 1; n < log->images_n; n++) {
@@ -357,7 +362,9 @@ static int roll(wr_log *log, uint64_t bytes) {
 static inline int askable(wr_log *log, uint64_t bytes) {
     if (bytes < WR_FRAME_BYTES_MIN || !fits(log, WR_FILE_HEADER_BYTES, bytes)) return EMSGSIZE;
     int failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
-    return failed ? failed : log->state.has_file ? 0 : EAGAIN;
+    if (failed || log->state.has_file) return failed;
+    log->no_file = true;
+    return EAGAIN;
 }
 
 static inline uint8_t *place_here(wr_log *log, uint64_t *offset) {

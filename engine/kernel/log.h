@@ -58,6 +58,7 @@ typedef struct {
     uint64_t salt;
     uint32_t image;           /* index of the current image */
     bool has_file, has_next;
+    bool wants_next;          /* the next file should be made now: this one is in use, or there is none and something waits for it */
     bool unsealed_sync;       /* some appended frame since the last seal wants sync */
     bool busy;                /* a batch is posted or running */
     bool no_memory;           /* the last wr_log_reserve found no image with memory for its frame: it works again when there is some */

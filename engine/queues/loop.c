@@ -176,7 +176,9 @@ static uint32_t events_now(wr_queue_engine *e) {
     /* taken when it is told, not when it is seen */
     if (atomic_load_explicit(&e->kick, memory_order_relaxed)) events |= WR_QUEUE_EVENT_KICK;
     const wr_log_state *state = wr_log_look(e->log);
-    if (!state->has_next && !(e->offered & WR_QUEUE_EVENT_NEED_FILE)) events |= WR_QUEUE_EVENT_NEED_FILE;
+    /* A worker with messages has files ahead: the next start gives them back, and so can begin a journal on a full disk. */
+    bool used = e->entries_n || state->append > WR_FILE_HEADER_BYTES + WR_PAGE_BYTES;
+    if ((state->wants_next || (used && !state->has_next)) && !(e->offered & WR_QUEUE_EVENT_NEED_FILE)) events |= WR_QUEUE_EVENT_NEED_FILE;
     if (state->failed && !e->failed_told) {
         e->failed_told = true;
         atomic_store_explicit(&e->me->error, (uint32_t)state->failed, memory_order_release);
@@ -184,7 +186,8 @@ static uint32_t events_now(wr_queue_engine *e) {
         for (uint32_t i = 0; i < e->links_n; i++) wr_bell_ring(&e->links[e->order[i]]->view.client->waiting);
         events |= WR_QUEUE_EVENT_LOG_FAILED;
     }
-    if (!wr_log_look(e->transient_log)->has_next && !(e->offered & WR_QUEUE_EVENT_NEED_TRANSIENT_FILE)) events |= WR_QUEUE_EVENT_NEED_TRANSIENT_FILE;
+    const wr_log_state *transient = wr_log_look(e->transient_log);
+    if ((transient->wants_next || (used && !transient->has_file && !transient->has_next)) && !(e->offered & WR_QUEUE_EVENT_NEED_TRANSIENT_FILE)) events |= WR_QUEUE_EVENT_NEED_TRANSIENT_FILE;
     if (e->files.n > 1) {
         if (e->files.live[0] == 0) {
             if (!(e->offered & WR_QUEUE_EVENT_FILES_EMPTY) && wr_journal_may_delete(e, e->files.first)) events |= WR_QUEUE_EVENT_FILES_EMPTY;

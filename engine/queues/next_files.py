@@ -35,12 +35,13 @@ class NextFiles:
         self.maker = FileMaker(self._make, engine.kick)
 
     def begin(self, durable: int, transient: int) -> None:
-        """Offer the first file of each journal, with these numbers. Raises StoreError."""
+        """Offer the first file of the durable journal. These are the first numbers; the engine asks for the other files
+        when it needs them. Raises StoreError.
+        """
         self._next = {False: durable, True: transient}
-        for journal in (False, True):
-            made = self._make(journal, self._next[journal])
-            self._next[journal] += 1
-            self._engine.offer(journal, made.fd, made.file, made.salt, made.header)
+        made = self._make(False, durable)
+        self._next[False] += 1
+        self._engine.offer(False, made.fd, made.file, made.salt, made.header)
 
     def on_timer(self, now: float) -> None:
         """What the disk refused is tried again."""

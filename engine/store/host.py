@@ -31,7 +31,7 @@ from warren.engine.saying import counted
 from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import data_path
-from warren.engine.store.message_store import ALARM_DISK, ALARM_MEMORY, ALARM_SYNC_FAILED, MessageStore, say
+from warren.engine.store.message_store import ALARM_DISK, ALARM_SYNC_FAILED, MessageStore, say
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
 from warren.ipc.region import Region, RegionError, sysv_attach
@@ -174,6 +174,9 @@ class StoreHost:
             self._tell(store, report, time.monotonic() - began)
             for found in report.lists:
                 self._removers.ask(self._write_list, store, found)
+        self._makers.ask(
+            lambda: None
+        )  # a thread that the system refuses is a lack of the start, not of the first write
         for store in self.stores:
             thread = threading.Thread(target=self._commit_run, args=(store.number,), name=f"commit-{store.number}")
             thread.start()
@@ -194,6 +197,10 @@ class StoreHost:
             )
             if report.files and not report.clean:
                 garbage.verify(report.next_file)
+        for store, report in zip(self.stores, reports, strict=True):
+            # Old files go when there is a current one; a store without any gets its first with the first write.
+            store.file_wanted = bool(report.files)
+        self.core.kick()
         self._mail = _Mail(self.superblock.shared_id, self._hand_over, self._read)
         for store in self.stores:
             store.announce()
@@ -233,7 +240,7 @@ class StoreHost:
             self._scan_slots(starting=False)
         if events & _core.STORE_EVENT_FILE:
             for store in self.stores:
-                store.file_wanted = not self.core.look(store.number)["has_next"]
+                store.file_wanted |= bool(self.core.look(store.number)["wants_next"])
         if events & _core.STORE_EVENT_INDEX:
             for store in self.stores:
                 self._want_index(store)
@@ -279,11 +286,8 @@ class StoreHost:
     def _look_for_memory(self, store: MessageStore) -> None:
         """The log waits for memory for its images: say so, once."""
         short = bool(self.core.look(store.number)["no_memory"])
-        if short != store.memory_short:
-            store.memory_short = short
-            store.alarm(ALARM_MEMORY, short)
-            if short:
-                say(f"there is no memory for any image of the {STORE_FOLDERS[store.number]} store: writes wait for it")
+        if store.short("images", short) and short:
+            say(f"there is no memory for any image of the {STORE_FOLDERS[store.number]} store: writes wait for it")
 
     def _look_for_space(self, store: MessageStore) -> None:
         """A write to the log finds no space, and is tried again by itself: say so, once."""
@@ -353,8 +357,8 @@ class StoreHost:
             return
         look = self.core.look(store.number)
         store.made = {file for file in store.made if file >= look["file"]} | {made.file}
-        # The current one may have been missing as well.
-        store.file_wanted = not look["has_next"]
+        # The current one may have been missing as well, and be almost full by now.
+        store.file_wanted = bool(look["wants_next"])
         if store.disk_full:
             store.disk_full = False
             if not store.no_space:
@@ -385,8 +389,8 @@ class StoreHost:
 
     def _want_extent(self, store: MessageStore) -> None:
         """Have another extent of the index made; counted ids go to the hash part meanwhile."""
-        store.extent_wanted = bool(self.core.look(store.number)["wants_extent"])
-        if store.extent_wanted and not store.extent_coming:
+        store.extent_wanted = True  # until there is one: the core asks once
+        if self.core.look(store.number)["wants_extent"] and not store.extent_coming:
             store.extent_coming = True
             self._growers.ask(self._make_extent, store)
 
@@ -403,21 +407,25 @@ class StoreHost:
     @staticmethod
     def _take_extent(store: MessageStore, region: Region) -> None:
         store.extent_coming = store.extent_wanted = False
-        store.alarm(ALARM_MEMORY, False)
+        store.no_extent = False
         store.take_extent(region)
 
     @staticmethod
     def _no_extent(store: MessageStore, error: RegionError) -> None:
-        """The hash part takes what it can. Tried again with the next timer."""
+        """The hash part takes what it can, and says when that is too much. Tried again with the next timer."""
         store.extent_coming = False
-        store.alarm(ALARM_MEMORY, True)
+        if store.no_extent:
+            return
+        store.no_extent = True
         say(f"the index of the {STORE_FOLDERS[store.number]} store cannot have another extent: {error}")
 
     def _want_index(self, store: MessageStore) -> None:
         """Have a new index made when this one is tight; the old one goes on meanwhile."""
         look = self.core.look(store.number)
-        store.index_wanted = bool(look["index_tight"])
-        if store.index_wanted and not store.index_coming:
+        store.index_wanted = True  # until there is one: the core asks once
+        if not look["index_tight"]:  # messages went meanwhile
+            store.short("index", False)
+        elif not store.index_coming:
             store.index_coming = True
             self._growers.ask(self._make_index, store, look["index_rows"], look["index_live"])
 
@@ -433,14 +441,14 @@ class StoreHost:
 
     def _take_index(self, store: MessageStore, region: Region, rows: int) -> None:
         store.index_coming = store.index_wanted = False
-        store.alarm(ALARM_MEMORY, False)
+        store.short("index", False)
         self._growers.ask(store.drop_index, store.take_index(region, rows))
 
     def _no_index(self, store: MessageStore, error: RegionError | LimitError) -> None:
         """The old table goes on to its last row; then writes wait. Tried again with the next timer."""
         store.index_coming = False
-        store.alarm(ALARM_MEMORY, True)
-        say(f"the index of the {STORE_FOLDERS[store.number]} store cannot grow: {error}")
+        if store.short("index", True):
+            say(f"the index of the {STORE_FOLDERS[store.number]} store cannot grow: {error}")
 
     def _failed(self) -> None:
         for store in self.stores:

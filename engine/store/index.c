@@ -1,5 +1,6 @@
 /* The store's index, the server's side. What it is and its invariants: store/index.h. */
 #include "store/index.h"
+#include "kernel/log.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -204,16 +205,19 @@ static void note_idle(wr_index *index, uint32_t block) {
     index->block_idle[block] = 1;
 }
 
+/* The memory of a block is asked for when it is taken first: an extent that was made while memory was short has none yet. */
 static uint32_t take_block(wr_index *index) {
-    while (!index->free_n && index->fresh == (uint64_t)index->extents_n * WR_DENSE_EXTENT_BLOCKS) {
-        if (index->idle_n && index->empties) {
-            free_idle(index);
-            continue;
+    for (;;) {
+        if (index->free_n) return index->free[--index->free_n];
+        if (index->fresh < (uint64_t)index->extents_n * WR_DENSE_EXTENT_BLOCKS &&
+            wr_log_populate((uint8_t *)block_entries(index, (uint32_t)index->fresh), WR_DENSE_BLOCK_BYTES))
+            return (uint32_t)index->fresh++;
+        if (!index->idle_n || !index->empties) {
+            index->asked = true;
+            return NO_BLOCK;
         }
-        index->asked = true;
-        return NO_BLOCK;
+        free_idle(index);
     }
-    return index->free_n ? index->free[--index->free_n] : (uint32_t)index->fresh++;
 }
 
 /* A block for a group that has none, `expected` entries of which are wanted now. NULL: none is left, or it would waste memory. */

@@ -72,7 +72,7 @@ int wr_index_init(wr_index *index, void *hash_region, uint64_t hash_bytes, void 
 /* Give back private memory; the regions are the caller's. */
 void wr_index_free(wr_index *index);
 
-/* Extents in order 0, 1, 2 …; WR_DENSE_EXTENT_BYTES each, zeroed (touch their pages before). 0, EINVAL, ENOMEM, ENOSPC (the table is full). */
+/* Extents in order 0, 1, 2 …; WR_DENSE_EXTENT_BYTES each, zeroed (touch their pages before, or they get them block by block). 0, EINVAL, ENOMEM, ENOSPC (the table is full). */
 int wr_index_add_extent(wr_index *index, void *region, uint64_t bytes);
 /* Few free blocks are left (or none was given yet and a dense insert came), and the table has room. */
 bool wr_index_wants_extent(const wr_index *index);

@@ -152,7 +152,7 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
         wr_store_mark_replay_free(store, server->timer);
         wr_store_let_empty_go(store);
         const wr_log_state *state = wr_log_look(store->log);
-        if (!state->has_next && !store->file_asked && !state->failed) {
+        if (state->wants_next && !store->file_asked && !state->failed) {
             store->file_asked = true;
             server->events |= WR_STORE_EVENT_FILE;
         }

@@ -12,6 +12,7 @@ Crash points
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -79,10 +80,11 @@ class MessageStore:
         self.extents = 0
         self._ahead: dict[int, Future[Region]] = {}  #: extents that a start will want
         self.extent_wanted = self.extent_coming = False
+        self.no_extent = False  #: none could be made, and that was said
         self.folder_fd = -1
         self.disk_full = False  #: there is no next file
         self.no_space = 0  #: errno of a write to the current one that found no space
-        self.memory_short = False  #: the log has no memory for its images
+        self.short_of: set[str] = set()  #: parts of the store that find no memory
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
         self.listed: FileRegister | None = None  #: which files there are; the transient store has no such list
 
@@ -190,6 +192,14 @@ class MessageStore:
         """Raise or clear an alarm of this store; the supervisor sums up those of all servers."""
         self.superblock.server_alarm(self.number, bit, on)
 
+    def short(self, what: str, on: bool) -> bool:
+        """Part of it finds no memory, or finds it again; the alarm is on as long as any does. False: that is known."""
+        if on == (what in self.short_of):
+            return False
+        (self.short_of.add if on else self.short_of.discard)(what)
+        self.alarm(ALARM_MEMORY, bool(self.short_of))
+        return True
+
     def make_index(self, rows_now: int, live: int) -> tuple[Region, int]:
         """A region for a larger or cleaned table, its pages touched; any thread. Raises RegionError, LimitError."""
         rows = index.rows_after(rows_now, live)
@@ -221,8 +231,15 @@ class MessageStore:
         return ahead.result() if ahead is not None else self._new_extent(self.extents)
 
     def _new_extent(self, number: int) -> Region:
-        region = posix_create(self._name(f"dense{number}", self.generation), index.EXTENT_BYTES)
-        _core.populate(region.buffer)
+        name = self._name(f"dense{number}", self.generation)
+        try:
+            region = posix_create(name, index.EXTENT_BYTES)
+        except RegionError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            region = posix_create(name, index.EXTENT_BYTES, ())  # each block gets its memory when it is used
+        else:
+            _core.populate(region.buffer)
         self.superblock.crash_point(CONSTANTS["CRASH_INDEX_EXTENT"])
         return region
 

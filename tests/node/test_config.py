@@ -10,7 +10,7 @@ from warren.engine.catalog.node_directory import changed_settings
 from warren.engine.config import Settings
 from warren.engine.errors import UsageError
 
-NAMES = [field.name for field in msgspec.structs.fields(Settings)]
+NAMES = [field.name for field in msgspec.structs.fields(Settings) if field.type is not str]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,3 +43,26 @@ def test_the_edges_are_allowed() -> None:
     edges = {"memory_used_max": 1, "memory_own_max": "0.001", "disk_free_bytes_min": 0}
     found = changed_settings(Settings(), edges).checked()
     assert (found.memory_used_max, found.memory_own_max, found.disk_free_bytes_min) == (1.0, 0.001, 0)
+
+
+@pytest.mark.parametrize("profile", ["small", "default", "large"])
+def test_a_profile_sets_sizes_that_fit_together(profile: str) -> None:
+    settings = changed_settings(Settings(), {"profile": profile}).checked()
+    assert settings.profile == profile
+    assert changed_settings(settings, {"profile": "default"}).checked() == Settings().checked()
+    given = changed_settings(Settings(), {"profile": profile, "spin_us": 7, "images_n": "4"}).checked()
+    assert (given.spin_us, given.images_n) == (7, 4), "what is given counts"
+
+
+@pytest.mark.parametrize("profile", ["tiny", 3, None, ["small"]])
+def test_an_unknown_profile_is_refused(profile: object) -> None:
+    with pytest.raises(UsageError, match=r"there is no profile .*; the profiles are small, default, large"):
+        changed_settings(Settings(), {"profile": profile})
+
+
+@pytest.mark.parametrize("changes", [{"file_bytes": 1 << 20}, {"arena_bytes": 1 << 20}, {"profile": "small"}])
+def test_the_largest_message_follows_what_it_depends_on(changes: dict[str, object]) -> None:
+    settings = changed_settings(Settings(), changes).checked()
+    assert settings.message_bytes_max < Settings().message_bytes_max
+    with pytest.raises(UsageError, match="message_bytes_max must be at most"):
+        changed_settings(Settings(), {**changes, "message_bytes_max": 4 << 20}).checked()

@@ -302,6 +302,7 @@ def test_one_message_to_durable_and_transient_queues(node: Node, worker: Incarna
     consumer.credit(1)
     consumer.credit(2)
     consumer.credit(3)
+    worker.until(lambda: producer.result(answer))  # the first file of the transient journal is made now
     worker.turns()
     found = consumer.receive(worker)
     assert producer.result(answer) == OK

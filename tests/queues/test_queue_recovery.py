@@ -164,8 +164,7 @@ def test_a_transient_message_dies_with_the_worker_and_its_slot_is_freed(node: No
     consumer.credit(3)
     producer.publish(3, b"x")
     producer.publish(1, b"not persistent", flags=0)
-    worker.turns()
-    assert consumer.held_slots() == 1
+    worker.until(lambda: consumer.held_slots() == 1)
     worker.kill()
     worker = node.worker()
     assert worker.engine.counters()["messages"] == 0

@@ -202,6 +202,38 @@ static void test_against_a_plain_table(int shape, bool extents) {
 }
 
 /* Runs of consecutive ids, single inserts and removals of the same ids, with some of them in the hash part. */
+/* An extent with memory for two blocks: ids of other groups go to the hash part, until there is more. */
+static void test_extent_without_memory(void) {
+    wr_index index;
+    uint8_t id[16];
+    open_index(&index, 1, 1, 1024, 256);
+    publish(1, 1);
+    int memory = memfd_create("index_test", MFD_CLOEXEC);
+    CHECK(memory >= 0 && ftruncate(memory, 2 * WR_DENSE_BLOCK_BYTES) == 0);
+    void *extent = mmap(NULL, WR_DENSE_EXTENT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    CHECK(extent != MAP_FAILED && wr_index_add_extent(&index, extent, WR_DENSE_EXTENT_BYTES) == 0);
+    for (uint32_t group = 0; group < 4; group++) {
+        make_id(id, 1ull << 32, group * WR_DENSE_BLOCK_ENTRIES);
+        fill(wr_index_insert(&index, id), id, 1 + group);
+    }
+    CHECK(index.blocks == 2 && index.hash_live == 2);
+    CHECK(ftruncate(memory, WR_DENSE_EXTENT_BYTES) == 0);
+    for (uint32_t group = 4; group < 8; group++) {
+        make_id(id, 1ull << 32, group * WR_DENSE_BLOCK_ENTRIES);
+        fill(wr_index_insert(&index, id), id, 1 + group);
+    }
+    CHECK(index.blocks == 6 && index.hash_live == 2);
+    for (uint32_t group = 0; group < 8; group++) {
+        make_id(id, 1ull << 32, group * WR_DENSE_BLOCK_ENTRIES);
+        wr_index_entry *entry = wr_index_find(&index, id);
+        CHECK(entry && entry->ref_count == 1 + group);
+        wr_index_remove(&index, id, entry);
+    }
+    CHECK(index.live == 0);
+    close_index(&index);
+    close(memory);
+}
+
 static void test_runs(void) {
     enum { IDS = 20000, STEPS = 20000 };
     static uint32_t there[IDS];
@@ -513,6 +545,7 @@ int main(void) {
         test_against_a_plain_table(shape, true);
         test_against_a_plain_table(shape, false);
     }
+    test_extent_without_memory();
     test_runs();
     test_reuse();
     test_full();

@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ RECOVERING = CONSTANTS["SERVER_RECOVERING"]
 ACTORS = (("producer", 2), ("none", 1), ("consumer", 2), ("keeper", 2), ("queue-probe", 1), ("store-probe", 1))
 DRAINED_FIRST = ("producer", "none", "keeper", "queue-probe", "store-probe", "consumer")
 #: small files, so that rolls, flushes, collections and deletions happen all the time
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "workers": 2,
     "file_bytes": 256 << 10,
     "arena_bytes": 2 << 20,

@@ -19,7 +19,7 @@ import msgspec
 
 from warren.engine import errors
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, TimedOut, UsageError
+from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, StartFailed, TimedOut, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.node.children import last_lines, redirect
@@ -37,6 +37,11 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 
 @click.command()
 @DIRECTORY
+@click.option(
+    "--profile",
+    type=click.Choice(["small", "default", "large"]),
+    help="Sizes of memory and files; by itself small where default does not fit (docs/containers.md).",
+)
 @click.option("--workers", type=click.IntRange(1, 30), help="Queue workers; default: one per core.")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
@@ -65,6 +70,7 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 )
 def up(
     directory: str,
+    profile: str | None,
     workers: int | None,
     changes: tuple[str, ...],
     idle_exit: float | None,
@@ -86,6 +92,8 @@ def up(
         if not equals:
             raise UsageError(f"--set takes NAME=VALUE, not {shown(change)}")
         settings[name.strip()] = value.strip()
+    if profile is not None:
+        settings["profile"] = profile
     if workers is not None:
         settings["workers"] = workers
     from warren.workers.node.options import Options
@@ -181,6 +189,9 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
     """
     target = NodeDirectory(directory)
     target.check_new(options.changes)
+    from warren.workers.node import room
+
+    room.chosen(target, options.changes)  # before anything is made: a refusal leaves nothing
     target.make()
     ours, theirs = socket.socketpair()
     signal.signal(signal.SIGUSR1, _let_go)
@@ -219,7 +230,11 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
         raise ClosedError(f"the node of {target.path} was stopped before it served: start it again")
     last = last_lines(target.log_file("supervisor"), 3)
     said = f"the node of {target.path} ended before it served:\n{last}"
-    raise TimedOut(said) if code == EXIT_TIMEOUT else _Failed(said, code)
+    if code == EXIT_TIMEOUT:
+        raise TimedOut(said)
+    failed = StartFailed(said)
+    failed.exit_code = code if code > 0 else output.EXIT_ERROR
+    raise failed
 
 
 def _let_go(_number: int, _frame: object) -> None:
@@ -251,14 +266,6 @@ def _hear(sock: socket.socket, pid: int, target: NodeDirectory) -> tuple[str, st
             sock.settimeout(None)
 
 
-class _Failed(Error):
-    """The supervisor ended with an exit code and has said why in its log."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code if code > 0 else output.EXIT_ERROR
-
-
 def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoReturn:
     from warren.workers.node.supervise import supervise
 
@@ -267,6 +274,7 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
         close_in_child=teller.close,
         waiting=lambda text, outside: teller.say(_WAITS if outside else _WORKS, text),
         gave_up=lambda text: teller.tell("TimedOut", text),
+        no_room=lambda text: teller.tell("NoRoom", text),
         # one that takes over for the servers is theirs, not that of the command which began it
         left=(lambda: False) if options.successor else teller.left,
     )

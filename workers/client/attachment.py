@@ -41,7 +41,7 @@ from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
-from warren.workers.process.tie import elsewhere
+from warren.workers.process.tie import elsewhere, orphaned_elsewhere
 
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
 SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
@@ -463,6 +463,8 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
                 os.close(descriptor)
         locked = directory.locked()
         if not locked and not first:
+            if unlike := orphaned_elsewhere(directory):
+                raise elsewhere(directory, unlike)
             raise NodeNotRunning(f"{directory.none_runs()} (in a program: warren.open)")
         if locked and not first:  # what the lock file says is of before for an instant
             unlike = unlike or directory.holder_namespaces().unlike(Namespaces.current())

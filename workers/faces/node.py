@@ -566,13 +566,16 @@ def open(
     name: str | None = None,
     idle_exit: float | None = IDLE_EXIT_S,
     call_timeout: float | None = CALL_TIMEOUT_S,
+    profile: str | None = None,
     **settings: Any,
 ) -> Node:
     """Attach to the node of a directory; start one if none runs. `name`, `call_timeout`: as for attach.
 
     A node that is started this way ends `idle_exit` seconds after its last client has left (None: never). `settings`
-    are the node's settings (docs/operations.md); a node that already runs must have the same. Raises what makes the
-    start fail: UsageError, FormatVersionError, PermissionRefused, DiskFull, LimitError, TimedOut.
+    are the node's settings (docs/operations.md); a node that already runs must have the same. `profile` (small, default
+    or large) sets all sizes; a new directory gets small by itself where default does not fit, and an existing one keeps
+    its sizes (docs/containers.md). Raises what makes the start fail: UsageError, NoRoom (too little shared memory,
+    memory or disk), FormatVersionError, PermissionRefused, DiskFull, LimitError, StartFailed, TimedOut.
     """
     target = NodeDirectory(directory)
     checked_seconds(timeout, endless=False)
@@ -580,6 +583,8 @@ def open(
     idle_exit = None if idle_exit == math.inf else idle_exit
     checked_timeout(call_timeout)
     checked_client_name(name)
+    if profile is not None:
+        settings["profile"] = profile
     if settings:
         changed_settings(Settings(), settings)
     deadline = time.monotonic() + timeout

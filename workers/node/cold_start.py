@@ -17,7 +17,7 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
 from warren.engine.errors import (
-    LimitError,
+    NoRoom,
     PermissionRefused,
     StoreError,
     UsageError,
@@ -30,7 +30,7 @@ from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import ACTIVE, CLAIMED, GEOMETRY, Superblock
-from warren.workers.node import absence, systemd
+from warren.workers.node import absence, room, systemd
 from warren.workers.node.moves import Mover
 from warren.workers.process import remains
 from warren.workers.process.shared_objects import create_semaphore, region_users, segments
@@ -106,6 +106,8 @@ def create(
 ) -> tuple[NodeFile, Catalog, Superblock]:
     """A cold start: a new epoch, queues where they belong now, new semaphores, a new superblock."""
     node_id, place = node.node_id, directory.place
+    free = room.here(directory.path)
+    room.fit(node.settings, node.settings.workers, free)
     absence.prepare_store(directory.path, node_id)
     keys = (_new_key(), _new_key())
     epoch = absence.next_epoch(directory.path, node.node_epoch)
@@ -124,6 +126,9 @@ def create(
         lambda: systemd.notify("EXTEND_TIMEOUT_USEC=30000000"),
     ).run()
     workers_n = _workers_needed(directory, node, catalog, say)
+    fit = room.fit(node.settings, workers_n, free)
+    if fit.said:
+        say(fit.said)
     absence.prepare_workers(directory.path, node_id, epoch, range(workers_n))
     try:
         for key, value in zip(keys, (0, 1), strict=True):
@@ -134,7 +139,7 @@ def create(
             node.node_epoch,
             keys[0],
             keys[1],
-            geometry(node.settings, workers_n),
+            geometry(room.with_images(node.settings, fit.images_n), workers_n),
             node_id=node_id,
             place=place,
             layout_hash=LAYOUT_HASH,
@@ -142,11 +147,12 @@ def create(
     except RegionError as error:
         remains.remove(directory, node, shared_id, None)
         if error.errno == errno.ENOSPC:
-            raise LimitError(str(error.strerror)) from error
+            raise NoRoom(str(error.strerror)) from error
         raise StoreError(str(error.strerror)) from error
     except BaseException:
         remains.remove(directory, node, shared_id, None)
         raise
+    superblock.set("image_bytes", fit.image_bytes)
     return node, catalog, superblock
 
 

@@ -55,4 +55,5 @@ class Options:
     #: called with what is waited for, and whether that comes from outside, when the node is not up at once
     waiting: Callable[[str, bool], None] = lambda text, outside: None
     gave_up: Callable[[str], None] = lambda text: None  #: the start timeout is over, and it goes on trying
+    no_room: Callable[[str], None] = lambda text: None  #: the start fails because a server found no room
     left: Callable[[], bool] = lambda: False  #: whether the process that started it ended before it was up

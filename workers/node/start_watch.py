@@ -28,6 +28,7 @@ class StartWatch:
         self,
         path: Path,
         node_id: int,
+        profile: str,
         superblock: Superblock,
         upkeep: Upkeep,
         options: Options,
@@ -40,6 +41,7 @@ class StartWatch:
         self.outside_since: float | None = None  #: since when the start waits for what comes from outside
         self._path = path
         self._node_id = node_id
+        self._profile = profile
         self._superblock = superblock
         self._upkeep = upkeep
         self._options = options
@@ -69,7 +71,8 @@ class StartWatch:
         failed = "".join(f", {role.name} has failed (see {role.log})" for role in upkeep.failed_workers())
         self._ready(
             f"node {self._node_id:012x} is up for {self._path}: store server, "
-            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, supervisor pid {os.getpid()}; "
+            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, profile {self._profile}, "
+            f"supervisor pid {os.getpid()}; "
             f"stop it with {command('stop', self._path)}{' or Ctrl-C' if self._options.terminal else ''}"
         )
         return True

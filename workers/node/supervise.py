@@ -17,10 +17,11 @@ from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
+from warren.workers.node import room
 from warren.workers.node.options import Options, RealServers, Servers
 from warren.workers.node.supervisor import Supervisor
 from warren.workers.process.control import TELL_S, ControlClient
-from warren.workers.process.tie import elsewhere
+from warren.workers.process.tie import elsewhere, orphaned_elsewhere
 
 #: descriptors: without so many a node does not start, and more than so many are of no use to it
 DESCRIPTORS_MIN, DESCRIPTORS_MAX = 512, 65_536
@@ -44,6 +45,7 @@ def supervise(
     if options.successor and not directory.exists():
         raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
     directory.check_new(options.changes)
+    room.chosen(directory, options.changes)  # before anything is made: a refusal leaves nothing
     directory.make()
     while not _lock(directory, options):
         if _serves(directory, options.changes):
@@ -81,6 +83,8 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
     tell_at = time.monotonic() + TELL_S
     seen = False
     while True:
+        if unlike := orphaned_elsewhere(directory):
+            raise elsewhere(directory, unlike)
         try:
             directory.lock()
         except DirectoryInUse as error:

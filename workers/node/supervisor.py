@@ -46,7 +46,7 @@ from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.superblock import Superblock
-from warren.workers.node import absence, children, cold_start
+from warren.workers.node import absence, children, cold_start, room
 from warren.workers.node.alarms import Alarms
 from warren.workers.node.children import Role
 from warren.workers.node.clients_watch import ClientsWatch
@@ -148,7 +148,10 @@ class Supervisor:
         return self._drain.code
 
     def _open(self) -> None:
-        self._node = self.directory.open_or_make(self.options.changes)
+        changes, chosen = room.chosen(self.directory, self.options.changes)
+        self._node = self.directory.open_or_make(changes)
+        if chosen:
+            self._say(chosen)
         self._shared_id = names.shared_id(self._node.node_id, self.directory.place)
         loaded, unreadable = self._read_catalog()
         # Before anything is removed, also of what a killed node left in memory.
@@ -183,20 +186,17 @@ class Supervisor:
         superblock.set_supervisor(Identity.current())
         superblock.set("catalog_version", self._catalog.version)
         workers_n = superblock.servers_n - SERVER_WORKER_FIRST
+        settings = room.with_images(self._node.settings, superblock.get("images_n"))
         # a predecessor may have told the version and not got further
         superblock.queues_gone(range(QUEUE_GONE_ROWS), self._catalog.version)
         superblock.queues_changed(range(workers_n), self._catalog.version)
         self._tie.watch(STORE, COLLECTOR, *map(queues_of, range(workers_n)))
         self._roles = children.make_roles(
-            lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, self._node.settings, pidfd),
+            lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, settings, pidfd),
             lambda index: (
-                lambda pidfd: self._load_servers().worker(
-                    self.directory.path, self._shared_id, index, self._node.settings, pidfd
-                )
+                lambda pidfd: self._load_servers().worker(self.directory.path, self._shared_id, index, settings, pidfd)
             ),
-            lambda pidfd: self._load_servers().collector(
-                self.directory.path, self._shared_id, self._node.settings, pidfd
-            ),
+            lambda pidfd: self._load_servers().collector(self.directory.path, self._shared_id, settings, pidfd),
             workers_n,
             self.directory.log_file,
         )
@@ -213,11 +213,13 @@ class Supervisor:
             scan=self._scan,
             alarms=self._check_alarms,
             say=self._say,
+            no_room=self.options.no_room,
         )
         self._drain = self._upkeep.drain
         self._start = StartWatch(
             self.directory.path,
             self._node.node_id,
+            f"{settings.profile}{f' ({chosen})' if chosen else ''}",
             superblock,
             self._upkeep,
             self.options,
@@ -226,7 +228,7 @@ class Supervisor:
             self._ready,
             self._say,
         )
-        self._alarms = Alarms(superblock, self.directory.path, self._node.settings, self._node_pids)
+        self._alarms = Alarms(superblock, self.directory.path, settings, self._node_pids)
         self._clients = ClientsWatch(superblock, self._selector, self._upkeep.that_sweep, self._upkeep.pids)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
         self._open_mailbox()

@@ -42,9 +42,10 @@ class Upkeep:
         scan: Callable[[], None],
         alarms: Callable[[], None],
         say: Callable[[str], None],
+        no_room: Callable[[str], None],
     ) -> None:
         """`load` what children run, before the first fork; `scan` the clients when a server has ended, and look at the
-        `alarms` when one has failed.
+        `alarms` when one has failed; `no_room` is told what a server lacked, for which a node does not start.
         """
         self.roles = roles
         self.drain = Drain(superblock, roles, stop_timeout, self.start, say)
@@ -58,6 +59,7 @@ class Upkeep:
         self._scan = scan
         self._alarms = alarms
         self._say = say
+        self._no_room = no_room
 
     def start_those_due(self, now: float) -> None:
         """Start the servers whose time has come after a death."""
@@ -115,7 +117,9 @@ class Upkeep:
                 role.set_state(self._superblock, FAILED)
                 figures = lack.figures(role.lack)
                 said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
-                self.drain.begin(f"{said}; {lack.advice(role.lack)}, then start the node again; see {role.log}", 1)
+                said = f"{said}; {lack.advice(role.lack)}, then start the node again; see {role.log}"
+                self._no_room(said)
+                self.drain.begin(said, 1)
                 return
             self._say(f"{role.name} finds no {what} and is started again until there is some")
         else:

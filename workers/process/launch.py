@@ -26,7 +26,7 @@ import msgspec
 
 from warren.engine import errors, saying
 from warren.engine.catalog.node_directory import NODE, NodeDirectory
-from warren.engine.errors import Error, TimedOut
+from warren.engine.errors import Error, StartFailed, TimedOut
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.process import interpreter
 from warren.workers.process.control import WAIT_MAX_S
@@ -212,4 +212,4 @@ def _error_in(printed: str, directory: Path | str) -> Error:
             return errors.by_name(found["error"], found["message"])
         except (msgspec.MsgspecError, KeyError):
             continue
-    return Error(f"the node of {directory} did not start: {lines[-1] if lines else 'no reason was given'}")
+    return StartFailed(f"the node of {directory} did not start: {lines[-1] if lines else 'no reason was given'}")

@@ -38,6 +38,7 @@ from warren.engine.kernel.paths import STORES, store_folder
 from warren.engine.saying import command
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
+from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
 from warren.workers.process.shared_objects import semaphore_exists
 
@@ -101,6 +102,31 @@ def elsewhere(directory: NodeDirectory, unlike: list[str]) -> UsageError:
         f"a node runs for {directory.path}{f' (there it is process {pid})' if pid else ''}, but in {there}, which this "
         f"process cannot see: start this one in the same container, or share them ({share})"
     )
+
+
+def orphaned_elsewhere(directory: NodeDirectory) -> list[str]:
+    """What differs (Namespaces.unlike) when servers of the directory live without a supervisor, and their shared memory
+    cannot be seen from here; empty: they do not.
+    """
+    unlike = directory.holder_namespaces().unlike(Namespaces.current())
+    if SHM_DIRECTORY not in unlike or directory.locked():
+        return []
+    return unlike if any(_held(path) for path in (directory.path / STORE, *directory.path.glob("queues/*"))) else []
+
+
+def _held(folder: Path) -> bool:
+    """Whether a server has this folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class Tie:

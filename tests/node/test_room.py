@@ -1,0 +1,266 @@
+"""Goal: a node looks at what it can have and takes sizes that fit, says what it chose, refuses with figures what cannot
+be, and in little shared memory no message is lost and no call waits past its timeout, whoever is killed.
+
+Method: sizes and refusals by figures; programs in mount namespaces of their own with a small /dev/shm, which publish
+and consume under load while servers are killed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import warren
+from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
+from warren.engine.config import MIB, Settings
+from warren.engine.kernel.image_room import sure
+from warren.workers.node import room
+from warren.workers.node.room import Room
+from warren.workers.process import interpreter
+from warren.workers.process.control import ControlClient
+
+pytestmark = pytest.mark.integration
+
+PLENTY = Room(1 << 40, 1 << 40, 1 << 40)
+SMALL = changed_settings(Settings(), {"profile": "small"}).checked()
+DEFAULT = changed_settings(Settings(), {"workers": 2}).checked()
+
+
+def only(**values: int) -> Room:
+    return PLENTY._replace(**values)
+
+
+@pytest.mark.parametrize(
+    ("there", "profile"),
+    [
+        (PLENTY, None),
+        (only(shared=1 << 30), None),
+        (only(shared=64 * MIB), "small"),
+        (only(shared=20 * MIB), "small"),
+        (only(memory=128 * MIB), "small"),
+        (only(disk=60 * MIB), "small"),
+    ],
+)
+def test_small_is_chosen_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Room, profile: str | None
+) -> None:
+    monkeypatch.setattr(room, "here", lambda _path: there)
+    changes, said = room.chosen(NodeDirectory(tmp_path), {"workers": 2, "spin_us": 7})
+    assert changes.get("profile") == profile
+    assert changes["spin_us"] == 7
+    assert bool(said) == bool(profile)
+    if profile:
+        assert "the profile small was chosen, because default wants" in said
+        assert "half as fast" in said
+
+
+@pytest.mark.parametrize(
+    ("there", "short"),
+    [
+        (only(shared=12 * MIB), "of shared memory, and 12 MiB are free in /dev/shm"),
+        (only(memory=40 * MIB), "of memory, and the machine or its control group has 40 MiB left"),
+        (only(disk=4 * MIB), "8 MiB of disk, and 4 MiB are free"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Room, short: str
+) -> None:
+    monkeypatch.setattr(room, "here", lambda _path: there)
+    with pytest.raises(warren.NoRoom, match=r"^a node of the profile small needs") as caught:
+        room.chosen(NodeDirectory(tmp_path), {})
+    assert short in str(caught.value)
+    assert "enlarge what is short" in str(caught.value)
+    with pytest.raises(warren.NoRoom, match="or take the profile small"):
+        room.chosen(NodeDirectory(tmp_path), {"profile": "large"})
+
+
+@pytest.mark.parametrize("settings", [SMALL, DEFAULT], ids=["small", "default"])
+def test_images_are_shared_out_so_that_the_node_never_wants_more_than_there_is(settings: Settings) -> None:
+    workers, logs = settings.workers, 2 * (1 + settings.workers)
+    needed = room.need(settings, workers)
+    assert room.fit(settings, workers, PLENTY) == room.Fit(settings.images_n, settings.file_bytes, "")
+    before = 0
+    for free in range(needed.shared + needed.restart, 400 * MIB, 3 * MIB):
+        fit = room.fit(settings, workers, only(shared=free))
+        assert fit.images_n >= 2
+        assert max(sure(settings)) <= fit.image_bytes <= settings.file_bytes
+        total = needed.shared - needed.images + logs * fit.images_n * fit.image_bytes + needed.restart
+        assert total <= free or fit.image_bytes == max(sure(settings))
+        assert fit.images_n * fit.image_bytes >= before
+        before = fit.images_n * fit.image_bytes
+    with pytest.raises(warren.NoRoom):
+        room.fit(settings, workers, only(shared=needed.shared + needed.restart - 1))
+
+
+def test_an_existing_node_keeps_its_sizes_unless_it_is_told(tmp_path: Path) -> None:
+    directory = NodeDirectory(tmp_path / "node")
+    directory.make()
+    made = directory.open_or_make({"workers": 2, "garbage_fraction": 0.3}).settings
+    assert (made.profile, made.file_bytes) == ("default", 16 * MIB)
+    again = directory.open_or_make({"profile": "default"}).settings
+    assert again == made, "the profile that it has changes nothing"
+    small = directory.open_or_make({"profile": "small"}).settings
+    assert (small.profile, small.file_bytes, small.summary_rows) == ("small", 16 * MIB, made.summary_rows)
+    assert (small.workers, small.images_n, small.garbage_fraction) == (1, 2, 0.3)
+
+
+def disk_used(directory: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*"))
+
+
+IN_SMALL = """
+import os, subprocess, sys
+if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sys.argv.pop(1)}", "none", "/dev/shm"]).returncode:
+    sys.exit(77)
+"""
+LOAD = (
+    IN_SMALL
+    + """
+import json, signal, threading, time
+import warren
+from warren.workers.process.control import ControlClient
+
+directory, role = sys.argv[1], sys.argv[2]
+
+def report():
+    with ControlClient(directory) as control:
+        return control.call("status", timeout=60)
+
+def call(function, *values):
+    # what a death in between costs is said, and the call is made again
+    for _ in range(20):
+        try:
+            return function(*values)
+        except (warren.PeerLost, warren.TimedOut):
+            pass
+    raise AssertionError("no call came through")
+
+got, ended = set(), threading.Event()
+with warren.open(directory, idle_exit=60, timeout=120) as node:
+    found = os.statvfs("/dev/shm")
+    said = {"empty": (found.f_blocks - found.f_bfree) * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+    with ControlClient(directory) as control:
+        settings = control.call("settings", timeout=60)["settings"]
+    said |= {"profile": settings["profile"], "messages": report()["messages"]}
+    small, large = node.queue("small"), node.queue("large")
+
+    def consume():
+        with warren.attach(directory, timeout=60) as mine:
+            queues = [mine.queue("small"), mine.queue("large")]
+            while not ended.is_set():
+                for queue in queues:
+                    messages = call(lambda: queue.get_many(200, timeout=0.2))
+                    got.update(bytes(message.body[:8]) for message in messages)
+                    if messages:
+                        try:
+                            queue.ack(messages)
+                        except warren.PeerLost:
+                            pass  # they come again
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    wanted = set()
+    for number in range(60):
+        names = [b"%08d" % (1000 * number + n) for n in range(200)]
+        call(lambda: small.put_many([name + bytes(2000) for name in names], timeout=60))
+        call(lambda: large.put_many([b"L" + name[1:] + bytes(60000) for name in names[:10]], timeout=60))
+        wanted.update(names)
+        wanted.update(b"L" + name[1:] for name in names[:10])
+        if number in (15, 35):
+            pid = next(p["pid"] for p in report()["processes"] if p["role"] == role)
+            os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 120
+    while not wanted <= got:
+        assert time.monotonic() < end, (len(wanted - got), report()["alarms"], report()["messages"])
+        time.sleep(0.05)
+    ended.set()
+    consumer.join()
+    small.release()
+    assert list(small.consume(timeout=0.5)) == []
+    said["alarms"] = report()["alarms"]
+    said["restarts"] = sum(p["restarts"] for p in report()["processes"])
+    with ControlClient(directory) as control:
+        control.call("stop", timeout=60)
+print(json.dumps(said))
+"""
+)
+
+
+def in_small(program: str, size: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = ["unshare", "--mount", sys.executable, "-P", "-c", program, size, *words]
+    done = subprocess.run(
+        command, env=interpreter.environment(), capture_output=True, text=True, timeout=600, check=False
+    )
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip(f"a namespace of its own needs the rights of root: {done.stderr.strip()}")
+    return done
+
+
+@pytest.mark.parametrize(
+    ("size", "role", "profile"),
+    [
+        ("16m", "store", "small"),
+        ("32m", "queue_worker", "small"),
+        ("64m", "store", "small"),
+        ("64m", "queue_worker", "small"),
+        ("128m", "queue_worker", "default"),
+    ],
+)
+def test_messages_under_load_with_kills(tmp_path: Path, size: str, role: str, profile: str) -> None:
+    """A worker or the store is killed twice while one publishes and one consumes: everything comes."""
+    if profile == "default" and (os.cpu_count() or 1) > 2:
+        profile = ""  # how much default wants depends on the workers
+    done = in_small(LOAD, size, str(tmp_path / "node"), role)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["alarms"] == []
+    assert said["restarts"] >= 2
+    if profile:
+        assert said["profile"] == profile
+    chose = "the profile small was chosen" in " ".join(said["messages"])
+    assert chose == (said["profile"] == "small")
+
+
+REFUSED = (
+    IN_SMALL
+    + """
+import warren
+try:
+    warren.open(sys.argv[1], idle_exit=1)
+except warren.NoRoom as error:
+    assert isinstance(error, warren.LimitError)
+    print(error)
+"""
+)
+
+
+def test_a_node_without_room_is_refused_by_a_class_of_its_own(tmp_path: Path) -> None:
+    done = in_small(REFUSED, "8m", str(tmp_path / "node"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a node of the profile small needs ")
+    assert "and 8 MiB are free in /dev/shm" in done.stdout
+    assert "--shm-size" in done.stdout
+    assert not (tmp_path / "node").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "shared_most", "disk_most"),
+    [({"profile": "small"}, 24 * MIB, 24 * MIB), ({"workers": 2}, 43_200 * 1024, 64 * MIB)],
+    ids=["small", "default"],
+)
+def test_an_empty_node_takes_little(
+    tmp_path: Path, settings: dict[str, object], shared_most: int, disk_most: int
+) -> None:
+    directory = tmp_path / "node"
+    with warren.open(directory, idle_exit=60, **settings) as node:
+        node.status()
+        with ControlClient(directory) as control:
+            shared_id = control.call("settings")["shared_id"]
+        shared = sum(path.stat().st_blocks * 512 for path in Path("/dev/shm").glob(f"warren-{shared_id:012x}-*"))
+        assert 0 < shared <= shared_most
+        assert 0 < disk_used(directory) <= disk_most
+        with ControlClient(directory) as control:
+            control.call("stop")

@@ -1,0 +1,191 @@
+"""What a node can have (shared memory, memory, disk), what its sizes need, and which sizes fit.
+
+The images of the logs are by far the largest part, and their memory comes as they are used. A node starts when there is
+room for what is reserved, and once more for the regions of a store that is restarted beside those of the dead one. What
+is left is shared out: each image gets an equal part (`image_bytes`), so the node as a whole never wants more than there
+was at its start. A log with a part of an image has shorter files (engine/kernel/log.c).
+
+A new directory gets the profile small by itself where default does not fit. An existing one keeps its sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
+from warren.engine.config import MIB, Settings
+from warren.engine.errors import NoRoom
+from warren.engine.kernel.image_room import IMAGES_SURE, sure
+from warren.engine.store import file_summary, index
+from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
+from warren.ipc.region import SHM_DIRECTORY
+from warren.workers.node.alarms import free_disk, machine_memory
+from warren.workers.process.lack import size
+
+#: private memory of a process of an idle node
+PROCESS_BYTES = 16 * MIB
+#: supervisor, store, collector
+PROCESSES_N = 3
+#: what the index of a store, and the statistics of many queues, may grow by: a share of what is left
+GROWTH = 0.25
+#: a profile fits where each log can have at least this share of its images
+COMFORT = 0.25
+
+
+class Room(NamedTuple):
+    """What there is, in bytes."""
+
+    shared: int  #: free in /dev/shm
+    memory: int  #: of the machine, or of the nearest control group, that nobody uses
+    disk: int  #: free on the disk of the directory
+
+
+class Need(NamedTuple):
+    """What a node needs to start, in bytes."""
+
+    shared: int  #: of shared memory, while it is empty
+    restart: int  #: shared memory for the restart of its store
+    images: int  #: of `shared`: images
+    private: int  #: memory of its processes
+    disk: int  #: its first files
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a node uses the room."""
+
+    images_n: int
+    image_bytes: int  #: of each image that may have memory
+    said: str  #: for people, where that is less than the settings say; else ""
+
+
+def here(directory: Path) -> Room:
+    """What there is now. What cannot be found out counts as enough."""
+    endless = 1 << 62
+    shared = memory = disk = endless
+    with contextlib.suppress(OSError):
+        found = os.statvfs(SHM_DIRECTORY)
+        if found.f_blocks:  # a size of 0 is no limit
+            shared = found.f_bavail * found.f_frsize
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        looked = machine_memory()
+        memory = max(0, looked.total - looked.used)
+    place = directory
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    with contextlib.suppress(OSError):
+        disk = free_disk(place)
+    return Room(shared, memory, disk)
+
+
+def need(settings: Settings, workers_n: int) -> Need:
+    """What a node with these settings needs."""
+    reserved = sure(settings)
+    tables = (
+        index.region_bytes(settings.index_rows)
+        + index.dense_bytes(settings.dense_blocks)
+        + file_summary.region_bytes(settings.summary_rows)
+        + settings.directory_rows * 8
+    )
+    store_images = PAGE_BYTES + IMAGES_SURE * reserved.store
+    worker_images = 2 * PAGE_BYTES + IMAGES_SURE * (reserved.journal + reserved.transient_journal)
+    images = 2 * store_images + workers_n * worker_images
+    shared = SUPERBLOCK_BYTES + 2 * tables + images + workers_n * PAGE_BYTES
+    private = (PROCESSES_N + workers_n) * PROCESS_BYTES
+    return Need(shared, 2 * (tables + store_images), images, private, (1 + workers_n) * settings.file_bytes)
+
+
+def _logs_n(workers_n: int) -> int:
+    return 2 * (1 + workers_n)
+
+
+def lacking(settings: Settings, workers_n: int, room: Room, *, new: bool, comfort: float = 0.0) -> list[str]:
+    """What there is too little of for such a node, with figures. `comfort`: the share of its images that is wanted."""
+    needed = need(settings, workers_n)
+    images = int(comfort * _logs_n(workers_n) * settings.images_n * settings.file_bytes)
+    shared = needed.shared + needed.restart + max(0, images - needed.images)
+    found = []
+    if shared > room.shared:
+        found.append(f"{size(shared)} of shared memory, and {size(room.shared)} are free in {SHM_DIRECTORY}")
+    if shared + needed.private > room.memory:
+        found.append(
+            f"{size(shared + needed.private)} of memory, and the machine or its control group has "
+            f"{size(room.memory)} left"
+        )
+    disk = needed.disk + (settings.disk_free_bytes_min if comfort else 0)
+    if new and disk > room.disk:
+        found.append(f"{size(disk)} of disk, and {size(room.disk)} are free")
+    return found
+
+
+def fit(settings: Settings, workers_n: int, room: Room) -> Fit:
+    """Share out what there is. Raises NoRoom."""
+    missing = lacking(settings, workers_n, room, new=False)
+    if missing:
+        raise refusal(settings, missing)
+    needed = need(settings, workers_n)
+    left = min(room.shared - needed.shared, room.memory - needed.shared - needed.private) - needed.restart
+    images = needed.images + int((1 - GROWTH) * left)
+    images_n = settings.images_n
+    each = images // (_logs_n(workers_n) * images_n)
+    if each >= settings.file_bytes:
+        return Fit(images_n, settings.file_bytes, "")
+    least = max(sure(settings))
+    while images_n > IMAGES_SURE and each < max(least, settings.file_bytes // 2):
+        images_n -= 1
+        each = images // (_logs_n(workers_n) * images_n)
+    each = min(settings.file_bytes, max(least, each // PAGE_BYTES * PAGE_BYTES))
+    said = (
+        f"{size(min(room.shared, room.memory))} of shared memory are free: each log has {images_n} images of "
+        f"{size(each)}, not {settings.images_n} of {size(settings.file_bytes)}; its files are left early, so writing "
+        "is slower, and takes more disk"
+    )
+    return Fit(images_n, each, said)
+
+
+def refusal(settings: Settings, missing: list[str]) -> NoRoom:
+    """Why a node with these settings is not started."""
+    advice = (
+        f"enlarge what is short (of a container: --shm-size, --memory; else mount -o remount,size=… {SHM_DIRECTORY})"
+    )
+    if settings.profile != "small":
+        advice += ", or take the profile small (warren up --profile small, warren.open(…, profile='small'))"
+    return NoRoom(f"a node of the profile {settings.profile} needs {'; and '.join(missing)}: {advice}")
+
+
+def chosen(directory: NodeDirectory, changes: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The changes with a profile for a directory that is new, and a line for people if that is small by itself. Raises
+    NoRoom: not even that fits; UsageError.
+    """
+    if directory.exists():
+        return changes, ""
+    room = here(directory.path)
+    if "profile" in changes:
+        settings = changed_settings(Settings(), changes).checked()
+        if missing := lacking(settings, settings.workers, room, new=True):
+            raise refusal(settings, missing)
+        return changes, ""
+    settings = changed_settings(Settings(), changes).checked()
+    wanted = lacking(settings, settings.workers, room, new=True, comfort=COMFORT)
+    if not wanted:
+        return changes, ""
+    small = {"profile": "small", **changes}
+    settings = changed_settings(Settings(), small).checked()
+    if missing := lacking(settings, settings.workers, room, new=True):
+        raise refusal(settings, missing)
+    return small, (
+        f"the profile small was chosen, because default wants {'; and '.join(wanted)}: messages up to "
+        f"{size(settings.message_bytes_max)}, {settings.workers} queue worker{'s' * (settings.workers != 1)}, smaller "
+        "buffers; it is up to half as fast (docs/containers.md)"
+    )
+
+
+def with_images(settings: Settings, images_n: int) -> Settings:
+    """The settings with so many images, as the servers use them."""
+    return msgspec.structs.replace(settings, images_n=images_n)
