@@ -692,7 +692,7 @@ def test_random_work_with_kills_ends_every_message_once(tmp_path: Path, seed: in
             consumer.ack(queue, sequence)
             ended[number] = queue
         else:
-            due = now_ms() + 60 if how < 0.7 else 0
+            due = now_ms() + 60 if how < 0.56 else 0
             consumer.nack(queue, sequence, requeue=how < 0.9 or queue == DEAD, due=due)
 
     def settle_some() -> None:
