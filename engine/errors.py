@@ -9,6 +9,7 @@ Error
 │   ├── InvalidName
 │   └── MessageTooLarge
 ├── Unroutable                     mandatory publish without a queue
+├── CallFailed                     what serves a queue raised instead of answering a call
 ├── Undecodable (ValueError)       an item that the serializer of a work queue cannot read; nothing is lost
 ├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
 ├── ShutDown (queue.ShutDown)      a work queue that was shut down; the base is Python's own from 3.13 on

@@ -135,12 +135,18 @@ static wr_entry *held_by(const wr_qlink *l, wr_queue *q, uint64_t sequence) {
     return entry && entry->state == WR_ENTRY_UNACKED && entry->holder == l->slot ? entry : NULL;
 }
 
+/* Has another consumer got something behind it? */
+static bool passed(const wr_consumer *c, uint64_t sequence) {
+    const wr_reached *reached = c->queue->reached;
+    return reached[reached[0].client == wr_consumer_client(c)].next > sequence + 1;
+}
+
 static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, wr_settling how) {
     wr_queue *q = c->queue;
     unhold(c, entry->delivery);
     if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
     if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
-        give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE);
+        give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE || passed(c, sequence));
     } else if (how == WR_SETTLE_LOST) {
         wr_delivery_fill(&e->unreadable[e->unreadable_n++ % WR_LOST_ROWS], q->id, sequence, entry);
         q->lost_n++;

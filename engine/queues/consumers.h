@@ -16,7 +16,25 @@ void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
 /* READY → UNACKED; the slot joins the consumer's list, which is ordered by sequence. */
 bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot);
 
-/* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody: it is as if it had never been delivered. */
+static inline uint64_t wr_consumer_client(const wr_consumer *c) {
+    return (uint64_t)c->link->generation << 32 | (c->link->slot + 1);
+}
+
+/* A message goes to a consumer: how far it has been delivered to. */
+static inline void wr_consumer_reaches(const wr_consumer *c, uint64_t sequence) {
+    wr_reached *reached = c->queue->reached, now = {wr_consumer_client(c), sequence + 1};
+    if (now.client == reached[0].client) {
+        if (now.next > reached[0].next) reached[0].next = now.next;
+    } else if (now.next > reached[0].next) {
+        reached[1] = reached[0];
+        reached[0] = now;
+    } else if (now.next > reached[1].next) {
+        reached[1] = now;
+    }
+}
+
+/* UNSEEN: a REQUEUE of what was delivered ahead and handed to nobody: it is as if it had never been delivered. Only if
+ * another consumer has got something behind it is it marked: no consumer sees unmarked messages out of order. */
 /* LOST: its bytes are damaged; it is dropped and counted, without a dead letter. */
 typedef enum { WR_SETTLE_ACK, WR_SETTLE_REQUEUE, WR_SETTLE_REJECT, WR_SETTLE_UNSEEN, WR_SETTLE_LOST } wr_settling;
 

@@ -36,6 +36,7 @@ static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uin
     l->delivery_tail++;
     l->pushed = true;
     wr_hold(e, c, entry, sequence, slot);
+    wr_consumer_reaches(c, sequence);
     if (entry->delivery_count < UINT16_MAX) entry->delivery_count++;
     c->delivered_n++;
     q->delivered_n++;

@@ -166,6 +166,11 @@ typedef struct {
 } wr_recent;
 #define WR_RECENT_FILES 16 /* images_n is at most that */
 
+/* How far a consumer has been delivered to: the sequence behind. Its client is slot + 1 and generation. */
+typedef struct {
+    uint64_t client, next;
+} wr_reached;
+
 typedef struct wr_queue {
     struct wr_queue_engine *engine;
     uint32_t id;
@@ -187,6 +192,7 @@ typedef struct wr_queue {
     uint64_t chunk_base, chunks_at, chunks_n, chunks_size;
     wr_consumer **consumers; /* the active ones */
     uint32_t consumers_n, consumers_size, turn;
+    wr_reached reached[2]; /* of the two that were delivered the highest sequences, the highest first */
     uint32_t stats_row; /* WR_NO_SLOT: none free */
     bool in_wake, in_dirty;
     uint64_t range_round; /* the pending range `range_at` is this queue's last one if range_round is the current one */

@@ -127,7 +127,7 @@ def test_what_goes_with_a_message_goes_with_each_part_of_a_batch(directory: Path
                 found += await queue.get_many(1000, timeout=10)
             assert [message.type for message in found] == [str(number) for number in range(1000)]
             assert all(message.headers == {"all": True} for message in found)
-            with pytest.raises(warren.UsageError, match="properties: 1000 for 2"):
+            with pytest.raises(warren.UsageError, match="properties: 1,000 values for 2 messages"):
                 await queue.put_many([b"a", b"b"], properties=each)
             await queue.ack(found)
 

@@ -219,6 +219,27 @@ def test_what_nobody_has_seen_returns_as_if_it_had_never_come(node: Node, worker
     assert found == [(0, False, 0), (1, True, 1), (2, False, 0), (3, False, 0)]
 
 
+def test_what_returns_behind_others_is_marked(node: Node, worker: Incarnation) -> None:
+    """Who has got later messages must not meet earlier ones without their mark."""
+    producer, slow, other = node.peer(worker), node.peer(worker), node.peer(worker)
+    for i in range(6):
+        producer.publish(1, b"%d" % i)
+    slow.credit(1, credit=5)
+    worker.turns()
+    assert len(slow.receive(worker)) == 5
+    unseen = PROTOCOL["FLAG_REQUEUE"] | PROTOCOL["FLAG_UNSEEN"]
+    for tag in (4, 3):
+        slow.command("OP_NACK", queue=1, tag=tag, flags=unseen)  # nobody is behind them
+    other.credit(1, credit=1)
+    worker.turns()
+    assert [(item.sequence, item.redelivered) for item in other.receive(worker)] == [(3, False)]
+    slow.command("OP_NACK", queue=1, tag=2, flags=unseen)  # the other one has got a later one
+    other.credit(1, credit=100)
+    worker.turns()
+    found = [(item.sequence, item.redelivered, item.count) for item in other.receive(worker)]
+    assert found == [(2, True, 0), (4, False, 0), (5, False, 0)]
+
+
 def test_a_credit_with_a_prefetch_keeps_both(node: Node, worker: Incarnation) -> None:
     producer, consumer = node.peer(worker), node.peer(worker)
     for i in range(20):
