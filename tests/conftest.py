@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from support.leaks import MARK, Census, clean_up, leaks_since
@@ -30,6 +31,9 @@ pytest_plugins = ["support.running_node"]
 FAILED = pytest.StashKey[bool]()
 BEFORE = pytest.StashKey[Census]()
 ROOT = Path(__file__).parents[1]
+#: no test depends on being fast
+settings.register_profile("warren", deadline=None)
+settings.load_profile("warren")
 SPARK = ROOT / "tests/spark"
 DRIVERS = SPARK / "test_processes.py"  # drivers of their own
 

@@ -256,9 +256,12 @@ def test_systemd_is_told(start: Starter, tmp_path: Path) -> None:
 
 def locked_by(pid: int) -> list[str]:
     """The files and folders that a process holds a kernel lock on."""
-    descriptors = os.listdir(f"/proc/{pid}/fd")
-    held = [name for name in descriptors if "FLOCK" in Path(f"/proc/{pid}/fdinfo/{name}").read_text()]
-    return sorted(os.readlink(f"/proc/{pid}/fd/{name}") for name in held)
+    held = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            if "FLOCK" in Path(f"/proc/{pid}/fdinfo/{name}").read_text():
+                held.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return sorted(held)
 
 
 def test_children_hold_nothing_of_the_supervisor(start: Starter) -> None:
