@@ -21,7 +21,7 @@ from warren.workers.node import room
 from warren.workers.node.options import Options, RealServers, Servers
 from warren.workers.node.supervisor import Supervisor
 from warren.workers.process.control import TELL_S, ControlClient
-from warren.workers.process.tie import elsewhere, orphaned_elsewhere
+from warren.workers.process.tie import elsewhere
 
 #: descriptors: without so many a node does not start, and more than so many are of no use to it
 DESCRIPTORS_MIN, DESCRIPTORS_MAX = 512, 65_536
@@ -83,8 +83,6 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
     tell_at = time.monotonic() + TELL_S
     seen = False
     while True:
-        if unlike := orphaned_elsewhere(directory):
-            raise elsewhere(directory, unlike)
         try:
             directory.lock()
         except DirectoryInUse as error:
