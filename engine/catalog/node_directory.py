@@ -126,6 +126,14 @@ def open_directory(path: Path | str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
+def held_by_another(descriptor: int) -> bool:
+    """Whether somebody has the lock of a directory opened for this look; it is closed."""
+    try:
+        return not _only_looked_at(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _only_looked_at(descriptor: int) -> bool:
     """True when nobody has a directory locked but for processes that look whether somebody has (`locked`)."""
     try:
@@ -353,13 +361,7 @@ class NodeDirectory:
             if atomic_file.is_limit(error):
                 raise atomic_file.explain(error, f"cannot open {self.path}") from error
             return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return held_by_another(descriptor)
 
     def lock_holder(self) -> int:
         """The pid in the lock file, 0 when it is not readable. It is for messages: only the lock itself is true."""

@@ -26,6 +26,13 @@ uint64_t *wr_data_file_live(wr_queue_engine *e, uint32_t file) {
     return live;
 }
 
+static void add_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t due) {
+    e->ranges = wr_queue_grown(e->ranges, &e->ranges_size, e->ranges_n + 1ull, sizeof *e->ranges);
+    q->range_round = e->round;
+    q->range_at = e->ranges_n;
+    e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1, .due = due};
+}
+
 void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
     if (e->recovering) return;
     if (q->range_round == e->round) {
@@ -35,18 +42,11 @@ void wr_journal_range(wr_queue_engine *e, wr_queue *q, uint64_t sequence) {
             return;
         }
     }
-    e->ranges = wr_queue_grown(e->ranges, &e->ranges_size, e->ranges_n + 1ull, sizeof *e->ranges);
-    q->range_round = e->round;
-    q->range_at = e->ranges_n;
-    e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1};
+    add_range(e, q, sequence, 0);
 }
 
 void wr_journal_delay(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t due) {
-    if (e->recovering) return;
-    e->ranges = wr_queue_grown(e->ranges, &e->ranges_size, e->ranges_n + 1ull, sizeof *e->ranges);
-    q->range_round = e->round;
-    q->range_at = e->ranges_n;
-    e->ranges[e->ranges_n++] = (wr_pending_range){.queue = q, .first = sequence, .count = 1, .due = due};
+    if (!e->recovering) add_range(e, q, sequence, due);
 }
 
 void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequence, uint32_t file, bool moved) {

@@ -174,9 +174,8 @@ class StoreHost:
             self._tell(store, report, time.monotonic() - began)
             for found in report.lists:
                 self._removers.ask(self._write_list, store, found)
-        self._makers.ask(
-            lambda: None
-        )  # a thread that the system refuses is a lack of the start, not of the first write
+        # A thread that the system refuses is a lack of the start, not of the first write.
+        self._makers.ask(lambda: None)
         for store in self.stores:
             thread = threading.Thread(target=self._commit_run, args=(store.number,), name=f"commit-{store.number}")
             thread.start()

@@ -72,23 +72,20 @@ class Retries:
                 )
         return Retries(retries, backoff, backoff_max)
 
-    def pause(self, tries: int) -> float | None:
-        """Seconds until the next try after `tries` of them, None when that was the last one."""
-        if self.retries is not None and tries > self.retries:
-            return None
-        return min(self.backoff_max, self.backoff * 2.0 ** min(tries - 1, 64))
-
-
-def told_failure(queue_name: str, message: Message, error: BaseException, pause: float | None) -> None:
-    """One line, and the traceback, for a message whose function raised."""
-    tries = message.delivery_count + 1
-    then = "it was the last try: rejected to the dead letters" if pause is None else f"tried again in {pause:g} s"
-    log.log(
-        logging.ERROR if pause is None else logging.WARNING,
-        "queue %r: message %s failed at try %d (%s: %s); %s",
-        queue_name, message.message_id.hex(), tries, type(error).__name__, error, then,
-        exc_info=error,
-    )  # fmt: skip
+    def after(self, error: Exception, message: Message, queue_name: str) -> float | None:
+        """Seconds until the next try of a message whose function raised, None when that was the last one; logged."""
+        tries = message.delivery_count + 1
+        pause = None
+        if self.retries is None or tries <= self.retries:
+            pause = min(self.backoff_max, self.backoff * 2.0 ** min(tries - 1, 64))
+        then = "it was the last try: rejected to the dead letters" if pause is None else f"tried again in {pause:g} s"
+        log.log(
+            logging.ERROR if pause is None else logging.WARNING,
+            "queue %r: message %s failed at try %d (%s: %s); %s",
+            queue_name, message.message_id.hex(), tries, type(error).__name__, error, then,
+            exc_info=error,
+        )  # fmt: skip
+        return pause
 
 
 def checked_function(function: object, asynchronous: bool) -> None:
@@ -227,8 +224,7 @@ class Worker:
             self._settle(message, message.ack, "handled")
 
     def _failed(self, message: Message, error: Exception) -> None:
-        pause = self._retries.pause(message.delivery_count + 1)
-        told_failure(self._queue.name, message, error, pause)
+        pause = self._retries.after(error, message, self._queue.name)
         if pause is None:
             self._settle(message, message.reject, "rejected")
         else:

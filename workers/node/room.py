@@ -22,6 +22,7 @@ from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import MIB, Settings
 from warren.engine.errors import NoRoom
 from warren.engine.kernel.image_room import IMAGES_SURE, sure
+from warren.engine.saying import counted
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
 from warren.ipc.region import SHM_DIRECTORY
@@ -181,7 +182,7 @@ def chosen(directory: NodeDirectory, changes: dict[str, Any]) -> tuple[dict[str,
         raise refusal(settings, missing)
     return small, (
         f"the profile small was chosen, because default wants {'; and '.join(wanted)}: messages up to "
-        f"{size(settings.message_bytes_max)}, {settings.workers} queue worker{'s' * (settings.workers != 1)}, smaller "
+        f"{size(settings.message_bytes_max)}, {counted(settings.workers, 'queue worker')}, smaller "
         "buffers; it is up to half as fast (docs/containers.md)"
     )
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from warren.engine.saying import command
+from warren.engine.saying import command, counted
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.workers.node import starting, systemd
@@ -71,7 +71,7 @@ class StartWatch:
         failed = "".join(f", {role.name} has failed (see {role.log})" for role in upkeep.failed_workers())
         self._ready(
             f"node {self._node_id:012x} is up for {self._path}: store server, "
-            f"{workers_n} queue worker{'s' if workers_n != 1 else ''}{failed}, profile {self._profile}, "
+            f"{counted(workers_n, 'queue worker')}{failed}, profile {self._profile}, "
             f"supervisor pid {os.getpid()}; "
             f"stop it with {command('stop', self._path)}{' or Ctrl-C' if self._options.terminal else ''}"
         )

@@ -31,7 +31,14 @@ from pathlib import Path
 
 import msgspec
 
-from warren.engine.catalog.node_directory import NODE, NodeDirectory, NodeFile, open_directory, place_of
+from warren.engine.catalog.node_directory import (
+    NODE,
+    NodeDirectory,
+    NodeFile,
+    held_by_another,
+    open_directory,
+    place_of,
+)
 from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import STORES, store_folder
@@ -117,16 +124,9 @@ def orphaned_elsewhere(directory: NodeDirectory) -> list[str]:
 def _held(folder: Path) -> bool:
     """Whether a server has this folder."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return held_by_another(open_directory(folder))
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class Tie:

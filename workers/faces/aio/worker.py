@@ -20,7 +20,6 @@ from warren.workers.faces.worker import (
     checked_function,
     log,
     stopped_by_signals,
-    told_failure,
 )
 
 
@@ -123,8 +122,7 @@ class Worker:
         try:
             await self._function(message)
         except Exception as error:  # noqa: BLE001 - logged, and tried again
-            pause = self._retries.pause(message.delivery_count + 1)
-            told_failure(self._queue.name, message, error, pause)
+            pause = self._retries.after(error, message, self._queue.name)
             if pause is None:
                 await self._settle(message, message.reject, "rejected")
             else:
