@@ -47,9 +47,10 @@ class CheckedIncarnation(Incarnation):
         word = lambda name: DELIVERY.unpack(buffer, name, base)  # noqa: E731
         folder, file, offset = self.node.folder, word("file"), word("offset")
         for path in (folder.data_file(file), folder.journal_file(file)):
-            if not path.exists():
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:  # moved to a data file, or removed: at any moment
                 continue
-            data = path.read_bytes()
             salt = segment.salt_of(data[:FILE_HEADER_BYTES])
             if salt is not None and not isinstance(_core.frame_check(data, offset, salt), str):
                 start = offset + word("blob_offset")
