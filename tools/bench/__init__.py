@@ -14,13 +14,14 @@ from typing import Any
 
 from rich.console import Console
 
+from warren.engine.config import PROFILES
 from warren.engine.errors import Error
-from warren.tools.bench.harness import BenchError, Result, filesystem_of, real_folder
+from warren.tools.bench.harness import BenchError, Result, filesystem_of, node_arguments, real_folder
 
 WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
-    "all",
+    "startup", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
@@ -44,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
         "restart: kill -9 with a backlog; store-restart: the same with messages in the store; "
         "store-collect: writes beside garbage collection, and without it; fanout: to 4 queues beside 1, rate and "
         "bytes on disk; fairness: light queues beside a heavy one; declare: declarations and bindings in a "
-        "node with many queues, and round trips beside them; idle: what a node costs that nobody uses",
+        "node with many queues, and round trips beside them; idle: what a node costs that nobody uses; "
+        "startup: import, --help, and the first put into a node that runs",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -65,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each cell; the median is shown (1)")
     parser.add_argument("--limits", action="store_true", help="measure the machine's own limits, too, and show ratios")
+    parser.add_argument("--profile", choices=PROFILES, help="of the temporary nodes (default)")
     parser.add_argument("--dir", metavar="DIR", help="folder for the temporary nodes")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     return parser
@@ -84,6 +87,7 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
         run_restart,
     )
     from warren.tools.bench.queue_publish import run_queue_fanout, run_queue_publish
+    from warren.tools.bench.startup import WAITS, run_startup
     from warren.tools.bench.store import run_store, run_store_latency, run_store_read, run_store_read_old
     from warren.tools.bench.store_life import COLLECT, NOTHING, ONLY_COPY, run_store_collect, run_store_restart
 
@@ -183,6 +187,9 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
             yield f"declare: {what}, {n} queues", 0, lambda what=what, n=n: run_declare(folder, seconds, what, n)  # type: ignore[misc]
     if wanted("idle"):
         yield "idle", 0, lambda: run_idle(folder, max(seconds, 2.0))
+    if wanted("startup"):
+        for what in WAITS:
+            yield f"startup: {what}", 0, lambda what=what: run_startup(folder, seconds, what)  # type: ignore[misc]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -207,6 +214,8 @@ def main(argv: list[str] | None = None) -> int:
     if filesystem_of(folder) == "tmpfs":
         talk.print(f"[yellow]{folder} is a tmpfs: syncs cost nothing there; choose another folder with --dir[/yellow]")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the temporary node goes with us
+    if options.profile:
+        node_arguments["profile"] = options.profile
     found: dict[int, dict[str, Any]] = {}
     runs: list[Result] = []
     try:

@@ -28,6 +28,9 @@ READY_TIMEOUT_S = 60.0
 #: how long clients may take beyond the time they were given (a backlog that drains, a disk that is slow)
 DRAIN_TIMEOUT_S = 300.0
 
+#: what every temporary node is opened with, beside what its workload asks for (`--profile`)
+node_arguments: dict[str, Any] = {}
+
 Result = dict[str, Any]
 Client = Callable[..., None]
 
@@ -61,7 +64,7 @@ class TemporaryNode:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="warren-bench-", dir=folder))
         try:
-            self.node = warren.open(self.directory, name="bench", idle_exit=60.0, **settings)
+            self.node = warren.open(self.directory, name="bench", idle_exit=60.0, **node_arguments, **settings)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -221,5 +224,6 @@ def cell(
         "latency_us": latency_us,
         "limit": None,
         "ratio_to_limit": None,
+        **node_arguments,
         **more,
     }
