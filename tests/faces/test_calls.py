@@ -145,6 +145,47 @@ def test_asyncio_calls_and_serves(node: warren.Node, name: str) -> None:
     asyncio.run(main())
 
 
+def worker_pid(node: warren.Node, name: str) -> int | None:
+    """The process that has the queue, None while there is none."""
+    status = node.status()
+    worker = next(queue["worker"] for queue in status["queues"] if queue["name"] == name)
+    rows = status["processes"]
+    return next(row["pid"] for row in rows if row["role"] == "queue_worker" and row["index"] == worker)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_worker_that_stands_still_for_a_while_only_delays(
+    node: warren.Node, name: str, asynchronous: bool
+) -> None:
+    """As on a machine that has no time for it: a call ends by its own timeout, not by the worker's silence."""
+    node.queue(name)
+    still_s = 2.5  # longer than who reads gives the worker to say that there is nothing
+
+    async def call(body: bytes) -> bytes:
+        if not asynchronous:
+            return await asyncio.to_thread(node.call, name, body, CALL_S)
+        return await other.call(name, body, CALL_S)
+
+    async def main() -> None:
+        nonlocal other
+        async with warren.aio.attach(node.directory) as other:
+            assert await call(b"before") == b"BEFORE"
+            pid = worker_pid(node, name)
+            assert pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                called = asyncio.create_task(call(b"meanwhile"))
+                await asyncio.sleep(still_s)
+                assert not called.done()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert await called == b"MEANWHILE"
+
+    other: Any = None
+    with serving(node, name, upper):
+        asyncio.run(main())
+
+
 def test_nobody_serves(node: warren.Node, name: str) -> None:
     queue = node.queue(name)
     with pytest.raises(warren.TimedOut, match=r"no answer within 0\.3 s; is anybody serving it"):
@@ -241,16 +282,10 @@ def test_calls_go_on_after_a_killed_queue_worker(node: warren.Node, name: str) -
     node.queue(name)
     with serving(node, name, upper):
         assert node.call(name, b"before", CALL_S) == b"BEFORE"
-        row = next(queue for queue in node.status()["queues"] if queue["name"] == name)
-
-        def pid() -> int | None:
-            rows = node.status()["processes"]
-            return next(p["pid"] for p in rows if p["role"] == "queue_worker" and p["index"] == row["worker"])
-
-        old = pid()
+        old = worker_pid(node, name)
         assert old
         os.kill(old, signal.SIGKILL)
-        wait_until(lambda: pid() not in (None, old), 60)
+        wait_until(lambda: worker_pid(node, name) not in (None, old), 60)
 
         def answered() -> bool:
             try:

@@ -166,7 +166,10 @@ class Replies:
         """Give answers to those who wait for them, until it is enough or for so long."""
         deadline = time.monotonic() + seconds
         while not enough() and (left := deadline - time.monotonic()) > 0:
-            message = self._handle.get(left)
+            try:
+                message = self._handle.get(left)
+            except TimedOut:  # the worker is late to say that there is none: who waits knows his own time
+                return
             if message is None:
                 return
             self._dispatch(message)

@@ -186,6 +186,8 @@ class WorkQueue(Generic[T]):
             try:
                 confirm = self.queue.put(body, wait=False, timeout=None if deadline is None else _left(deadline))
             except (TimedOut, DiskFull) as error:  # nothing was handed over
+                if self._shut:
+                    raise self._is_shut("publishers were blocked, and the item was not put") from error
                 if deadline is None:
                     continue  # it waited for call_timeout, and goes on
                 raise QueueFull(f"queue {self.queue.name!r} took nothing more within the timeout: {error}") from error

@@ -273,14 +273,14 @@ class ProcessWorker:
         """
         checked_seconds(grace, endless=False, what="grace")
         running: dict[int, SpawnProcess] = {}
-        due = [0.0] * self._processes_n
+        due = [0.0] * self._processes_n  #: when it starts, or started
         pauses = [PAUSE_FIRST_S] * self._processes_n
         with stopped_by_signals(self.stop):
             try:
                 while not self._stop.is_set():
                     for place in range(self._processes_n):
                         if place not in running and time.monotonic() >= due[place]:
-                            running[place] = self._start()
+                            running[place], due[place] = self._start(), time.monotonic()
                     self._stop.wait(LOOK_S / 5)
                     for place, process in list(running.items()):
                         if process.is_alive():
@@ -288,6 +288,8 @@ class ProcessWorker:
                         del running[place]
                         if process.exitcode == _DELETED:
                             self._queue.depth()  # raises QueueNotFound
+                        if time.monotonic() - due[place] > PAUSE_MOST_S:
+                            pauses[place] = PAUSE_FIRST_S  # it worked for a while: this is another trouble
                         log.warning(
                             "queue %r: process %s of its worker ended with %s; another one starts in %g s",
                             self._queue.name, process.pid, process.exitcode, pauses[place],
