@@ -263,6 +263,19 @@ def test_the_ledger_knows_what_was_acked(tmp_path: Path, first: list[str], secon
     assert ledger.complaints == found
 
 
+def test_the_ledger_knows_that_a_journal_failed(tmp_path: Path) -> None:
+    """Nobody waits for an ack: the last ones before a failed write come again after the start that it asks for."""
+    ledger = _judge(tmp_path, "i small 1 2", "c small 1 2", "r small 1 0", "a small 1", "z")
+    ledger.failed()
+    path = tmp_path / "after"
+    path.write_text("i small 9\nc small 9\nr small 1 1\nr small 2 0\na small 1 2\nz\n")
+    ledger.read(path)
+    assert ledger.complaints == []
+    path.write_text("i small 10\nc small 10\nr small 1 1\nz\n")
+    ledger.read(path)
+    assert ledger.complaints == ["back: small 1 was acked before"]
+
+
 def test_the_ledger_knows_what_is_missing(tmp_path: Path) -> None:
     ledger = _judge(
         tmp_path,

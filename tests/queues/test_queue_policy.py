@@ -652,7 +652,8 @@ def test_a_rejection_waits_for_the_journal_and_loses_nothing(tmp_path: Path) -> 
 def test_random_work_with_kills_ends_every_message_once(tmp_path: Path, seed: int) -> None:
     """Acked in its queue or among the dead letters, never both, never twice; over flushes into segments."""
     rng = random.Random(seed)
-    node = single(tmp_path, max_priority=3, delivery_limit=2, max_length=120, message_ttl=rng.choice([None, 0.5]))
+    ttl = rng.choice([None, 0.5])
+    node = single(tmp_path, max_priority=3, delivery_limit=2, max_length=120, message_ttl=ttl)
     worker = start(node)
     producer, consumers = node.peer(worker), {1: node.peer(worker), DEAD: node.peer(worker)}
     published = 0
@@ -723,5 +724,6 @@ def test_random_work_with_kills_ends_every_message_once(tmp_path: Path, seed: in
                 settle(queue, sequence, 0)
     worker.turns()
     assert worker.engine.counters()["messages"] == 0
-    assert {0, REJECTED, MAXLEN, DELIVERY_LIMIT} <= reasons
+    if ttl is None:  # else it is a matter of time whether they expire before they reach a limit
+        assert {0, REJECTED, MAXLEN, DELIVERY_LIMIT} <= reasons
     worker.kill()

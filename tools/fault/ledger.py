@@ -3,7 +3,8 @@
 Invariants (what breaks them is a complaint)
   a confirmed message of a durable queue is received once it is asked for, with its bytes
   of all receipts of a message at most one is without the redelivered mark; those come in their publisher's order
-  what was acked never comes back once that is durable: when a later client had a confirm of the same journal
+  what was acked never comes back once that is durable: when a later client had a confirm of the same journal, which
+  had not failed meanwhile (nobody waits for an ack, so nobody is told)
   nothing is received that was never put
   what was confirmed in the store is there with its bytes, what was removed is gone
   a call ends within its time, and with an error of Warren, or well
@@ -107,6 +108,10 @@ class Ledger:
         there = {id: (size, 1) for id, (size, state) in self._stored.items() if state == CONFIRMED}
         gone = [(id, size) for id, (size, state) in self._stored.items() if state == REMOVED]
         return there | {id: (size, 0) for id, size in gone[-REMOVED_KEPT:]}
+
+    def failed(self) -> None:
+        """A journal has failed and was opened anew: what was acked last may not be in it."""
+        self._acked.clear()
 
     def emptied(self) -> None:
         """The store's messages were all removed at the end."""

@@ -437,6 +437,7 @@ class Session:
             ):
                 self.violations.append(f"stuck: not everything goes after the fault (alarms {alarms}): {said}")
             self.stop()
+            self.ledger.failed()
             if not self.ensure_up():
                 return
             same = False
