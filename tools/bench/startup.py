@@ -65,7 +65,8 @@ def run_startup(folder: Path, seconds: float, what: str) -> Result:
             samples.append(_sample(what, temporary.directory))
         took = time.monotonic() - began
     latency, limit = percentiles_us(samples), percentiles_us(bare)
-    assert latency is not None and limit is not None
+    assert latency is not None
+    assert limit is not None
     return cell(
         f"startup: {what}", 0, "synced" if "put" in what else "none", 1, 1, len(samples), took, latency,
         limit={"name": "start of a bare interpreter", "p50_us": limit["p50"], "messages_per_s": None,
