@@ -154,9 +154,7 @@ def worker_pid(node: warren.Node, name: str) -> int | None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_worker_that_stands_still_for_a_while_only_delays(
-    node: warren.Node, name: str, asynchronous: bool
-) -> None:
+def test_a_worker_that_stands_still_for_a_while_only_delays(node: warren.Node, name: str, asynchronous: bool) -> None:
     """As on a machine that has no time for it: a call ends by its own timeout, not by the worker's silence."""
     node.queue(name)
     still_s = 2.5  # longer than who reads gives the worker to say that there is nothing
