@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from os import PathLike
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, final, overload
 
 from typing_extensions import Buffer
 
@@ -620,6 +620,41 @@ class StoreFace:
     @property
     def transient(self) -> bool: ...
     def __init__(self, client: object, transient: bool) -> None: ...
+    @overload
+    def write(
+        self,
+        id: bytes,
+        body: Buffer,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Write a message. Returns when it is as durable as requested (default: 'synced', transient 'none').
+
+        With wait=False, returns a Confirm at once. Raises UsageError (id), MessageTooLarge, TimedOut,
+        PeerLost, SyncFailed.
+        """
+
+    @overload
+    def write(
+        self,
+        id: bytes,
+        body: Buffer,
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm: ...
+    @overload
+    def write(
+        self,
+        id: bytes,
+        body: Buffer,
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm: ...
+    @overload
     def write(
         self,
         id: bytes,
@@ -627,13 +662,41 @@ class StoreFace:
         durability: str | None = None,
         wait: bool = True,
         timeout: float | None = None,
-    ) -> Confirm | None:
-        """Write a message. Returns when it is as durable as requested (default: 'synced', transient 'none').
+    ) -> Confirm | None: ...
+    @overload
+    def write_many(
+        self,
+        ids: Iterable[bytes] | Buffer,
+        bodies: Iterable[Buffer],
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Write many messages in order, with one Confirm for all. `ids`: a sequence, or one buffer of 16 bytes each.
 
-        With wait=False, returns a Confirm at once. Raises UsageError (id), MessageTooLarge, TimedOut,
-        PeerLost, SyncFailed.
+        Ids that count up (new_ids) go as batches, which cost a fraction.
         """
 
+    @overload
+    def write_many(
+        self,
+        ids: Iterable[bytes] | Buffer,
+        bodies: Iterable[Buffer],
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm: ...
+    @overload
+    def write_many(
+        self,
+        ids: Iterable[bytes] | Buffer,
+        bodies: Iterable[Buffer],
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm: ...
+    @overload
     def write_many(
         self,
         ids: Iterable[bytes] | Buffer,
@@ -641,12 +704,7 @@ class StoreFace:
         durability: str | None = None,
         wait: bool = True,
         timeout: float | None = None,
-    ) -> Confirm | None:
-        """Write many messages in order, with one Confirm for all. `ids`: a sequence, or one buffer of 16 bytes each.
-
-        Ids that count up (new_ids) go as batches, which cost a fraction.
-        """
-
+    ) -> Confirm | None: ...
     def read(self, id: bytes, /) -> bytes | None:
         """The body of a message, or None if there is none. Raises StoreError for a damaged one.
 

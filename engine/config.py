@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypedDict
 
 import msgspec
 
@@ -95,6 +96,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         workers = self.workers or min(30, os.cpu_count() or 1)
         return msgspec.structs.replace(self, workers=workers)
+
+
+class NodeSettings(TypedDict, total=False):
+    """The settings that `warren.open` takes beside a profile, for type checkers; what they are, Settings says."""
+
+    workers: int
+    file_bytes: int
+    images_n: int
+    ring_records: int
+    delivery_slots: int
+    arena_bytes: int
+    reply_bytes: int
+    message_bytes_max: int
+    embed_bytes_max: int
+    dense_blocks: int
+    spare_files: int
+    garbage_fraction: float
+    directory_rows: int
+    summary_rows: int
+    index_rows: int
+    journal_files_max: int
+    queue_memory_bytes: int
+    sync_tick_ms: int
+    commit_bytes: int
+    spin_us: int
+    disk_free_bytes_min: int
+    memory_used_max: float
+    memory_own_max: float
 
 
 def message_bytes_most(settings: Settings) -> int:

@@ -51,6 +51,9 @@ from warren.engine.errors import (
 )
 
 if TYPE_CHECKING:
+    from warren.engine.catalog.arguments import QueueOptions
+    from warren.engine.config import NodeSettings
+    from warren.workers.client.publish import PublishManyOptions, PublishOptions
     from warren.workers.faces.message import Message
     from warren.workers.faces.node import Node, attach, open
     from warren.workers.faces.queues import Confirm, Queue
@@ -74,6 +77,10 @@ _LATER = {
     "Confirm": "warren.workers.faces.queues",
     "Subscription": "warren.workers.faces.subscription",
     "Store": "warren.workers.faces.store",
+    "NodeSettings": "warren.engine.config",
+    "QueueOptions": "warren.engine.catalog.arguments",
+    "PublishOptions": "warren.workers.client.publish",
+    "PublishManyOptions": "warren.workers.client.publish",
 }
 #: modules of the face; `warren.spark` needs PySpark, which is an extra
 _MODULES = ("aio", "spark")
@@ -104,6 +111,10 @@ __all__ = [
     "Worker",
     "ProcessWorker",
     "Store",
+    "NodeSettings",
+    "QueueOptions",
+    "PublishOptions",
+    "PublishManyOptions",
     "Error",
     "UsageError",
     "QueueNotFound",

@@ -23,8 +23,8 @@ Invariants
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypedDict, get_args, get_type_hints
 
 import msgspec
 
@@ -32,7 +32,8 @@ from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import InvalidName, UsageError
 from warren.engine.saying import shown
 
-OVERFLOWS = ("drop-head", "reject-publish")
+Overflow = Literal["drop-head", "reject-publish"]
+OVERFLOWS: tuple[str, ...] = get_args(Overflow)
 PRIORITY_MAX = 9
 #: the longest time an argument may name: 100 years
 SECONDS_MAX = 100 * 366 * 86400
@@ -132,7 +133,7 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _whole(low: int, high: int) -> Any:
+def _whole(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
@@ -172,18 +173,27 @@ def _routing_key(value: Any) -> str:
     return str(value)
 
 
-_CHECKS: dict[str, Any] = {
-    "message_ttl": _seconds,
-    "expires": _seconds,
-    "max_length": _whole(1, COUNT_MAX),
-    "max_length_bytes": _whole(1, COUNT_MAX),
-    "overflow": _overflow,
-    "dead_letter_exchange": _exchange,
-    "dead_letter_routing_key": _routing_key,
-    "max_priority": _whole(0, PRIORITY_MAX),
-    "delivery_limit": _whole(1, DELIVERY_LIMIT_MAX),
-    "single_active_consumer": _truth,
-    "exclusive": _truth,
-    "auto_delete": _truth,
-    "deduplication_window": _seconds,
+class QueueOptions(TypedDict, total=False):
+    """The arguments of `node.queue(name, ...)`: the type of each for callers, and what checks it when it is called.
+    None is as good as left out.
+    """
+
+    message_ttl: Annotated[float | None, _seconds]
+    expires: Annotated[float | None, _seconds]
+    max_length: Annotated[int | None, _whole(1, COUNT_MAX)]
+    max_length_bytes: Annotated[int | None, _whole(1, COUNT_MAX)]
+    overflow: Annotated[Overflow | None, _overflow]
+    dead_letter_exchange: Annotated[str | None, _exchange]
+    dead_letter_routing_key: Annotated[str | None, _routing_key]
+    max_priority: Annotated[int | None, _whole(0, PRIORITY_MAX)]
+    delivery_limit: Annotated[int | None, _whole(1, DELIVERY_LIMIT_MAX)]
+    single_active_consumer: Annotated[bool | None, _truth]
+    exclusive: Annotated[bool | None, _truth]
+    auto_delete: Annotated[bool | None, _truth]
+    deduplication_window: Annotated[float | None, _seconds]
+
+
+#: argument → what checks a value, and gives it in one type
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(QueueOptions, include_extras=True).items()
 }

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from support.snippets import ROOT, snippets
+
 pytestmark = pytest.mark.integration
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+README = (ROOT / "README.md").read_text()
+SNIPPETS = [snippet.code for snippet in snippets(ROOT / "README.md")]
 SHELL = [line.partition("#")[0] for line in README.splitlines() if re.match(r"warren [\w ]+ data\b", line)]
 
 

@@ -7,7 +7,7 @@ metadata) is made here. Of many messages each value is one for all, or a list or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -17,6 +17,29 @@ from warren.workers.client.arguments import level_of
 Mappings = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
 Ids = str | bytes | Sequence[str | bytes | None] | None
 Seconds = float | Sequence[float | None] | None
+
+
+class PublishOptions(TypedDict, total=False):
+    """Keywords of every face that publishes one message, for type checkers; `warren.Queue.put` explains them."""
+
+    priority: int
+    ttl: float | None
+    delay: float | None
+    message_id: str | bytes | None
+    properties: Mapping[str, object] | None
+    persistent: bool
+
+
+class PublishManyOptions(TypedDict, total=False):
+    """The same of many messages: one value for all, or a list or tuple with one for each."""
+
+    priority: int | Sequence[int]
+    ttl: Seconds
+    delay: Seconds
+    message_id: Sequence[str | bytes | None] | None
+    properties: Mapping[str, object] | Sequence[Mapping[str, object] | None] | None
+    persistent: bool | Sequence[bool]
+
 
 _NOT_KEPT = "persistent=False was given"  #: why nothing is durable, for an error
 

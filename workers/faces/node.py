@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
-from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.arguments import QueueArguments, QueueOptions
 from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
-from warren.engine.config import Settings
+from warren.engine.config import NodeSettings, Settings
 from warren.engine.errors import (
     ClosedError,
     NodeNotRunning,
@@ -40,7 +40,7 @@ from warren.workers.client.arguments import (
     listed,
 )
 from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
-from warren.workers.client.publish import PLAIN, Publish, publish_options
+from warren.workers.client.publish import PLAIN, Publish, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.message import Message
@@ -109,7 +109,9 @@ class Node:
 
     # -- queues -------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
+    def queue(
+        self, name: str, durable: bool = True, *, create: bool = True, **arguments: Unpack[QueueOptions]
+    ) -> Queue:
         """Open a queue; declare it if it does not exist. Arguments: docs/operations.md.
 
         Raises DeclarationMismatch if it exists with other properties, ResourceLocked if it is exclusive to another
@@ -138,14 +140,32 @@ class Node:
 
     @overload
     def work_queue(
-        self, name: str, maxsize: int = 0, *, serializer: None = None, durable: bool = True, **arguments: Any
+        self,
+        name: str,
+        maxsize: int = 0,
+        *,
+        serializer: None = None,
+        durable: bool = True,
+        **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[bytes]: ...
     @overload
     def work_queue(
-        self, name: str, maxsize: int = 0, *, serializer: object, durable: bool = True, **arguments: Any
+        self,
+        name: str,
+        maxsize: int = 0,
+        *,
+        serializer: object,
+        durable: bool = True,
+        **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]: ...
     def work_queue(
-        self, name: str, maxsize: int = 0, *, serializer: object = None, durable: bool = True, **arguments: Any
+        self,
+        name: str,
+        maxsize: int = 0,
+        *,
+        serializer: object = None,
+        durable: bool = True,
+        **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]:
         """A queue that behaves like queue.Queue (put, get, task_done, join, ...); declared as by queue().
 
@@ -184,6 +204,19 @@ class Node:
         backoff: float = 1.0,
         backoff_max: float = 60.0,
     ) -> ProcessWorker: ...
+    @overload
+    def worker(
+        self,
+        queue: str | Queue,
+        function: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        processes: bool = False,
+        prefetch: int | None = None,
+        retries: int | None = None,
+        backoff: float = 1.0,
+        backoff_max: float = 60.0,
+    ) -> Worker | ProcessWorker: ...
     def worker(
         self,
         queue: str | Queue,
@@ -265,7 +298,7 @@ class Node:
         self._client.router()
 
     def declare_queues(
-        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Unpack[QueueOptions]
     ) -> list[str]:
         """Declare many queues in one change: all of them, or none if one is refused. Returns the names of the new ones.
 
@@ -361,6 +394,59 @@ class Node:
         wanted = [_binding(item) for item in listed(bindings, "bindings")]
         return int(self._client.declare("unbind_many", bindings=wanted)["removed"]) if wanted else 0
 
+    @overload
+    def publish(
+        self,
+        body: bytes | bytearray | memoryview,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None: ...
+    @overload
+    def publish(
+        self,
+        body: bytes | bytearray | memoryview,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
+    def publish(
+        self,
+        body: bytes | bytearray | memoryview,
+        exchange: str,
+        routing_key: str,
+        mandatory: bool,
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
+    def publish(
+        self,
+        body: bytes | bytearray | memoryview,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm | None: ...
     def publish(
         self,
         body: bytes | bytearray | memoryview,
@@ -403,6 +489,51 @@ class Node:
                     raise Unroutable(f"the queue was deleted just now, the message was dropped: {error}") from error
                 raise
 
+    @overload
+    def publish_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> None: ...
+    @overload
+    def publish_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm: ...
+    @overload
+    def publish_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm | None: ...
     def publish_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],
@@ -490,7 +621,7 @@ def _name(queue: str | Queue) -> str:
 
 
 def _specification(
-    item: str | Mapping[str, Any], durable: bool, arguments: dict[str, Any]
+    item: str | Mapping[str, Any], durable: bool, arguments: Mapping[str, Any]
 ) -> tuple[str, bool, QueueArguments]:
     """Name, durability and arguments of a queue to declare. Raises UsageError."""
     if not isinstance(item, Mapping):
@@ -498,7 +629,7 @@ def _specification(
     if unknown := item.keys() - {"name", "durable", "arguments"}:
         raise UsageError(f"a queue has name, durable and arguments; there is no {shown(next(iter(unknown)))}")
     name = check_name(item.get("name"))
-    own = arguments | checked_mapping(item.get("arguments"))
+    own = {**arguments, **checked_mapping(item.get("arguments"))}
     return name, bool(item.get("durable", durable)), QueueArguments.of(name, own)
 
 
@@ -567,7 +698,7 @@ def open(
     idle_exit: float | None = IDLE_EXIT_S,
     call_timeout: float | None = CALL_TIMEOUT_S,
     profile: str | None = None,
-    **settings: Any,
+    **settings: Unpack[NodeSettings],
 ) -> Node:
     """Attach to the node of a directory; start one if none runs. `name`, `call_timeout`: as for attach.
 
@@ -583,10 +714,11 @@ def open(
     idle_exit = None if idle_exit == math.inf else idle_exit
     checked_timeout(call_timeout)
     checked_client_name(name)
+    wanted: dict[str, Any] = {**settings}
     if profile is not None:
-        settings["profile"] = profile
-    if settings:
-        changed_settings(Settings(), settings)
+        wanted["profile"] = profile
+    if wanted:
+        changed_settings(Settings(), wanted)
     deadline = time.monotonic() + timeout
     left, pause, why = timeout, AGAIN_FIRST_S, ""
     while True:
@@ -596,11 +728,11 @@ def open(
                 node = attach(target.path, left, name=name, call_timeout=call_timeout)
             if node is None:
                 left = max(deadline - time.monotonic(), 0.0)
-                launch(target.path, idle_exit=idle_exit, settings=settings, timeout=left)
+                launch(target.path, idle_exit=idle_exit, settings=wanted, timeout=left)
                 left = max(deadline - time.monotonic(), 0.0)
                 node = attach(target.path, left, name=name, call_timeout=call_timeout)
             try:
-                _check_settings(node, settings)
+                _check_settings(node, wanted)
             except ClosedError as error:
                 node.close()
                 raise NodeNotRunning(str(error)) from None

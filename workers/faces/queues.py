@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, cast, overload
 
 import msgspec
 
@@ -37,7 +37,7 @@ from warren.workers.client.arguments import (
     level_of,
     listed,
 )
-from warren.workers.client.publish import PLAIN, Batch, publish_options
+from warren.workers.client.publish import PLAIN, Batch, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.calls import reply_route
@@ -146,6 +146,47 @@ class Queue:
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
+    @overload
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None: ...
+    @overload
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm | None: ...
     def put(
         self,
         body: bytes | bytearray | memoryview,
@@ -195,6 +236,47 @@ class Queue:
             except (TimedOut, QueueNotFound) as error:
                 raise self._named(error) from None
 
+    @overload
+    def put_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> None: ...
+    @overload
+    def put_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm: ...
+    @overload
+    def put_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm: ...
+    @overload
+    def put_many(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview],
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm | None: ...
     def put_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],

@@ -192,7 +192,6 @@ class WorkQueue(Generic[T]):
                     continue  # it waited for call_timeout, and goes on
                 raise QueueFull(f"queue {self.queue.name!r} took nothing more within the timeout: {error}") from error
             try:
-                assert confirm is not None
                 confirm.result(None if deadline is None else self._storing(deadline))
                 return
             except QueueFull as error:

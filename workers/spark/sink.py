@@ -35,7 +35,10 @@ class Published(WriterCommitMessage):
 def check_sink_schema(schema: StructType, options: SinkOptions, overwrite: bool) -> None:
     """Raise UsageError unless rows of `schema` can be published as `options` say."""
     if overwrite:
-        raise UsageError('Warren appends; use .mode("append"), or outputMode "append" or "update" for a stream')
+        raise UsageError(
+            'Warren appends: use .mode("append"), or outputMode "append" for a stream; totals that change are written '
+            "by foreachBatch, each batch with a write of its own"
+        )
     types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
     for name in types:
         if name not in ("value", "key", "headers") and name not in _IGNORED:

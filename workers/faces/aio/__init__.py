@@ -29,8 +29,9 @@ import asyncio
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
+from warren.engine.config import NodeSettings
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.client import CALL_TIMEOUT_S
 from warren.workers.faces import node as nodes
@@ -97,11 +98,18 @@ def open(
     name: str | None = None,
     idle_exit: float | None = nodes.IDLE_EXIT_S,
     call_timeout: float | None = CALL_TIMEOUT_S,
-    **settings: Any,
+    profile: str | None = None,
+    **settings: Unpack[NodeSettings],
 ) -> _Opening:
     """`async with open(DIR) as node`, or `node = await open(DIR)`: as warren.open."""
     return _Opening(
         lambda: nodes.open(
-            directory, timeout=timeout, name=name, idle_exit=idle_exit, call_timeout=call_timeout, **settings
+            directory,
+            timeout=timeout,
+            name=name,
+            idle_exit=idle_exit,
+            call_timeout=call_timeout,
+            profile=profile,
+            **settings,
         )
     )

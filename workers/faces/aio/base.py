@@ -116,9 +116,11 @@ class Underneath(queues.Queue):
         """The level of a durability for what is published to it. Raises UsageError."""
         return said.level(durability, self.durable, self._what)
 
-    def put_part(self, bodies: Sequence[Body], level: int, said: Batch) -> _core.Confirm | None:
+    def put_part(self, bodies: Sequence[Body], level: int, said: Batch) -> _core.Confirm:
         """Submit some of many messages that were checked and packed before; it does not wait for room."""
-        return self._put_many(bodies, level, said, 0.0, False)
+        confirm = self._put_many(bodies, level, said, 0.0, False)
+        assert confirm is not None
+        return confirm
 
     def renew(self) -> None:
         """A handle of the attachment in use. Raises QueueNotFound, ClosedError."""

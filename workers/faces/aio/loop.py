@@ -214,7 +214,7 @@ class Loop:
 
     async def submit(
         self,
-        call: Callable[[], _core.Confirm | None],
+        call: Callable[[], _core.Confirm],
         need: tuple[int, int],
         deadline: float | None,
         queue: Underneath | None = None,
@@ -239,9 +239,7 @@ class Loop:
                 await self.passed(blocked[0], _core.WANT_HEAD, blocked[1], deadline, _core.FOR_ROOM)
                 continue
             try:
-                confirm = call()
-                assert confirm is not None
-                return confirm
+                return call()
             except (TimedOut, DiskFull):
                 if is_late(deadline):
                     raise

@@ -9,10 +9,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
+from warren.engine.catalog.arguments import QueueOptions
 from warren.engine.catalog.names import check_name
 from warren.workers.client.arguments import checked_seconds, listed
+from warren.workers.client.publish import PublishOptions
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
 from warren.workers.faces.aio.loop import Confirm, Loop
@@ -75,7 +77,9 @@ class Node:
 
     # -- queues and exchanges -----------------------------------------------------------------------------------
 
-    async def queue(self, name: str, durable: bool = True, *, create: bool = True, **arguments: Any) -> Queue:
+    async def queue(
+        self, name: str, durable: bool = True, *, create: bool = True, **arguments: Unpack[QueueOptions]
+    ) -> Queue:
         """Open a queue; declare it if it does not exist: as warren.Node.queue."""
         self._loop.enter()
         check_name(name)
@@ -145,7 +149,7 @@ class Node:
         finally:
             replies.end(number)
             answered.cancel()
-        if waiting.unanswered and confirm is not None and confirm.done():
+        if waiting.unanswered and confirm.done():
             await confirm  # raises when it was refused
         return answer_of(found.name, timeout, waiting)
 
@@ -160,7 +164,7 @@ class Node:
         await self._loop.do(self._node.delete_queue, name)
 
     async def declare_queues(
-        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Any
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Unpack[QueueOptions]
     ) -> list[str]:
         """Declare many queues in one change, all or none: as warren.Node.declare_queues."""
         return await self._loop.do(self._node.declare_queues, listed(queues, "queues"), durable, **arguments)
@@ -173,21 +177,27 @@ class Node:
         """Names of all declared queues."""
         return await self._loop.do(self._node.queues)
 
-    async def declare_exchange(self, name: str, type: str = "direct", durable: bool = True, **arguments: Any) -> None:
+    async def declare_exchange(
+        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+    ) -> None:
         """As warren.Node.declare_exchange."""
-        await self._loop.do(self._node.declare_exchange, name, type, durable, **arguments)
+        await self._loop.do(self._node.declare_exchange, name, type, durable, alternate)
 
     async def delete_exchange(self, name: str) -> None:
         """Delete an exchange and its bindings. Raises ExchangeNotFound."""
         await self._loop.do(self._node.delete_exchange, name)
 
-    async def bind(self, queue: str | Queue, exchange: str, routing_key: str = "", **arguments: Any) -> None:
+    async def bind(
+        self, queue: str | Queue, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> None:
         """As warren.Node.bind."""
-        await self._loop.do(self._node.bind, _name(queue), exchange, routing_key, **arguments)
+        await self._loop.do(self._node.bind, _name(queue), exchange, routing_key, arguments)
 
-    async def unbind(self, queue: str | Queue, exchange: str, routing_key: str = "", **arguments: Any) -> bool:
+    async def unbind(
+        self, queue: str | Queue, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
         """Remove a binding. Returns False if there was none."""
-        return await self._loop.do(self._node.unbind, _name(queue), exchange, routing_key, **arguments)
+        return await self._loop.do(self._node.unbind, _name(queue), exchange, routing_key, arguments)
 
     async def bind_many(self, bindings: Iterable[Sequence[Any]]) -> int:
         """Bind in one change, all or nothing: as warren.Node.bind_many."""
@@ -205,6 +215,47 @@ class Node:
         """Ask the supervisor whether it answers: {pid, state}."""
         return await self._loop.do(self._node.ping)
 
+    @overload
+    async def publish(
+        self,
+        body: Body,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None: ...
+    @overload
+    async def publish(
+        self,
+        body: Body,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
+    async def publish(
+        self,
+        body: Body,
+        exchange: str,
+        routing_key: str,
+        mandatory: bool,
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
     async def publish(
         self,
         body: Body,
@@ -215,18 +266,31 @@ class Node:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm | None: ...
+    async def publish(
+        self,
+        body: Body,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
     ) -> Confirm | None:
         """Publish a message to an exchange: as warren.Node.publish; with wait=False a Confirm to await."""
         self._loop.enter()
         deadline = deadline_of(timeout)
-        call = functools.partial(
-            self._node.publish, body, exchange, routing_key, mandatory, durability, False, 0.0, headers, **options
+        publish = self._node.publish
+        part = await self._loop.submit(
+            lambda: publish(body, exchange, routing_key, mandatory, durability, False, 0.0, headers, **options),
+            (1, size_of(body)),
+            deadline,
+            ahead=not wait,
         )
-        confirm = Confirm(
-            self._loop, [(0, await self._loop.submit(call, (1, size_of(body)), deadline, ahead=not wait))]
-        )
-        return await self._loop.wait_for(confirm, wait, deadline)
+        return await self._loop.wait_for(Confirm(self._loop, [(0, part)]), wait, deadline)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

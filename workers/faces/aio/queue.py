@@ -8,12 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
 from warren.engine.errors import QueueEmpty, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, listed
-from warren.workers.client.publish import Publish
+from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
 from warren.workers.faces.aio.base import (
     META,
@@ -100,6 +100,38 @@ class Queue:
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
+    @overload
+    async def put(
+        self,
+        body: Body,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None: ...
+    @overload
+    async def put(
+        self,
+        body: Body,
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
+    async def put(
+        self,
+        body: Body,
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm: ...
+    @overload
     async def put(
         self,
         body: Body,
@@ -107,7 +139,16 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[PublishOptions],
+    ) -> Confirm | None: ...
+    async def put(
+        self,
+        body: Body,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
     ) -> Confirm | None:
         """Publish one message: as warren.Queue.put. Returns when it is as durable as requested.
 
@@ -117,10 +158,44 @@ class Queue:
         loop = self._loop
         loop.enter()
         deadline = deadline_of(timeout)
-        call = functools.partial(self._underneath.put, body, durability, False, 0.0, headers, **options)
-        part = await self._submit(call, (1, size_of(body)), deadline, not wait)
+        put = self._underneath.put
+        part = await self._submit(
+            lambda: put(body, durability, False, 0.0, headers, **options), (1, size_of(body)), deadline, not wait
+        )
         return await loop.wait_for(Confirm(loop, [(0, part)], self._underneath), wait, deadline)
 
+    @overload
+    async def put_many(
+        self,
+        bodies: Iterable[Body],
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> None: ...
+    @overload
+    async def put_many(
+        self,
+        bodies: Iterable[Body],
+        durability: str | None = None,
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm: ...
+    @overload
+    async def put_many(
+        self,
+        bodies: Iterable[Body],
+        durability: str | None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm: ...
+    @overload
     async def put_many(
         self,
         bodies: Iterable[Body],
@@ -128,7 +203,16 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
-        **options: Any,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm | None: ...
+    async def put_many(
+        self,
+        bodies: Iterable[Body],
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
     ) -> Confirm | None:
         """Publish many messages in order: as warren.Queue.put_many. They are sent in parts; messages of other tasks may
         come in between.
@@ -164,7 +248,7 @@ class Queue:
         return await loop.wait_for(Confirm(loop, parts, self._underneath), wait, deadline)
 
     async def _submit(
-        self, call: Callable[[], _core.Confirm | None], need: tuple[int, int], deadline: float | None, ahead: bool
+        self, call: Callable[[], _core.Confirm], need: tuple[int, int], deadline: float | None, ahead: bool
     ) -> _core.Confirm:
         await self._line.make_usable()
         return await self._loop.submit(call, need, deadline, queue=self._underneath, ahead=ahead)
@@ -234,13 +318,13 @@ class Queue:
         """Delete the queue with its messages. Raises QueueNotFound."""
         await self._loop.do(self._underneath.delete)
 
-    async def bind(self, exchange: str, routing_key: str = "", **arguments: Any) -> None:
+    async def bind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> None:
         """As warren.Queue.bind."""
-        await self._loop.do(self._underneath.bind, exchange, routing_key, **arguments)
+        await self._loop.do(self._underneath.bind, exchange, routing_key, arguments)
 
-    async def unbind(self, exchange: str, routing_key: str = "", **arguments: Any) -> bool:
+    async def unbind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> bool:
         """Remove a binding. Returns False if there was none."""
-        return await self._loop.do(self._underneath.unbind, exchange, routing_key, **arguments)
+        return await self._loop.do(self._underneath.unbind, exchange, routing_key, arguments)
 
 
 def underneath_of(queue: Queue) -> Underneath:

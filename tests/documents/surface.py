@@ -1,0 +1,168 @@
+"""What type checkers make of the public face: each line is a case, never run. test_types.py gives it to mypy --strict
+and to pyright in its strict mode.
+
+A line that a checker must refuse carries what it calls the error; both are told to complain of such a comment where
+there is no error.
+"""
+
+import asyncio
+import concurrent.futures
+from collections.abc import Iterator
+from typing import Any, assert_type
+
+import warren
+import warren.aio
+
+IDS = [bytes(16), bytes(16)]
+
+
+def putting(queue: warren.Queue, later: bool) -> None:
+    assert_type(queue.put(b"x"), None)
+    assert_type(queue.put(b"x", "none", True, 1.0, {"a": 1}), None)
+    assert_type(queue.put(memoryview(b"x"), wait=True, ttl=3, message_id="a"), None)
+    assert_type(queue.put(b"x", wait=False), warren.Confirm)
+    assert_type(queue.put(b"x", "synced", wait=False, timeout=1, priority=3), warren.Confirm)
+    assert_type(queue.put(b"x", None, False, 1.0, {"a": 1}, delay=0.5), warren.Confirm)
+    assert_type(queue.put(b"x", wait=later), warren.Confirm | None)
+    options: warren.PublishOptions = {"priority": 1, "properties": {"type": "a"}, "persistent": False}
+    assert_type(queue.put(b"x", wait=False, **options), warren.Confirm)
+
+    assert_type(queue.put_many([b"x", b"y"]), None)
+    assert_type(queue.put_many((body for body in [b"x"]), wait=False), warren.Confirm)
+    assert_type(queue.put_many([b"x"], "none", False), warren.Confirm)
+    assert_type(queue.put_many([b"x"], wait=later), warren.Confirm | None)
+    each: warren.PublishManyOptions = {"priority": [1, 2], "ttl": [None, 1.5], "message_id": ["a", None]}
+    assert_type(queue.put_many([b"x", b"y"], wait=False, headers=[None, {"a": 1}], **each), warren.Confirm)
+
+    queue.put("x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    queue.put(b"x", prioriti=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    queue.put(b"x", ttl="1 s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    queue.put(b"x", priority=[1])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def publishing(node: warren.Node, later: bool) -> None:
+    assert_type(node.publish(b"x", "events", "a.b", mandatory=True), None)
+    assert_type(node.publish(b"x", "events", wait=False, headers={"a": 1}), warren.Confirm)
+    assert_type(node.publish(b"x", "events", "a.b", False, None, False), warren.Confirm)
+    assert_type(node.publish(b"x", routing_key="orders", wait=later), warren.Confirm | None)
+    assert_type(node.publish_many([b"x"], "events", routing_keys=["a"]), None)
+    assert_type(node.publish_many([b"x"], "events", wait=False, delay=2), warren.Confirm)
+    assert_type(node.publish_many([b"x"], "events", wait=later), warren.Confirm | None)
+    node.publish(b"x", "events", properties=["a"])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def promised(confirm: warren.Confirm) -> None:
+    confirm.add_done_callback(lambda done: print(done.exception()))
+    assert_type(confirm.future(), concurrent.futures.Future[None])
+    assert_type(confirm.exception(timeout=1), BaseException | None)
+    assert_type(confirm.done(), bool)
+    assert_type(confirm.duplicate, bool)
+
+
+def storing(store: warren.Store, later: bool) -> None:
+    assert_type(store.write(IDS[0], b"x"), None)
+    assert_type(store.write(IDS[0], b"x", wait=False), warren.Confirm)
+    assert_type(store.write(IDS[0], b"x", "none", False), warren.Confirm)
+    assert_type(store.write(IDS[0], b"x", wait=later), warren.Confirm | None)
+    assert_type(store.write_many(IDS, [b"x", b"y"]), None)
+    assert_type(store.write_many(bytes(32), [b"x", b"y"], wait=False), warren.Confirm)
+    assert_type(store.write_many(IDS, [b"x", b"y"], "synced", False, 1.0), warren.Confirm)
+    assert_type(store.write_many(IDS, [b"x", b"y"], wait=later), warren.Confirm | None)
+    assert_type(store.read(IDS[0]), bytes | None)
+    assert_type(store.read_many(IDS), list[bytes | None])
+    assert_type(store.remove(IDS), int)
+    assert_type(store.new_ids(2), list[bytes])
+
+
+def declaring(node: warren.Node, arguments: dict[str, Any]) -> None:
+    assert_type(node.queue("q", max_length=5, overflow="reject-publish", message_ttl=60), warren.Queue)
+    assert_type(node.queue("q", False, create=False), warren.Queue)
+    assert_type(node.queue("q", delivery_limit=None, **arguments), warren.Queue)
+    options: warren.QueueOptions = {"dead_letter_exchange": "", "dead_letter_routing_key": "failed"}
+    assert_type(node.queue("q", durable=False, **options), warren.Queue)
+    assert_type(node.declare_queues(["a", {"name": "b", "durable": False}], expires=60.0), list[str])
+    assert_type(node.work_queue("w"), warren.WorkQueue[bytes])
+    assert_type(node.work_queue("w", 10, message_ttl=5.0), warren.WorkQueue[bytes])
+    assert_type(node.work_queue("w", serializer="json", max_priority=3), warren.WorkQueue[Any])
+    numbers: warren.WorkQueue[int] = node.work_queue("w", serializer="json")
+    assert_type(numbers.get(timeout=1), int)
+    numbers.put("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    node.queue("q", max_lenght=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    node.queue("q", max_length="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    node.queue("q", overflow="reject")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    node.declare_queues(["q"], exclusiv=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    node.work_queue("w", ttl=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+def opening(processes: bool) -> None:
+    with warren.open("data", profile="small", workers=2, memory_used_max=0.5) as node:
+        assert_type(node, warren.Node)
+        assert_type(node.store(), warren.Store)
+        assert_type(node.queue("q").subscription("s"), warren.Subscription)
+        assert_type(node.worker("q", print), warren.Worker)
+        assert_type(node.worker("q", print, concurrency=2, processes=True), warren.ProcessWorker)
+        assert_type(node.worker("q", print, processes=processes), warren.Worker | warren.ProcessWorker)
+        assert_type(node.call("q", b"x", timeout=1), bytes)
+        assert_type(node.serve("q", answer), warren.Worker)
+    assert_type(warren.attach("data", call_timeout=None), warren.Node)
+    warren.open("data", file_byte=1 << 20)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    warren.open("data", workers="2")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def answer(message: warren.Message) -> bytes:
+    return message.body
+
+
+def getting(queue: warren.Queue) -> None:
+    message = queue.get(timeout=1)
+    assert_type(message, warren.Message)
+    assert_type(message.body, bytes)
+    assert_type(message.headers, dict[str, Any])
+    assert_type(message.redelivered, bool)
+    assert_type(queue.get_many(5), list[warren.Message])
+    assert_type(queue.consume(prefetch=5), Iterator[warren.Message])
+    with message as same:
+        assert_type(same, warren.Message)
+    body: str = message.body  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    print(body)
+
+
+async def awaiting(node: warren.aio.Node, later: bool) -> None:
+    queue = await node.queue("q", max_length=5)
+    assert_type(queue, warren.aio.Queue)
+    assert_type(await queue.put(b"x"), None)
+    assert_type(await queue.put(b"x", wait=False, priority=2), warren.aio.Confirm)
+    assert_type(await queue.put(b"x", "none", False), warren.aio.Confirm)
+    assert_type(await queue.put(b"x", wait=later), warren.aio.Confirm | None)
+    assert_type(await queue.put_many([b"x"]), None)
+    assert_type(await queue.put_many([b"x"], wait=False, delay=[1.0]), warren.aio.Confirm)
+    assert_type(await queue.put_many([b"x"], None, False), warren.aio.Confirm)
+    assert_type(await queue.put_many([b"x"], wait=later), warren.aio.Confirm | None)
+    assert_type(await node.publish(b"x", "events", "a"), None)
+    assert_type(await node.publish(b"x", "events", "a", wait=False), warren.aio.Confirm)
+    assert_type(await node.publish(b"x", "events", "a", False, None, False), warren.aio.Confirm)
+    assert_type(await node.publish(b"x", "events", "a", wait=later), warren.aio.Confirm | None)
+    message = await queue.get(timeout=1)
+    assert_type(message, warren.aio.Message)
+    await message.ack()
+    async with queue.consume(prefetch=5) as messages:
+        async for one in messages:
+            assert_type(one, warren.aio.Message)
+            await one.nack()
+    await node.declare_exchange("a", "fanout", alternate="b")
+    await queue.bind("a", arguments={"x-match": "any"})
+
+    await queue.put(b"x", ttl="1 s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await node.queue("q", max_lenght=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await node.declare_exchange("a", alternat="b")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def opened() -> None:
+    async with warren.aio.open("data", profile="small", workers=2) as node:
+        assert_type(node, warren.aio.Node)
+    node = await warren.aio.attach("data")
+    await node.close()
+
+
+asyncio.run(opened())

@@ -1,0 +1,66 @@
+"""Goal: what docs/spark.md shows works. Method: its snippets are run, one process each; what the queues hold then is
+compared.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import warren
+
+from support.programs import run_program
+from support.real_node import RealNode
+from support.snippets import ROOT, snippets
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+SNIPPETS = [snippet.code for snippet in snippets(ROOT / "docs/spark.md")]
+BEGIN_TRIES = 5
+
+
+def run(program: Path, folder: Path, stop: bool = False) -> str:
+    """Spark gives the Python process of a source 10 s to begin; on a busy machine that takes longer, and the program
+    fails before it has done anything.
+    """
+    for _try in range(BEGIN_TRIES):
+        try:
+            return run_program(program, folder, options=(), stop=stop)  # PySpark itself warns
+        except AssertionError as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    raise AssertionError(f"Spark's Python did not begin in time, {BEGIN_TRIES} times")
+
+
+@pytest.fixture
+def snippet(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    program = tmp_path / "snippet.py"
+    program.write_text(SNIPPETS[request.param])
+    return program
+
+
+@pytest.mark.parametrize("snippet", [0], indirect=True)
+def test_a_stream_from_queue_to_queue(tmp_path: Path, snippet: Path) -> None:
+    bodies = [b"one", b"two", b"three"]
+    with RealNode(tmp_path / "data"), warren.attach(tmp_path / "data") as node:
+        orders, shipped = node.queue("orders"), node.queue("shipped")
+        orders.put_many(bodies)
+        said = run(snippet, tmp_path)
+        for body in bodies:
+            assert body.hex(" ").upper() in said
+        assert orders.depth() == 0
+        assert sorted(message.body for message in shipped.browse()) == sorted(bodies)
+
+
+@pytest.mark.parametrize("snippet", [1], indirect=True)
+def test_writing_to_an_exchange(tmp_path: Path, snippet: Path) -> None:
+    with RealNode(tmp_path / "data"), warren.attach(tmp_path / "data") as node:
+        node.declare_exchange("flights", "topic")
+        from_jfk, all_flights = node.queue("from-jfk"), node.queue("all-flights")
+        from_jfk.bind("flights", "flight.JFK")
+        all_flights.bind("flights", "flight.#")
+        run(snippet, tmp_path)
+        assert [message.body for message in from_jfk.browse()] == [b'{"origin":"JFK","delay":12}']
+        assert all_flights.depth() == 2
+
+
+def test_there_is_a_test_for_each_snippet() -> None:
+    assert len(SNIPPETS) == 2
