@@ -1,5 +1,5 @@
-"""Goal: what docs/spark.md shows works. Method: its snippets are run, one process each; what the queues hold then is
-compared.
+"""Goal: what docs/spark.md shows works, and so does the example for Spark. Method: they are run, one process each, and
+what the queues hold then is compared.
 """
 
 from pathlib import Path
@@ -64,3 +64,9 @@ def test_writing_to_an_exchange(tmp_path: Path, snippet: Path) -> None:
 
 def test_there_is_a_test_for_each_snippet() -> None:
     assert len(SNIPPETS) == 2
+
+
+def test_the_example(tmp_path: Path) -> None:
+    said = run(ROOT / "docs/examples/spark_stream.py", tmp_path, stop=True)
+    totals = [f'{{"shop":{shop},"orders":100,"items":{sum(range(shop, 300, 3))}}}' for shop in range(3)]
+    assert said.splitlines() == [*totals, "orders left: 0"]
