@@ -45,13 +45,9 @@ from warren.engine.errors import (
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import shown
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, shown
 
 FILE_NAME = "catalog.json"
-#: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
-DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
-#: and when it is there with other properties
-AS_IT_IS = "open it as it is (create=False), or delete it first"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."

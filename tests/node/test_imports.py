@@ -1,11 +1,14 @@
 """Goal: the processes of a node run Warren's code and what it needs, never a file that happens to lie where somebody
 stands who starts one.
 
+And nobody waits for what he does not use: `import warren` and `warren --help` load nothing large.
+
 Method: a program imports Warren, and then puts modules with names of the standard library and of packages (each would
 write down that it was imported, and fail) where Python would look for it: beside the script, into the current
 directory. It opens a node; its supervisor is killed, so that the servers start another one, which is asked, too.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -96,6 +99,61 @@ def test_packages_from_a_folder_of_ones_own_are_found(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run([base, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert "returncode=0, stdout='warren " in done.stdout, done.stdout + done.stderr
+
+
+LARGE = {"numpy", "pyarrow", "pandas", "rich", "psutil", "pyspark", "asyncio", "multiprocessing", "ssl"}
+LOADED = """
+import json, sys
+before = set(sys.modules)
+{}
+print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr)
+"""
+CLIENT = """
+import warren
+with warren.attach(sys.argv[1]) as node:
+    queue = node.queue("loading")
+    queue.put(b"x")
+    queue.get(timeout=60).ack()
+"""
+COMMAND = """
+from warren.workers.cli.main import invoke
+assert invoke({!r}) == 0
+"""
+
+
+def loaded(program: str, *words: object) -> tuple[set[str], set[str]]:
+    """What a new Python loads for a program: top-level modules, and those of Warren."""
+    command = [sys.executable, "-P", "-c", LOADED.format(program), *map(str, words)]
+    done = subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stderr.splitlines()[-1])
+    return {name.split(".")[0] for name in found}, {name for name in found if name.startswith("warren.")}
+
+
+def test_importing_warren_loads_its_errors_and_no_package() -> None:
+    modules, ours = loaded("import warren")
+    assert modules & (LARGE | {"click", "msgspec", "posix_ipc", "sysv_ipc", "subprocess", "inspect"}) == set()
+    assert ours == {"warren._sources", "warren.engine", "warren.engine.errors"}
+
+
+def test_a_client_loads_what_a_client_uses(directory: Path) -> None:
+    """Arrow, asyncio and Spark are loaded by those who ask for them."""
+    modules, ours = loaded(CLIENT, directory)
+    assert modules & (LARGE | {"click"}) == set()
+    rooms = {"warren.workers.cli", "warren.workers.node", "warren.workers.servers", "warren.workers.spark"}
+    assert ours & (rooms | {"warren.aio", "warren.workers.faces.arrow", "warren.tools"}) == set()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
+def test_help_loads_no_room_of_the_engine(words: list[str]) -> None:
+    modules, ours = loaded(COMMAND.format(words))
+    assert modules & (LARGE | {"posix_ipc", "sysv_ipc", "subprocess"}) == set()
+    assert {name for name in ours if name.startswith(("warren.ipc", "warren.engine.catalog", "warren.tools"))} == set()
+
+
+def test_a_command_loads_what_it_needs(directory: Path) -> None:
+    modules, _ours = loaded(COMMAND.format(["publish", str(directory), "loading", "--body", "x"]))
+    assert modules & LARGE == set()
 
 
 def test_what_is_needed_is_what_the_project_says() -> None:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from warren.engine.catalog.catalog import AS_IT_IS, DECLARE, NOTHING_DELETED
 from warren.engine.errors import (
     CatalogCut,
     CorruptRecord,
@@ -38,9 +37,8 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import command, shown
-from warren.workers.process.exit_codes import EXIT_TIMEOUT
-from warren.workers.process.launch import ERRORS_VARIABLE
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, shown
+from warren.workers.process.exit_codes import ERRORS_VARIABLE, EXIT_TIMEOUT
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -37,7 +37,7 @@ from warren.engine import _core, errors
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog import metadata
-from warren.engine.catalog.catalog import DECLARE, Catalog, QueueDeclaration
+from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.names import check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.routing import Router
@@ -54,6 +54,7 @@ from warren.engine.errors import (
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues.control import AnswerOf, Refusal, Request
+from warren.engine.saying import DECLARE
 from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
-from warren.engine.catalog.catalog import DECLARE, EXCHANGE_TYPES, QueueDeclaration, checked_conditions
+from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
 from warren.engine.config import NodeSettings, Settings
@@ -27,7 +27,7 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.engine.saying import command, counted, shown
+from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (
     checked_client_name,

@@ -1,4 +1,6 @@
-"""Exit codes of the processes of a node. They are told to whoever started one: the supervisor, a shell, systemd."""
+"""Exit codes of the processes of a node. They are told to whoever started one: the supervisor, a shell, systemd.
+With them, how a program that starts one gets its error as more than a number.
+"""
 
 from __future__ import annotations
 
@@ -12,3 +14,5 @@ EXIT_NO_SPACE = 4
 EXIT_CATALOG_CUT = 5
 #: what is added to other things that a server lacked (lack.py); codes that nothing else uses
 EXIT_LACKS = 80
+#: set for a child that is to print an error as JSON {"error", "message"} in its last line
+ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"

@@ -30,9 +30,8 @@ from warren.engine.errors import Error, StartFailed, TimedOut
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.process import interpreter
 from warren.workers.process.control import WAIT_MAX_S
+from warren.workers.process.exit_codes import ERRORS_VARIABLE
 
-#: set for a child that is to print an error as JSON {"error", "message"} in its last line
-ERRORS_VARIABLE = "WARREN_ERRORS_AS_JSON"
 #: how long a start that is let go on in the background may take to say so
 LET_GO_S = 1.0
 log = logging.getLogger("warren")
