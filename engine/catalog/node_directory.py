@@ -166,6 +166,14 @@ class NodeDirectory:
     def log(self) -> Path:
         return self.path / LOG
 
+    def make_log(self) -> None:
+        """Make the folder of the logs. Raises StoreError and its kinds."""
+        try:
+            if not self.log.is_dir():
+                atomic_file.make_directories(self.log)
+        except OSError as error:
+            raise atomic_file.explain(error, f"cannot make {self.log}") from error
+
     def log_file(self, role: str) -> Path:
         """Where a role prints: supervisor, store, worker-<i>."""
         return self.log / f"{role}.log"
@@ -268,29 +276,38 @@ class NodeDirectory:
 
     def unmake(self) -> None:
         """Remove a directory that a start made, and in which it could not make a node. What others put there stays, and
-        so does what is in use.
+        so does what is in use. Another start that was about to lock it makes it again.
         """
         try:
             self.lock()
         except (Error, OSError):  # another start is at it, or it is gone
             return
         try:
-            if set(os.listdir(self.path)) <= _OURS:  # no node.json, and nobody makes one while it is locked
-                shutil.rmtree(self.path)
+            # of the directory that is locked, whatever its name leads to; node.json is made by nobody meanwhile
+            if (found := set(os.listdir(self.descriptor))) <= _OURS:
+                for name in found - {LOG}:
+                    os.unlink(name, dir_fd=self.descriptor)
+                if LOG in found:
+                    shutil.rmtree(LOG, dir_fd=self.descriptor)
+                if self._place_now() == place_of(self.descriptor):
+                    os.rmdir(self.path)  # not if somebody has put something into it since
         except OSError:  # it stays: the error of the start is what matters
             pass
         finally:
             self.unlock()
 
-    def lock(self) -> None:
+    def lock(self, *, making: bool = False) -> None:
         """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
-        holder's pid.
+        holder's pid. `making`: it was made for this; when another start has removed it (`unmake`) it is made again.
         """
         began = time.monotonic()
         while True:
             try:
                 descriptor = open_directory(self.path)
             except (FileNotFoundError, NotADirectoryError) as error:
+                if making and isinstance(error, FileNotFoundError):
+                    self.make()
+                    continue
                 raise UsageError(f"{self.path} does not exist") from error
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot open {self.path}") from error
@@ -298,6 +315,8 @@ class NodeDirectory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if place_of(descriptor) == self._place_now():
                     break
+            except FileNotFoundError:  # it was removed meanwhile
+                pass
             except OSError as error:
                 looked_at = _only_looked_at(descriptor)
                 os.close(descriptor)
@@ -313,7 +332,7 @@ class NodeDirectory:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # it was replaced by another directory meanwhile
+            os.close(descriptor)  # it was replaced by another directory meanwhile, or is gone
         self._lock = descriptor
         self._write_lock_text(descriptor)
 
@@ -454,10 +473,7 @@ class NodeDirectory:
         Raises UsageError (unknown or impossible setting), FormatVersionError, CorruptRecord, DiskFull,
         PermissionRefused.
         """
-        try:
-            os.makedirs(self.log, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise atomic_file.explain(error, f"cannot make {self.log}") from error
+        self.make_log()
         if not self.exists():
             settings = changed_settings(Settings(), changes).checked()
             Catalog().save(self.path)

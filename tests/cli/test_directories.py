@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 COMMAND = [sys.executable, "-m", "warren"]
@@ -104,6 +107,76 @@ def test_a_refused_start_leaves_no_directory(tmp_path: Path, limit: str, setting
         assert ended.returncode == code, ended.stderr
     assert not new.exists()
     assert there.exists(), "which was there before"
+
+
+def test_a_refused_start_removes_only_what_it_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody puts another directory in the place of the new one in just that moment: it stays as it is."""
+    new, away = NodeDirectory(tmp_path / "new"), tmp_path / "away"
+    new.make()
+    new.make_log()
+    listed = os.listdir
+
+    def replaced(place: int) -> list[str]:
+        found = listed(place)
+        new.path.rename(away)
+        new.path.mkdir()
+        (new.path / "lock").write_text("of somebody")
+        return found
+
+    monkeypatch.setattr(os, "listdir", replaced)
+    new.unmake()
+    monkeypatch.undo()
+    assert (new.path / "lock").read_text() == "of somebody"
+    assert listed(away) == []
+
+
+REFUSED_MEANWHILE = """
+import sys
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.workers.cli.main import invoke
+
+lock, told = NodeDirectory.lock, []
+
+def locked(self, **options):
+    if not told:
+        told.append(True)
+        NodeDirectory(self.path).unmake()  # of another start, which made the directory and was refused just now
+        assert not self.path.exists()
+    lock(self, **options)
+
+NodeDirectory.lock = locked
+sys.exit(invoke(["up", sys.argv[1], "--profile", "small", *sys.argv[2:]]))
+"""
+
+
+def test_a_start_makes_a_directory_again_that_a_refused_one_removed(tmp_path: Path) -> None:
+    """Two starts of a new directory at once: one is refused, and removes what both had made. The other one is up, and
+    its log is a file of the directory.
+    """
+    directory = tmp_path / "new"
+    program = [sys.executable, "-P", "-c", REFUSED_MEANWHILE, str(directory), "--detach"]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    with ControlClient(directory) as control:
+        pid = control.call("ping")["pid"]
+        assert os.readlink(f"/proc/{pid}/fd/2") == str(directory / "log" / "supervisor.log")
+        with warren.attach(directory) as node:
+            node.queue("q").put(b"x")
+        control.call("stop")
+    wait_until(lambda: not NodeDirectory(directory).locked(), 60, what="the end of the node")
+
+
+def test_a_directory_that_is_removed_is_made_again_by_no_lock_but_that_of_a_start(tmp_path: Path) -> None:
+    start, repair = NodeDirectory(tmp_path / "new"), NodeDirectory(tmp_path / "new")
+    with pytest.raises(warren.UsageError, match="does not exist"):
+        repair.lock()
+    start.lock(making=True)
+    try:
+        assert (tmp_path / "new" / "lock").exists()
+    finally:
+        start.unlock()
+    repair.unmake()
+    assert not (tmp_path / "new").exists()
 
 
 REFUSED: dict[str, tuple[type[Exception], Callable[[Path], object]]] = {

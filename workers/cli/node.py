@@ -269,8 +269,18 @@ def _hear(sock: socket.socket, pid: int, target: NodeDirectory) -> tuple[str, st
 def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoReturn:
     from warren.workers.node.supervise import supervise
 
+    locked = options.locked
+
+    def log_again() -> None:
+        """A start that was refused may have removed the directory before this one had the lock, and its log with it."""
+        locked()
+        if not os.fstat(1).st_nlink:
+            target.make_log()
+            redirect(target.log_file("supervisor"))
+
     options = dataclasses.replace(
         options,
+        locked=log_again,
         close_in_child=teller.close,
         waiting=lambda text, outside: teller.say(_WAITS if outside else _WORKS, text),
         gave_up=lambda text: teller.tell("TimedOut", text),
@@ -282,7 +292,7 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
     try:
         os.setsid()
         os.chdir("/")  # it keeps no file system busy but that of its directory
-        os.makedirs(target.log, mode=0o700, exist_ok=True)
+        target.make_log()
         redirect(target.log_file("supervisor"))
         code = output.run(
             lambda: _told(lambda: supervise(target.path, options, ready=lambda line: teller.tell("up", line)), teller)

@@ -84,7 +84,7 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
     seen = False
     while True:
         try:
-            directory.lock()
+            directory.lock(making=not options.successor)
         except DirectoryInUse as error:
             if options.successor:
                 return False  # somebody else takes over, and if that fails the servers start another one
