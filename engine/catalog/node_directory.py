@@ -482,6 +482,10 @@ class NodeDirectory:
             return node
         node = self.read()
         self._refuse_links(node)
+        return msgspec.structs.replace(node, settings=self.changed(node, changes))
+
+    def changed(self, node: NodeFile, changes: dict[str, Any]) -> Settings:
+        """The settings of a node with these changes. Raises UsageError: one that its files do not allow."""
         if changes.get("profile", node.settings.profile) == node.settings.profile:  # what was changed since stays
             changes = {name: value for name, value in changes.items() if name != "profile"}
         else:
@@ -501,7 +505,7 @@ class NodeDirectory:
                     f"{self.path} was made for {name}={old} and cannot be lowered to {new}: "
                     f"start it with at least {old}, or make a new directory"
                 )
-        return msgspec.structs.replace(node, settings=settings)
+        return settings
 
     def _refuse_links(self, node: NodeFile) -> None:
         """A copy made of hard links is no copy: both nodes would write the same files."""

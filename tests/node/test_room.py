@@ -22,6 +22,8 @@ from warren.workers.node.room import Room
 from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 
+from support.waiting import wait_until
+
 pytestmark = pytest.mark.integration
 
 PLENTY = Room(1 << 40, 1 << 40, 1 << 40)
@@ -73,6 +75,10 @@ def test_what_cannot_be_is_refused_with_figures(
         room.chosen(NodeDirectory(tmp_path), {})
     assert short in str(caught.value)
     assert "enlarge what is short" in str(caught.value)
+    with pytest.raises(warren.NoRoom, match="of the profile large") as caught:
+        room.chosen(NodeDirectory(tmp_path), {"profile": "large"})
+    assert "or take the profile small" not in str(caught.value), "which does not fit either"
+    monkeypatch.setattr(room, "here", lambda _path: only(shared=20 * MIB))
     with pytest.raises(warren.NoRoom, match="or take the profile small"):
         room.chosen(NodeDirectory(tmp_path), {"profile": "large"})
 
@@ -93,6 +99,10 @@ def test_images_are_shared_out_so_that_the_node_never_wants_more_than_there_is(s
         before = fit.images_n * fit.image_bytes
     with pytest.raises(warren.NoRoom):
         room.fit(settings, workers, only(shared=needed.shared + needed.restart - 1))
+    for free, advised in ((20 * MIB, True), (10 * MIB, False)):
+        with pytest.raises(warren.NoRoom) as caught:
+            room.fit(DEFAULT, 2, only(shared=free), SMALL)
+        assert ("or take the profile small" in str(caught.value)) == advised
 
 
 def test_an_existing_node_keeps_its_sizes_unless_it_is_told(tmp_path: Path) -> None:
@@ -264,3 +274,90 @@ def test_an_empty_node_takes_little(
         assert 0 < disk_used(directory) <= disk_most
         with ControlClient(directory) as control:
             control.call("stop")
+
+
+STORED = b"k" * 16
+SMALLER = (
+    IN_SMALL
+    + """
+import json, subprocess
+import warren
+from warren.workers.process import interpreter
+from warren.workers.process.control import ControlClient
+
+directory = sys.argv[1]
+try:
+    warren.open(directory, idle_exit=60)
+except warren.NoRoom as error:
+    assert "a node of the profile default needs" in str(error), error
+    assert "or take the profile small (warren up --profile small," in str(error), error
+else:
+    raise AssertionError("it started")
+up = interpreter.command("warren", "up", directory, "--profile", "small", "--detach", "--quiet")
+subprocess.run(up, env=interpreter.environment(), check=True)
+with warren.attach(directory, timeout=60) as node:
+    found = {}
+    for name in node.queues():
+        found[name] = []
+        for message in node.queue(name, create=False).consume(timeout=1.0):
+            found[name].append([len(message.body), message.body[:6].decode()])
+            if name == "mortal":
+                message.reject()
+            else:
+                message.ack()
+    dead = node.queue("dead").get(timeout=60)  # the larger one waits, and holds up nobody
+    found["dead"].append([len(dead.body), dead.body[:6].decode()])
+    dead.ack()
+    try:
+        node.queue("q0").put(bytes(2 << 20), timeout=60)
+    except warren.MessageTooLarge as error:
+        found["refused"] = str(error)
+    node.queue("q0").put(b"new")
+    found["profile"] = json.load(open(directory + "/node.json"))["settings"]["profile"]
+    while not (said := [line for line in node.status()["messages"] if "dead letters of queue 'mortal' wait" in line]):
+        pass
+    found["said"] = said[0]
+stop = interpreter.command("warren", "stop", directory)
+subprocess.run(stop, env=interpreter.environment(), check=True, stdout=subprocess.DEVNULL)
+print(json.dumps(found))
+"""
+)
+
+
+def stop(directory: Path) -> None:
+    with ControlClient(directory) as control:
+        control.call("stop")
+    wait_until(lambda: not NodeDirectory(directory).locked(), 60, what="the end of the node")
+
+
+def test_the_advice_to_take_small_for_a_directory_with_messages_is_good(tmp_path: Path) -> None:
+    """A directory made where there was plenty is refused in 40 MiB, starts there as it was told, and loses nothing, not
+    even what the small node would not have taken; and where there is plenty again it has its old sizes if asked.
+    """
+    directory = tmp_path / "node"
+    large = b"large" + bytes(3 << 20)
+    with warren.open(directory, idle_exit=60, workers=2) as node:
+        for number in range(6):
+            node.queue(f"q{number}").put_many([b"%d-%04d" % (number, n) + bytes(500) for n in range(100)])
+        node.queue("large").put_many([large, b"small"])
+        node.queue("dead")
+        node.queue("mortal", dead_letter_exchange="", dead_letter_routing_key="dead").put_many([large, b"little"])
+        node.store().write(STORED, b"in the store")
+    stop(directory)
+    done = in_small(SMALLER, "40m", str(directory))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for number in range(6):
+        assert found[f"q{number}"] == [[506, f"{number}-{n:04d}"] for n in range(100)]
+    assert found["large"] == [[len(large), "large\0"], [5, "small"]]
+    assert found["mortal"] == [[len(large), "large\0"], [6, "little"]]
+    assert found["dead"] == [[6, "little"]]
+    assert "start the node with a larger message_bytes_max" in found["said"]
+    assert "message_bytes_max" in found["refused"]
+    assert found["profile"] == "small"
+    with warren.open(directory, idle_exit=60, profile="default") as node:
+        assert node.queue("q0").get(timeout=60).body == b"new"
+        assert node.store().read(STORED) == b"in the store"
+        assert node.queue("dead").get(timeout=60).body == large
+        node.queue("q0").put(large)
+    stop(directory)

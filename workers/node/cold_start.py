@@ -107,7 +107,8 @@ def create(
     """A cold start: a new epoch, queues where they belong now, new semaphores, a new superblock."""
     node_id, place = node.node_id, directory.place
     free = room.here(directory.path)
-    room.fit(node.settings, node.settings.workers, free)  # refused before anything is written
+    small = directory.changed(node, {"profile": "small"})
+    room.fit(node.settings, node.settings.workers, free, small)  # refused before anything is written
     absence.prepare_store(directory.path, node_id)
     keys = (_new_key(), _new_key())
     epoch = absence.next_epoch(directory.path, node.node_epoch)

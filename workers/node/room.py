@@ -125,11 +125,11 @@ def lacking(settings: Settings, workers_n: int, room: Room, *, new: bool, comfor
     return found
 
 
-def fit(settings: Settings, workers_n: int, room: Room) -> Fit:
-    """Share out what there is. Raises NoRoom."""
+def fit(settings: Settings, workers_n: int, room: Room, small: Settings | None = None) -> Fit:
+    """Share out what there is. Raises NoRoom, which advises to take `small` (the same with that profile) if it fits."""
     missing = lacking(settings, workers_n, room, new=False)
     if missing:
-        raise refusal(settings, missing)
+        raise refusal(settings, missing, small is not None and not lacking(small, small.workers, room, new=False))
     needed = need(settings, workers_n)
     left = min(room.shared - needed.shared, room.memory - needed.shared - needed.private) - needed.restart
     images = needed.images + int((1 - GROWTH) * left)
@@ -150,12 +150,12 @@ def fit(settings: Settings, workers_n: int, room: Room) -> Fit:
     return Fit(images_n, each, said)
 
 
-def refusal(settings: Settings, missing: list[str]) -> NoRoom:
+def refusal(settings: Settings, missing: list[str], small_fits: bool) -> NoRoom:
     """Why a node with these settings is not started."""
     advice = (
         f"enlarge what is short (of a container: --shm-size, --memory; else mount -o remount,size=… {SHM_DIRECTORY})"
     )
-    if settings.profile != "small":
+    if settings.profile != "small" and small_fits:
         advice += ", or take the profile small (warren up --profile small, warren.open(…, profile='small'))"
     return NoRoom(f"a node of the profile {settings.profile} needs {'; and '.join(missing)}: {advice}")
 
@@ -170,7 +170,8 @@ def chosen(directory: NodeDirectory, changes: dict[str, Any]) -> tuple[dict[str,
     if "profile" in changes:
         settings = changed_settings(Settings(), changes).checked()
         if missing := lacking(settings, settings.workers, room, new=True):
-            raise refusal(settings, missing)
+            least = changed_settings(Settings(), {**changes, "profile": "small"}).checked()
+            raise refusal(settings, missing, not lacking(least, least.workers, room, new=True))
         return changes, ""
     settings = changed_settings(Settings(), changes).checked()
     wanted = lacking(settings, settings.workers, room, new=True, comfort=COMFORT)
@@ -179,7 +180,7 @@ def chosen(directory: NodeDirectory, changes: dict[str, Any]) -> tuple[dict[str,
     small = {"profile": "small", **changes}
     settings = changed_settings(Settings(), small).checked()
     if missing := lacking(settings, settings.workers, room, new=True):
-        raise refusal(settings, missing)
+        raise refusal(settings, missing, False)
     return small, (
         f"the profile small was chosen, because default wants {'; and '.join(wanted)}: messages up to "
         f"{size(settings.message_bytes_max)}, {counted(settings.workers, 'queue worker')}, smaller "

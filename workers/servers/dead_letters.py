@@ -13,7 +13,8 @@ Invariants
   A cycle without a rejection ends: a letter does not go to a queue in which it died before, unless somebody rejected it
   since.
   What cannot be forwarded stays: when the exchange is missing until the catalog changes, after any other trouble for a
-  while. A letter that no binding matches is dropped, as any message is.
+  while. One that is too large for the node, since it was started with a smaller profile, holds up no others. A letter
+  that no binding matches is dropped, as any message is.
 Crash points (kill -9 of the worker, or of any other process)
   before the publish is submitted   the letter was held by this client: it returns to the companion
   submitted, not acked              it is published (the ring is the redo log), and forwarded again: same key
@@ -225,12 +226,17 @@ class Forwarder(threading.Thread):
         done: list[Delivery] = []
         back: list[Delivery] = []
         trouble: Error | None = None
+        too_large: Error | None = None
         for letter in letters:
             if trouble is not None or self._ending.is_set():
                 back.append(letter)
                 continue
             try:
                 confirm = self._publish(client, source, letter)
+            except MessageTooLarge as error:  # taken when the node had a larger profile: it alone waits
+                too_large = error
+                back.append(letter)
+                continue
             except Error as error:
                 trouble = error
                 back.append(letter)
@@ -252,8 +258,8 @@ class Forwarder(threading.Thread):
                 done.append(letter)
         source.handle.settle_many(done, True, False)
         source.handle.settle_many(back, False, True)
-        if trouble is not None:
-            self._rest(source, trouble)
+        if (wrong := trouble or too_large) is not None:
+            self._rest(source, wrong)
         return True
 
     def _rest(self, source: _Source, trouble: Error) -> None:
