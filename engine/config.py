@@ -17,6 +17,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Settings of a node; units are in the names."""
 
     profile: str = "default"  #: sizes that belong together: small, default or large
+    group: str = ""  #: its members may use the node, too; "": its owner alone
     workers: int = 0  #: queue workers; 0: one per core
     file_bytes: int = 16 * MIB  #: size of a segment file and of its image in memory (rule S8: file_size_limit)
     images_n: int = 3  #: file images kept in memory by each log

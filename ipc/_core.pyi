@@ -29,5 +29,7 @@ def futex_wake(buffer: Any, offset: int, /) -> None: ...
 def bell_ring(buffer: Any, offset: int, /) -> bool:
     """Wake the owner of a sleep word if it sleeps (design note 001, section 2)."""
 
-def segment_create(size: int, /) -> int:
-    """Make a System V segment of zero bytes, mode 0600, and attach it nowhere; its id. Raises OSError."""
+def segment_create(size: int, uid: int, gid: int, /) -> int:
+    """Make a System V segment of zero bytes and attach it nowhere; its id. Mode 0600; with a `gid` that is not -1,
+    0660, and it belongs to `uid` and that group. Raises OSError.
+    """

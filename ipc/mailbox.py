@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import posix_ipc
 
+from warren.ipc import access
+
 PRIORITY_COLLECTED = 8
 PRIORITY_CLIENT = 7  # register, client_dying, recovery query
 PRIORITY_READ = 2
@@ -38,6 +40,12 @@ class Mailbox:
             self._queue = posix_ipc.MessageQueue(
                 name, posix_ipc.O_CREX, mode=0o600, max_messages=messages, max_message_size=bytes_max
             )
+            try:
+                access.let_in(self._queue.mqd)
+            except OSError:
+                self._queue.close()
+                posix_ipc.unlink_message_queue(name)
+                raise
         else:
             self._queue = posix_ipc.MessageQueue(name)
         self._queue.block = False

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 import posix_ipc
 import sysv_ipc
 
-from warren.ipc import _core
+from warren.ipc import _core, access
+from warren.ipc.access import ALONE
 
 SHM_DIRECTORY = "/dev/shm"  # noqa: S108 (where Linux shows POSIX shared memory)
 
@@ -34,10 +35,17 @@ class Region:
     """A mapped region. `.buffer` is a writable memoryview of `size` bytes; it stays valid until close()."""
 
     def __init__(
-        self, memory: mmap.mmap | sysv_ipc.SharedMemory, size: int, name: str, id: int, inode: int = 0
+        self,
+        memory: mmap.mmap | sysv_ipc.SharedMemory,
+        size: int,
+        name: str,
+        id: int,
+        found: os.stat_result | None = None,
     ) -> None:
         self._memory: mmap.mmap | sysv_ipc.SharedMemory | None = memory
-        self.inode = inode  #: of a POSIX region: whether its name still leads to it
+        self.inode = found.st_ino if found else 0  #: of a POSIX region: whether its name still leads to it
+        #: of a POSIX region: its user, and the group that may use it, too (ALONE: none)
+        self.owner = (found.st_uid, found.st_gid if found.st_mode & 0o060 == 0o060 else ALONE) if found else (-1, ALONE)
         self.size = size
         self.name = name
         self.id = id
@@ -74,7 +82,8 @@ def _can_populate() -> bool:
 
 
 def posix_create(name: str, size: int, reserve: Iterable[tuple[int, int]] | None = None) -> Region:
-    """Make and reserve a POSIX region, mode 0600. Raises RegionError (exists, no space in shared memory).
+    """Make and reserve a POSIX region; who may use it, access.py says. Raises RegionError (exists, no space in shared
+    memory).
 
     `reserve`: only these parts, each (from, bytes). Whoever uses the rest must populate it first, and live with being
     refused.
@@ -92,7 +101,8 @@ def posix_create(name: str, size: int, reserve: Iterable[tuple[int, int]] | None
         for start, length in [(0, size)] if reserve is None or not _can_populate() else reserve:
             os.posix_fallocate(memory.fd, start, length)
         mapped = mmap.mmap(memory.fd, size)
-        inode = os.fstat(memory.fd).st_ino
+        access.let_in(memory.fd)
+        found = os.fstat(memory.fd)
     except OSError as error:
         memory.close_fd()
         posix_unlink(name)
@@ -105,7 +115,7 @@ def posix_create(name: str, size: int, reserve: Iterable[tuple[int, int]] | None
             error.errno or errno.EIO, f"cannot reserve {size} bytes of shared memory {name}: {error}"
         ) from error
     memory.close_fd()
-    return Region(mapped, size, name, -1, inode)
+    return Region(mapped, size, name, -1, found)
 
 
 def posix_open(name: str, writable: bool = True) -> Region:
@@ -129,7 +139,7 @@ def posix_open(name: str, writable: bool = True) -> Region:
         mapped = mmap.mmap(descriptor, found.st_size, prot=protection)
     finally:
         os.close(descriptor)
-    return Region(mapped, found.st_size, name, -1, found.st_ino)
+    return Region(mapped, found.st_size, name, -1, found)
 
 
 def posix_unlink(name: str) -> bool:
@@ -169,12 +179,15 @@ def posix_owner(name: str) -> int:
     return os.stat(SHM_DIRECTORY + name, follow_symlinks=False)[stat.ST_UID]
 
 
-def sysv_create(size: int, touch: bool = True) -> Region:
-    """Make a System V segment of `size` zero bytes, mode 0600, attached. `.id` is its shmid. `touch`: every page, now;
-    else each costs its first user up to 14 us, and is no memory until then. When it fails nothing stays.
+def sysv_create(size: int, touch: bool = True, owner: tuple[int, int] = (-1, ALONE)) -> Region:
+    """Make a System V segment of `size` zero bytes, attached. `.id` is its shmid. `touch`: every page, now; else each
+    costs its first user up to 14 us, and is no memory until then. When it fails nothing stays.
+
+    `owner` (user, group) of a node with a group: the segment becomes that user's, who may remove it, mode 0660. Without
+    a group it stays its maker's, mode 0600.
     """
     try:
-        id = _core.segment_create(size)
+        id = _core.segment_create(size, *owner)
     except (OSError, ValueError, OverflowError) as error:
         raise SegmentRefused(
             getattr(error, "errno", None) or errno.EINVAL,

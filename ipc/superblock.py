@@ -163,6 +163,11 @@ class Superblock:
         return posix_inode(self._region.name) == self._region.inode
 
     @property
+    def owner(self) -> tuple[int, int]:
+        """The user whose processes made it, and the group that may use it, too (access.ALONE: none)."""
+        return self._region.owner
+
+    @property
     def namespaces(self) -> Namespaces:
         """Those of the servers; only /dev/shm is not told, which is where this was found."""
         return Namespaces(self.get("pid_namespace"), self.get("ipc_namespace"), self.get("time_namespace"), 0)

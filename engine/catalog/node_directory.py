@@ -12,9 +12,10 @@
 A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
 what only means something there, the keys of the semaphores; in a copy it is another one.
 
-Directories are 0700, files 0600. `node.json` is written last when a directory is made: without it there is no node,
-and a start goes on with making one. Only the holder of the lock writes the files named here. Crash point:
-`node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
+Directories are 0700, files 0600, or 02770 and 0660 where a group may use the node (`ownership.py`). `node.json` is
+written last when a directory is made: without it there is no node, and a start goes on with making one. Only the
+holder of the lock writes the files named here. Crash point: `node_epoch` is durable before the superblock of that epoch
+is made, so client epochs never repeat.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any
 
 import msgspec
 
+from warren.engine.catalog import ownership
 from warren.engine.catalog.catalog import FILE_NAME as CATALOG_NAME
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.config import Settings, message_bytes_most, with_profile
@@ -42,13 +44,13 @@ from warren.engine.errors import (
     Error,
     FormatVersionError,
     NodeNotRunning,
-    PermissionRefused,
     UsageError,
 )
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import FORMAT_VERSION
+from warren.engine.kernel.paths import QUEUES, STORES
 from warren.engine.saying import command, shown
-from warren.ipc import names
+from warren.ipc import access, names
 from warren.ipc.identity import Namespaces
 
 LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "control.sock", "log"
@@ -184,8 +186,9 @@ class NodeDirectory:
 
     def check_made(self, makes: bool = True) -> None:
         """Raises NodeNotRunning saying why this is no data directory, when none was made here. `makes`: it says how
-        one is made.
+        one is made. PermissionRefused: it is another user's.
         """
+        ownership.check_user(self.path, reading=True)
         try:
             os.stat(self.path / NODE)
         except NotADirectoryError:
@@ -200,6 +203,10 @@ class NodeDirectory:
 
     def _no_data(self, why: str) -> str:
         return f"{self.path} is not a data directory of Warren ({why}), and no node runs for it: give the path of one"
+
+    def check_owner(self) -> None:
+        """Before a start or a repair: is it this user's, and all that Warren made in it? Raises PermissionRefused."""
+        ownership.check_owner(self.path, _OURS | {NODE, STORES, QUEUES})
 
     def none_runs(self) -> Error:
         """What to raise when nobody answers for the directory: none runs, none could be made here, or none can run
@@ -234,6 +241,14 @@ class NodeDirectory:
         if not self.exists():
             changed_settings(Settings(), changes).checked()
 
+    def group(self, changes: dict[str, Any]) -> str:
+        """The setting `group` of a start with these changes."""
+        if "group" in changes:
+            return ownership.group_named(changes["group"])
+        with contextlib.suppress(Error):  # there is none yet; or the start says what is wrong
+            return self.read().settings.group
+        return ""
+
     def make(self) -> None:
         """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory,
         somebody's).
@@ -244,7 +259,7 @@ class NodeDirectory:
         except NotADirectoryError as error:
             raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
         except OSError as error:
-            raise atomic_file.explain(error, f"cannot make {self.path}") from error
+            raise ownership.explain_making(error, self.path) from error
         try:
             found = os.stat(self.path)
         except NotADirectoryError as error:
@@ -253,11 +268,7 @@ class NodeDirectory:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
         if not stat.S_ISDIR(found.st_mode):
             raise UsageError(f"{self.path} is not a directory: give the path of one, or one that does not exist yet")
-        me = os.geteuid()
-        if me not in (0, found.st_uid):
-            raise PermissionRefused(
-                f"{self.path} belongs to user {found.st_uid}, and this is user {me}: run as its owner"
-            )
+        self.check_owner()
         try:
             names = set(os.listdir(self.path))
         except OSError as error:
@@ -268,11 +279,6 @@ class NodeDirectory:
                 f"{self.path} is not a data directory of Warren, and not empty ({strangers}): "
                 "choose a new or an empty directory"
             )
-        if found.st_mode & 0o077:
-            try:
-                os.chmod(self.path, 0o700)
-            except OSError as error:
-                raise atomic_file.explain(error, f"cannot make {self.path} private") from error
 
     def unmake(self) -> None:
         """Remove a directory that a start made, and in which it could not make a node. What others put there stays, and
@@ -342,7 +348,7 @@ class NodeDirectory:
         said += f"time namespace {here.time}\n/dev/shm {here.shm}\n"
         try:  # in place: who takes over a node on a full disk needs no space for it
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            text = os.open(LOCK, flags, 0o600, dir_fd=directory)
+            text = os.open(LOCK, flags, access.file_mode(), dir_fd=directory)
             try:
                 atomic_file.write_all(text, said.encode(), 0)
                 os.ftruncate(text, len(said))
@@ -547,8 +553,9 @@ def check_running(directory: Path, running: dict[str, Any], changes: dict[str, A
         if name == "workers" and not value:
             continue
         if running[name] != value:
+            had, value = ("none" if item == "" else item for item in (running[name], value))
             raise UsageError(
-                f"the node of {directory} runs with {name}={running[name]}, not {value}: "
+                f"the node of {directory} runs with {name}={had}, not {value}: "
                 f"stop it to change that ({command('stop', directory)}), or leave the setting out"
             )
 
@@ -565,6 +572,9 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
         if name not in types:
             raise UsageError(f"there is no setting {shown(name)}; the settings are {', '.join(types)}")
         try:
+            if name == "group":
+                converted[name] = ownership.group_named(value)
+                continue
             converted[name] = msgspec.convert(value, type=types[name], strict=False)
         except (msgspec.ValidationError, UnicodeEncodeError):
             wanted = "a whole number" if types[name] is int else "a number"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warren.engine.errors import DiskFull, Error, PermissionRefused, StoreError, SyncFailed, SystemLimit
+from warren.ipc import access
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,8 +40,9 @@ def write_all(descriptor: int, content: Buffer, at: int) -> None:
 
 
 def write_synced(path: Path, content: Buffer) -> None:
-    """Make a file of `content`, mode 0600, synced; its name is not. Raises OSError; then it is not whole."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Make a file of `content`, synced; its name is not. Raises OSError; then it is not whole."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, access.file_mode())
     try:
         write_all(descriptor, content, 0)
         os.fsync(descriptor)
@@ -49,14 +51,15 @@ def write_synced(path: Path, content: Buffer) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Make `content` the durable content of `path`, mode 0600; on an error the file is what it was before.
+    """Make `content` the durable content of `path`; on an error the file is what it was before.
 
     Raises DiskFull, PermissionRefused, SyncFailed, StoreError.
     """
     new = path.with_name(path.name + NEW_SUFFIX)
     syncing = False
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(new, flags, access.file_mode())
         try:
             write_all(descriptor, content, 0)
             syncing = True
@@ -83,7 +86,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Make a directory and what is missing above it, mode 0700, each durable in its parent before anything is put into
+    """Make a directory and what is missing above it, each durable in its parent before anything is put into
     it. The lowest that exists is synced in its parent, too: it may be of a start that was cut short. Raises OSError.
     """
     missing = []
@@ -94,7 +97,8 @@ def make_directories(path: Path) -> None:
         sync_directory(path.parent)
     for made in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(made, 0o700)
+            os.mkdir(made, access.directory_mode())
+            access.let_in(str(made))
         sync_directory(made.parent)
 
 

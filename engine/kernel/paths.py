@@ -10,6 +10,7 @@ from typing import Self
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 
 STORES = "store"  #: the folder of both stores, in the data directory
+QUEUES = "queues"  #: the folder of those of the queue workers
 STORE_FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
 
 
@@ -20,7 +21,7 @@ def store_folder(directory: Path, server: int) -> Path:
 
 def queues_of(worker: int) -> str:
     """The folder of a queue worker, in the data directory."""
-    return f"queues/worker-{worker}"
+    return f"{QUEUES}/worker-{worker}"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import msgspec
 
 from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, segment
+from warren.ipc import access
 
 QUARANTINE = "quarantine"  #: folder of what does not belong among the files
 REPORT = "report.jsonl"
@@ -91,8 +92,9 @@ def note(folder: Path, *new: Entry) -> bool:
         return False
     place = folder / QUARANTINE
     try:
-        place.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(place / REPORT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        atomic_file.make_directories(place)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(place / REPORT, flags, access.file_mode())
         try:
             size = os.fstat(fd).st_size
             if size > REPORT_BYTES_MAX:
@@ -121,7 +123,7 @@ def move(folder: Path, path: Path, reason: str, messages: int | None = None) -> 
     name = str(path.relative_to(folder))
     try:
         size = path.lstat().st_size
-        (folder / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
+        atomic_file.make_directories(folder / QUARANTINE)
         target = folder / QUARANTINE / free_name(folder, name.replace("/", "-"))
         note(folder, Entry(name, 0, size, reason, messages, size, target.name))
         path.rename(target)

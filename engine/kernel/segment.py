@@ -34,6 +34,7 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION, FRAME_BYTES_MIN
 from warren.engine.kernel.frame import Scan, pad, scan
+from warren.ipc import access
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _write_first(fd: int, path: Path, header: bytes) -> tuple[int, bool]:
 
 def _make(path: Path, header: bytes, size: int) -> tuple[int, bool]:
     """Make the unfinished file: all its space, its header, synced. Returns (descriptor, direct)."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file_mode())
     try:
         os.posix_fallocate(fd, 0, size)
         return _write_first(fd, path, header)

@@ -33,6 +33,7 @@ from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.kernel.rows import SEGMENT_ACK, SEGMENT_ROW
 from warren.engine.queues import segment_stamp
 from warren.engine.queues.folder import Folder, Reached, nowhere
+from warren.ipc import access
 
 FILES_AT_ONCE = 128  #: segments that a flush has open
 LINK_SHARE = 0.5  #: of a journal file that must be alive for it to become a data file as it is
@@ -169,7 +170,7 @@ def _append(path: Path, frames: bytes, start: int, reached: Reached) -> None:
 def _make_whole(path: Path, content: bytes, reached: Reached) -> None:
     """A file has all its bytes, synced, when it gets its name. What a failure leaves has no name that counts."""
     unfinished = segment.unfinished_path(path)
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, access.file_mode())
     try:
         try:
             atomic_file.write_all(fd, content, 0)
@@ -200,7 +201,7 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     """(descriptor, salt) of a new segment under its unfinished name; whoever renames it has synced it."""
     salt = secrets.randbits(64)
     unfinished = segment.unfinished_path(path)
-    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, access.file_mode())
     try:
         os.posix_fallocate(fd, 0, segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES)
         page = _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns())

@@ -51,6 +51,7 @@ from warren.engine.queues.flush import LOCATION_JOURNAL, LOCATION_SEGMENT, LOCAT
 from warren.engine.queues.folder import Folder, Reached, nowhere, read_subscriptions
 from warren.engine.queues.policy import give_policy
 from warren.engine.queues.terms import QueueTerms, write_queue_terms
+from warren.ipc import access
 from warren.ipc.layout import PAGE_BYTES, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
 
 BATCH_ROWS = 1 << 18
@@ -295,7 +296,7 @@ class _Target:
         new = segment.unfinished_path(new)
         page = _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, number, header.salt, time.time_ns())
         with open(new, "wb", buffering=0) as target:
-            os.fchmod(target.fileno(), 0o600)
+            os.fchmod(target.fileno(), access.file_mode())
             atomic_file.write_all(target.fileno(), page, 0)
         made = self._files[location, file] = _DataFile(number, new, path, header.salt)
         self._made.append(made)

@@ -47,6 +47,7 @@ from warren.engine.store.folder import (
     list_path,
 )
 from warren.engine.store.scanning import StoreFile
+from warren.ipc import access
 
 LOOKS = 3  #: times in a row that damage of a running node's file must be seen
 TRIES = 20  #: for that
@@ -543,7 +544,7 @@ class StoreCheck:
         self._did(f"{file.path}: its {listed.messages} good messages are in {path.name}, the file is {aside}")
 
     def _quarantine(self) -> None:
-        (self.folder / quarantine.QUARANTINE).mkdir(mode=0o700, exist_ok=True)
+        atomic_file.make_directories(self.folder / quarantine.QUARANTINE)
 
     def _largest(self) -> int:
         return max((file.size for file in self._headers.values()), default=0)
@@ -575,7 +576,8 @@ class StoreCheck:
 def _write(path: Path, data: memoryview, size: int) -> None:
     """Write a file of `size` bytes that begins with `data`, durably. Raises StoreError; no file is left then."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, access.file_mode())
         try:
             os.posix_fallocate(fd, 0, size)
             atomic_file.write_all(fd, data, 0)

@@ -116,14 +116,31 @@ static PyObject *bell_ring(PyObject *module, PyObject *const *args, Py_ssize_t g
     return PyBool_FromLong(woken);
 }
 
-/* segment_create(size): a System V segment that is not attached yet. sysv_ipc makes and attaches in one call, and when the second
- * half fails it forgets the first. */
+/* The segment belongs to a user from now on, and a group may use it. */
+static int give(int id, unsigned int uid, unsigned int gid) {
+    struct shmid_ds now;
+    if (shmctl(id, IPC_STAT, &now) < 0) return -1;
+    now.shm_perm.uid = uid;
+    now.shm_perm.gid = gid;
+    now.shm_perm.mode = 0660;
+    return shmctl(id, IPC_SET, &now);
+}
+
+/* segment_create(size, uid, gid): a System V segment that is not attached yet. sysv_ipc makes and attaches in one call, and
+ * when the second half fails it forgets the first. With a gid of -1 it stays the caller's alone.
+ * Crash point: a process of another user that is killed between shmget and give() leaves one that only he can remove. */
 static PyObject *segment_create(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    if (given != 1) return PyErr_Format(PyExc_TypeError, "1 argument wanted, %zd given", given);
+    if (given != 3) return PyErr_Format(PyExc_TypeError, "3 arguments wanted, %zd given", given);
     size_t size = PyLong_AsSize_t(args[0]);
+    long uid = PyLong_AsLong(args[1]), gid = PyLong_AsLong(args[2]);
     if (PyErr_Occurred()) return NULL;
     int id = shmget(IPC_PRIVATE, size, IPC_CREAT | IPC_EXCL | 0600);
+    if (id >= 0 && gid >= 0 && give(id, (unsigned int)uid, (unsigned int)gid) < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        shmctl(id, IPC_RMID, NULL);
+        return NULL;
+    }
     return id < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(id);
 }
 

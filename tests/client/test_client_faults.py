@@ -266,7 +266,7 @@ def test_a_client_that_writes_nonsense_harms_itself_only(running: RealNode) -> N
 
 
 def test_no_memory_for_a_client(running: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_size: int) -> None:
+    def refuse(_size: int, **_options: object) -> None:
         raise RegionError(12, "cannot make a System V segment")
 
     with warren.attach(running.directory) as node:

@@ -44,9 +44,9 @@ def test_the_arguments_of_a_queue_are_those_that_are_checked_and_kept() -> None:
 
 def test_the_settings_that_open_takes_are_those_of_a_node() -> None:
     kept = get_type_hints(Settings)
-    assert kept.pop("profile") is str, "open has an argument for it"
+    assert kept.pop("profile") is kept.pop("group") is str, "open has arguments for them"
     assert get_type_hints(NodeSettings) == kept
-    with pytest.raises(UsageError, match=f"the settings are profile, {', '.join(kept)}"):
+    with pytest.raises(UsageError, match=f"the settings are profile, group, {', '.join(kept)}"):
         changed_settings(Settings(), {"file_byte": 1})
 
 

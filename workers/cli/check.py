@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from warren.engine import _core
-from warren.engine.catalog import catalog
+from warren.engine.catalog import catalog, ownership
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
@@ -594,7 +594,8 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
     target = NodeDirectory(directory)
     target.check_made(makes=False)
     if repair:
-        target.read()
+        target.check_owner()
+        ownership.share(target.read().settings.group)
         try:
             target.lock()
         except DirectoryInUse as error:

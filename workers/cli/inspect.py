@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import PermissionRefused
 from warren.engine.kernel.protocol import INDEX_HEADER, LAYOUT_HASH
@@ -269,6 +270,7 @@ _COLUMNS = {
 def attach(directory: str) -> Superblock:
     """The superblock of a node. Raises NodeNotRunning, PermissionRefused."""
     target = NodeDirectory(directory)
+    ownership.check_user(target.path, reading=True)
     shared_id = target.shared_id
     try:
         return Superblock.attach(shared_id, LAYOUT_HASH)

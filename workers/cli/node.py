@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from warren.engine import errors
+from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, StartFailed, TimedOut, UsageError
 from warren.engine.saying import command, counted, shown
@@ -43,6 +44,7 @@ DIRECTORY = click.argument("directory", metavar="DIR")
     help="Sizes of memory and files; by itself small where default does not fit (docs/containers.md).",
 )
 @click.option("--workers", type=click.IntRange(1, 30), help="Queue workers; default: one per core.")
+@click.option("--group", metavar="NAME", help="Members of this group may use the node, too; '' ends that.")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
 )
@@ -72,6 +74,7 @@ def up(
     directory: str,
     profile: str | None,
     workers: int | None,
+    group: str | None,
     changes: tuple[str, ...],
     idle_exit: float | None,
     adopt: bool,
@@ -96,6 +99,8 @@ def up(
         settings["profile"] = profile
     if workers is not None:
         settings["workers"] = workers
+    if group is not None:
+        settings["group"] = group
     from warren.workers.node.options import Options
     from warren.workers.node.supervise import supervise
 
@@ -187,12 +192,10 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
     """Fork a supervisor into the background; returns when it serves, or fails with what it failed with. `starting` is
     the background's only.
     """
-    target = NodeDirectory(directory)
-    target.check_new(options.changes)
-    from warren.workers.node import room
+    from warren.workers.node.supervise import prepare
 
-    room.chosen(target, options.changes)  # before anything is made: a refusal leaves nothing
-    target.make()
+    target = NodeDirectory(directory)
+    prepare(target, options.changes)
     ours, theirs = socket.socketpair()
     signal.signal(signal.SIGUSR1, _let_go)
     pid = os.fork()
@@ -362,6 +365,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
     """Shut down the node of DIR and wait until it has stopped. Exit code 3 if none runs."""
     began = time.monotonic()
     NodeDirectory(directory).check_made()
+    ownership.check_owner(NodeDirectory(directory).path)
     with ControlClient(directory, output.waiting) as client:
         try:
             pid = int(client.call("ping", timeout=max(timeout, ASK_S))["pid"])

@@ -24,22 +24,23 @@ import sysv_ipc
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
+from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, open_directory, place_of
 from warren.engine.errors import (
     Error,
     LimitError,
     NodeNotRunning,
     PeerLost,
-    PermissionRefused,
 )
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.paths import WorkerFolder, store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH, QUEUE_STATS
 from warren.engine.saying import command
 from warren.ipc import mailbox, names
+from warren.ipc.access import ALONE
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
-from warren.ipc.region import Region, RegionError, posix_open, sysv_create, sysv_remove
+from warren.ipc.region import Region, RegionError, posix_open, posix_owner, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
 from warren.workers.process.tie import elsewhere, orphaned_elsewhere
 
@@ -104,7 +105,7 @@ class Attachment:
             ) from error
         region: Region | None = None
         try:
-            region = sysv_create(superblock.get("client_region_bytes"))
+            region = sysv_create(superblock.get("client_region_bytes"), owner=superblock.owner)
             superblock.set_segment(slot, region.id)
             self.core = _core.Client(
                 superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
@@ -431,8 +432,9 @@ def close_region(region: Region) -> None:
 def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblock, int]:
     """The superblock of a running node and a descriptor of its directory, waiting until `deadline` for one that starts.
 
-    Raises NodeNotRunning, UsageError (it runs where this process cannot see it).
+    Raises NodeNotRunning, UsageError (it runs where this process cannot see it), PermissionRefused.
     """
+    ownership.check_user(directory.path)
     first = True
     while True:
         node = directory.read()
@@ -482,15 +484,21 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
 def _mapped(directory: NodeDirectory, shared_id: int) -> Superblock | None:
     """The superblock of this name, None when there is none."""
     try:
-        return Superblock.attach(shared_id, LAYOUT_HASH)
+        found = Superblock.attach(shared_id, LAYOUT_HASH)
     except FileNotFoundError:
         return None
-    except PermissionError as error:
-        raise PermissionRefused(f"the node of {directory.path} belongs to another user") from error
     except RegionError as error:
         if error.errno == errno.ENOENT:
             return None
+        if error.errno == errno.EACCES:
+            ownership.check_served(directory.path, (posix_owner(names.superblock(shared_id)), ALONE))
         raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
+    try:
+        ownership.check_served(directory.path, found.owner)
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 def given_up(directory: NodeDirectory, server: int) -> PeerLost:

@@ -698,6 +698,7 @@ def open(
     idle_exit: float | None = IDLE_EXIT_S,
     call_timeout: float | None = CALL_TIMEOUT_S,
     profile: str | None = None,
+    group: str | int | None = None,
     **settings: Unpack[NodeSettings],
 ) -> Node:
     """Attach to the node of a directory; start one if none runs. `name`, `call_timeout`: as for attach.
@@ -705,7 +706,8 @@ def open(
     A node that is started this way ends `idle_exit` seconds after its last client has left (None: never). `settings`
     are the node's settings (docs/operations.md); a node that already runs must have the same. `profile` (small, default
     or large) sets all sizes; a new directory gets small by itself where default does not fit, and an existing one keeps
-    its sizes (docs/containers.md). Raises what makes the start fail: UsageError, NoRoom (too little shared memory,
+    its sizes (docs/containers.md). `group`: its members may use the node, too; only its owner starts it
+    (docs/operations.md). Raises what makes the start fail: UsageError, NoRoom (too little shared memory,
     memory or disk), FormatVersionError, PermissionRefused, DiskFull, LimitError, StartFailed, TimedOut.
     """
     target = NodeDirectory(directory)
@@ -717,6 +719,8 @@ def open(
     wanted: dict[str, Any] = {**settings}
     if profile is not None:
         wanted["profile"] = profile
+    if group is not None:
+        wanted["group"] = group
     if wanted:
         changed_settings(Settings(), wanted)
     deadline = time.monotonic() + timeout

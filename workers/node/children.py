@@ -31,6 +31,7 @@ import posix_ipc
 import sysv_ipc
 
 from warren.engine.errors import Error, FormatVersionError, PermissionRefused
+from warren.ipc import access
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
@@ -238,7 +239,7 @@ def open_log(path: Path) -> int:
     with contextlib.suppress(OSError):
         if path.stat().st_size > LOG_BYTES_MAX:
             path.rename(path.with_name(path.name + ".1"))
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, access.file_mode())
 
 
 def redirect(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from warren.engine.catalog import ownership
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
@@ -25,7 +26,7 @@ from warren.engine.errors import (
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.queues.folder import workers_needed
-from warren.ipc import names
+from warren.ipc import access, names, region
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
@@ -51,7 +52,12 @@ def find(directory: NodeDirectory, node: NodeFile, shared_id: int) -> Superblock
         superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     except RegionError as error:
         if error.errno == errno.EACCES:
-            raise PermissionRefused(f"{error.strerror}; stop that node as its user") from error
+            owner = ownership.user(region.posix_owner(names.superblock(shared_id)))
+            files = f"{region.SHM_DIRECTORY}{names.node_prefix(shared_id)}*"
+            raise PermissionRefused(
+                f"a node of {directory.path} runs as {owner}, or was killed and left {files}: have it stopped by that "
+                "user, or these files removed"
+            ) from error
         users = region_users(names.node_prefix(shared_id))
         if error.errno == errno.EPROTO and users:
             raise UsageError(
@@ -70,6 +76,8 @@ def find(directory: NodeDirectory, node: NodeFile, shared_id: int) -> Superblock
         return None
     servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
     alive = any(identity.pid and identity.alive() for identity in servers)
+    if superblock.state != STOPPED and alive:
+        ownership.check_served(directory.path, (superblock.owner[0], access.ALONE))
     if superblock.state == DRAINING and alive:
         return superblock
     if superblock.state != STOPPED and (alive or any(map(_holds, _clients_of(superblock)))):
@@ -109,6 +117,7 @@ def create(
     free = room.here(directory.path)
     small = directory.changed(node, {"profile": "small"})
     room.fit(node.settings, node.settings.workers, free, small)  # refused before anything is written
+    ownership.give(directory.path)
     absence.prepare_store(directory.path, node_id)
     keys = (_new_key(), _new_key())
     epoch = absence.next_epoch(directory.path, node.node_epoch)

@@ -12,7 +12,6 @@ import math
 import os
 import selectors
 import socket
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +19,11 @@ from typing import Any
 
 import msgspec
 
+from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
-from warren.engine.errors import Error, NodeNotRunning, UsageError
+from warren.engine.errors import Error, NodeNotRunning, PermissionRefused, UsageError
 from warren.engine.kernel import atomic_file
+from warren.ipc import access
 from warren.workers.process.control import HEAD, MESSAGE_BYTES_MAX, encode, readable
 from warren.workers.process.requests import OPERATIONS, Request
 
@@ -36,8 +37,9 @@ Table = Mapping[type[Request], Callable[[Any], dict[str, Any]]]
 class _Connection:
     """One client of the control socket: what came and is not complete, what goes and was not taken yet."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, uid: int) -> None:
         self.sock = sock
+        self.uid = uid  #: of who asks
         self.incoming = bytearray()
         self.outgoing = bytearray()
 
@@ -94,7 +96,7 @@ class ControlServer:
                     raise
                 self._remove_file()
                 sock.bind(path)
-            os.chmod(NEW_SOCKET, stat.S_IRUSR | stat.S_IWUSR, dir_fd=descriptor)
+            os.chmod(NEW_SOCKET, access.file_mode(), dir_fd=descriptor)  # its group is the directory's
             sock.listen(128)
             os.rename(NEW_SOCKET, CONTROL_SOCKET, src_dir_fd=descriptor, dst_dir_fd=descriptor)
             return sock, self._name_now()
@@ -153,11 +155,12 @@ class ControlServer:
                 return False  # it stays in the backlog until there is a descriptor, or memory
             raise
         uid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
-        if uid not in (0, os.geteuid()) or len(self._connections) >= CONNECTIONS_MAX:
+        known = access.group() != access.ALONE or uid in (0, os.geteuid())  # the socket's mode has let in a member
+        if not known or len(self._connections) >= CONNECTIONS_MAX:
             sock.close()
             return True
         sock.setblocking(False)
-        connection = _Connection(sock)
+        connection = _Connection(sock, uid)
         try:
             self._selector.register(sock, selectors.EVENT_READ, lambda: self._ready(connection))
         except OSError as error:  # whoever asked asks again
@@ -184,7 +187,7 @@ class ControlServer:
         connection.incoming += received
         try:
             for request in connection.requests():
-                connection.outgoing += self._one(request)
+                connection.outgoing += self._one(request, connection.uid)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             connection.outgoing += encode(_refusal(UsageError(f"the control socket cannot read this: {error}")))
             self._send(connection)
@@ -192,23 +195,28 @@ class ControlServer:
             return
         self._send(connection)
 
-    def _one(self, request: dict[str, Any]) -> bytes:
+    def _one(self, request: dict[str, Any], uid: int) -> bytes:
         """The answer to one request, as it is sent."""
         op = request.pop("op")
         at = request.pop("at", None)
         try:
             if at is not None and at != self._place:
                 raise NodeNotRunning("this socket is of a node of another directory: it was copied as a hard link")
-            return encode({"ok": True, **self._answer(op, request)})
+            return encode({"ok": True, **self._answer(op, request, uid)})
         except Error as error:
             return encode(_refusal(error))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:  # in the handler: a defect
             return encode(_refusal(Error(f"{op} failed in the supervisor: {type(error).__name__}: {error}")))
 
-    def _answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, op: str, fields: dict[str, Any], uid: int) -> dict[str, Any]:
         kind = OPERATIONS.get(op)
         if kind is None:
             raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
+        if uid != os.geteuid() and not kind.reads and (kind.owners or access.group() == access.ALONE):
+            raise PermissionRefused(
+                f"{self._directory.path} belongs to {ownership.user(os.geteuid())}, and {ownership.user(uid)} asked "
+                f"its node for {op}: ask as its owner"
+            )
         self.asked_at = time.monotonic()
         try:
             request = msgspec.convert(fields, kind)

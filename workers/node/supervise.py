@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, check_running
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, LimitError, NodeNotRunning
 from warren.engine.kernel.protocol import LAYOUT_HASH
@@ -39,14 +39,11 @@ def supervise(
     `ready` is called once with a line for people when the node runs (also by one that lost the race and need not).
     Raises DirectoryInUse, UsageError, StoreError and its kinds, LimitError.
     """
-    os.umask(0o077)
     raise_descriptors()
     directory = NodeDirectory(path)
     if options.successor and not directory.exists():
         raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
-    directory.check_new(options.changes)
-    room.chosen(directory, options.changes)  # before anything is made: a refusal leaves nothing
-    directory.make()
+    prepare(directory, options.changes)
     while not _lock(directory, options):
         if _serves(directory, options.changes):
             other = options.idle_exit not in (None, directory.read_launch().idle_exit)
@@ -61,6 +58,17 @@ def supervise(
                 return code
     finally:
         directory.unlock()
+
+
+def prepare(directory: NodeDirectory, changes: dict[str, Any]) -> None:
+    """Make the directory for a node that is started with these settings. What refuses the start is raised before: a
+    refusal leaves nothing.
+    """
+    directory.check_owner()
+    ownership.share(directory.group(changes))
+    directory.check_new(changes)
+    room.chosen(directory, changes)
+    directory.make()
 
 
 def raise_descriptors() -> None:

@@ -31,6 +31,7 @@ import msgspec
 import posix_ipc
 
 from warren.engine.catalog import log as catalog_log
+from warren.engine.catalog import ownership
 from warren.engine.catalog.catalog import FILE_NAME, Catalog
 from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile
 from warren.engine.errors import (
@@ -150,6 +151,7 @@ class Supervisor:
     def _open(self) -> None:
         changes, chosen = room.chosen(self.directory, self.options.changes)
         self._node = self.directory.open_or_make(changes)
+        ownership.share(self._node.settings.group)
         if chosen:
             self._say(chosen)
         self._shared_id = names.shared_id(self._node.node_id, self.directory.place)

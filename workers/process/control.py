@@ -2,7 +2,7 @@
 
 A request is length:4 (big-endian) and a msgpack map {"op": …, fields} (requests.py says which); the answer is
 {"ok": true, …} or {"ok": false, "error": class of warren.engine.errors, "message": text}. One connection carries any
-number, one after another. Only processes of the same user (or root) are served. This is the side that asks; the other
+number, one after another. Who is served says engine/catalog/ownership.py. This is the side that asks; the other
 one is workers/node/control_server.py.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from warren.engine import errors
+from warren.engine.catalog import ownership
 from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
@@ -118,6 +119,7 @@ class ControlClient:
             self._pid = os.getpid()
         deadline = time.monotonic() + timeout
         self._tell_at = time.monotonic() + TELL_S if self._waiting is not None else math.inf
+        ownership.check_user(self.directory.path, reading=op in OPERATIONS and OPERATIONS[op].reads)
         request = encode({"op": op, "at": self.directory.place, **fields})
         pause = 0.001
         starting: NodeNotRunning | None = None  # what it answered

@@ -21,6 +21,10 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, tag_field="op"):
 
     #: it may be sent again when the answer was lost: doing it twice is doing it once
     repeatable: ClassVar[bool] = True
+    #: it changes nothing: root may ask, too
+    reads: ClassVar[bool] = False
+    #: no member of the node's group may ask, only its owner
+    owners: ClassVar[bool] = False
 
 
 # -- of the node ----------------------------------------------------------------------------------------------------
@@ -29,10 +33,13 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, tag_field="op"):
 class Ping(Request, tag="ping"):
     """{pid, state}"""
 
+    reads: ClassVar[bool] = True
+
 
 class Status(Request, tag="status"):
     """The map of `warren status --json`; of queues only those that fit the pattern, and of each kind `most`."""
 
+    reads: ClassVar[bool] = True
     pattern: str | None = None
     most: int | None = None
 
@@ -40,10 +47,13 @@ class Status(Request, tag="status"):
 class Settings(Request, tag="settings"):
     """{settings, node_id, shared_id, node_epoch}"""
 
+    reads: ClassVar[bool] = True
+
 
 class Stop(Request, tag="stop"):
     """{pid}, at once; the node has stopped when that process ends."""
 
+    owners: ClassVar[bool] = True
     timeout: float | None = None
     force: bool = False
 
@@ -51,6 +61,7 @@ class Stop(Request, tag="stop"):
 class Note(Request, tag="note"):
     """{}: a process of the node has something to say to people, in the log and in `status`."""
 
+    owners: ClassVar[bool] = True
     text: str
 
 
@@ -60,6 +71,7 @@ class Note(Request, tag="note"):
 class Queues(Request, tag="queues"):
     """{version, queues, exchanges, bindings}: the catalog; of queues and bindings only what the names `of` have."""
 
+    reads: ClassVar[bool] = True
     of: list[str] | None = None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import sysv_ipc
 
-from warren.ipc import region
+from warren.ipc import access, region
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC
 from warren.ipc.superblock import SlotView
 
@@ -105,11 +105,14 @@ def region_users(prefix: str) -> list[int]:
 
 
 def create_semaphore(key: int, value: int) -> bool:
-    """Make a System V semaphore, mode 0600; False when somebody has that key."""
+    """Make a System V semaphore; who may use it, access.py says. False when somebody has that key."""
     try:
-        sysv_ipc.Semaphore(key, sysv_ipc.IPC_CREX, mode=0o600, initial_value=value)
+        made = sysv_ipc.Semaphore(key, sysv_ipc.IPC_CREX, mode=0o600, initial_value=value)
     except sysv_ipc.ExistentialError:
         return False
+    if access.group() != access.ALONE:
+        made.gid = access.group()
+        made.mode = access.file_mode()
     return True
 
 

@@ -33,7 +33,7 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import Voice
 from warren.engine.store.folder import data_path, list_files, list_path, losses_path, output_paths
 from warren.engine.store.job import Job, Source, open_source, write_losses
-from warren.ipc import mailbox, names
+from warren.ipc import access, mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, whole_pages
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
 from warren.ipc.region import Region, RegionError, posix_open
@@ -402,12 +402,12 @@ class _Collecting:
         path.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._fd = os.open(path, flags | os.O_DIRECT, 0o600)
+            self._fd = os.open(path, flags | os.O_DIRECT, access.file_mode())
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
             path.unlink(missing_ok=True)
-            self._fd = os.open(path, flags, 0o600)
+            self._fd = os.open(path, flags, access.file_mode())
         os.posix_fallocate(self._fd, 0, size)
 
     def discard(self) -> None:

@@ -172,7 +172,9 @@ class Worker:
         self._stack.callback(self._give_back, view)
         self._reached("slot.claimed")
         # a worker sends no bodies: most of its region is never used
-        region = regions.sysv_create(self.superblock.get("client_region_bytes"), touch=False)
+        region = regions.sysv_create(
+            self.superblock.get("client_region_bytes"), touch=False, owner=self.superblock.owner
+        )
         self.superblock.set_segment(view, region.id)
         self._stack.callback(region.close)
         self._stack.callback(self._remove_segment, region)

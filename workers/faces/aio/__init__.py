@@ -99,6 +99,7 @@ def open(
     idle_exit: float | None = nodes.IDLE_EXIT_S,
     call_timeout: float | None = CALL_TIMEOUT_S,
     profile: str | None = None,
+    group: str | int | None = None,
     **settings: Unpack[NodeSettings],
 ) -> _Opening:
     """`async with open(DIR) as node`, or `node = await open(DIR)`: as warren.open."""
@@ -110,6 +111,7 @@ def open(
             idle_exit=idle_exit,
             call_timeout=call_timeout,
             profile=profile,
+            group=group,
             **settings,
         )
     )
