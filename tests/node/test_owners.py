@@ -382,6 +382,7 @@ def test_the_group_is_kept_changed_and_ended(place: Path) -> None:
         assert code == 2, said
         assert f"runs with group=none, not {GROUP}: stop it to change that" in said
     for given in ({"group": str(GROUP)}, {}):
+        is_refused(BOB, users.python(BOB, ENTER, "open", directory), directory)  # a member does not start it either
         with node_of(ALICE, directory, **given):
             all_shared(directory)
             assert json.loads((directory / "node.json").read_text())["settings"]["group"] == str(GROUP)

@@ -16,7 +16,9 @@ from warren.tools.bench.harness import BenchError, Result, cell, percentiles_us,
 
 LEAST = 5  #: samples, however short the run is
 TIMEOUT_S = 60.0
-BARE = (sys.executable, "-c", "pass")
+#: it imports nothing from where it stands
+PYTHON = (sys.executable, "-P")
+BARE = (*PYTHON, "-c", "pass")
 WAITS = ("import warren", "warren --help", "open, put")
 
 _IMPORT = """
@@ -46,9 +48,9 @@ def _ran(command: tuple[str, ...]) -> tuple[int, str]:
 
 def _sample(what: str, directory: Path) -> int:
     if what == "warren --help":
-        return _ran((str(Path(sys.executable).with_name("warren")), "--help"))[0]
+        return _ran((str(Path(PYTHON[0]).with_name("warren")), "--help"))[0]
     program = _IMPORT if what == "import warren" else _OPEN_PUT
-    return int(_ran((sys.executable, "-c", program, str(directory)))[1])
+    return int(_ran((*PYTHON, "-c", program, str(directory)))[1])
 
 
 def run_startup(folder: Path, seconds: float, what: str) -> Result:
