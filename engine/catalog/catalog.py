@@ -320,6 +320,11 @@ class Catalog:
             self._step(step, not step.gone)
         self.version, self.next_queue_id, self.placed_for = self._before
 
+    def redo(self, steps: Iterable[Step], state: State) -> None:
+        """Make the changes once more that were undone."""
+        self.begin()
+        self.follow(steps, state)
+
     def follow(self, steps: Iterable[Step], state: State) -> None:
         """Do what another one did. Raises KeyError, ValueError when the steps are not of a catalog like this one."""
         for step in steps:

@@ -10,7 +10,8 @@ a stamp it stands for itself: so it is after `Catalog.save`, and after the clean
 
 The writer (supervisor, under the directory's lock) appends and syncs, and only then tells the version. When the log is
 long it makes a new log that begins at the version of now, syncs it, replaces `catalog.json` by one that names it, and
-removes the logs before the last.
+removes the logs before the last. When there is no log, the same comes before the change: a change is in a log alone
+until it is told, so that whoever reads `catalog.json` just then does not find it there.
 
 Readers know a version and a place in a log. To follow up to a version that the writer has told they read the log from
 there; at its end they go on in the log that begins at their version, if there is one; else they load everything. They
@@ -295,7 +296,7 @@ class Reader:
         self.version = 0  #: what it has read
 
     def load(self, until: int) -> Catalog:
-        """All of it, at the version that the writer tells now, or newer. Raises as `catalog_log.load`."""
+        """All of it, at the version that the writer tells now. Raises as `catalog_log.load`."""
         try:
             found = load(self._directory, until)
         except CorruptRecord as error:
@@ -450,6 +451,8 @@ class Writer:
             raise
         try:
             if used != before:
+                if self._place is None:
+                    self._begin_before()
                 self._write(before)
         except BaseException:
             catalog.undo()
@@ -460,11 +463,19 @@ class Writer:
         catalog.end()
         return result
 
+    def _begin_before(self) -> None:
+        """There is no log: one that begins before the change under way, which nobody is to find before it is told."""
+        catalog = self.catalog
+        steps, state = catalog.steps or [], catalog.state
+        catalog.undo()
+        try:
+            self._begin_log()
+        finally:
+            catalog.redo(steps, state)
+
     def _write(self, before: int) -> None:
         place = self._place
-        if place is None:
-            self._begin_log()
-            return
+        assert place is not None
         path = log_path(self._directory, place.begins)
         line = encode_change(place.stamp, before, self.catalog.state, self.catalog.steps or [])
         syncing = False
@@ -520,6 +531,7 @@ class Writer:
         except BaseException:
             if not self._named():
                 self._place = None
+                self.catalog.version += 1  # the next log does not get the name of this one
             raise
 
     def _named(self) -> bool:

@@ -22,9 +22,73 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
+
+
+#: a node whose supervisor stands still between having a queue on the disk and telling of it, while there is a gate
+SLOW_TO_TELL = """
+import os, sys, time
+from pathlib import Path
+from warren.engine.kernel import atomic_file
+from warren.workers.cli import main
+
+gate, directory, supervisor = Path(sys.argv[1]), Path(sys.argv[2]), os.getpid()
+sync_directory, fdatasync = atomic_file.sync_directory, os.fdatasync
+
+def stands_still():
+    while os.getpid() == supervisor and gate.exists():
+        if not any(gate.read_bytes() in path.read_bytes() for path in directory.glob("catalog.*") if gate.exists()):
+            return
+        time.sleep(0.005)
+
+def slow_directory(path):
+    sync_directory(path)
+    stands_still()
+
+def slow_file(descriptor):
+    fdatasync(descriptor)
+    stands_still()
+
+atomic_file.sync_directory, os.fdatasync = slow_directory, slow_file
+sys.argv[:] = ["warren", *sys.argv[6:]]
+main.main()
+"""
+
+
+def test_a_queue_that_another_client_declares_just_now_can_be_used(tmp_path: Path) -> None:
+    """It is in the files, and the workers were not told of it yet: whoever reads the catalog now does not have it."""
+    gate, directory = tmp_path / "gate", tmp_path / "data"
+    errors: list[BaseException] = []
+
+    def put(body: bytes) -> None:
+        try:
+            with warren.attach(directory, timeout=60) as node:
+                node.queue("wanted").put(body, timeout=60)
+        except BaseException as error:  # noqa: BLE001 - seen below
+            errors.append(error)
+
+    def written() -> bool:
+        return any(b'"wanted"' in path.read_bytes() for path in directory.glob("catalog.*"))
+
+    slow = (sys.executable, "-c", SLOW_TO_TELL, str(gate), str(directory))
+    with RealNode(directory, prefix=slow), warren.attach(directory) as watching:
+        gate.write_bytes(b'"wanted"')
+        first = threading.Thread(target=put, args=(b"first",))
+        first.start()
+        wait_until(written, 20, what="the queue is in a file")
+        assert first.is_alive()
+        second = threading.Thread(target=put, args=(b"second",))
+        second.start()
+        second.join(patience())  # it has to wait, or fails: there is nothing that tells when it waits
+        gate.unlink()
+        for thread in (first, second):
+            thread.join(120)
+            assert not thread.is_alive()
+        assert errors == []
+        wanted = watching.queue("wanted", create=False)
+        assert {wanted.get(timeout=30).body, wanted.get(timeout=30).body} == {b"first", b"second"}
 
 
 def test_many_queues_are_declared_in_one_change(node: warren.Node, name: str) -> None:
