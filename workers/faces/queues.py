@@ -78,6 +78,15 @@ class _Unopened:
 _UNOPENED = cast("_core.QueueHandle", _Unopened())
 
 
+class End:
+    """Whether those who wait in get_until are to leave. It is looked at for each message: no call is."""
+
+    __slots__ = ("come",)
+
+    def __init__(self) -> None:
+        self.come = False
+
+
 class Queue:
     """A queue of the node. Created by `node.queue(name)`; thread-safe."""
 
@@ -364,12 +373,17 @@ class Queue:
             raise QueueEmpty(f"queue {self.name!r} had no message within {timeout} s")
         return message  # type: ignore[return-value]  # the class given to the handle
 
-    def _get_again(self, left: float | None, ahead: bool) -> _core.Delivery | None:
-        """Get with a handle of the attachment in use."""
+    def _get_again(self, left: float | None, ahead: bool, end: End | None = None) -> _core.Delivery | None:
+        """Get with a handle of the attachment in use, after one that was lost or woken; None: nothing came, or it is
+        the end.
+        """
         while True:
-            self._renew()
+            handle = self._renew()
+            woken = handle.woken
+            if end is not None and end.come:
+                return None
             try:
-                return self._handle.get(left, ahead)
+                return handle.get(left, ahead, woken)
             except AttachmentLost as lost:
                 left = time_left(lost, left)
 
@@ -673,27 +687,20 @@ def waiting_of(queue: Queue) -> int:
     return queue._ask(control.Waiting, control.Count).count
 
 
-def get_unless(queue: Queue, timeout: float | None, ahead: bool, over: Callable[[], object]) -> Message | None:
-    """Queue.get, but None when over() is true; who waits looks at that again after wake(queue)."""
-    left = timeout
-    while True:
-        handle = queue._handle
-        woken = handle.woken
-        if over():
-            return None
-        try:
-            message = handle.get(left, ahead, woken)
-        except AttachmentLost as lost:
-            left = time_left(lost, left)
-            queue._renew()
-            continue
-        if message is None:
-            raise QueueEmpty(f"queue {queue.name!r} had no message within {timeout} s")
-        return message  # type: ignore[return-value]  # the class given to the handle
+def get_until(queue: Queue, timeout: float | None, ahead: bool, end: End) -> Message | None:
+    """Queue.get, but None when none came, or when it is the end; who waits looks at that again after wake(queue)."""
+    handle = queue._handle
+    woken = handle.woken
+    if end.come:
+        return None
+    try:
+        return handle.get(timeout, ahead, woken)  # type: ignore[return-value]  # the class given to the handle
+    except AttachmentLost as lost:
+        return queue._get_again(time_left(lost, timeout), ahead, end)  # type: ignore[return-value]
 
 
 def wake(queue: Queue) -> None:
-    """Who waits in a get looks again, a twentieth of a second later at most: those of get_unless whether it is over,
+    """Who waits in a get looks again, a twentieth of a second later at most: those of get_until whether it is the end,
     all others go on."""
     queue._handle.wake()
 

@@ -29,6 +29,7 @@ import importlib
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType, TracebackType
@@ -48,12 +49,13 @@ from warren.engine.saying import shown
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import (
+    End,
     Queue,
     arguments_of,
     client_of,
     counts_of,
     full,
-    get_unless,
+    get_until,
     waiting_of,
     wake,
 )
@@ -135,10 +137,11 @@ class WorkQueue(Generic[T]):
         self._given = serializer
         self._serializer = _name_of(serializer)
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._undone: deque[tuple[int, Message]] = deque()
         self._unread: list[Message] = []
-        self._shut = self._drained = False
+        self._shut = End()
+        self._drained = False
+        _work_queues.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process that unpickles it attaches by itself when it uses it (docs/python.md): the same queue,
@@ -168,7 +171,7 @@ class WorkQueue(Generic[T]):
         queue.Full) if there was no place, ShutDown, UsageError (also if the serializer cannot write the item),
         MessageTooLarge; TimedOut, PeerLost, SyncFailed (the item may be stored).
         """
-        if self._shut:
+        if self._shut.come:
             raise self._is_shut("nothing can be put into it by this object")
         deadline = _deadline(block, timeout)
         try:
@@ -186,7 +189,7 @@ class WorkQueue(Generic[T]):
             try:
                 confirm = self.queue.put(body, wait=False, timeout=None if deadline is None else _left(deadline))
             except (TimedOut, DiskFull) as error:  # nothing was handed over
-                if self._shut:
+                if self._shut.come:
                     raise self._is_shut("publishers were blocked, and the item was not put") from error
                 if deadline is None:
                     continue  # it waited for call_timeout, and goes on
@@ -197,7 +200,7 @@ class WorkQueue(Generic[T]):
             except QueueFull as error:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise full(self.queue, error) from None
-            if self._shut:
+            if self._shut.come:
                 raise self._is_shut("it was full, and the item was not put")
             time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
@@ -225,9 +228,12 @@ class WorkQueue(Generic[T]):
 
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
-        checked_seconds(timeout)
-        message = get_unless(self.queue, timeout if block else 0, ahead, self._is_over)
+        if timeout is not None:
+            checked_seconds(timeout)
+        message = get_until(self.queue, timeout if block else 0, ahead, self._shut)
         if message is None:
+            if not self._shut.come:
+                raise QueueEmpty(f"queue {self.queue.name!r} had no item within {timeout if block else 0} s")
             message = self._get_last(ahead)
         try:
             item: T = self._unpack(message.body)
@@ -237,11 +243,8 @@ class WorkQueue(Generic[T]):
             message.nack()
             raise
         with self._lock:
-            self._mine().append((threading.get_ident(), message))
+            self._undone.append((threading.get_ident(), message))
         return item
-
-    def _is_over(self) -> bool:
-        return self._shut
 
     def _get_last(self, ahead: bool) -> Message:
         """After shutdown(): what is there is handed out, and nothing is waited for."""
@@ -264,7 +267,6 @@ class WorkQueue(Generic[T]):
             advice = ""
         else:
             with self._lock:
-                self._mine()
                 self._unread = [one for one in self._unread if not one.settled] + [message]
             done = (
                 "it stays unacked as this error's `message`: reject() drops it, nack() returns it to the queue, and "
@@ -291,13 +293,17 @@ class WorkQueue(Generic[T]):
         Raises ValueError if there is none, and PeerLost if it went back to the queue (its attachment has ended).
         """
         me = threading.get_ident()
+        undone = self._undone
         with self._lock:
-            undone = self._mine()
-            at = next((at for at, (thread, _message) in enumerate(undone) if thread == me), 0)
             if not undone:
                 raise ValueError("task_done() called too many times: this process has no item that is not done")
-            _thread, message = undone[at]
-            del undone[at]
+            thread, message = undone[0]
+            if thread == me:
+                undone.popleft()
+            else:
+                at = next((at for at, (thread, _message) in enumerate(undone) if thread == me), 0)
+                message = undone[at][1]
+                del undone[at]
         message.ack()
 
     def join(self, timeout: float | None = None) -> None:
@@ -351,7 +357,7 @@ class WorkQueue(Generic[T]):
         task_done(), join() and close() work as before; join() waits for the items of all processes.
         """
         with self._lock:
-            self._shut = True
+            self._shut.come = True
             self._drained = self._drained or immediate
         wake(self.queue)
         if immediate:
@@ -365,11 +371,10 @@ class WorkQueue(Generic[T]):
         continue. The work queue can be used again. task_done() for a returned item is one call too many.
         """
         with self._lock:
-            undone = self._mine()
-            messages = [message for _thread, message in undone]
+            messages = [message for _thread, message in self._undone]
             messages += self._unread
             messages.sort(key=lambda message: message.delivery_tag)
-            undone.clear()
+            self._undone.clear()
             self._unread = []
         with contextlib.suppress(PeerLost):  # they were got from an attachment that has ended: they are back already
             for message in messages:
@@ -386,12 +391,19 @@ class WorkQueue(Generic[T]):
         counts = counts_of(self.queue, limit)
         return counts["ready"] + counts["unacked"]
 
-    def _mine(self) -> deque[tuple[int, Message]]:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._undone = deque()
-            self._unread = []
-        return self._undone
+
+_work_queues: weakref.WeakSet[WorkQueue[Any]] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """What the parent got is the parent's; a thread of it that held a lock does not exist in a child of fork."""
+    for work_queue in list(_work_queues):
+        work_queue._lock = threading.Lock()
+        work_queue._undone = deque()
+        work_queue._unread = []
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _unpickled(kind: type[WorkQueue[T]], queue: Queue, maxsize: int, module: str | None, given: object) -> WorkQueue[T]:
