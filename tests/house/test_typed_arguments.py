@@ -54,7 +54,8 @@ def test_the_options_of_a_publish_are_those_of_every_face() -> None:
     fields = set(Publish.__struct_fields__) - {"headers"}
     assert set(PublishOptions.__annotations__) == fields
     assert set(PublishManyOptions.__annotations__) == fields
-    for call in (warren.Queue.put, warren.Queue.put_many, warren.Node.publish):
+    assert keywords(warren.Queue.put) == fields | {"block"}
+    for call in (warren.Queue.put_many, warren.Node.publish):
         assert keywords(call) == fields, call
     own = {"routing_keys", "mandatory", "durability", "wait", "timeout", "headers"}
     assert keywords(warren.Node.publish_many) == fields | own

@@ -41,6 +41,7 @@ from warren.workers.client.publish import PLAIN, Batch, PublishManyOptions, Publ
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.calls import reply_route
+from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
 from warren.workers.faces.subscription import Subscription
 
@@ -163,6 +164,8 @@ class Queue:
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        block: bool = False,
         **options: Unpack[PublishOptions],
     ) -> None: ...
     @overload
@@ -194,6 +197,8 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        block: bool = False,
         **options: Unpack[PublishOptions],
     ) -> Confirm | None: ...
     def put(
@@ -210,6 +215,7 @@ class Queue:
         message_id: str | bytes | None = None,
         properties: Mapping[str, Any] | None = None,
         persistent: bool = True,
+        block: bool = False,
     ) -> Confirm | None:
         """Publish one message. Returns when it is as durable as requested; with wait=False, returns a Confirm at once.
 
@@ -217,6 +223,9 @@ class Queue:
         a durable queue). `timeout` limits the wait for room and confirm together; if it runs out during the confirm
         (TimedOut), the message may still be stored. Without a timeout, wait=True waits without limit, and wait=False at
         most the node's call_timeout for room; if that fails (TimedOut, DiskFull, PeerLost), nothing was stored.
+
+        `block`: if the queue is full (max_length with overflow="reject-publish"), wait for a place within the timeout.
+        QueueFull is raised when there is none by then; without `block`, at once.
 
         `priority`: 0 to 9 (queue argument max_priority). `ttl`: seconds until it expires, counted from the end of the
         delay. `delay`: seconds until it can be delivered. `message_id`: the message is dropped if this id was seen
@@ -232,6 +241,7 @@ class Queue:
             level = said.level(durability, self.durable, self._what)
             options = said.options()
             meta = said.packed("", self.name)
+        room = self._room(timeout, wait) if block else None
         while True:
             try:
                 if options is None:
@@ -241,9 +251,29 @@ class Queue:
                 timeout = time_left(lost, timeout)
                 self._renew()
             except QueueFull as error:
-                raise self._full(error) from None
+                if room is None or not self._wait_for(room):
+                    raise self._full(error) from None
+                timeout = room.left
             except (TimedOut, QueueNotFound) as error:
                 raise self._named(error) from None
+
+    def _room(self, timeout: float | None, wait: bool) -> Room:
+        """The wait of a put that blocks. Raises UsageError."""
+        checked_seconds(timeout)
+        if not wait:
+            raise UsageError(
+                "block=True waits until the queue has taken the message, and wait=False for nothing: give one of them"
+            )
+        return Room(self._client, None if timeout is None else time.monotonic() + timeout)
+
+    def _wait_for(self, room: Room, end: End | None = None) -> bool:
+        """After a refusal: wait until there seems to be room; False when no time is left, or it is the end."""
+        room.refused()
+        while (pause_s := room.pause(self._declaration, self._server)) is not None:
+            time.sleep(pause_s)
+            if end is not None and end.come:
+                return False
+        return not room.late
 
     @overload
     def put_many(
@@ -672,6 +702,12 @@ def arguments_of(queue: Queue) -> dict[str, Any]:
     return queue._declaration.arguments
 
 
+def rejected_above(queue: Queue) -> int:
+    """How many messages that nobody has received it takes before it refuses others; 0: any number."""
+    arguments = arguments_of(queue)
+    return int(arguments.get("max_length", 0)) if arguments.get("overflow") == "reject-publish" else 0
+
+
 def server_of(queue: Queue) -> int:
     """The server of its worker."""
     return queue._server
@@ -703,6 +739,11 @@ def wake(queue: Queue) -> None:
     """Who waits in a get looks again, a twentieth of a second later at most: those of get_until whether it is the end,
     all others go on."""
     queue._handle.wake()
+
+
+def wait_for_room(queue: Queue, room: Room, end: End) -> bool:
+    """After a refusal: wait until there seems to be room; False when no time is left, or it is the end."""
+    return queue._wait_for(room, end)
 
 
 def full(queue: Queue, error: QueueFull) -> QueueFull:

@@ -47,6 +47,7 @@ from warren.engine.errors import (
 )
 from warren.engine.saying import shown
 from warren.workers.client.arguments import checked_seconds
+from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import (
     End,
@@ -56,13 +57,14 @@ from warren.workers.faces.queues import (
     counts_of,
     full,
     get_until,
+    wait_for_room,
     waiting_of,
     wake,
 )
 
 T = TypeVar("T")
 
-#: how often a full queue, and one that is joined, is looked at: first and at most
+#: how often a queue that is joined is looked at: first and at most
 PAUSE_FIRST_S = 0.0005
 PAUSE_MOST_S = 0.02
 #: how long join() waits for the worker's answer at least, so that a short timeout still tells how many items are left
@@ -184,7 +186,7 @@ class WorkQueue(Generic[T]):
                 f"{type(item).__name__} ({type(error).__name__}: {error}): nothing was put; put what it can write, or "
                 f"give work_queue another serializer"
             ) from error
-        pause_s = PAUSE_FIRST_S
+        room: Room | None = None
         while True:
             try:
                 confirm = self.queue.put(body, wait=False, timeout=None if deadline is None else _left(deadline))
@@ -198,12 +200,11 @@ class WorkQueue(Generic[T]):
                 confirm.result(None if deadline is None else self._storing(deadline))
                 return
             except QueueFull as error:
-                if deadline is not None and time.monotonic() >= deadline:
+                room = room or Room(client_of(self.queue), deadline)
+                if not wait_for_room(self.queue, room, self._shut):
+                    if self._shut.come:
+                        raise self._is_shut("it was full, and the item was not put") from None
                     raise full(self.queue, error) from None
-            if self._shut.come:
-                raise self._is_shut("it was full, and the item was not put")
-            time.sleep(pause_s if deadline is None else min(pause_s, _left(deadline)))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
 
     def _storing(self, deadline: float) -> float | None:
         """How long a put waits until what was handed over is stored."""

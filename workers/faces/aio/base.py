@@ -18,6 +18,7 @@ from warren.workers.client.arguments import checked_seconds
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Batch, Publish
 from warren.workers.faces import queues
+from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
 
 P = ParamSpec("P")
@@ -121,6 +122,17 @@ class Underneath(queues.Queue):
         confirm = self._put_many(bodies, level, said, 0.0, False)
         assert confirm is not None
         return confirm
+
+    def room(self, timeout: float | None, wait: bool) -> Room:
+        """The wait of a put that blocks. Raises UsageError."""
+        return self._room(timeout, wait)
+
+    async def wait_for(self, room: Room) -> bool:
+        """After a refusal: wait until there seems to be room; False when no time is left."""
+        room.refused()
+        while (pause_s := room.pause(self._declaration, self._server)) is not None:
+            await asyncio.sleep(pause_s)
+        return not room.late
 
     def renew(self) -> None:
         """A handle of the attachment in use. Raises QueueNotFound, ClosedError."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
-from warren.engine.errors import QueueEmpty, TimedOut, UsageError
+from warren.engine.errors import QueueEmpty, QueueFull, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, listed
 from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
@@ -108,6 +108,8 @@ class Queue:
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        block: bool = False,
         **options: Unpack[PublishOptions],
     ) -> None: ...
     @overload
@@ -139,6 +141,8 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        block: bool = False,
         **options: Unpack[PublishOptions],
     ) -> Confirm | None: ...
     async def put(
@@ -148,6 +152,8 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        *,
+        block: bool = False,
         **options: Unpack[PublishOptions],
     ) -> Confirm | None:
         """Publish one message: as warren.Queue.put. Returns when it is as durable as requested.
@@ -159,10 +165,16 @@ class Queue:
         loop.enter()
         deadline = deadline_of(timeout)
         put = self._underneath.put
-        part = await self._submit(
-            lambda: put(body, durability, False, 0.0, headers, **options), (1, size_of(body)), deadline, not wait
-        )
-        return await loop.wait_for(Confirm(loop, [(0, part)], self._underneath), wait, deadline)
+        room = self._underneath.room(timeout, wait) if block else None
+        while True:
+            part = await self._submit(
+                lambda: put(body, durability, False, 0.0, headers, **options), (1, size_of(body)), deadline, not wait
+            )
+            try:
+                return await loop.wait_for(Confirm(loop, [(0, part)], self._underneath), wait, deadline)
+            except QueueFull:
+                if room is None or not await self._underneath.wait_for(room):
+                    raise
 
     @overload
     async def put_many(
