@@ -27,7 +27,7 @@ COMMAND_VARIABLE = "WARREN_COMMAND"
 #: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
 DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
 #: and when it is there with other properties
-AS_IT_IS = "open it as it is (create=False), or delete it first"
+AS_IT_IS = "open it as it is (create=False, or its name alone), or delete it first"
 
 
 def command(*words: object) -> str:

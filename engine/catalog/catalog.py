@@ -400,9 +400,11 @@ class Catalog:
         without: Collection[int] = (),
         durable: bool = True,
         arguments: dict[str, Any] | None = None,
+        as_it_is: bool = False,
         client: int = 0,
     ) -> QueueDeclaration:
-        """Declare a queue, or find the same one. A new one gets a worker by its name (placement.py).
+        """Declare a queue, or find the same one (`as_it_is`: or one of that name, however it was declared). A new one
+        gets a worker by its name (placement.py).
 
         `client`: epoch of the client that declares, which becomes the owner of an exclusive queue; `without`: workers
         that get no new queue as long as there are others.
@@ -414,10 +416,9 @@ class Catalog:
         found = self.queues.get(name)
         if found is not None:
             self.check_owner(found, client)
-            if (found.durable, found.arguments) != (durable, given):
+            if not as_it_is and (found.durable, found.arguments) != (durable, given):
                 raise DeclarationMismatch(
-                    f"queue {name!r} exists as {_describe(found.durable, found.arguments)}, "
-                    f"not as {_describe(durable, given)}: {AS_IT_IS}"
+                    f"queue {name!r} exists and differs: {_differences(found, durable, given)}: {AS_IT_IS}"
                 )
             return found
         if policy.exclusive and not client:
@@ -768,11 +769,22 @@ def _conditions(arguments: dict[str, Any]) -> str:
         raise UsageError(f"binding arguments cannot be stored: {error}") from error
 
 
-def _describe(durable: bool, arguments: dict[str, Any]) -> str:
-    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return ("durable" if durable else "transient") + (f" with {given}" if given else "")
+def _kept(durable: bool) -> str:
+    return "durable" if durable else "transient"
+
+
+def _differences(found: QueueDeclaration, durable: bool, arguments: dict[str, Any]) -> str:
+    """What a queue has and what was wanted, where they differ."""
+    said = [] if found.durable == durable else [f"{_kept(found.durable)}, not {_kept(durable)}"]
+    for name in sorted(found.arguments.keys() | arguments.keys()):
+        has, wanted = (
+            f"{name}={given[name]!r}" if name in given else f"without {name}" for given in (found.arguments, arguments)
+        )
+        if has != wanted:
+            said.append(f"{has}, not {wanted}")
+    return "; ".join(said)
 
 
 def _describe_exchange(exchange: ExchangeDeclaration) -> str:
     alternate = f" with alternate {exchange.alternate!r}" if exchange.alternate is not None else ""
-    return f"{exchange.type}, {_describe(exchange.durable, {})}{alternate}"
+    return f"{exchange.type}, {_kept(exchange.durable)}{alternate}"

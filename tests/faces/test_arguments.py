@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Callable[[warren.Node], object], str]] = {
     "0-d array": (lambda node: node.queue("kept").ack(numpy.array(3)), "messages must be a list.*not numpy.ndarray"),  # type: ignore[arg-type]
     "other properties": (
         lambda node: node.queue("kept", max_length=7),
-        r"max_length=7: open it as it is \(create=False\)",
+        r"max_length=7: open it as it is \(create=False",
     ),
     "max": (lambda node: node.queue("kept").browse(None), "max must be a whole number"),  # type: ignore[arg-type]
     "max, a truth": (lambda node: node.queue("kept").get_many(True, 0), "max must be a whole number"),

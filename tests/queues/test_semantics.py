@@ -74,7 +74,8 @@ def test_arguments_are_part_of_the_declaration(node: Node) -> None:
     node.queue("q", message_ttl=60, max_priority=5)
     node.queue("q", message_ttl=60.0, max_priority=5, overflow="drop-head")
     node.queue("q", create=False)
-    for other in ({}, {"message_ttl": 61, "max_priority": 5}):
+    node.queue("q")
+    for other in ({"durable": True}, {"message_ttl": 61, "max_priority": 5}):
         with pytest.raises(DeclarationMismatch, match="message_ttl"):
             node.queue("q", **other)
     with pytest.raises(UsageError, match="unknown argument 'ttl'"):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overload
 
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
@@ -44,7 +44,7 @@ from warren.workers.client.publish import PLAIN, Publish, PublishManyOptions, Pu
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.message import Message
-from warren.workers.faces.queues import Queue, refresh, server_of, time_left
+from warren.workers.faces.queues import Queue, refresh, rejected_above, server_of, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic
 from warren.workers.faces.work_queue import WorkQueue
@@ -110,16 +110,17 @@ class Node:
     # -- queues -------------------------------------------------------------------------------------------------
 
     def queue(
-        self, name: str, durable: bool = True, *, create: bool = True, **arguments: Unpack[QueueOptions]
+        self, name: str, durable: bool | None = None, *, create: bool = True, **arguments: Unpack[QueueOptions]
     ) -> Queue:
-        """Open a queue; declare it if it does not exist. Arguments: docs/operations.md.
+        """Open a queue; declare it if it does not exist (durable, if nothing else is said). Arguments:
+        docs/operations.md.
 
-        Raises DeclarationMismatch if it exists with other properties, ResourceLocked if it is exclusive to another
-        client, InvalidName, and UsageError (unknown or wrong argument). With create=False the queue is opened as it is;
-        QueueNotFound if it does not exist.
+        Without `durable` and arguments, a queue that exists is opened as it is. With some, DeclarationMismatch says
+        where it differs. With create=False it is opened as it is, whatever is given; QueueNotFound if it does not
+        exist. Raises ResourceLocked if it is exclusive to another client, InvalidName, and UsageError (unknown or wrong
+        argument).
         """
-        check_name(name)
-        given = QueueArguments.of(name, arguments)
+        wanted = _Wanted.of(name, durable, arguments)
         catalog = self._client.catalog()
         declaration = catalog.queues.get(name)
         if not create:
@@ -128,8 +129,8 @@ class Node:
                     f"there is no queue {name!r}: {DECLARE} (`warren queue declare`, or node.queue in a program)"
                 )
             catalog.check_owner(declaration, self._client.epoch)
-        elif declaration is None or not _is_declared(declaration, durable, given, self._client.epoch):
-            self._client.declare("declare_queue", name=name, durable=bool(durable), arguments=given.given())
+        elif declaration is None or not wanted.is_declared(declaration, self._client.epoch):
+            self._client.declare("declare_queue", **wanted.request())
             declaration = self._client.catalog().queue(name)
         with self._client.queues_lock:
             found: Queue | None = self._client.queues.get(name)
@@ -145,7 +146,7 @@ class Node:
         maxsize: int = 0,
         *,
         serializer: None = None,
-        durable: bool = True,
+        durable: bool | None = None,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[bytes]: ...
     @overload
@@ -155,7 +156,7 @@ class Node:
         maxsize: int = 0,
         *,
         serializer: object,
-        durable: bool = True,
+        durable: bool | None = None,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]: ...
     def work_queue(
@@ -164,19 +165,20 @@ class Node:
         maxsize: int = 0,
         *,
         serializer: object = None,
-        durable: bool = True,
+        durable: bool | None = None,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]:
-        """A queue that behaves like queue.Queue (put, get, task_done, join, ...); declared as by queue().
+        """A queue that behaves like queue.Queue (put, get, task_done, join, ...); opened or declared as by queue().
 
-        `maxsize` limits the items that nobody has received yet (0: no limit). `serializer` packs items: 'pickle',
-        'json', 'msgpack', or an object with dumps and loads or with encode and decode (None: items are bytes).
-        Unpickling can run code: use 'pickle' only if everyone who can put is trusted.
+        `maxsize` limits the items that nobody has received yet (0: no limit, or that of the queue if it exists).
+        `serializer` packs items: 'pickle', 'json', 'msgpack', or an object with dumps and loads or with encode and
+        decode (None: items are bytes). Unpickling can run code: use 'pickle' only if everyone who can put is trusted.
         """
         most = checked_count(maxsize, "maxsize", -sys.maxsize)  # any below 1 is no limit, as in queue.Queue
         if most > 0:
             arguments |= {"max_length": most, "overflow": "reject-publish"}
-        return WorkQueue(self.queue(name, durable, **arguments), max(most, 0), serializer)
+        queue = self.queue(name, durable, **arguments)
+        return WorkQueue(queue, rejected_above(queue), serializer)
 
     @overload
     def worker(
@@ -298,24 +300,23 @@ class Node:
         self._client.router()
 
     def declare_queues(
-        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Unpack[QueueOptions]
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool | None = None, **arguments: Unpack[QueueOptions]
     ) -> list[str]:
         """Declare many queues in one change: all of them, or none if one is refused. Returns the names of the new ones.
 
-        Each is a name, or a mapping with `name` and its own `durable` or `arguments`. This takes one request and one
-        sync; afterwards `queue(name)` opens any of them without asking. Raises what `queue` raises.
+        Each is a name, or a mapping with `name` and its own `durable` or `arguments`. One that exists and of which
+        nothing is said stays as it is, as with `queue`. This takes one request and one sync; afterwards `queue(name)`
+        opens any of them without asking. Raises what `queue` raises.
         """
-        wanted = [_specification(item, bool(durable), arguments) for item in listed(queues, "queues")]
+        wanted = [_Wanted.among(item, durable, arguments) for item in listed(queues, "queues")]
         known = self._client.catalog().queues
         epoch = self._client.epoch
         missing = [
-            (name, kept, given)
-            for name, kept, given in wanted
-            if (found := known.get(name)) is None or not _is_declared(found, kept, given, epoch)
+            item for item in wanted if (found := known.get(item.name)) is None or not item.is_declared(found, epoch)
         ]
         if not missing:
             return []
-        specifications = [{"name": name, "durable": kept, "arguments": given.given()} for name, kept, given in missing]
+        specifications = [item.request() for item in missing]
         answer = self._client.declare("declare_queues", queues=specifications)
         self._client.router()
         return list(answer["new"])
@@ -620,17 +621,47 @@ def _name(queue: str | Queue) -> str:
     return queue.name if isinstance(queue, Queue) else check_name(queue)
 
 
-def _specification(
-    item: str | Mapping[str, Any], durable: bool, arguments: Mapping[str, Any]
-) -> tuple[str, bool, QueueArguments]:
-    """Name, durability and arguments of a queue to declare. Raises UsageError."""
-    if not isinstance(item, Mapping):
-        return check_name(item), durable, QueueArguments.of(item, arguments)
-    if unknown := item.keys() - {"name", "durable", "arguments"}:
-        raise UsageError(f"a queue has name, durable and arguments; there is no {shown(next(iter(unknown)))}")
-    name = check_name(item.get("name"))
-    own = {**arguments, **checked_mapping(item.get("arguments"))}
-    return name, bool(item.get("durable", durable)), QueueArguments.of(name, own)
+class _Wanted(NamedTuple):
+    """A queue as a program wants it."""
+
+    name: str
+    durable: bool
+    arguments: QueueArguments
+    asked: bool  #: whether more was said than the name
+
+    @staticmethod
+    def of(name: str, durable: object, arguments: Mapping[str, Any]) -> _Wanted:
+        """Checked. Raises InvalidName, UsageError."""
+        check_name(name)
+        asked = durable is not None or any(value is not None for value in arguments.values())
+        return _Wanted(name, durable is None or bool(durable), QueueArguments.of(name, arguments), asked)
+
+    @staticmethod
+    def among(item: str | Mapping[str, Any], durable: object, arguments: Mapping[str, Any]) -> _Wanted:
+        """One of many, with what is said of all."""
+        if not isinstance(item, Mapping):
+            return _Wanted.of(item, durable, arguments)
+        if unknown := item.keys() - {"name", "durable", "arguments"}:
+            raise UsageError(f"a queue has name, durable and arguments; there is no {shown(next(iter(unknown)))}")
+        own = {**arguments, **checked_mapping(item.get("arguments"))}
+        return _Wanted.of(check_name(item.get("name")), item.get("durable", durable), own)
+
+    def is_declared(self, found: QueueDeclaration, client: int) -> bool:
+        """True when declaring it again would change nothing. A queue with a lease is declared again all the same: that
+        counts as a use of it. One of another client is asked for: that may be gone.
+        """
+        if found.arguments.keys() & {"expires", "auto_delete"} or found.owner not in (0, client):
+            return False
+        return not self.asked or (found.durable, found.arguments) == (self.durable, self.arguments.given())
+
+    def request(self) -> dict[str, Any]:
+        """What the supervisor is asked for."""
+        return {
+            "name": self.name,
+            "durable": self.durable,
+            "arguments": self.arguments.given(),
+            "as_it_is": not self.asked,
+        }
 
 
 def _binding(item: object) -> dict[str, Any]:
@@ -645,19 +676,6 @@ def _binding(item: object) -> dict[str, Any]:
         "routing_key": check_routing_key(rest[0]) if rest else "",
         "arguments": checked_conditions(rest[1] if len(rest) > 1 else None),
     }
-
-
-def _is_declared(declaration: QueueDeclaration, durable: bool, wanted: QueueArguments, client: int) -> bool:
-    """True when declaring it again would change nothing. A queue with a lease is declared again all the same: that
-    counts as a use of it.
-    """
-    if wanted.expires is not None or wanted.auto_delete:
-        return False
-    return (declaration.durable, declaration.arguments, declaration.owner or client) == (
-        durable,
-        wanted.given(),
-        client,
-    )
 
 
 def _distinct(keys: Sequence[str]) -> set[str]:

@@ -131,6 +131,7 @@ class Desk:
                 without=failed,
                 durable=wanted.durable,
                 arguments=wanted.arguments or {},
+                as_it_is=wanted.as_it_is,
                 client=client,
             )
 

@@ -81,6 +81,7 @@ class WantedQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     durable: bool = True
     arguments: dict[str, Any] | None = None
+    as_it_is: bool = False  #: if it exists
 
 
 class WantedBinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +99,7 @@ class DeclareQueue(Request, tag="declare_queue"):
     name: str
     durable: bool = True
     arguments: dict[str, Any] | None = None
+    as_it_is: bool = False  #: if it exists
     client: int = 0
 
 

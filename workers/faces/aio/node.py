@@ -78,7 +78,7 @@ class Node:
     # -- queues and exchanges -----------------------------------------------------------------------------------
 
     async def queue(
-        self, name: str, durable: bool = True, *, create: bool = True, **arguments: Unpack[QueueOptions]
+        self, name: str, durable: bool | None = None, *, create: bool = True, **arguments: Unpack[QueueOptions]
     ) -> Queue:
         """Open a queue; declare it if it does not exist: as warren.Node.queue."""
         self._loop.enter()
@@ -164,7 +164,7 @@ class Node:
         await self._loop.do(self._node.delete_queue, name)
 
     async def declare_queues(
-        self, queues: Iterable[str | Mapping[str, Any]], durable: bool = True, **arguments: Unpack[QueueOptions]
+        self, queues: Iterable[str | Mapping[str, Any]], durable: bool | None = None, **arguments: Unpack[QueueOptions]
     ) -> list[str]:
         """Declare many queues in one change, all or none: as warren.Node.declare_queues."""
         return await self._loop.do(self._node.declare_queues, listed(queues, "queues"), durable, **arguments)
