@@ -708,13 +708,13 @@ class StoreFace:
     def read(self, id: bytes, /) -> bytes | None:
         """The body of a message, or None if there is none. Raises StoreError for a damaged one.
 
-        Reading asks no server: right after remove() the body may still be found; barrier() waits until it is removed.
+        None, too, after a remove() by this client of the last reference; that of another one may not be executed yet.
         """
 
     def read_many(self, ids: Iterable[bytes] | Buffer, /) -> list[bytes | None]:
         """The bodies of many messages; None for each that does not exist. Raises StoreError for a damaged one.
 
-        As with read, right after remove() bodies may still be found; barrier() waits until they are removed.
+        After a remove(): as read.
         """
 
     def remove(self, ids: Iterable[bytes] | Buffer, timeout: float | None = None) -> int:

@@ -12,7 +12,7 @@
 #include "binding/arguments.h"
 #include "binding/confirm.h"
 #include "binding/masked.h"
-#include "store/client.h"
+#include "store/removals.h"
 #include <sys/shm.h>
 
 #define NAP_NS 200000
@@ -34,6 +34,7 @@ struct wr_store_side {
     wr_link *no_links;
     Py_buffer directory[2], summary[2], images[2];
     uint64_t epoch[2];
+    wr_removals removals[2];
     pthread_mutex_t lock; /* readers */
     wr_other *others[WR_CLIENT_SLOTS];
     wr_other **old;
@@ -144,6 +145,7 @@ void wr_store_side_close(ClientObject *c) {
     for (int i = 0; i < 2; i++) {
         forget_regions(side, i);
         wr_store_client_close(&side->stores[i]);
+        wr_removals_close(&side->removals[i]);
     }
     while (side->old_n) detach(side->old[--side->old_n]);
     for (uint32_t slot = 0; slot < WR_CLIENT_SLOTS; slot++)
@@ -453,6 +455,8 @@ PyObject *wr_face_write_many(ClientObject *c, int i, const wr_ids *ids, PyObject
 
 PyObject *wr_face_remove(ClientObject *c, int i, const wr_ids *ids, uint64_t deadline) {
     Py_ssize_t n = wr_ids_n(ids), done = 0;
+    wr_removals *removals = &c->store->removals[i];
+    if (wr_removals_open(removals)) return PyErr_NoMemory();
     uint8_t(*copy)[16] = PyMem_Malloc(n ? (size_t)n * 16 : 16);
     if (!copy) return PyErr_NoMemory();
     unsigned long long eliminated = 0;
@@ -470,6 +474,7 @@ PyObject *wr_face_remove(ClientObject *c, int i, const wr_ids *ids, uint64_t dea
             failed = try_again(c, i, error, deadline) != 0;
             continue;
         }
+        if (gone < some) wr_removals_note(removals, (const uint8_t(*)[16])(copy + done), some, c->a.port.prepared[i]);
         wr_port_submit(&c->a.port, (uint32_t)i);
         done += some;
         eliminated += gone;
@@ -625,9 +630,22 @@ int wr_store_fetch(ClientObject *c, int i, const uint8_t id[16], uint8_t **bytes
     return 0;
 }
 
+/* What this client has removed is not to be found: wait until the server has executed that. 0; -1 with an exception. */
+static int removal_done(ClientObject *c, int i, const uint8_t id[16]) {
+    struct wr_store_side *side = c->store;
+    uint64_t deadline = 0, sequence;
+    while (side->removals[i].until && wr_removals_under_way(&side->removals[i], &side->stores[i], id, &sequence)) {
+        wr_condition condition = {&wr_attachment_link(&c->a, (uint32_t)i)->processed, sequence, (uint32_t)i};
+        if (!deadline) deadline = wr_by_when(c, WR_CALL_DEADLINE);
+        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the store to remove this message")) return -1;
+    }
+    return 0;
+}
+
 PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]) {
     wr_store_place place;
     PyObject *object = NULL;
+    if (removal_done(c, i, id)) return NULL;
     int error = fetch(c, i, id, &object, NULL, &place);
     if (!error) return object;
     if (error < 0) return NULL;
@@ -650,6 +668,8 @@ static int read_ahead(ClientObject *c, int i, const uint8_t (*ids)[16], uint32_t
     wr_store_client *s = &side->stores[i];
     wr_store_place places[READ_AHEAD];
     int errors[READ_AHEAD];
+    for (uint32_t k = 0; k < n && side->removals[i].until; k++)
+        if (removal_done(c, i, ids[k])) return -1;
     if (wr_face_current(c, i, 0)) return -1;
     tidy(c);
     for (uint32_t k = 0; k < n; k++) wr_store_client_prefetch(s, ids[k]);

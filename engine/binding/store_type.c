@@ -318,10 +318,10 @@ static PyMethodDef face_methods[] = {
          "Consecutive ids (new_ids) are sent as batches, which cost a fraction. Raises what write raises; a wrong id or body refuses all."),
     {"read", face_read, METH_O,
      "read(id)\n--\n\nThe body of a message, or None if there is none. Raises StoreError for a damaged one.\n\n"
-     "Reading asks no server: right after remove() the body may still be found; barrier() waits until it is removed."},
+     "None, too, after a remove() by this client of the last reference; that of another one may not be executed yet."},
     {"read_many", face_read_many, METH_O,
      "read_many(ids)\n--\n\nThe bodies of many messages; None for each that does not exist. Raises StoreError for a damaged one.\n\n"
-     "As with read, right after remove() bodies may still be found; barrier() waits until they are removed."},
+     "After a remove(): as read."},
     NAMED("remove", face_remove,
          "remove(ids, timeout=None)\n--\n\n"
          "Remove one reference of each id; returns how many writes were eliminated before they were stored.\n\n"

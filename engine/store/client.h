@@ -76,6 +76,9 @@ int wr_store_client_write_many(wr_store_client *s, const uint8_t first[16], cons
  * *eliminated counts the former. 0, EAGAIN (ring or arena full; nothing was done). n is at most 4096. */
 int wr_store_client_remove(wr_store_client *s, const uint8_t (*ids)[16], uint32_t n, uint32_t *eliminated);
 
+/* Does a command of mine from `from` on remove this id? *sequence: the last that does. */
+bool wr_store_client_removes(const wr_store_client *s, uint64_t from, const uint8_t id[16], uint64_t *sequence);
+
 /* Take back a prepared write that is not submitted (a later one of the same command group failed): its directory rows, then the record
  * and all later ones of this server. */
 void wr_store_client_abandon(wr_store_client *s, uint64_t sequence);

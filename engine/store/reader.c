@@ -130,6 +130,18 @@ static bool removes(const wr_view *view, const wr_command *record, const uint8_t
     return false;
 }
 
+bool wr_store_client_removes(const wr_store_client *s, uint64_t from, const uint8_t id[16], uint64_t *sequence) {
+    const wr_view *view = &s->port->view;
+    uint64_t tail = atomic_load_explicit(&view->links[s->server].tail, memory_order_relaxed);
+    if (tail <= from || tail - from > view->g.ring_records) return false;
+    for (uint64_t n = tail; n-- > from;) {
+        const wr_command *record = wr_view_command(view, s->server, n);
+        *sequence = n;
+        if (record->op == WR_OP_STORE_REMOVE && removes(view, record, id)) return true;
+    }
+    return false;
+}
+
 /* What I submitted before the present server came up, and it has not taken up yet, has no row in its directory. */
 static int find_in_own_ring(wr_store_client *s, const uint8_t id[16], wr_store_place *place) {
     const wr_view *view = &s->port->view;

@@ -3,8 +3,8 @@
  * Method: two clients without a server: the test plays it. Rings, arenas and buckets are filled to the brim; then records, blobs and rows of one
  * client are random bytes, and the other reads. Regions are malloc'd, so AddressSanitizer sees a byte too far. Prints its seed. */
 #define _GNU_SOURCE
-#include "store/client.h"
 #include "store/index.h"
+#include "store/removals.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,6 +244,39 @@ static void test_phases(void) {
     clients[0].epoch = 0;
     CHECK(wr_store_client_find(&clients[0], ids[6], &place) == ENOENT);
     atomic_store(&server->epoch, 0);
+}
+
+/* What is removed and not executed yet is told exactly, through all rounds of the marks, also of ids that share one. */
+static void test_removals(void) {
+    wr_removals r = {0};
+    uint8_t ids[2][16], other[16];
+    uint64_t sequence, first;
+    uint32_t gone;
+    CHECK(wr_removals_open(&r) == 0 && wr_removals_open(&r) == 0 && !r.until);
+    make_id(ids[0], 7, 5000);
+    make_id(ids[1], 7, 5001);
+    for (uint64_t counter = 5002;; counter++) {
+        make_id(other, 7, counter);
+        if ((wr_id_hash(other) ^ wr_id_hash(ids[0])) % WR_REMOVALS_MARKS == 0) break;
+    }
+    for (int round = 0; round < 70000; round++) {
+        CHECK(wr_store_client_remove(&clients[0], (const uint8_t(*)[16])ids, 2, &gone) == 0 && gone == 0);
+        wr_removals_note(&r, (const uint8_t(*)[16])ids, 2, ports[0].prepared[0]);
+        first = ports[0].prepared[0] - 1;
+        CHECK(wr_store_client_remove(&clients[0], (const uint8_t(*)[16])ids, 1, &gone) == 0 && gone == 0);
+        wr_removals_note(&r, (const uint8_t(*)[16])ids, 1, ports[0].prepared[0]);
+        wr_port_submit(&ports[0], 0);
+        CHECK(wr_removals_under_way(&r, &clients[0], ids[0], &sequence) && sequence == first + 1);
+        CHECK(wr_removals_under_way(&r, &clients[0], ids[1], &sequence) && sequence == first);
+        CHECK(!wr_removals_under_way(&r, &clients[0], other, &sequence));
+        atomic_store(&ports[0].view.links[0].processed, first + 1);
+        CHECK(wr_removals_under_way(&r, &clients[0], ids[0], &sequence) && sequence == first + 1);
+        CHECK(!wr_removals_under_way(&r, &clients[0], ids[1], &sequence) && r.until);
+        all_done(0);
+        CHECK(!wr_removals_under_way(&r, &clients[0], ids[0], &sequence) && !r.until && r.round);
+    }
+    wr_removals_close(&r);
+    wr_removals_close(&r);
 }
 
 /* All or nothing: ring, arena and buckets. */
@@ -490,6 +523,7 @@ int main(void) {
     printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)state);
     set_up();
     test_phases();
+    test_removals();
     test_full();
     test_mixed();
     test_disk();

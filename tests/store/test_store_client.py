@@ -74,6 +74,60 @@ def test_batches_come_back(store: warren.Store) -> None:
         assert not store.contains(ids[0])
 
 
+def test_what_was_removed_is_not_read(store: warren.Store) -> None:
+    """As a program does it, one after another: by id, in batches, with other references, and written anew."""
+    for number in range(300):
+        id = store.new_id()
+        store.write(id, b"%d" % number, durability="none")
+        assert store.remove([id]) in (0, 1)
+        assert store.read(id) is None
+    ids = store.new_ids(6000)
+    store.write_many(ids, [b"body"] * 6000, durability="none")
+    store.remove(ids[::2])
+    assert store.read_many(ids) == [None, b"body"] * 3000
+    store.write_many(ids[1:101:2], [b"again"] * 50, durability="none")  # another reference: the first body stays
+    store.remove(ids[1::2])
+    assert store.read_many(ids[1:101:2]) == [b"body"] * 50
+    assert store.read_many(ids[101::2]) == [None] * 2950
+    store.remove(ids[1:101:2])
+    store.write(ids[1], b"anew", durability="none")
+    assert store.read(ids[1]) == b"anew"
+    assert store.read(ids[3]) is None
+    store.remove([ids[1]])
+    assert [store.read(id) for id in ids[:10]] == [None] * 10
+
+
+def test_a_read_waits_for_the_removal_of_what_it_reads_alone(running: RealNode, store: warren.Store) -> None:
+    """The server stands still: other messages are read all the same."""
+    removed, kept = store.new_id(), store.new_id()
+    for id in (removed, kept):
+        store.write(id, b"body", durability="none")
+    store.barrier()
+    with warren.attach(running.directory, call_timeout=0.2) as short:
+        impatient = short.store(store.transient)
+        mine = store.new_id()
+        impatient.write(mine, b"body", durability="none")
+        impatient.barrier()
+        pid = stopped(running)
+        try:
+            assert store.remove([removed]) == 0
+            assert impatient.remove([mine]) == 0
+            with ThreadPoolExecutor(2) as pool:
+                reads = [pool.submit(store.read, removed), pool.submit(store.read_many, [kept, removed])]
+                assert store.read(kept) == impatient.read(kept) == b"body"
+                assert impatient.read(removed) == b"body", "another client's removal is not waited for"
+                for use in (lambda: impatient.read(mine), lambda: impatient.read_many([kept, mine])):
+                    with pytest.raises(warren.TimedOut, match="to remove this message"):
+                        use()
+                assert not any(read.done() for read in reads)
+                os.kill(pid, signal.SIGCONT)
+                assert [read.result(60) for read in reads] == [None, [b"body", None]]
+            assert impatient.read(mine) is None
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        store.remove([kept])
+
+
 def test_bodies_of_all_kinds(store: warren.Store) -> None:
     kinds: list[Callable[[bytes], object]] = [bytes, bytearray, memoryview]
     plain = bodies_of(300, 60)
