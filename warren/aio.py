@@ -16,6 +16,36 @@
 `warren.aio.attach` only attaches. See docs/python.md.
 """
 
-from warren.workers.faces.aio import Confirm, Consumer, Message, Node, Queue, Worker, attach, open
+from warren.workers.faces.aio import (
+    Confirm,
+    Consumer,
+    Message,
+    Node,
+    Queue,
+    QueueEmpty,
+    QueueFull,
+    ShutDown,
+    Store,
+    Subscription,
+    Worker,
+    WorkQueue,
+    attach,
+    open,
+)
 
-__all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm", "Worker"]
+__all__ = [
+    "open",
+    "attach",
+    "Node",
+    "Queue",
+    "Message",
+    "Consumer",
+    "Confirm",
+    "Subscription",
+    "WorkQueue",
+    "Worker",
+    "Store",
+    "QueueEmpty",
+    "QueueFull",
+    "ShutDown",
+]

@@ -24,6 +24,8 @@ def putting(queue: warren.Queue, later: bool) -> None:
     assert_type(queue.put(b"x", "synced", wait=False, timeout=1, priority=3), warren.Confirm)
     assert_type(queue.put(b"x", None, False, 1.0, {"a": 1}, delay=0.5), warren.Confirm)
     assert_type(queue.put(b"x", wait=later), warren.Confirm | None)
+    assert_type(queue.put(b"x", block=True, timeout=1, ttl=3), None)
+    assert_type(queue.put(b"x", block=later), None)
     options: warren.PublishOptions = {"priority": 1, "properties": {"type": "a"}, "persistent": False}
     assert_type(queue.put(b"x", wait=False, **options), warren.Confirm)
 
@@ -152,6 +154,24 @@ async def awaiting(node: warren.aio.Node, later: bool) -> None:
             await one.nack()
     await node.declare_exchange("a", "fanout", alternate="b")
     await queue.bind("a", arguments={"x-match": "any"})
+
+    assert_type(await queue.put(b"x", block=True), None)
+    assert_type(await node.publish_many([b"x"], "events", routing_keys=["a"]), None)
+    assert_type(await node.publish_many([b"x"], "events", wait=False, delay=2), warren.aio.Confirm)
+    assert_type(await node.publish_many([b"x"], "events", wait=later), warren.aio.Confirm | None)
+    assert_type(await queue.browse(5), list[warren.aio.Message])
+    assert_type(await (await queue.subscription("s")).claim(5), tuple[int, int])
+    store = node.store()
+    assert_type(await store.write(IDS[0], b"x"), None)
+    assert_type(await store.write(IDS[0], b"x", wait=False), warren.aio.Confirm)
+    assert_type(await store.write_many(IDS, [b"x", b"y"], wait=later), warren.aio.Confirm | None)
+    assert_type(await store.read(IDS[0]), bytes | None)
+    assert_type(await store.remove(IDS), int)
+    assert_type(await node.work_queue("w", 10, message_ttl=5.0), warren.aio.WorkQueue[bytes])
+    numbers: warren.aio.WorkQueue[int] = await node.work_queue("w", serializer="json")
+    assert_type(await numbers.get(timeout=1), int)
+    numbers.task_done()
+    await numbers.put("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
     await queue.put(b"x", ttl="1 s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await node.queue("q", max_lenght=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -53,7 +53,14 @@ class Patience:
 
 
 def browse(
-    client: Client, owner: Owner, queue: QueueDeclaration, start: int, count: int, *, ready_only: bool
+    client: Client,
+    owner: Owner,
+    queue: QueueDeclaration,
+    start: int,
+    count: int,
+    *,
+    ready_only: bool,
+    messages: type[Message] = Message,
 ) -> tuple[list[Message | None], int]:
     """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
     patience = Patience()
@@ -63,13 +70,13 @@ def browse(
         if not rows:
             return [], -1
         try:
-            handle = client.handle(client.current(queue), owner, Message)
+            handle = client.handle(client.current(queue), owner, messages)
             found = handle_deliveries(client, handle, rows)
             if None in found and any(message is None for message in found):
                 # A file moved into the segments between the answer and the reading: those rows have another place now.
                 for number, message in enumerate(found):
                     if message is None:
-                        found[number] = _read_again(client, owner, queue, rows, number, ready_only, patience)
+                        found[number] = _read_again(client, owner, queue, rows, number, ready_only, messages, patience)
         except AttachmentLost:
             continue
         return found, following if following > start else -1
@@ -87,6 +94,7 @@ def _read_again(
     rows: bytes,
     number: int,
     ready_only: bool,
+    messages: type[Message],
     patience: Patience,
 ) -> Message | None:
     """One message of an older answer, asked for anew; None when it is gone, or stays unreadable."""
@@ -97,6 +105,6 @@ def _read_again(
         fresh = answer.rows[:_ROW_BYTES]
         if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
             return None
-        message = handle_deliveries(client, client.handle(client.current(queue), owner, Message), fresh)[0]
+        message = handle_deliveries(client, client.handle(client.current(queue), owner, messages), fresh)[0]
         if message is not None or not patience.again():
             return message

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overload
 
 from warren.engine._core import AttachmentLost, Confirm
-from warren.engine.catalog import metadata
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
 from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
@@ -27,27 +25,26 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.engine.saying import DECLARE, command, counted, shown
+from warren.engine.saying import DECLARE, command, shown
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (
     checked_client_name,
-    checked_count,
     checked_exchange,
     checked_mapping,
     checked_seconds,
     checked_timeout,
-    level_of,
     listed,
 )
-from warren.workers.client.client import CALL_TIMEOUT_S, Client, Route
-from warren.workers.client.publish import PLAIN, Publish, PublishManyOptions, PublishOptions, publish_options
+from warren.workers.client.client import CALL_TIMEOUT_S, Client
+from warren.workers.client.publish import PLAIN, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.calls import Answering, Caller
+from warren.workers.faces.many import Destination, Many, level_to
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue, refresh, rejected_above, server_of, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topics import topic
-from warren.workers.faces.work_queue import WorkQueue
+from warren.workers.faces.work_queue import WorkQueue, limited
 from warren.workers.process.launch import launch
 
 if TYPE_CHECKING:
@@ -174,10 +171,7 @@ class Node:
         `serializer` packs items: 'pickle', 'json', 'msgpack', or an object with dumps and loads or with encode and
         decode (None: items are bytes). Unpickling can run code: use 'pickle' only if everyone who can put is trusted.
         """
-        most = checked_count(maxsize, "maxsize", -sys.maxsize)  # any below 1 is no limit, as in queue.Queue
-        if most > 0:
-            arguments |= {"max_length": most, "overflow": "reject-publish"}
-        queue = self.queue(name, durable, **arguments)
+        queue = self.queue(name, durable, **limited(maxsize, arguments))
         return WorkQueue(queue, rejected_above(queue), serializer)
 
     @overload
@@ -479,7 +473,7 @@ class Node:
         options = None if said is PLAIN else said.options()
         while True:
             route = find(exchange, routing_key, headers)
-            level = _level(durability, [route], said)
+            level = level_to(durability, [route], said)
             meta = route.meta if said is PLAIN else said.packed(exchange, routing_key) or route.meta
             try:
                 return client.core.publish(route.core, body, level, meta, timeout, wait, options)
@@ -559,35 +553,9 @@ class Node:
         The other options are one value for all, or a list or tuple with one per message. QueueFull: `refused` lists the
         refused ones.
         """
-        client = self._client
-        many = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
-        count = len(many)
-        keys = [routing_key] * count if routing_keys is None else listed(routing_keys, "routing_keys")
-        if len(keys) != count:
-            raise UsageError(f"routing_keys: {len(keys)} for {counted(count, 'body', 'bodies')}")
         said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
-        options = said.options_each(count)
-        each = said.headers_each(count)
-        same = routing_keys is None and (headers is None or isinstance(headers, Mapping))
-        told = None if same and said.is_same else said.told_each(count)
-        find = client.mandatory_route if mandatory else client.route
-        while True:
-            if same or exchange not in client.router().by_headers:
-                known = {key: find(exchange, key, each[0]) for key in _distinct(keys)} if many else {}
-                routes = [known[key] for key in (keys[:1] if same else keys)]
-            else:
-                routes = [find(exchange, key, own) for key, own in zip(keys, each, strict=True)]
-            level = _level(durability, set(routes), said)
-            meta: Any
-            if told is not None:
-                meta = [metadata.encode(exchange, key, *row) for key, row in zip(keys, told, strict=True)]
-            else:
-                meta = said.packed(exchange, routing_key) or (routes[0].meta if routes else None)
-            core = (routes[0].core if routes else []) if same else [route.core for route in routes]
-            try:
-                return client.core.publish_many(core, many, level, meta, timeout, wait, options)
-            except AttachmentLost as lost:
-                timeout = time_left(lost, timeout)
+        to = Destination(exchange, routing_key, routing_keys, mandatory)
+        return Many(self._client, bodies, to, durability, said).send(timeout, wait)
 
     # -- the rest -----------------------------------------------------------------------------------------------
 
@@ -676,20 +644,6 @@ def _binding(item: object) -> dict[str, Any]:
         "routing_key": check_routing_key(rest[0]) if rest else "",
         "arguments": checked_conditions(rest[1] if len(rest) > 1 else None),
     }
-
-
-def _distinct(keys: Sequence[str]) -> set[str]:
-    try:
-        return set(keys)
-    except TypeError:  # one of them is no str
-        return {check_routing_key(key) for key in keys}
-
-
-def _level(durability: str | None, routes: Iterable[Route], said: Publish) -> int:
-    known = list(routes)
-    if not any(route.queues for route in known):
-        return level_of(durability, True, "nothing") if durability is not None else 0
-    return said.level(durability, any(route.durable for route in known), "every queue that this goes to is transient")
 
 
 def attach(

@@ -598,7 +598,15 @@ class Queue:
             self._renew()
         left, at = max, 0
         while left > 0:
-            found, at = browse(self._client, self, self._declaration, at, min(left, BROWSE_ROWS), ready_only=True)
+            found, at = browse(
+                self._client,
+                self,
+                self._declaration,
+                at,
+                min(left, BROWSE_ROWS),
+                ready_only=True,
+                messages=self._messages,
+            )
             if not found and at < 0:
                 return
             for message in found:

@@ -27,13 +27,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from types import ModuleType, TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Self, TypeVar
 
 from warren.engine.errors import (
     DiskFull,
@@ -43,10 +44,8 @@ from warren.engine.errors import (
     ShutDown,
     TimedOut,
     Undecodable,
-    UsageError,
 )
-from warren.engine.saying import shown
-from warren.workers.client.arguments import checked_seconds
+from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import (
@@ -61,6 +60,7 @@ from warren.workers.faces.queues import (
     waiting_of,
     wake,
 )
+from warren.workers.faces.serializer import Serializer
 
 T = TypeVar("T")
 
@@ -71,73 +71,14 @@ PAUSE_MOST_S = 0.02
 ANSWER_LEAST_S = 0.5
 
 
-@runtime_checkable
-class Dumps(Protocol):
-    """A serializer like the modules pickle and json."""
-
-    def dumps(self, item: Any, /) -> Any: ...
-    def loads(self, data: Any, /) -> Any: ...
-
-
-@runtime_checkable
-class Encodes(Protocol):
-    """A serializer like the modules msgspec.msgpack and msgspec.json."""
-
-    def encode(self, item: Any, /) -> bytes: ...
-    def decode(self, data: bytes, /) -> Any: ...
-
-
-def _codec(serializer: object) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """What packs and unpacks items. Raises UsageError for a serializer that cannot."""
-    if serializer is None:
-        return _as_is, _as_is
-    found: Any = serializer
-    if isinstance(serializer, str):
-        if serializer == "pickle":
-            import pickle as found
-        elif serializer == "json":
-            import json as found
-        elif serializer == "msgpack":
-            from msgspec import msgpack as found
-    if isinstance(found, Encodes):
-        return found.encode, found.decode
-    if not isinstance(found, Dumps):
-        raise UsageError(
-            f"serializer must be 'pickle', 'json', 'msgpack', None (items are bytes), or have dumps and loads or "
-            f"encode and decode; not {shown(serializer)}"
-        )
-    dumps = found.dumps
-
-    def pack(item: Any) -> bytes:
-        data = dumps(item)
-        if isinstance(data, str):
-            return data.encode()
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise UsageError(f"dumps gave {type(data).__name__}, not str or bytes")
-        return bytes(data)
-
-    return pack, found.loads
-
-
-def _as_is(item: bytes) -> bytes:
-    return item
-
-
-def _name_of(serializer: object) -> str:
-    if isinstance(serializer, str):
-        return repr(serializer)
-    return str(getattr(serializer, "__name__", type(serializer).__name__))
-
-
 class WorkQueue(Generic[T]):
     """queue.Queue over a queue of the node. Created by `node.work_queue`; thread- and fork-safe. A context manager."""
 
     def __init__(self, queue: Queue, maxsize: int = 0, serializer: object = None) -> None:
         self.queue = queue
         self.maxsize = maxsize
-        self._pack, self._unpack = _codec(serializer)
-        self._given = serializer
-        self._serializer = _name_of(serializer)
+        self._serializer = Serializer(serializer, queue.name)
+        self._unpack = self._serializer.unpack
         self._lock = threading.Lock()
         self._undone: deque[tuple[int, Message]] = deque()
         self._unread: list[Message] = []
@@ -149,8 +90,9 @@ class WorkQueue(Generic[T]):
         """Another process that unpickles it attaches by itself when it uses it (docs/python.md): the same queue,
         maximum and serializer. Unfinished items stay with this process, and a shutdown() is its own.
         """
-        by_name = self._given.__name__ if isinstance(self._given, ModuleType) else None
-        return _unpickled, (type(self), self.queue, self.maxsize, by_name, None if by_name else self._given)
+        given = self._serializer.given
+        by_name = given.__name__ if isinstance(given, ModuleType) else None
+        return _unpickled, (type(self), self.queue, self.maxsize, by_name, None if by_name else given)
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self.queue.name!r}>"
@@ -176,16 +118,7 @@ class WorkQueue(Generic[T]):
         if self._shut.come:
             raise self._is_shut("nothing can be put into it by this object")
         deadline = _deadline(block, timeout)
-        try:
-            body = self._pack(item)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise UsageError(
-                f"queue {self.queue.name!r}: the serializer {self._serializer} cannot write this item of type "
-                f"{type(item).__name__} ({type(error).__name__}: {error}): nothing was put; put what it can write, or "
-                f"give work_queue another serializer"
-            ) from error
+        body = self._serializer.packed(item)
         room: Room | None = None
         while True:
             try:
@@ -264,25 +197,10 @@ class WorkQueue(Generic[T]):
         exchange = arguments_of(self.queue).get("dead_letter_exchange")
         if exchange is not None:
             message.reject()
-            done = f"it was rejected and is dead-lettered (exchange {exchange!r})"
-            advice = ""
         else:
             with self._lock:
                 self._unread = [one for one in self._unread if not one.settled] + [message]
-            done = (
-                "it stays unacked as this error's `message`: reject() drops it, nack() returns it to the queue, and "
-                "so does close()"
-            )
-            advice = ", or declare the queue with a dead_letter_exchange, which takes such items"
-        told = Undecodable(
-            f"queue {self.queue.name!r}: the serializer {self._serializer} cannot read message "
-            f"{message.message_id.hex()} of {len(message.body)} bytes ({type(error).__name__}: {error}): {done}; the "
-            f"next get continues behind it. Use the same serializer to put and to get{advice}"
-        )
-        told.body = message.body
-        if exchange is None:
-            told.message = message
-        return told
+        return self._serializer.undecodable(message, error, exchange)
 
     def get_nowait(self) -> T:
         """get(block=False)."""
@@ -405,6 +323,13 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def limited(maxsize: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a queue that takes so many items; any number below 1 is no limit, as in queue.Queue. Raises
+    UsageError."""
+    most = checked_count(maxsize, "maxsize", -sys.maxsize)
+    return {**arguments, "max_length": most, "overflow": "reject-publish"} if most > 0 else {**arguments}
 
 
 def _unpickled(kind: type[WorkQueue[T]], queue: Queue, maxsize: int, module: str | None, given: object) -> WorkQueue[T]:

@@ -2,7 +2,9 @@
 
     node.py    Node
     queue.py   Queue, Message, Consumer
+    work_queue.py, subscription.py, store.py
     worker.py  Worker: a loop that handles messages
+    parts.py   many messages, in parts that fit
     line.py    how messages reach tasks
     loop.py    the bell, everything that is waited for, Confirm, and another attachment after trouble
     base.py    time, the threads for what blocks, the blocking queue underneath
@@ -39,9 +41,27 @@ from warren.workers.faces.aio.base import blocking
 from warren.workers.faces.aio.loop import Confirm
 from warren.workers.faces.aio.node import Node
 from warren.workers.faces.aio.queue import Consumer, Message, Queue
+from warren.workers.faces.aio.store import Store
+from warren.workers.faces.aio.subscription import Subscription
+from warren.workers.faces.aio.work_queue import QueueEmpty, QueueFull, ShutDown, WorkQueue
 from warren.workers.faces.aio.worker import Worker
 
-__all__ = ["open", "attach", "Node", "Queue", "Message", "Consumer", "Confirm", "Worker"]
+__all__ = [
+    "open",
+    "attach",
+    "Node",
+    "Queue",
+    "Message",
+    "Consumer",
+    "Confirm",
+    "Subscription",
+    "WorkQueue",
+    "Worker",
+    "Store",
+    "QueueEmpty",
+    "QueueFull",
+    "ShutDown",
+]
 
 
 class _Opening:

@@ -127,11 +127,13 @@ class Underneath(queues.Queue):
         """The wait of a put that blocks. Raises UsageError."""
         return self._room(timeout, wait)
 
-    async def wait_for(self, room: Room) -> bool:
-        """After a refusal: wait until there seems to be room; False when no time is left."""
+    async def wait_for(self, room: Room, end: queues.End | None = None) -> bool:
+        """After a refusal: wait until there seems to be room; False when no time is left, or it is the end."""
         room.refused()
         while (pause_s := room.pause(self._declaration, self._server)) is not None:
             await asyncio.sleep(pause_s)
+            if end is not None and end.come:
+                return False
         return not room.late
 
     def renew(self) -> None:

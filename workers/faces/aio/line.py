@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from warren.engine import _core
@@ -51,6 +51,8 @@ LAST_WORD_S = 0.1
 BEGIN_S = 1.0
 #: what is left, at least, of a timeout that was not 0: that means to wait for the worker's answer
 LEAST_S = 1e-6
+#: how long release waits for the worker
+RELEASE_S = 10.0
 #: how often who waits for room looks whether the queue is still there
 LOOK_S = 0.5
 #: messages read from files at once
@@ -68,11 +70,12 @@ class Question(NamedTuple):
 class Getter:
     """A task that waits for messages."""
 
-    __slots__ = ("future", "most")
+    __slots__ = ("future", "most", "of")
 
-    def __init__(self, future: asyncio.Future[list[Message]], most: int) -> None:
+    def __init__(self, future: asyncio.Future[list[Message]], most: int, of: object) -> None:
         self.future = future
         self.most = most
+        self.of = of  #: whoever may send it away
 
 
 class Share:
@@ -144,8 +147,8 @@ class Line:
         self.tidier: asyncio.TimerHandle | None = None
         self.loop.by_id[self.queue.id] = self
 
-    async def get(self, most: int, timeout: float | None) -> list[Message]:
-        """At least one message, at most so many; none when none came within the timeout."""
+    async def get(self, most: int, timeout: float | None, of: object = None) -> list[Message]:
+        """At least one message, at most so many; none when none came within the timeout. `of`: for `send_away`."""
         loop = self.loop
         loop.enter()
         deadline = deadline_of(timeout)
@@ -156,7 +159,7 @@ class Line:
         if not self.getters and (found := self._take(most, most)):
             self._tidy_later()
             return found
-        getter = Getter(loop.events.create_future(), most)
+        getter = Getter(loop.events.create_future(), most, of)
         self.getters[getter] = None
         self.loop.waiting.setdefault(self.queue.server, set()).add(self)
         self.pump()
@@ -457,6 +460,43 @@ class Line:
                 getter.future.exception()  # it may have been cancelled meanwhile
         self._unwait()
 
+    def send_away(self, of: object, error: Callable[[], Exception]) -> None:
+        """Those getters get an error; messages that came for them are the next ones'."""
+        for getter in [getter for getter in self.getters if getter.of is of]:
+            del self.getters[getter]
+            if not getter.future.done():
+                getter.future.set_exception(error())
+                getter.future.exception()  # it may have been cancelled meanwhile
+
+    @property
+    def kept(self) -> int:
+        """How many messages were read ahead, and are nobody's yet; the core does not know of them any more."""
+        return len(self._ahead)
+
+    async def release(self) -> None:
+        """What was delivered ahead and is nobody's returns. Who waits keeps what comes. Raises TimedOut and what else
+        ends a wait."""
+        end = time.monotonic() + RELEASE_S
+        while not self.getters:
+            if self._consumers:
+                await self._thin(0)
+                return
+            handle = self.queue.handle
+            if not handle.usable:
+                return  # the servers return it
+            await self._give_back()
+            if self.loop.client.deserted():
+                return  # the next node returns it
+            if self.getters or self._consumers:
+                continue
+            if handle.quiet and not handle.pending and not self._ahead and await self._heard(end):
+                return
+            if is_late(end):
+                what = f"queue {self.queue.name!r}: the return of what was delivered ahead"
+                await self.loop.hook(_core.HOOK_TIMED_OUT, handle.server, what)
+                raise TimedOut(f"{what}: not done within {RELEASE_S:g} s")
+            await asyncio.sleep(RETRY_S)
+
     def renew(self) -> None:
         """A handle of the attachment in use; it blocks."""
         self.queue.renew()
@@ -588,6 +628,23 @@ class Line:
         share.given_at = time.monotonic()
         self._held[message.delivery_tag] = share
 
+    def settle_soon(self, messages: Sequence[Message], call: Callable[[], None]) -> None:
+        """Ack or nack by a call: now, or when there is room for it."""
+        loop = self.loop
+        loop.enter()
+        core = loop.core
+        with contextlib.suppress(AttachmentLost):  # then the call says so, in words
+            if core is not None and not core.ended and core.room(self.queue.server, 1, 0, 0) is not None:
+                loop.spawn(self.settle(messages, call, False))
+                return
+        call()
+        self._forget_held({message.delivery_tag for message in messages})
+
+    def release_soon(self) -> None:
+        """What was delivered ahead and is nobody's returns; nobody waits for that."""
+        if not self.getters and not self._consumers:
+            self._rest()
+
     async def settle(self, messages: Sequence[Message], call: Callable[[], None], multiple: bool) -> None:
         """Ack or nack by a call, when there is room for it."""
         loop = self.loop
@@ -600,11 +657,13 @@ class Line:
                 while (blocked := core.room(self.queue.server, *need)) is not None:
                     await loop.passed(blocked[0], _core.WANT_HEAD, blocked[1], None, _core.FOR_ROOM)
         call()
-        if not self._held:
-            return
-        tags = {message.delivery_tag for message in messages}
-        if multiple:
+        tags = {message.delivery_tag for message in messages} if self._held else set()
+        if multiple and tags:
             tags |= {tag for tag in self._held if tag <= max(tags)}
+        self._forget_held(tags)
+
+    def _forget_held(self, tags: Iterable[int]) -> None:
+        """Consumers do not have these in hand any more."""
         for tag in tags:
             consumer = self._held.pop(tag, None)
             if consumer is not None:

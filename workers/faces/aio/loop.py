@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import weakref
@@ -119,6 +120,8 @@ class Loop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending: dict[int, asyncio.Task[None]] = {}
         self._coming_back: asyncio.Task[None] | None = None
+        self._stores: dict[int, tuple[object, int]] = {}  # of which attachment and epoch the regions are open
+        self._opening: dict[int, asyncio.Task[None]] = {}
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
@@ -214,16 +217,17 @@ class Loop:
 
     async def submit(
         self,
-        call: Callable[[], _core.Confirm],
+        call: Callable[[], T],
         need: tuple[int, int],
         deadline: float | None,
         queue: Underneath | None = None,
         ahead: bool = False,
-    ) -> _core.Confirm:
-        """Call something that publishes without waiting, when there is room for it, or when no time is left (`ahead`,
-        and no deadline: call_timeout).
+        store: int | None = None,
+    ) -> T:
+        """Call something that publishes, or writes to a `store`, without waiting, when there is room for it, or when no
+        time is left (`ahead`, and no deadline: call_timeout).
 
-        Without a queue there has to be room at every worker: it goes to all of its queues or to none.
+        Without a queue or store there has to be room at every worker: it goes to all of its queues or to none.
         """
         count, size = need[0], max(0, need[1]) + META
         if ahead and deadline is None:
@@ -231,7 +235,7 @@ class Loop:
         while True:
             core = await self.ready(*([] if queue is None else [queue.handle]))
             try:
-                servers = [queue.server] if queue is not None else self._workers()
+                servers = [queue.server] if queue is not None else self._workers() if store is None else [store]
                 blocked = next(filter(None, (core.room(one, count, size, size) for one in servers)), None)
             except AttachmentLost:
                 continue
@@ -240,6 +244,8 @@ class Loop:
                 continue
             try:
                 return call()
+            except AttachmentLost:
+                continue
             except (TimedOut, DiskFull):
                 if is_late(deadline):
                     raise
@@ -247,6 +253,26 @@ class Loop:
                 if blocked is None or is_late(deadline):
                     raise
             await asyncio.sleep(ALARM_S if deadline is None else min(ALARM_S, time_left(deadline) or 0))
+
+    async def store_opened(self, store: int) -> None:
+        """The regions of a store's present incarnation are opened in a thread, once for all who wait."""
+        attachment = self.client.attachment()
+        now = attachment, attachment.superblock.server_get(store, "epoch")
+        if self._stores.get(store) == now:
+            return
+        opening = self._opening.get(store)
+        if opening is None:
+            opening = self._opening[store] = self.spawn(self._open_store(store, now))
+            opening.add_done_callback(lambda _task: self._opening.pop(store, None))
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise ClosedError(f"this client of {self.client.directory.path} was closed: attach again")
+        opening.result()
+
+    async def _open_store(self, store: int, now: tuple[object, int]) -> None:
+        with contextlib.suppress(AttachmentLost):  # whoever submits next finds that out, and another one
+            await self.hook(_core.HOOK_EPOCH, store)
+            self._stores[store] = now
 
     def _workers(self) -> list[int]:
         return list(range(SERVER_WORKER_FIRST, self.client.attachment().superblock.servers_n))

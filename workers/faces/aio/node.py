@@ -14,13 +14,19 @@ from typing import Any, Literal, NoReturn, Self, Unpack, overload
 from warren.engine.catalog.arguments import QueueOptions
 from warren.engine.catalog.names import check_name
 from warren.workers.client.arguments import checked_seconds, listed
-from warren.workers.client.publish import PublishOptions
+from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
 from warren.workers.faces.aio.loop import Confirm, Loop
+from warren.workers.faces.aio.parts import in_parts
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
+from warren.workers.faces.aio.store import Store
+from warren.workers.faces.aio.work_queue import WorkQueue
 from warren.workers.faces.aio.worker import Answering, Worker
 from warren.workers.faces.calls import Caller, Waiting, answer_of, asked
+from warren.workers.faces.many import Destination, Many
+from warren.workers.faces.queues import rejected_above
+from warren.workers.faces.work_queue import limited
 from warren.workers.faces.worker import Retries
 
 
@@ -97,6 +103,39 @@ class Node:
         # the blocking face has just made a handle of its own: ours is the one to hear of the catalog
         self._loop.client.prefer(line.handle)
         return found
+
+    @overload
+    async def work_queue(
+        self,
+        name: str,
+        maxsize: int = 0,
+        *,
+        serializer: None = None,
+        durable: bool | None = None,
+        **arguments: Unpack[QueueOptions],
+    ) -> WorkQueue[bytes]: ...
+    @overload
+    async def work_queue(
+        self,
+        name: str,
+        maxsize: int = 0,
+        *,
+        serializer: object,
+        durable: bool | None = None,
+        **arguments: Unpack[QueueOptions],
+    ) -> WorkQueue[Any]: ...
+    async def work_queue(
+        self,
+        name: str,
+        maxsize: int = 0,
+        *,
+        serializer: object = None,
+        durable: bool | None = None,
+        **arguments: Unpack[QueueOptions],
+    ) -> WorkQueue[Any]:
+        """A queue that behaves like asyncio.Queue (put, get, task_done, join, ...): as warren.Node.work_queue."""
+        queue = await self.queue(name, durable, **limited(maxsize, arguments))
+        return WorkQueue(queue, rejected_above(underneath_of(queue)), serializer)
 
     async def worker(
         self,
@@ -291,6 +330,93 @@ class Node:
             ahead=not wait,
         )
         return await self._loop.wait_for(Confirm(self._loop, [(0, part)]), wait, deadline)
+
+    @overload
+    async def publish_many(
+        self,
+        bodies: Iterable[Body],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> None: ...
+    @overload
+    async def publish_many(
+        self,
+        bodies: Iterable[Body],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: Literal[False],
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm: ...
+    @overload
+    async def publish_many(
+        self,
+        bodies: Iterable[Body],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm | None: ...
+    async def publish_many(
+        self,
+        bodies: Iterable[Body],
+        exchange: str = "",
+        routing_key: str = "",
+        *,
+        routing_keys: Sequence[str] | None = None,
+        mandatory: bool = False,
+        durability: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[PublishManyOptions],
+    ) -> Confirm | None:
+        """Publish many messages in order: as warren.Node.publish_many. They are sent in parts; messages of other tasks
+        may come in between. After a TimedOut for lack of room, the first parts may be stored.
+        """
+        loop = self._loop
+        loop.enter()
+        deadline = deadline_of(timeout)
+        await loop.ready()
+        to = Destination(exchange, routing_key, routing_keys, mandatory)
+        many = Many(loop.client, bodies, to, durability, Publish(headers=headers, **options))
+        level = many.level()
+        parts = await in_parts(
+            loop.client.attachment().superblock,
+            many.bodies,
+            many.meta_bytes(),
+            lambda start, end: many.send_part(start, end, level),
+            lambda call, need: loop.submit(call, need, deadline, ahead=not wait),
+        )
+        return await loop.wait_for(Confirm(loop, parts), wait, deadline)
+
+    def store(self, transient: bool = False) -> Store:
+        """The message store itself: as warren.Node.store."""
+        self._loop.enter()
+        return Store(self._loop, self._node.store(transient))
+
+    def topic(self, name: str, queues: int = 4) -> Any:
+        """A topic (replayable log). Raises NotYet in this version."""
+        return self._node.topic(name, queues)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

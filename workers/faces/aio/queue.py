@@ -6,17 +6,16 @@ import asyncio
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
 from warren.engine.errors import QueueEmpty, QueueFull, TimedOut, UsageError
-from warren.workers.client.arguments import checked_count, listed
+from warren.workers.client.arguments import checked_count, checked_seconds, listed
 from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
 from warren.workers.faces.aio.base import (
-    META,
     Body,
     Underneath,
     deadline_of,
@@ -26,10 +25,12 @@ from warren.workers.faces.aio.base import (
 )
 from warren.workers.faces.aio.line import LEAST_S, Line, Share
 from warren.workers.faces.aio.loop import Confirm, Loop
+from warren.workers.faces.aio.parts import in_parts
+from warren.workers.faces.aio.subscription import Subscription
+from warren.workers.faces.browse import BATCH_BYTES, UNLIMITED
 
-#: messages of one part of a put_many, and its share of the arena
-PART = 256
-ARENA_SHARE = 4
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Message(message.Message):
@@ -239,24 +240,13 @@ class Queue:
         level = self._underneath.level(durability, said)
         batch = said.batch(len(many), self.name)
         await loop.ready(self._underneath.handle)
-        superblock = loop.client.attachment().superblock
-        most_message = superblock.get("message_bytes_max")
-        sizes = [size_of(body) for body in many]
-        for number, more in enumerate(batch.meta_bytes(len(many))):
-            if sizes[number] < 0 or sizes[number] + more > most_message:  # it is refused, and nothing is sent
-                self._underneath.put_part(many[number : number + 1], level, batch.part(number, number + 1))
-        most_bytes = superblock.get("arena_bytes") // ARENA_SHARE
-        most = max(1, min(PART, superblock.get("ring_records") // 4))
-        parts: list[tuple[int, _core.Confirm]] = []
-        start = 0
-        while start < len(many):
-            end, size = start, 0
-            while end < len(many) and end - start < most and (end == start or size + sizes[end] + META <= most_bytes):
-                size += sizes[end] + META
-                end += 1
-            call = functools.partial(self._underneath.put_part, many[start:end], level, batch.part(start, end))
-            parts.append((start, await self._submit(call, (end - start, size), deadline, not wait)))
-            start = end
+        parts = await in_parts(
+            loop.client.attachment().superblock,
+            many,
+            batch.meta_bytes(len(many)),
+            lambda start, end: self._underneath.put_part(many[start:end], level, batch.part(start, end)),
+            lambda call, need: self._submit(call, need, deadline, not wait),
+        )
         return await loop.wait_for(Confirm(loop, parts, self._underneath), wait, deadline)
 
     async def _submit(
@@ -293,6 +283,22 @@ class Queue:
         """
         return Consumer(self, None if prefetch is None else checked_count(prefetch, "prefetch"), timeout)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Leave off using it: what was delivered ahead and not handed out returns. It can be used again."""
+        await self.release()
+
+    async def release(self) -> None:
+        """Return messages that were delivered ahead but not handed out: as warren.Queue.release. What tasks wait for in
+        get or consume stays theirs.
+        """
+        self._loop.enter()
+        await self._line.release()
+
     # -- settling -----------------------------------------------------------------------------------------------
 
     async def ack(self, messages: Sequence[Message]) -> None:
@@ -305,12 +311,15 @@ class Queue:
         messages = listed(messages, "messages")
         await self._line.settle(messages, functools.partial(self._underneath.nack, messages, requeue), False)
 
-    async def reply(self, message: Message, body: Body, headers: Mapping[str, Any] | None = None) -> None:
+    async def reply(
+        self, message: Message, body: Body, headers: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> None:
         """Answer a message of this queue: as warren.Queue.reply."""
+        checked_seconds(timeout)
         try:
             self._underneath.reply(message, body, headers, timeout=0.0)
         except TimedOut:  # no room now
-            await run_blocking(self._underneath.reply, message, body, headers)
+            await run_blocking(self._underneath.reply, message, body, headers, timeout=timeout)
 
     # -- looking, changing --------------------------------------------------------------------------------------
 
@@ -321,6 +330,20 @@ class Queue:
     async def depth(self) -> int:
         """Number of ready messages."""
         return await self._loop.do(self._underneath.depth)
+
+    async def browse(self, max: int = 100) -> list[Message]:
+        """The first `max` ready messages, without taking them. They cannot be acked."""
+        return await self._loop.do(self._underneath.browse, max)  # type: ignore[arg-type]  # the class given to it
+
+    async def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> AsyncIterator[pa.RecordBatch]:
+        """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them."""
+        batches = await self._loop.do(self._underneath.browse_arrow, max, max_bytes)
+        while (batch := await self._loop.do(next, batches, None)) is not None:
+            yield batch
+
+    async def subscription(self, name: str) -> Subscription:
+        """A subscription (durable numbered claims) of this queue; created if it does not exist."""
+        return Subscription(self._loop, self, await self._loop.do(self._underneath.subscription, name))
 
     async def purge(self, timeout: float | None = 30.0) -> int:
         """Drop all ready messages; returns how many."""
@@ -337,6 +360,11 @@ class Queue:
     async def unbind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> bool:
         """Remove a binding. Returns False if there was none."""
         return await self._loop.do(self._underneath.unbind, exchange, routing_key, arguments)
+
+
+def line_of(queue: Queue) -> Line:
+    """The tasks that wait for its messages."""
+    return queue._line
 
 
 def underneath_of(queue: Queue) -> Underneath:
