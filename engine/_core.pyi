@@ -528,6 +528,10 @@ class Client:
         """The catalog has another version than `catalog_seen`, or cannot be asked any more."""
 
     @property
+    def redelivered_n(self) -> int:
+        """Messages handed out that somebody may have had before."""
+
+    @property
     def busy(self) -> int:
         """Threads that wait or read inside; the memory is theirs until they are out."""
 

@@ -11,6 +11,8 @@ from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 
 MIB = 1 << 20
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,11 +49,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         0.9  #: share of the machine's (or control group's) memory above which the memory alarm blocks publishers
     )
     memory_own_max: float = 0.4  #: share of it that the node itself may use before the memory alarm blocks publishers
+    log_level: str = "info"  #: what the logs have of each process: debug, info, warning or error, and what is worse
+    log_format: str = "text"  #: text, or json: one object per line
+    log_file_bytes: int = 1 * MIB  #: size of a log file at which the next one is begun
+    log_files: int = 5  #: log files of each process, with the one in use
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
         if self.profile not in PROFILES:
             raise _no_profile(self.profile)
+        for name, words in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+            if getattr(self, name) not in words:
+                raise UsageError(f"setting {name} must be one of {', '.join(words)}, not {shown(getattr(self, name))}")
         powers = {
             "ring_records": 65536,
             "delivery_slots": 65536,
@@ -82,6 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "disk_free_bytes_min": (0, 1 << 62),
             "memory_used_max": (0.001, 1.0),
             "memory_own_max": (0.001, 1.0),
+            "log_file_bytes": (4096, 1024 * MIB),
+            "log_files": (2, 100),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
@@ -125,6 +136,10 @@ class NodeSettings(TypedDict, total=False):
     disk_free_bytes_min: int
     memory_used_max: float
     memory_own_max: float
+    log_level: str
+    log_format: str
+    log_file_bytes: int
+    log_files: int
 
 
 def message_bytes_most(settings: Settings) -> int:

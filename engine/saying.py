@@ -6,16 +6,17 @@ and eats the space that is short.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import reprlib
 import shlex
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from logging import INFO
+from typing import Protocol
 
 EVERY_S = 60.0
 BURST = 3
@@ -105,15 +106,28 @@ class Repeats:
             return text
 
 
+class Say(Protocol):
+    """Takes a line for people; `level` is one of `logging`, `exc_info` adds the exception that is handled."""
+
+    def __call__(self, text: str, level: int = INFO, *, exc_info: bool = False) -> None: ...
+
+
+def silent(text: str, level: int = INFO, *, exc_info: bool = False) -> None:
+    """Say nothing."""
+
+
 class Voice:
-    """`say(text)` of a process: a line on standard error, with the time. Any thread may say something."""
+    """What a process of a node says: records of the logger `warren.node`. Any thread may say something."""
 
-    def __init__(self, prefix: str = "") -> None:
-        self._prefix = prefix
+    def __init__(self) -> None:
         self._repeats = Repeats()
+        self._log = logging.getLogger("warren.node")
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, text: str, level: int = INFO, *, exc_info: bool = False) -> None:
         line = self._repeats.passed(text)
         if line is not None:
-            with contextlib.suppress(OSError, ValueError):  # a full disk costs the line, not the process
-                print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._prefix}{line}", file=sys.stderr, flush=True)
+            self._log.log(level, "%s", line, exc_info=exc_info)
+
+
+# What a program does not configure says nothing: the errors of its calls tell it what it has to know.
+logging.getLogger("warren").addHandler(logging.NullHandler())

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from warren import _sources  # noqa: F401 - finds the rest
+from warren.engine import VERSION as __version__
 from warren.engine.errors import (
     CallFailed,
     CatalogCut,
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
     from warren.workers.faces.subscription import Subscription
     from warren.workers.faces.work_queue import WorkQueue
     from warren.workers.faces.worker import ProcessWorker, Worker
-
-__version__ = "0.1.0"
 
 #: what is loaded when it is asked for: the servers of a node need none of it, and start the sooner
 _LATER = {

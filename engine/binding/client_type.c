@@ -387,6 +387,11 @@ static PyObject *client_get_behind(PyObject *op, void *closure) {
     return PyBool_FromLong(c->forks != wr_module.forks || !c->open || wr_catalog_is_old(c));
 }
 
+static PyObject *client_get_redelivered(PyObject *op, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(((ClientObject *)op)->redelivered_n);
+}
+
 static PyGetSetDef client_attributes[] = {
     {"call_timeout", client_get_call_timeout, client_set_call_timeout,
      "seconds that calls without a timeout wait for room, when they do not wait for what becomes of it; None: without end", NULL},
@@ -394,6 +399,7 @@ static PyGetSetDef client_attributes[] = {
     {"over", client_get_over, NULL, "it has ended, or its node was stopped: what it knows is of the past", NULL},
     {"behind", client_get_behind, NULL, "the catalog has another version than catalog_seen, or cannot be asked any more", NULL},
     {"busy", client_get_busy, NULL, "threads that wait or read inside; the memory is theirs until they are out", NULL},
+    {"redelivered_n", client_get_redelivered, NULL, "messages handed out that somebody may have had before", NULL},
     {"catalog_seen", client_get_catalog, client_set_catalog, "catalog version that the routes were made from", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 

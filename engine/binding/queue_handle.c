@@ -149,6 +149,7 @@ PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
         }
         atomic_store_explicit(wr_view_handed(&h->client->a.port.view, h->server, p.slot),
                               wr_handed_mark(p.delivery.pushed_at), memory_order_relaxed);
+        h->client->redelivered_n += (p.delivery.flags & WR_DELIVERY_REDELIVERED) != 0;
         return message;
     }
     return NULL;

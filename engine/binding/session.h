@@ -49,6 +49,7 @@ typedef struct ClientObject {
     struct wr_wants *wants;            /* binding/sleeper.c; NULL until somebody watches */
     wr_masked masked;
     void (*release)(struct ClientObject *c); /* binding/client_type.c: what is mapped, when nobody is inside */
+    uint64_t redelivered_n; /* messages handed out that somebody may have had before */
     uint64_t call_ns;      /* how long a call waits that was given no time and is not to wait; 0: without end */
 } ClientObject;
 

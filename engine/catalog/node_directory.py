@@ -577,7 +577,7 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
                 continue
             converted[name] = msgspec.convert(value, type=types[name], strict=False)
         except (msgspec.ValidationError, UnicodeEncodeError):
-            wanted = "a whole number" if types[name] is int else "a number"
+            wanted = {int: "a whole number", float: "a number"}.get(types[name], "a text")
             raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from None
     settings = msgspec.structs.replace(settings, **converted)
     most = message_bytes_most(settings)

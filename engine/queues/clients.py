@@ -7,6 +7,8 @@ Invariants
 
 from __future__ import annotations
 
+from logging import ERROR, WARNING
+
 from warren.engine import _core
 from warren.engine.kernel import atomic_file
 from warren.engine.queues.options import Options
@@ -52,7 +54,7 @@ class Clients:
                     raise
                 unserved.add(view.claim)
                 if view.claim not in self._unserved:
-                    o.say(f"client {view.name!r} (slot {view.slot}) waits until there is memory: {error}")
+                    o.say(f"client {view.name!r} (slot {view.slot}) waits until there is memory: {error}", WARNING)
                 continue
             if view.state != ACTIVE and self._regions[view.slot][0] == view.generation:
                 self._engine.closing(view.slot)
@@ -73,13 +75,13 @@ class Clients:
             if view.state != ACTIVE:
                 o.superblock.set_server_done(view.slot, self._server, view.generation)
             else:
-                o.say(f"client {view.name!r} (slot {view.slot}) cannot be attached: {error}")
+                o.say(f"client {view.name!r} (slot {view.slot}) cannot be attached: {error}", ERROR)
             return False
         try:
             self.take_up(view.slot, view.generation, view.client_epoch, region)
         except OSError as error:
             region.close()
-            o.say(f"client {view.name!r} (slot {view.slot}) has a region of the wrong form: {error}")
+            o.say(f"client {view.name!r} (slot {view.slot}) has a region of the wrong form: {error}", ERROR)
             o.superblock.set_server_done(view.slot, self._server, view.generation)
             return False
         return True

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from logging import WARNING
 from typing import Any
 
 from warren.engine import _core
@@ -116,7 +117,7 @@ class DeclaredQueues:
             self.behind = not self._learn(version, math.inf if whole else deadline)
         except StoreError as error:
             if not self._failed:
-                o.say(f"the catalog cannot be read, the old one is used until it can be: {error}")
+                o.say(f"the catalog cannot be read, the old one is used until it can be: {error}", WARNING)
             self._failed, self.behind = True, False
             self.engine.catalog_loaded(version)
             return

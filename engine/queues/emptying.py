@@ -13,6 +13,7 @@ import math
 import time
 from collections import deque
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 
 from warren.engine import _core
@@ -89,7 +90,7 @@ class Emptying:
         def then(result: StoreError | None) -> None:
             if result is not None:
                 self._rows = bytearray()  # the error may keep what it was raised in, and with it a view of the rows
-                o.say(f"journal file {file} stays: {result}")
+                o.say(f"journal file {file} stays: {result}", WARNING)
                 self._flush_failed_at = time.monotonic()
                 return
             self._engine.flushed(file, rows)
@@ -136,7 +137,7 @@ class Emptying:
 
         def then(result: int | StoreError) -> None:
             if isinstance(result, StoreError):
-                o.say(f"acks wait for the disk: {result}")
+                o.say(f"acks wait for the disk: {result}", WARNING)
                 self._acks_waiting = acks  # the timer tries again
                 return
             self._engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
@@ -160,7 +161,7 @@ class Emptying:
         def then(result: StoreError | None) -> None:
             if result is not None and doomed:  # the next job may have removed it meanwhile
                 path = self._options.folder.journal_file(doomed[0])
-                self._options.say(f"cannot remove {path}; trying again: {result}")
+                self._options.say(f"cannot remove {path}; trying again: {result}", WARNING)
                 self._doomed_wait = True
 
         self._index.ask(job, then)
@@ -170,7 +171,7 @@ class Emptying:
 
         def then(result: StoreError | None) -> None:
             if result is not None:
-                self._options.say(f"cannot remove {path}; trying again: {result}")
+                self._options.say(f"cannot remove {path}; trying again: {result}", WARNING)
                 self._unlink_later.append((path, key))
 
         self._index.ask(partial(self._remove, path, key), then)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from logging import ERROR
 
 from warren.engine import _core
 from warren.engine.kernel import quarantine
@@ -39,13 +40,15 @@ class Losses:
         if lost != self._lost_said:
             more = lost - self._lost_said
             what = f"{counted(more, 'message')} dropped: the store does not have their bodies"
-            self._options.say(what)
+            self._options.say(what, ERROR)
             entry = quarantine.Entry("store/persistent", 0, 0, what, more)
             self._index.ask(partial(quarantine.note, self._options.folder.path, entry), lambda _: None)
             self._lost_said = lost
         if damaged != self._damaged_said:
             what = counted(damaged - self._damaged_said, "message")
-            self._options.say(f"{what} dropped: damaged entries in {self._options.folder.segments}; check the disk")
+            self._options.say(
+                f"{what} dropped: damaged entries in {self._options.folder.segments}; check the disk", ERROR
+            )
             self._damaged_said = damaged
         if unreadable != self._unreadable_said:
             self._tell_unreadable(unreadable)
@@ -55,20 +58,25 @@ class Losses:
             if spill_error:
                 self._options.say(
                     f"rows of transient messages stay in memory, {self._options.folder.spill} cannot be written: "
-                    f"{os.strerror(spill_error)}"
+                    f"{os.strerror(spill_error)}",
+                    ERROR,
                 )
 
     def _tell_unreadable(self, n: int) -> None:
         """Name the messages that consumers found damaged, and write them down for people."""
         found = self._engine.unreadable(self._unreadable_said)
         if more := n - self._unreadable_said - len(found):
-            self._options.say(f"{counted(more, 'message')} dropped as damaged; the next lines name only the last ones")
+            self._options.say(
+                f"{counted(more, 'message')} dropped as damaged; the next lines name only the last ones", ERROR
+            )
         self._unreadable_said = n
         folder, parts = self._options.folder, []
         for queue, sequence, location, file, offset, size in found:
             where = f"message {sequence} of queue {queue}"
             if location >= PROTOCOL["LOCATION_STORE"]:
-                self._options.say(f"{where} dropped: its body in the store is damaged; `warren check` names the place")
+                self._options.say(
+                    f"{where} dropped: its body in the store is damaged; `warren check` names the place", ERROR
+                )
                 continue
             of_kind = {
                 PROTOCOL["LOCATION_SEGMENT"]: folder.data_file,
@@ -76,7 +84,7 @@ class Losses:
                 PROTOCOL["LOCATION_JOURNAL_TRANSIENT"]: folder.transient_file,
             }
             path = of_kind[location](file)
-            self._options.say(f"{where} dropped: its {size} bytes in {path} at {offset} are damaged")
+            self._options.say(f"{where} dropped: its {size} bytes in {path} at {offset} are damaged", ERROR)
             name = str(path.relative_to(folder.path))
             parts.append(quarantine.Entry(name, offset, offset + size, f"{where}, damaged", 1, size))
         if parts:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from logging import WARNING
 
 from warren.engine import _core
 from warren.engine.errors import StoreError, errno_of
@@ -60,7 +61,7 @@ class NextFiles:
                 self._engine.offer(transient, made.fd, made.file, made.salt, made.header)
             else:
                 self._retry[transient] = time.monotonic() + RETRY_S
-                self._options.say(f"no new journal file: {made}")
+                self._options.say(f"no new journal file: {made}", WARNING)
             self._short_of_space(transient, None if isinstance(made, segment.Created) else made)
             self._engine.pending(_core.QUEUE_EVENT_CONTROL, False)
 
@@ -86,7 +87,7 @@ class NextFiles:
         self._write_refused = number
         if number:
             self._options.superblock.server_set(self._server, "file_error", number)
-            self._options.say(f"publishers wait: the disk has no space for the journal: {os.strerror(number)}")
+            self._options.say(f"publishers wait: the disk has no space for the journal: {os.strerror(number)}", WARNING)
         else:
             self._options.say("there is space for the journal again")
         self._alarm(bool(self._no_space or number))

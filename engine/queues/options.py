@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol
 
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.queues.folder import Folder, Reached
+from warren.engine.saying import Say, silent
 from warren.ipc.superblock import Superblock
-
-Say = Callable[[str], None]
 
 
 class Declaration(Protocol):
@@ -55,5 +54,5 @@ class Options:
     memory_bytes: int = 0  #: rows of messages beyond this leave memory; 0: never
     next_transient: int = 0  #: first file number of the transient journal
     timer: Callable[[], None] = lambda: None  #: called some times a second
-    say: Say = lambda line: None
+    say: Say = silent
     reached: Reached = lambda point: None

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import ERROR, WARNING
 
 from warren.engine import _core
 from warren.engine.kernel import atomic_file
@@ -81,7 +82,7 @@ class QueueService:
         )
         self.queues.recovered(self.recovered)
         for line in [*self.recovered.damaged, *self.recovered.strangers]:
-            o.say(f"damaged: {line}")
+            o.say(f"damaged: {line}", ERROR)
         if self.recovered.unknown:
             o.superblock.server_add(self.server, "lost_unknown_n", self.recovered.unknown)
         self._files.begin(self.recovered.next_file, o.next_transient)
@@ -143,7 +144,7 @@ class QueueService:
             why = f"the journal failed ({os.strerror(number)}): nothing more is confirmed; check the disk and restart"
             if number == errno.ESTALE:
                 why = "the journal file in use was removed or cut: nothing more is confirmed; restart"
-            self.options.say(f"{why} the node")
+            self.options.say(f"{why} the node", WARNING)
         # By the clock, not by TIMER: under load some other event always comes first.
         now = time.monotonic()
         if now >= self._timer_at:
@@ -213,7 +214,7 @@ class QueueService:
             self._memory_short = bool(counters["no_memory"])
             self.options.superblock.server_alarm(self.server, CONSTANTS["ALARM_MEMORY"], self._memory_short)
             if self._memory_short:
-                self.options.say("there is no memory for any image of a journal: what writes to it waits")
+                self.options.say("there is no memory for any image of a journal: what writes to it waits", WARNING)
         self._files.look_for_space(counters["no_space"])
         self._losses.look(counters, self.recovered.lost)
         self.options.timer()

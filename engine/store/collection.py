@@ -21,9 +21,9 @@ import errno
 import os
 import secrets
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from warren.engine.errors import StoreError
 from warren.engine.kernel import segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.segment import unfinished_path
-from warren.engine.saying import counted
+from warren.engine.saying import Say, counted
 from warren.engine.store.choose import choose, pressed, triggered
 from warren.engine.store.file_summary import FileRow
 from warren.engine.store.folder import data_path, list_path, losses_path, output_paths
@@ -114,7 +114,7 @@ class GarbageCollection:
         fraction: float,
         store_epoch: int,
         around: Surroundings,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self.core = core
         self.superblock = superblock
@@ -182,7 +182,8 @@ class GarbageCollection:
             records = counted(int(message.get("damaged_n", 0)), "record")
             self._say(
                 f"damage in {data_path(self.folder, file)}: {records}, the first at byte "
-                f"{message.get('offset')} ({message.get('reason')}); the file is collected without them"
+                f"{message.get('offset')} ({message.get('reason')}); the file is collected without them",
+                WARNING,
             )
             self._suspects.add(file)
             self._not_before = 0.0
@@ -193,7 +194,8 @@ class GarbageCollection:
             self._verify_below = None
             self._say(
                 f"all bodies were verified in the background: {message.get('files')} files, {message.get('bytes')} "
-                f"bytes, {message.get('damaged_n')} damaged records"
+                f"bytes, {message.get('damaged_n')} damaged records",
+                WARNING,
             )
 
     def verify(self, below: int) -> None:
@@ -245,9 +247,9 @@ class GarbageCollection:
             self._task = self._output = None
             self._begin()
             return
-        except (RuntimeError, OSError, StoreError):
+        except (RuntimeError, OSError, StoreError) as error:
             # Files of this task stay as they are, locked; a start sorts them out.
-            self._say(f"no more garbage is collected until the next start: {traceback.format_exc()}")
+            self._say(f"no more garbage is collected until the next start: {error}", ERROR, exc_info=True)
             self._task = self._output = None
             self.broken = True
             return
@@ -271,7 +273,9 @@ class GarbageCollection:
         try:
             lists = yield lambda: self._lists_of(files)
         except (OSError, StoreError) as error:
-            self._say(f"cannot read {self.folder} to let empty files go ({error}); they stay until the next start")
+            self._say(
+                f"cannot read {self.folder} to let empty files go ({error}); they stay until the next start", WARNING
+            )
             return
         yield from self._retire(lists)
         gone = yield lambda: self._remove(files, [])
@@ -361,7 +365,9 @@ class GarbageCollection:
         try:
             self.core.collected(self.number, job.output, output.used, low, high)
         except OSError as error:
-            self._say(f"cannot take up the collected file {job.output}: {error}; raise the setting summary_rows")
+            self._say(
+                f"cannot take up the collected file {job.output}: {error}; raise the setting summary_rows", WARNING
+            )
             self.broken = True  # its sources stay locked; the next start takes the output
             return
         lost = [loss for loss in losses if loss.kind == KIND_MESSAGE]
@@ -449,7 +455,7 @@ class GarbageCollection:
     def _failed(self, job: Job, files: list[int], error: BaseException) -> None:
         if isinstance(error, _NotDurable):
             self.broken = True
-            self._say(f"{error}; nothing more is collected until the node is started again")
+            self._say(f"{error}; nothing more is collected until the node is started again", ERROR)
             return
         self.core.unlock_files(self.number, files, True)
         self.counts.failures += 1
@@ -461,7 +467,9 @@ class GarbageCollection:
         self._backoff = min(BACKOFF_MAX_S, self._backoff * 2 or BACKOFF_FIRST_S)
         self._not_before = time.monotonic() + self._backoff
         if not self.stopping:
-            self._say(f"files {_numbers(files)} were not collected: {error}; tried again in {self._backoff:g} s")
+            self._say(
+                f"files {_numbers(files)} were not collected: {error}; tried again in {self._backoff:g} s", WARNING
+            )
 
     # -- on the helper thread -------------------------------------------------------------------------------------
 
@@ -497,12 +505,12 @@ class GarbageCollection:
         try:
             self._around.remember(job.output, job.salt, size)
         except StoreError as error:
-            self._say(f"{data} is not listed: {error}; the next start lists it")
+            self._say(f"{data} is not listed: {error}; the next start lists it", WARNING)
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_LIST_RENAMED"])
         try:
             unfinished_path(contents).rename(contents)
         except OSError as error:
-            self._say(f"{data} has no list: {error}; the next start reads it")
+            self._say(f"{data} has no list: {error}; the next start reads it", WARNING)
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_COMMITTED"])
         lost.unlink(missing_ok=True)
         return lists, output, losses
@@ -519,7 +527,9 @@ class GarbageCollection:
             # A list without its file says that the file is missing: so the lists are gone for good before.
             segment.sync_directory(self.folder)
         except (OSError, StoreError) as error:
-            self._say(f"cannot remove the lists of files {_numbers(files)}: {error}; they stay until the next start")
+            self._say(
+                f"cannot remove the lists of files {_numbers(files)}: {error}; they stay until the next start", WARNING
+            )
             return []
         for file in files:
             path = data_path(self.folder, file)
@@ -530,12 +540,12 @@ class GarbageCollection:
                     self._around.discard(path)
                 gone.append(file)
             except (OSError, StoreError) as error:
-                self._say(f"cannot remove {path}: {error}; it stays until the next start")
+                self._say(f"cannot remove {path}: {error}; it stays until the next start", WARNING)
         try:
             segment.sync_directory(self.folder)
         except StoreError as error:
             # As far as anybody knows the files are there: what pins itself to them stays, too.
-            self._say(f"cannot make it durable that files {_numbers(files)} are gone: {error}")
+            self._say(f"cannot make it durable that files {_numbers(files)} are gone: {error}", WARNING)
             return []
         self.superblock.crash_point(CONSTANTS["CRASH_RETIRED"])
         return gone
@@ -544,11 +554,13 @@ class GarbageCollection:
         for loss in losses:
             where = f"{data_path(self.folder, loss.file)} at byte {loss.offset}, {loss.total} bytes ({loss.reason})"
             if loss.kind == KIND_MESSAGE:
-                self._say(f"message {loss.id.hex()} is lost: damaged in {where}")
+                self._say(f"message {loss.id.hex()} is lost: damaged in {where}", ERROR)
             else:
-                self._say(f"a damaged record of references was made again from the list: {where}")
+                self._say(f"a damaged record of references was made again from the list: {where}", WARNING)
         if losses:
-            self._say(f"{len({loss.file for loss in losses})} damaged files were moved to {self.folder}/quarantine")
+            self._say(
+                f"{len({loss.file for loss in losses})} damaged files were moved to {self.folder}/quarantine", WARNING
+            )
 
 
 class _NotDurable(StoreError):

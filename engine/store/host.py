@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class _Around:
         try:
             work()
         except (OSError, StoreError) as error:
-            say(str(error))
+            say(str(error), WARNING)
 
 
 class _Mail:
@@ -107,7 +108,10 @@ class _Mail:
         except (posix_ipc.Error, OSError) as error:
             if not self._said:
                 self._said = True
-                say(f"cannot make the mailbox ({error}): no garbage is collected until there is one; trying again")
+                say(
+                    f"cannot make the mailbox ({error}): no garbage is collected until there is one; trying again",
+                    WARNING,
+                )
             return None
 
     def _run(self) -> None:
@@ -212,17 +216,16 @@ class StoreHost:
     @staticmethod
     def _tell(store: MessageStore, report: start_report.Report, seconds: float) -> None:
         for line in report.damaged:
-            say(line)
+            say(line, ERROR)
         for path in report.foreign:
-            say(f"{path} is not a file of this store; it is left alone")
+            say(f"{path} is not a file of this store; it is left alone", WARNING)
         if report.dropped:
-            say(f"{counted(report.dropped, 'message')} dropped: the file is gone that held them")
+            say(f"{counted(report.dropped, 'message')} dropped: the file is gone that held them", ERROR)
         if report.torn_bytes:
-            say(f"a torn tail of at most {report.torn_bytes} bytes was cut: it was never confirmed")
-        if report.files:
-            how = "after a clean stop" if report.clean else f"by reading {report.scanned} of them"
-            files = counted(report.files, "file")
-            say(f"{STORE_FOLDERS[store.number]} store: {files}, started {how} in {seconds:.3f} s")
+            say(f"a torn tail of at most {report.torn_bytes} bytes was cut: it was never confirmed", WARNING)
+        how = " after a clean stop" if report.clean else f" by reading {report.scanned} of them"
+        files = counted(report.files, "file")
+        say(f"{STORE_FOLDERS[store.number]} store: {files}, started{how if report.files else ''} in {seconds:.3f} s")
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -286,7 +289,10 @@ class StoreHost:
         """The log waits for memory for its images: say so, once."""
         short = bool(self.core.look(store.number)["no_memory"])
         if store.short("images", short) and short:
-            say(f"there is no memory for any image of the {STORE_FOLDERS[store.number]} store: writes wait for it")
+            say(
+                f"there is no memory for any image of the {STORE_FOLDERS[store.number]} store: writes wait for it",
+                WARNING,
+            )
 
     def _look_for_space(self, store: MessageStore) -> None:
         """A write to the log finds no space, and is tried again by itself: say so, once."""
@@ -297,7 +303,7 @@ class StoreHost:
         if number:
             self.superblock.server_set(store.number, "file_error", number)
             why = os.strerror(number)
-            say(f"{STORE_FOLDERS[store.number]} store: writes wait: the disk has no space for them: {why}")
+            say(f"{STORE_FOLDERS[store.number]} store: writes wait: the disk has no space for them: {why}", WARNING)
         elif not store.disk_full:
             say(f"{STORE_FOLDERS[store.number]} store: there is space again, writes go on")
         store.alarm(ALARM_DISK, bool(number) or store.disk_full)
@@ -348,7 +354,7 @@ class StoreHost:
                 store.forget([made.file])
                 data_path(store.folder, made.file).unlink(missing_ok=True)
             except StoreError as failure:
-                say(f"file {made.file} stays, and was never used: {failure}")
+                say(f"file {made.file} stays, and was never used: {failure}", WARNING)
             store.file_wanted = True
             self._block(
                 store, f"file {made.file} has no row in the file summary ({error}): raise the setting summary_rows", 0
@@ -375,7 +381,7 @@ class StoreHost:
         self.superblock.server_set(store.number, "file_error", number)
         if not store.disk_full:
             store.disk_full = True
-            say(f"{STORE_FOLDERS[store.number]} store: writes wait: {reason}")
+            say(f"{STORE_FOLDERS[store.number]} store: writes wait: {reason}", WARNING)
         store.alarm(ALARM_DISK, True)
 
     @staticmethod
@@ -384,7 +390,7 @@ class StoreHost:
         try:
             store.write_list(file_list)
         except StoreError as error:
-            say(str(error))
+            say(str(error), ERROR)
 
     def _want_extent(self, store: MessageStore) -> None:
         """Have another extent of the index made; counted ids go to the hash part meanwhile."""
@@ -416,7 +422,7 @@ class StoreHost:
         if store.no_extent:
             return
         store.no_extent = True
-        say(f"the index of the {STORE_FOLDERS[store.number]} store cannot have another extent: {error}")
+        say(f"the index of the {STORE_FOLDERS[store.number]} store cannot have another extent: {error}", WARNING)
 
     def _want_index(self, store: MessageStore) -> None:
         """Have a new index made when this one is tight; the old one goes on meanwhile."""
@@ -447,7 +453,7 @@ class StoreHost:
         """The old table goes on to its last row; then writes wait. Tried again with the next timer."""
         store.index_coming = False
         if store.short("index", True):
-            say(f"the index of the {STORE_FOLDERS[store.number]} store cannot grow: {error}")
+            say(f"the index of the {STORE_FOLDERS[store.number]} store cannot grow: {error}", WARNING)
 
     def _failed(self) -> None:
         for store in self.stores:
@@ -458,7 +464,10 @@ class StoreHost:
                 why = f"the disk failed ({errno.errorcode.get(number, number)}: {os.strerror(number)})"
                 if number == errno.ESTALE:
                     why = "the file that was being written was removed or cut"
-                say(f"{STORE_FOLDERS[store.number]} store: {why}; nothing more is confirmed until the node is reopened")
+                say(
+                    f"{STORE_FOLDERS[store.number]} store: {why}; nothing more is confirmed until the node is reopened",
+                    ERROR,
+                )
 
     # -- clients ------------------------------------------------------------------------------------------------
 
@@ -482,7 +491,10 @@ class StoreHost:
                     raise
                 unserved.add(view.claim)
                 if view.claim not in self._unserved:
-                    say(f"client {view.name or view.pid} in slot {view.slot} waits until there is memory: {error}")
+                    say(
+                        f"client {view.name or view.pid} in slot {view.slot} waits until there is memory: {error}",
+                        WARNING,
+                    )
                 continue
             if view.state != ACTIVE:
                 self.core.close_slot(view.slot)
@@ -499,7 +511,7 @@ class StoreHost:
             if atomic_file.is_limit(error):
                 raise
             if view.state == ACTIVE:
-                say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}")
+                say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}", WARNING)
             else:  # a half-made client left nothing to execute
                 for store in self.stores:
                     self.superblock.set_server_done(view.slot, store.number, view.generation)
@@ -517,7 +529,7 @@ class StoreHost:
             )
         except OSError as error:
             region.close()
-            say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}")
+            say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}", WARNING)
             for store in self.stores:
                 self.superblock.set_server_done(view.slot, store.number, view.generation)
             return False
@@ -572,7 +584,7 @@ class StoreHost:
             for store in self.stores:
                 store.save()
         else:
-            say("stopped without everything being durable; the next start reads all files")
+            say("stopped without everything being durable; the next start reads all files", ERROR)
         return durable and not failed
 
     def _finish_retiring(self) -> None:

@@ -18,6 +18,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from logging import WARNING
 from pathlib import Path
 
 from warren.engine import _core
@@ -52,7 +53,7 @@ ALARM_SYNC_FAILED = CONSTANTS["ALARM_SYNC_FAILED"]
 
 
 #: one line for people, into the server's log
-say = Voice("store: ")
+say = Voice()
 
 
 class MessageStore:
@@ -317,7 +318,7 @@ class MessageStore:
             data_path(self.folder, number).unlink(missing_ok=True)
         missing = [n for n in files if not list_path(self.folder, n).exists()]
         if missing:
-            say(f"{self.folder}: files {missing} have no list; the next start reads them")
+            say(f"{self.folder}: files {missing} have no list; the next start reads them", WARNING)
             return
         clean_mark.save(self.folder, self.node_id, self.number, self.next_file, files)
         self.superblock.crash_point(CONSTANTS["CRASH_STOP_MARKED"])

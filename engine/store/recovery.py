@@ -26,6 +26,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from logging import WARNING
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +36,7 @@ from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import counted
+from warren.engine.saying import Say, counted, silent
 from warren.engine.store import clean_mark
 from warren.engine.store.clean_mark import CleanMark
 from warren.engine.store.expected import never_used, wanted, was_cut
@@ -69,7 +70,7 @@ class Recovery:
         grow: Callable[[], None],
         extent: Callable[[], None],
         superblock: CrashPoints,
-        say: Callable[[str], None] = lambda _line: None,
+        say: Say = silent,
     ) -> None:
         self.core = core
         self.owner = owner
@@ -115,7 +116,7 @@ class Recovery:
         for number, path, reason in bad:
             if number == unused:
                 path.unlink(missing_ok=True)
-                self.say(f"{path} never had its header, so it was never used: it is removed")
+                self.say(f"{path} never had its header, so it was never used: it is removed", WARNING)
             else:
                 self._set_aside(number, path, reason)
         self._miss(listing)
@@ -415,7 +416,9 @@ class Recovery:
             try:
                 self.files.begin(entries, [self.folder])
             except StoreError as error:  # it is tried again with the next file
-                self.say(f"a file that disappears before the list of files is written will not be noticed: {error}")
+                self.say(
+                    f"a file that disappears before the list of files is written will not be noticed: {error}", WARNING
+                )
 
     def _judge_file(self, file: StoreFile, scanned: Scanned, youngest: int) -> None:
         found = scanned.found

@@ -52,6 +52,7 @@ from warren.workers.process.control import ControlClient
 from warren.workers.process.launch import Succession, start_successor
 from warren.workers.process.shared_objects import region_users, segments
 
+from support.heard import Heard
 from support.raw_control import connected
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -698,8 +699,8 @@ def test_one_successor_is_started_at_a_time(start: Starter, tmp_path: Path) -> N
 
 def test_a_successor_that_does_not_come_up_is_said_and_tried_later(start: Starter, tmp_path: Path) -> None:
     start().ready().stop()
-    said: list[str] = []
-    succession = Succession(NodeDirectory(tmp_path / "node"), said.append)
+    said = Heard()
+    succession = Succession(NodeDirectory(tmp_path / "node"), said)
     succession.start("gone")
     assert said == ["gone: a new supervisor is started"]
 

@@ -26,6 +26,7 @@ from warren.engine.kernel.formats import (
 from warren.engine.store import recovery, scanning
 from warren.engine.store.folder import list_path
 
+from support.heard import Heard
 from support.store_folder import (
     ALL,
     NODE,
@@ -335,7 +336,7 @@ def test_unreadable_sector(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> N
 def test_progress_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     three(folder)
     monkeypatch.setattr(recovery, "PROGRESS_S", 0.0)
-    said: list[str] = []
+    said = Heard()
     folder.start(said=said)
     assert "2 of 3 files" in said[1]
 

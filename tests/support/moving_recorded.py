@@ -10,6 +10,8 @@ from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.tools.crash.recording import note
 from warren.workers.node.moves import Mover
 
+from support.heard import Heard
+
 
 def copy(base: Path, to: Path) -> None:
     os.mkdir(to)
@@ -30,8 +32,8 @@ def move(directory: Path, workers: int) -> Catalog:
     """The moves of a start with so many workers."""
     node = NodeDirectory(directory).read()
     settings = changed_settings(node.settings, {"workers": workers}).checked()
-    said: list[str] = []
-    catalog = Mover(directory, node.node_id, settings, Catalog.load(directory), said.append).run()
+    said = Heard()
+    catalog = Mover(directory, node.node_id, settings, Catalog.load(directory), said).run()
     assert not any("not moved" in line for line in said), said
     return catalog
 

@@ -29,6 +29,8 @@ from warren.ipc import layout
 from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, LINK, SERVER, SUPERBLOCK
 from warren.ipc.superblock import Superblock
 
+from support.heard import Heard
+
 SERVER_INDEX = layout.SERVER_WORKER_FIRST
 FILE_BYTES = 256 * 1024
 PAGE = layout.PAGE_BYTES
@@ -404,7 +406,7 @@ class Node:
     journal_files_max: int = 8
     memory_bytes: int = 0
     reached: Callable[[str], None] = lambda point: None
-    said: list[str] = field(default_factory=list)
+    said: Heard = field(default_factory=Heard)
     ring_records: int = 1024
     delivery_slots: int = 256
     with_store: bool = False
@@ -498,7 +500,7 @@ class Node:
                 memory_bytes=self.memory_bytes,
                 load_catalog=lambda: list(self.queues),
                 open_store=lambda store: self._open_store(engine, store),
-                say=self.said.append,
+                say=self.said,
                 reached=self.reached,
             ),
         )

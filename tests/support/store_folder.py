@@ -15,6 +15,8 @@ from warren.engine.store import clean_mark, file_lists, recovery, scanning, star
 from warren.engine.store.folder import FILES
 from warren.ipc.layout import CRASH_POINTS
 
+from support.heard import Heard
+
 NODE, OWNER, SIZE = 77, 0, 64 * 1024
 
 
@@ -143,7 +145,7 @@ class Folder:
     def mark(self, next_file: int, files: list[int]) -> None:
         clean_mark.save(self.path, NODE, OWNER, next_file, files)
 
-    def start(self, crash: str = "", said: list[str] | None = None) -> "Started":
+    def start(self, crash: str = "", said: Heard | None = None) -> "Started":
         core, points = Core(), Crash(crash)
         begun: list[tuple[int, int]] = []
         grown: list[str] = []
@@ -156,7 +158,7 @@ class Folder:
             lambda: grown.append("index"),
             lambda: grown.append("extent"),
             points,
-            (said if said is not None else []).append,
+            said if said is not None else Heard(),
         ).run()
         assert len(begun) == 1
         for found in report.lists:

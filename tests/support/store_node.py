@@ -35,6 +35,7 @@ from warren.ipc.region import (
     sysv_remove,
 )
 from warren.ipc.superblock import DEAD, FREE, GEOMETRY, SlotView, Superblock
+from warren.workers.process import logs
 from warren.workers.servers.store_server import run_store_server
 
 from support.waiting import patience, wait_until
@@ -141,6 +142,7 @@ class StoreNode:
             os.dup2(log, 1)
             os.dup2(log, 2)
             sys.stderr = os.fdopen(os.dup(log), "w")  # not pytest's
+            logs.begin("store", self.log, self.settings, streams=False)
             code = run_store_server(self.directory, self.node_id, self.settings, None)
         except BaseException:  # noqa: BLE001 - the last line of a process
             traceback.print_exc()

@@ -36,10 +36,10 @@ from warren.tools.fault.ledger import Ledger
 from warren.tools.fault.work import DURABLE, SOFT, SURE_TIMEOUT_S, TAKEN, Client, play_client, shorten_declarations
 from warren.workers.cli import output
 from warren.workers.cli.check import verify
-from warren.workers.node.children import redirect
 from warren.workers.node.options import Options
 from warren.workers.node.supervise import supervise
 from warren.workers.process.control import ControlClient
+from warren.workers.process.logs import redirect
 from warren.workers.process.shared_objects import Segment, segments
 
 SETTINGS: dict[str, Any] = {
@@ -160,7 +160,11 @@ class Session:
         def run() -> int:
             try:
                 options = Options(
-                    adopt=True, changes=SETTINGS, stop_timeout=STOP_TIMEOUT_S, close_in_child=lambda: os.close(write)
+                    adopt=True,
+                    changes=SETTINGS,
+                    stop_timeout=STOP_TIMEOUT_S,
+                    close_in_child=lambda: os.close(write),
+                    detached=True,
                 )
                 return supervise(self.directory, options, ready=lambda line: tell("up", line))
             except Exception as error:
@@ -520,7 +524,7 @@ class Session:
             with open(path, "rb") as file:
                 file.seek(begin if begin <= size else 0)
                 parts.append(file.read().decode(errors="replace"))
-        return "\n".join(parts)
+        return "\n".join(parts).replace("\n    ", "\n")  # lines that go on
 
     def _read_logs(self, outcome: Outcome) -> None:
         text = self._new_log_text()

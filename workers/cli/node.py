@@ -20,11 +20,12 @@ import msgspec
 from warren.engine import errors
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.config import LOG_FORMATS, LOG_LEVELS, Settings
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, StartFailed, TimedOut, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
-from warren.workers.node.children import last_lines, redirect
 from warren.workers.node.starting import START_TIMEOUT_S
+from warren.workers.process import logs
 from warren.workers.process.control import TELL_S, WAIT_MAX_S, ControlClient
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
@@ -48,6 +49,8 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
 )
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What the logs in DIR/log have; default: info.")
+@click.option("--log", "log_format", type=click.Choice(LOG_FORMATS), help="Lines of the logs; default: text.")
 @click.option("--idle-exit", type=output.Seconds(min=0), metavar="SECONDS", help="End after this long without clients.")
 @click.option(
     "--adopt",
@@ -76,6 +79,8 @@ def up(
     workers: int | None,
     group: str | None,
     changes: tuple[str, ...],
+    log_level: str | None,
+    log_format: str | None,
     idle_exit: float | None,
     adopt: bool,
     successor: bool,
@@ -95,12 +100,8 @@ def up(
         if not equals:
             raise UsageError(f"--set takes NAME=VALUE, not {shown(change)}")
         settings[name.strip()] = value.strip()
-    if profile is not None:
-        settings["profile"] = profile
-    if workers is not None:
-        settings["workers"] = workers
-    if group is not None:
-        settings["group"] = group
+    given = {"profile": profile, "workers": workers, "group": group, "log_level": log_level, "log_format": log_format}
+    settings |= {name: value for name, value in given.items() if value is not None}
     from warren.workers.node.options import Options
     from warren.workers.node.supervise import supervise
 
@@ -116,6 +117,7 @@ def up(
     )
 
     def announce(line: str) -> None:
+        output.started(line)
         if not quiet:
             output.say(f"warren: {line}")
 
@@ -231,7 +233,7 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         raise ClosedError(f"the node of {target.path} was stopped before it served: start it again")
-    last = last_lines(target.log_file("supervisor"), 3)
+    last = logs.last_lines(target.log_file("supervisor"), 3)
     said = f"the node of {target.path} ended before it served:\n{last}"
     if code == EXIT_TIMEOUT:
         raise TimedOut(said)
@@ -279,11 +281,12 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
         locked()
         if not os.fstat(1).st_nlink:
             target.make_log()
-            redirect(target.log_file("supervisor"))
+            logs.redirect(target.log_file("supervisor"))
 
     options = dataclasses.replace(
         options,
         locked=log_again,
+        detached=True,
         close_in_child=teller.close,
         waiting=lambda text, outside: teller.say(_WAITS if outside else _WORKS, text),
         gave_up=lambda text: teller.tell("TimedOut", text),
@@ -296,9 +299,11 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
         os.setsid()
         os.chdir("/")  # it keeps no file system busy but that of its directory
         target.make_log()
-        redirect(target.log_file("supervisor"))
+        logs.redirect(target.log_file("supervisor"))
         code = output.run(
-            lambda: _told(lambda: supervise(target.path, options, ready=lambda line: teller.tell("up", line)), teller)
+            lambda: _told(
+                lambda: supervise(target.path, options, ready=lambda line: teller.tell("up", line)), teller, target
+            )
         )
     finally:
         sys.stdout.flush()
@@ -306,14 +311,28 @@ def _background(target: NodeDirectory, options: Options, teller: _Teller) -> NoR
         os._exit(code)
 
 
-def _told(run: Callable[[], int], teller: _Teller) -> int:
+def _told(run: Callable[[], int], teller: _Teller, target: NodeDirectory) -> int:
+    """Run a supervisor in the background; what it fails with is told to who started it, and to the log."""
     try:
         return run()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         name = type(error).__name__
-        known = isinstance(error, Error)
-        teller.tell(name if known else "Error", str(error) if known else f"{name}: {error}")
-        raise
+        code = output.exit_code(error) if isinstance(error, Error) else None
+        teller.tell("Error" if code is None else name, f"{name}: {error}" if code is None else str(error))
+        if not logs.begun():
+            logs.begin("supervisor", target.log_file("supervisor"), _settings_of(target), streams=True)
+            logs.log.error("the start failed: %s", error)
+        if code is None:
+            logs.log.critical("ends: %s", name, exc_info=True)
+        return output.EXIT_ERROR if code is None else code
+
+
+def _settings_of(target: NodeDirectory) -> Settings:
+    """What is known of them when a start fails."""
+    try:
+        return target.read().settings
+    except Error:
+        return Settings()
 
 
 @click.command()

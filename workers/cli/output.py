@@ -278,6 +278,12 @@ def starting(what: str, outside: bool) -> None:
         waiting(what)
 
 
+def started(what: str) -> None:
+    """Tell the program that asked for a start what was started."""
+    if os.environ.get(ERRORS_VARIABLE):
+        say(msgspec.json.encode({"started": what}).decode(), error=True)
+
+
 def console() -> Console:
     """Standard output for tables; as wide as it has to be when it is not a terminal."""
     from rich.console import Console

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import sys
 import threading
@@ -56,6 +57,8 @@ RETURN_FIRST_S, RETURN_MOST_S = 0.0001, 0.005
 UNMAP_WAIT_S = 2.0
 #: how long a region of a restarted server is looked for
 REGION_WAIT_S = 2.0
+
+log = logging.getLogger("warren.client")
 
 
 @dataclass
@@ -299,6 +302,7 @@ class Attachment:
         old = self.workers.get(server)
         self.workers[server] = _WorkerRegions(generation, images, transient)
         if old is not None:
+            self._tell_restart(server)
             for gone in (old.images, old.transient_images):
                 if gone is not None:
                     close_region(gone)
@@ -332,8 +336,14 @@ class Attachment:
                 close_region(region)
             raise
         old, self.stores[server] = self.stores.get(server, []), regions
+        if old:
+            self._tell_restart(server)
         for region in old:
             close_region(region)
+
+    def _tell_restart(self, server: int) -> None:
+        who, pid = names.server(server), self.superblock.server_identity(server).pid
+        log.info("%s of the node of %s was restarted (process %d): attached to it", who, self.directory.path, pid)
 
     def _open_regions(self, server: int, generation: int, *wanted: tuple[str, bool]) -> list[Region]:
         """Regions of a server, each (what, writable): all, or none. Raises RegionError, OSError."""

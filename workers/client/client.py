@@ -3,6 +3,7 @@
     client.py      Client: one per warren.open / warren.attach, until close(); makes attachments, as many as it takes
     attachment.py  Attachment: one registration, with a slot, a region, the core that uses them, the servers' regions
     trouble.py     Trouble: what a waiting call says when nobody answers, or something is wrong
+    notices.py     Notices: what the program's log is told: alarms, blocked publishers, messages that came again
     arguments.py   what callers give, checked
     waiter.py      the thread that sleeps for all that is awaited in event loops, and calls back
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -59,6 +61,7 @@ from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
 from warren.workers.client.attachment import NODE_DRAINING, NODE_STOPPED, Attachment, find_superblock
+from warren.workers.client.notices import Notices
 from warren.workers.client.trouble import Trouble
 from warren.workers.process.control import WAIT_MAX_S, ControlClient
 
@@ -71,7 +74,13 @@ GIVE_BACK_S = 1.0
 #: how often queues with messages delivered ahead are looked at, after a hot loop of gets
 HOARD_S = 0.1
 ROUTES_MAX = 65536
+#: why the core asks when a wait takes long: then it is looked what there is to tell
+_LONG = frozenset({_core.HOOK_CHECK, _core.HOOK_EPOCH, _core.HOOK_TIMED_OUT, _core.HOOK_SILENT})
+#: what is not done in time when publishing is blocked
+_PUBLISHING = ("publish", "room for the message")
 _NO_ROUTES: Mapping[Any, Route] = {}
+
+log = logging.getLogger("warren.client")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +127,7 @@ class Client:
         self._hot: dict[int, _core.QueueHandle] = {}
         self._tidier: threading.Thread | None = None
         self._trouble = Trouble(self.directory)
+        self._notices = Notices()
         self._owner_epoch = 0  #: the attachment that declared an exclusive queue
         #: the one object for each queue, by name: a process is one consumer of a queue (workers/faces/queues.py)
         self.queues: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -143,6 +153,7 @@ class Client:
                 return attachment
             forget_control = self.pid != os.getpid()
             if attachment is not None:
+                self._tell_over(attachment)
                 attachment.leave(None)
                 self._attachment = None
             self.pid = os.getpid()
@@ -156,9 +167,17 @@ class Client:
                 raise ClosedError(
                     f"the node of {self.directory.path} was stopped: start it again, or close this client"
                 ) from error
+            if self._was_attached:
+                node = self._attachment.superblock.supervisor.pid
+                log.info("attached again to the node of %s (supervisor %d)", self.directory.path, node)
             self._was_attached = True
             _close_with_child()
             return self._attachment
+
+    def _tell_over(self, attachment: Attachment) -> None:
+        self._notices.came_again(attachment, at_once=True)
+        if attachment.superblock.state == NODE_STOPPED:
+            log.warning("the node of %s has ended: it was stopped, or had no client for long", self.directory.path)
 
     @property
     def attached(self) -> Attachment | None:
@@ -236,6 +255,7 @@ class Client:
         if attachment is not None:
             error = ClosedError(f"this client of {self.directory.path} was closed: attach again")
             mine = attachment.pid == os.getpid()
+            self._notices.came_again(attachment, at_once=True)
             if mine:
                 with contextlib.suppress(Error, AttachmentLost):  # the servers return it all the same
                     self._give_back(attachment, min(wait_s, GIVE_BACK_S))
@@ -277,6 +297,7 @@ class Client:
         self.queues_lock = threading.Lock()
         self._hot = {}
         self._tidier = None
+        self._notices = Notices()
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.core.end(None)
@@ -297,6 +318,9 @@ class Client:
         attachment = self._attachment
         if attachment is None:
             raise ClosedError(f"this client of {self.directory.path} was closed: attach again")
+        if code in _LONG:
+            self._notices.look(attachment, what in _PUBLISHING)
+            self._notices.came_again(attachment)
         if code == _core.HOOK_EPOCH:
             with self._lock:
                 if server < SERVER_WORKER_FIRST:
@@ -563,6 +587,9 @@ class Client:
 
     def _tidy_once(self) -> bool:
         """Return what idle loops left; False when there is nothing more to look after."""
+        attachment = self._attachment
+        if attachment is not None:
+            self._notices.came_again(attachment)
         for queue, handle in list(self._hot.items()):
             with self._lock:  # a handle that begins to hoard again says so under this lock, after this look
                 hoard = handle.hoard()

@@ -7,6 +7,7 @@ wait, or lets it go on because somebody is left who will answer.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 
@@ -31,6 +32,8 @@ from warren.workers.process.tie import described
 #: how long every process of a node may be dead before a waiting call gives it up
 ABANDONED_S = 2.0
 
+log = logging.getLogger("warren.client")
+
 
 class Trouble:
     """Of one client of a node, with one attachment after another."""
@@ -38,10 +41,12 @@ class Trouble:
     def __init__(self, directory: NodeDirectory) -> None:
         self._directory = directory
         self._silence: tuple[float, int] | None = None  #: since when all are dead, and pid of the supervisor that died
+        self._missing: set[int] = set()  #: servers that were dead when it was looked last
 
     def forget(self) -> None:
         """The client has a new attachment."""
         self._silence = None
+        self._missing.clear()
 
     def judge(self, attachment: Attachment, code: int, server: int, what: str) -> None:
         """Raises what ends the wait: AttachmentLost, ClosedError, SyncFailed, PeerLost, TimedOut, DiskFull,
@@ -66,6 +71,7 @@ class Trouble:
                 f"the {names.role_of(server)} closed this client's link: "
                 f"{eviction(attachment.core.evicted(server))}; the next call attaches again"
             )
+            log.warning("%s", lost)
             attachment.lose()
             raise lost
         elif code == _core.HOOK_TIMED_OUT:
@@ -91,7 +97,15 @@ class Trouble:
         if superblock.slot(attachment.slot.slot).claim != attachment.slot.claim:
             attachment.lose()
             raise AttachmentLost("this client's slot was taken away")
-        if superblock.server_identity(server).alive() or superblock.supervisor.alive():
+        alive = superblock.server_identity(server).alive()
+        if not alive and server not in self._missing and superblock.state < NODE_DRAINING:
+            log.warning(
+                "the %s of the node of %s is down: what was submitted is kept, and waits for its restart",
+                names.role_of(server),
+                self._directory.path,
+            )
+        (self._missing.discard if alive else self._missing.add)(server)
+        if alive or superblock.supervisor.alive():
             self._silence = None
             return
         if attachment.forsaken():

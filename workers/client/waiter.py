@@ -34,7 +34,7 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.errors import Error, NodeNotRunning
 
-log = logging.getLogger("warren")
+log = logging.getLogger("warren.client")
 
 #: how long the thread sleeps when nothing wakes it; also how long it outlives its last listener
 SLEEP_S = 1.0

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from warren.workers.faces.message import Message
 
-log = logging.getLogger("warren")
+log = logging.getLogger("warren.worker")
 
 #: how often a loop looks whether it was stopped
 LOOK_S = 0.5

@@ -17,11 +17,10 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import logging
 import os
 import select
 import signal
-import sys
-import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -30,13 +29,13 @@ from pathlib import Path
 import posix_ipc
 import sysv_ipc
 
+from warren.engine.config import Settings
 from warren.engine.errors import Error, FormatVersionError, PermissionRefused
-from warren.ipc import access
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.workers.node import forked
-from warren.workers.process import lack
+from warren.workers.process import lack, logs
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 
 DEATHS_MAX = 10
@@ -46,7 +45,8 @@ DEATHS_AT_ONCE = 4
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 LACK_EVERY_S = 1.0
-LOG_BYTES_MAX = 1 << 20
+
+log = logging.getLogger("warren.node")
 
 #: what runs in a child: (supervisor_pidfd) → exit code
 Main = Callable[[int], int]
@@ -62,6 +62,7 @@ class Role:
     servers: tuple[int, ...]  #: rows of the superblock it serves; none: the collector, which nobody waits for
     main: Main
     log: Path
+    settings: Settings = field(default_factory=Settings)  #: how it logs
     identity: Identity | None = None
     pidfd: int = -1
     adopted: bool = False
@@ -115,15 +116,23 @@ def workers_running(roles: Iterable[Role]) -> bool:
 
 
 def make_roles(
-    store: Main, worker: Callable[[int], Main], collector: Main, workers_n: int, log: Callable[[str], Path]
+    store: Main,
+    worker: Callable[[int], Main],
+    collector: Main,
+    workers_n: int,
+    log_file: Callable[[str], Path],
+    settings: Settings,
 ) -> list[Role]:
     """The roles of a node: the store server, `workers_n` queue workers, and the collector."""
-    roles = [Role("store", "store", 0, (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT), store, log("store"))]
-    for index in range(workers_n):
-        name = f"worker-{index}"
-        roles.append(Role(name, "queue_worker", index, (SERVER_WORKER_FIRST + index,), worker(index), log(name)))
-    roles.append(Role("collector", "collector", 0, (), collector, log("collector")))
-    return roles
+
+    def role(name: str, kind: str, index: int, servers: tuple[int, ...], main: Main) -> Role:
+        return Role(name, kind, index, servers, main, log_file(name), settings)
+
+    return [
+        role("store", "store", 0, (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT), store),
+        *(role(f"worker-{n}", "queue_worker", n, (SERVER_WORKER_FIRST + n,), worker(n)) for n in range(workers_n)),
+        role("collector", "collector", 0, (), collector),
+    ]
 
 
 def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> None:
@@ -223,65 +232,34 @@ def send(role: Role, number: signal.Signals) -> None:
             signal.pidfd_send_signal(role.pidfd, number)
 
 
-def last_lines(path: Path, lines: int = 5) -> str:
-    """The end of a log file, for a message."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])
-
-
-def open_log(path: Path) -> int:
-    """Descriptor of a log file for appending; a big one is moved to `<name>.1` first."""
-    with contextlib.suppress(OSError):
-        if path.stat().st_size > LOG_BYTES_MAX:
-            path.rename(path.with_name(path.name + ".1"))
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, access.file_mode())
-
-
-def redirect(path: Path) -> None:
-    """Standard output and error to a log file (to nowhere when it cannot be written), standard input from nowhere."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        log = open_log(path)
-    except OSError:
-        log = os.dup(null)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(null)
-    os.close(log)
-
-
 def _be_child(role: Role, gate: int, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> int:
     """Everything that a server does, after the fork; returns its exit code."""
     try:
         close_inherited()
-        redirect(role.log)
+        logs.begin(role.name, role.log, role.settings, streams=True)
         faulthandler.enable()  # a crash in C leaves the Python lines it came from in the log
         _name_process(f"warren-{role.name}")
         passed = os.read(gate, 1)
         os.close(gate)
+        if not role.lack:  # else the one before has said so, a second ago
+            log.info("%s", logs.starts(role.log.parent.parent, role.settings))  # DIR/log/<role>.log
         if passed and not select.select([supervisor_pidfd], [], [], 0)[0]:
             return role.main(supervisor_pidfd)
     except (FormatVersionError, PermissionRefused) as error:
-        print(f"warren: {error}", file=sys.stderr)
+        log.error("%s", error)
         return EXIT_DO_NOT_RESTART
-    except BaseException as error:  # noqa: BLE001 - the last line of a process: whatever it is goes into its log
+    except BaseException as error:
         lacked = lack.of_error(error)
         if lacked:
             if lacked != role.lack:  # else the one before has said so
-                print(f"{stamp()} {role.name} finds no {lack.WORDS[lacked]}: {error}", file=sys.stderr)
+                log.error("%s finds no %s: %s", role.name, lack.WORDS[lacked], error)
             return lack.exit_code(lacked)
         if isinstance(error, Error):
-            print(f"warren: {error}", file=sys.stderr)
+            log.error("%s", error)
         elif isinstance(error, OSError | posix_ipc.Error | sysv_ipc.Error):  # the system refused something: no mistake
-            print(f"{stamp()} {role.name} ends: {error} ({_place(error)})", file=sys.stderr)
+            log.error("%s ends: %s (%s)", role.name, error, _place(error))
         else:
-            traceback.print_exc()
+            log.critical("%s ends: %s", role.name, type(error).__name__, exc_info=True)
     return 1
 
 
@@ -301,8 +279,3 @@ def freeze() -> None:
     """Before forking: what was loaded is never collected, so its pages stay shared with the children."""
     gc.collect()
     gc.freeze()
-
-
-def stamp() -> str:
-    """The time for a log line."""
-    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import secrets
 from collections.abc import Callable
+from logging import WARNING
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from warren.engine.errors import (
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.queues.folder import workers_needed
+from warren.engine.saying import Say
 from warren.ipc import access, names, region
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
@@ -109,7 +111,7 @@ def create(
     node: NodeFile,
     catalog: Catalog,
     shared_id: int,
-    say: Callable[[str], None],
+    say: Say,
     interrupted: Callable[[], bool],
 ) -> tuple[NodeFile, Catalog, Superblock]:
     """A cold start: a new epoch, queues where they belong now, new semaphores, a new superblock."""
@@ -138,7 +140,7 @@ def create(
     workers_n = _workers_needed(directory, node, catalog, say)
     fit = room.fit(node.settings, workers_n, free)
     if fit.said:
-        say(fit.said)
+        say(fit.said, WARNING)
     absence.prepare_workers(directory.path, node_id, epoch, range(workers_n))
     try:
         for key, value in zip(keys, (0, 1), strict=True):
@@ -166,14 +168,15 @@ def create(
     return node, catalog, superblock
 
 
-def _workers_needed(directory: NodeDirectory, node: NodeFile, catalog: Catalog, say: Callable[[str], None]) -> int:
+def _workers_needed(directory: NodeDirectory, node: NodeFile, catalog: Catalog, say: Say) -> int:
     wanted = node.settings.workers
     used = {item.worker for item in catalog.queues.values()}
     needed = workers_needed(directory.path, wanted, used, CONSTANTS["WORKERS_MAX"])
     if needed > wanted:
         say(
             f"{needed} queue workers are started although the setting workers is {wanted}: those from number "
-            f"{wanted} on still have queues, and get no new ones"
+            f"{wanted} on still have queues, and get no new ones",
+            WARNING,
         )
     return needed
 

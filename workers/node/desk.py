@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from warren.engine.errors import (
     Error,
     NodeNotRunning,
 )
+from warren.engine.saying import Say
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.clients_watch import ClientsWatch
@@ -52,7 +54,7 @@ class Desk:
         clients: ClientsWatch,
         workers_n: int,
         failed: Callable[[], set[int]],
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         """`workers_n`: those that get new queues; `failed`: numbers of those that will not serve."""
         self._catalog = catalog
@@ -197,7 +199,7 @@ class Desk:
         try:
             self._change("queues", delete)
         except Error as error:
-            self._say(f"queues that are due to be deleted stay for now: {error}")
+            self._say(f"queues that are due to be deleted stay for now: {error}", WARNING)
             return
         for name, why in ended.items():
             self._say(f"queue {name!r} is deleted: {why}")
@@ -288,5 +290,5 @@ class Desk:
             try:
                 self._declarations.tidy()
             except Error as error:
-                self._say(f"the log of the catalog grows: {error}")
+                self._say(f"the log of the catalog grows: {error}", WARNING)
         return {what: result, "created": created, "version": catalog.version}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from logging import ERROR, INFO, WARNING
 
 from warren.engine.catalog import log as catalog_log
 from warren.engine.errors import (
     Error,
 )
+from warren.engine.saying import Say
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node import children, systemd
@@ -32,7 +34,7 @@ class Drain:
         roles: list[Role],
         stop_timeout: float,
         start: Callable[[Role], None],
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._superblock = superblock
         self._roles = roles
@@ -43,6 +45,8 @@ class Drain:
         self.code = 0  #: the exit code of the supervisor
         self.kill_at: float | None = None  #: when what is left is killed
         self.killed = False
+        self.reason = ""  #: why the node ends
+        self.began = 0.0
 
     def begin(self, reason: str, code: int, *, timeout: float | None = None, again: bool = False) -> None:
         """Tell the queue workers. A drain that has begun keeps its first code, unless it is begun `again` by another
@@ -51,9 +55,8 @@ class Drain:
         if self._superblock.state == DRAINING and not again:
             self.code = self.code or code
             return
-        self.code = code
-        if reason:
-            self._say(f"stopping: {reason}")
+        self.code, self.reason, self.began = code, reason, time.monotonic()
+        self._say(f"stopping: {reason}", ERROR if code else INFO)
         self._superblock.set_state(DRAINING)
         self._superblock.ring_all()
         systemd.notify("STOPPING=1")
@@ -86,7 +89,7 @@ class Drain:
         for role in self._roles:
             role.restart_at = None
             if role.running:
-                self._say(f"{role.name} is killed, because {reason}")
+                self._say(f"{role.name} is killed, because {reason}", WARNING)
                 self.killed = True
                 children.send(role, signal.SIGKILL)
 
@@ -107,4 +110,4 @@ class Drain:
             if declarations is not None:
                 declarations.close()
         except Error as error:
-            self._say(f"the catalog stays in two files: {error}")
+            self._say(f"the catalog stays in two files: {error}", WARNING)

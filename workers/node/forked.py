@@ -8,12 +8,14 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import NoReturn
+
+log = logging.getLogger("warren.node")
 
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2}
 
@@ -45,8 +47,8 @@ def _be(be_child: Callable[[], int], mask: set[signal.Signals | int]) -> NoRetur
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = be_child()
-    except BaseException:  # noqa: BLE001 - the last line of a process: whatever it is goes to people
-        traceback.print_exc()
+    except BaseException:
+        log.critical("process %d ends", os.getpid(), exc_info=True)
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()

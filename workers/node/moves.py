@@ -29,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error,
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.paths import queues_of
 from warren.engine.queues.folder import Folder, remove_queue
-from warren.engine.saying import counted
+from warren.engine.saying import Say, counted
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.node import forked
 from warren.workers.process.tie import owning, workers_there
@@ -79,7 +80,7 @@ class Mover:
     node_id: int
     settings: Settings
     catalog: Catalog
-    say: Callable[[str], None]
+    say: Say
     stopped: Callable[[], bool] = lambda: False
     alive: Callable[[], None] = lambda: None
     messages_n: int = 0
@@ -164,7 +165,7 @@ class Mover:
         for why in sorted(set(left.values())):
             names = sorted(name for name, reason in left.items() if reason == why)
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            self.say(f"not moved, served by worker-{source} as before: {shown}: {why}")
+            self.say(f"not moved, served by worker-{source} as before: {shown}: {why}", WARNING)
         self._left = self._left or bool(left)
         folder = Folder.of(self.directory, source)
         for id in old:  # its worker would read them at its start, and then do the same
@@ -184,7 +185,7 @@ class Mover:
         try:
             cut = catalog_cut.look(self.directory, self.node_id, worker, ids_end)
         except FormatVersionError as error:
-            self.say(f"worker-{worker} cannot be searched for queues that the catalog does not know: {error}")
+            self.say(f"worker-{worker} cannot be searched for queues that the catalog does not know: {error}", WARNING)
         else:
             if cut is not None:
                 raise CatalogCut(cut.text)
@@ -199,7 +200,7 @@ class Mover:
             path = self.directory / queues_of(worker)
             strange = [item for item in path.rglob("*") if not OURS.fullmatch(str(item.relative_to(path)))]
             if strange:
-                self.say(f"{path} is no longer needed, but stays, because it contains {strange[0]}")
+                self.say(f"{path} is no longer needed, but stays, because it contains {strange[0]}", WARNING)
                 continue
             self._check_ids(worker, ids_end)
             with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(worker)]):

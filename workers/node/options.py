@@ -51,6 +51,7 @@ class Options:
     close_in_child: Callable[[], None] = lambda: None  #: closes in a child what the starter of the supervisor opened
     locked: Callable[[], None] = lambda: None  #: called once it has the directory's lock
     terminal: bool = False  #: a Ctrl-C reaches it
+    detached: bool = False  #: its standard output and error lead to its log; else it logs to standard error, too
     start_timeout: float = starting.START_TIMEOUT_S  #: how long a start waits for what comes from outside
     #: called with what is waited for, and whether that comes from outside, when the node is not up at once
     waiting: Callable[[str, bool], None] = lambda text, outside: None

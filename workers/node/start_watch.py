@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from logging import WARNING
 from pathlib import Path
 
-from warren.engine.saying import command, counted
+from warren.engine.saying import Say, command, counted
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 from warren.workers.node import starting, systemd
@@ -35,7 +36,7 @@ class StartWatch:
         began: float,
         created: bool,
         ready: Callable[[str], None],
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self.announced = False
         self.outside_since: float | None = None  #: since when the start waits for what comes from outside
@@ -103,7 +104,7 @@ class StartWatch:
         if self._created:
             self._upkeep.drain.begin(said, EXIT_TIMEOUT)
             return
-        self._say(f"{said}; those of its servers that still run wait, so it keeps trying")
+        self._say(f"{said}; those of its servers that still run wait, so it keeps trying", WARNING)
         path = self._path
         options.gave_up(
             f"the node of {path} is not up after {options.start_timeout:g} s: {wait.text}; those of its servers that "

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
+from logging import INFO, WARNING
 from typing import Any
 
 import msgspec
@@ -41,7 +42,7 @@ from warren.engine.errors import (
     StoreError,
 )
 from warren.engine.kernel.paths import queues_of
-from warren.engine.saying import Repeats
+from warren.engine.saying import Repeats, counted
 from warren.ipc import names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
@@ -59,7 +60,7 @@ from warren.workers.node.queue_life import Sight
 from warren.workers.node.start_watch import StartWatch
 from warren.workers.node.status import NODE_STATES, SAMPLE_S, Statistics
 from warren.workers.node.upkeep import Upkeep
-from warren.workers.process import remains, requests
+from warren.workers.process import logs, remains, requests
 from warren.workers.process.control import readable
 from warren.workers.process.tie import (
     COLLECTOR,
@@ -77,6 +78,8 @@ LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
 LOAD_LATER_S = 0.5
 LIFE_S = 0.25  #: how often it is looked which queues have to go
 MESSAGES_KEPT = 50
+
+log = logging.getLogger("warren.node")
 
 
 class Supervisor:
@@ -118,7 +121,7 @@ class Supervisor:
         self._alarms: Alarms
         self._wake_read, self._wake_write = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._own_pidfd = os.pidfd_open(os.getpid())
-        self._signals = 0
+        self._signals: list[int] = []
         self._desk: Desk
         self._drain: Drain
         self._created = False
@@ -137,8 +140,10 @@ class Supervisor:
         try:
             try:
                 self._open()
-            except BaseException:
+            except BaseException as error:
                 self._abandon()
+                logs.end(terminal_only=True)  # who started it prints the error itself
+                log.error("ends: %s", str(error) or type(error).__name__)
                 raise
             self._loop()
         finally:
@@ -152,8 +157,11 @@ class Supervisor:
         changes, chosen = room.chosen(self.directory, self.options.changes)
         self._node = self.directory.open_or_make(changes)
         ownership.share(self._node.settings.group)
+        options, path = self.options, self.directory.log_file("supervisor")
+        logs.begin("supervisor", path, self._node.settings, streams=options.detached, terminal=not options.detached)
+        log.info("%s", logs.starts(self.directory.path, self._node.settings))
         if chosen:
-            self._say(chosen)
+            self._say(chosen, WARNING)
         self._shared_id = names.shared_id(self._node.node_id, self.directory.place)
         loaded, unreadable = self._read_catalog()
         # Before anything is removed, also of what a killed node left in memory.
@@ -174,11 +182,12 @@ class Supervisor:
             )
         if found is None:
             self._node, self._catalog, self._superblock = cold_start.create(
-                self.directory, self._node, self._catalog, self._shared_id, self._say, lambda: self._signals > 0
+                self.directory, self._node, self._catalog, self._shared_id, self._say, lambda: bool(self._signals)
             )
             self._created = True
         else:
             self._superblock = found
+            log.info("takes over the node of supervisor %d, which is gone", found.supervisor.pid)
             self._take_launch()
         if not self._catalog.log:  # the start has saved another one, or there never was a log
             loaded = catalog_log.Loaded(self._catalog, None)
@@ -201,6 +210,7 @@ class Supervisor:
             lambda pidfd: self._load_servers().collector(self.directory.path, self._shared_id, settings, pidfd),
             workers_n,
             self.directory.log_file,
+            settings,
         )
         self._statistics = Statistics(superblock)
         self._upkeep = Upkeep(
@@ -250,8 +260,7 @@ class Supervisor:
                 self._upkeep.watch(role)
         if superblock.state == DRAINING:
             self.begin_anew = not self.options.successor
-            self._say("the drain that a killed supervisor began is finished first")
-            self._drain.begin("", 0, again=True)
+            self._drain.begin("the drain that a killed supervisor began is finished first", 0, again=True)
         else:
             self._control = ControlServer(self.directory, self._selector, self._table())
             if superblock.state != RUNNING:
@@ -299,6 +308,7 @@ class Supervisor:
             self._stop_for_signal()
         if not self._start.announced and self._superblock.state in (STARTING, RUNNING) and self._start.up():
             self._seen_client = time.monotonic()
+            self._tell_up()
         if not self._start.announced:
             self._look_after_start(now)
         self._upkeep.start_those_due(now)
@@ -319,6 +329,10 @@ class Supervisor:
                 self._upkeep.reap_strangers()
         if self._superblock.state == DRAINING:
             self._drain.turn(now)
+
+    def _tell_up(self) -> None:
+        workers = counted(self._superblock.servers_n - SERVER_WORKER_FIRST, "queue worker")
+        log.info("serves after %.3f s: store server, %s", time.monotonic() - self._began, workers)
 
     def _look_after_start(self, now: float) -> None:
         if self._superblock.state == DRAINING and not self.begin_anew:
@@ -348,7 +362,7 @@ class Supervisor:
         try:
             self._mailbox = Mailbox(names.mailbox(self._shared_id, "supervisor"), create=True, bytes_max=512)
         except (posix_ipc.Error, OSError) as error:
-            self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later")
+            self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later", WARNING)
             return
         self._selector.register(self._mailbox.fileno(), selectors.EVENT_READ, self._read_mailbox)
 
@@ -387,8 +401,8 @@ class Supervisor:
 
     # -- signals, mailbox, alarms, idleness ---------------------------------------------------------------------
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
-        self._signals += 1
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals.append(number)
 
     def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -396,12 +410,12 @@ class Supervisor:
                 pass
 
     def _stop_for_signal(self) -> None:
-        count, self._signals = self._signals, 0
+        came, self._signals = self._signals, []
         if self._superblock.state == DRAINING:
             self._drain.force("a second signal came")
         else:
-            self._drain.begin("", 0)
-            if count > 1:
+            self._drain.begin(f"{signal.Signals(came[0]).name} came", 0)
+            if len(came) > 1:
                 self._drain.force("two signals came")
 
     def _read_mailbox(self) -> None:
@@ -427,7 +441,7 @@ class Supervisor:
                 for server in role.servers:
                     self._superblock.server_set(server, "lacks", 0)
         for line in self._alarms.check(any(role.failed and role.vital for role in self._roles)):
-            self._say(line)
+            self._say(line, INFO if line.endswith(" cleared") else WARNING)
 
     def _check_tie(self) -> None:
         """Are directory and shared memory still those of this node? Without them nobody finds what is confirmed."""
@@ -448,10 +462,13 @@ class Supervisor:
             if control.mend():
                 self._say(
                     f"{name} was removed or replaced, and is made again; if files were copied into the directory of "
-                    "this node, stop it and restore a whole backup: it does not notice files that were overwritten"
+                    "this node, stop it and restore a whole backup: it does not notice files that were overwritten",
+                    WARNING,
                 )
         except Error as error:
-            self._say(f"{name} was removed or replaced, and cannot be made again: {error}; trying again each second")
+            self._say(
+                f"{name} was removed or replaced, and cannot be made again: {error}; trying again each second", WARNING
+            )
 
     def _check_idle(self, now: float) -> None:
         own = set(self._upkeep.pids())
@@ -482,15 +499,13 @@ class Supervisor:
         clients = {view.client_epoch for view in self._clients.clients() if view.pid not in own}
         return Sight(now, self._statistics.queues(self._catalog.leased), serving, clients)
 
-    def _say(self, message: str) -> None:
+    def _say(self, text: str, level: int = INFO, *, exc_info: bool = False) -> None:
         """A line for people, in the log and in `status`."""
-        said = self._repeats.passed(message)
+        said = self._repeats.passed(text)
         if said is None:
             return
-        line = readable(f"{children.stamp()} {said}")
-        self.messages = [*self.messages, line][-MESSAGES_KEPT:]
-        with contextlib.suppress(OSError, ValueError):
-            print(f"warren: {line}", file=sys.stderr, flush=True)
+        self.messages = [*self.messages, readable(f"{logs.stamp(time.time())} {said}")][-MESSAGES_KEPT:]
+        log.log(level, "%s", said, exc_info=exc_info)
 
     # -- requests about the node --------------------------------------------------------------------------------
 
@@ -530,7 +545,7 @@ class Supervisor:
         return {"pid": os.getpid()}
 
     def _note(self, asked: requests.Note) -> dict[str, Any]:
-        self._say(asked.text[:500])
+        self._say(asked.text[:500], WARNING)
         return {}
 
     # -- ending -------------------------------------------------------------------------------------------------
@@ -540,6 +555,8 @@ class Supervisor:
         lost = self._tie is not None and self._tie.look_now() in (REMOVED, MOVED)  # its path may be another node's
         self._drain.end(self._control, None if lost or self._upkeep.catalog_cut else self._declarations)
         remains.remove(self.directory, self._node, self._shared_id, self._superblock)
+        now = time.monotonic()
+        log.info("%s", logs.ended(self._drain.reason, self._drain.began - self._began, now - self._drain.began))
 
     def _close(self) -> None:
         if hasattr(self, "_clients"):

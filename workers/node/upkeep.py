@@ -11,14 +11,16 @@ import selectors
 import signal
 import time
 from collections.abc import Callable
+from logging import ERROR, WARNING
 from pathlib import Path
 
+from warren.engine.saying import Say
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node import children
 from warren.workers.node.children import Role, workers_running
 from warren.workers.node.drain import Drain
-from warren.workers.process import lack
+from warren.workers.process import lack, logs
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 
 CREATING, STARTING, DRAINING = CONSTANTS["NODE_CREATING"], CONSTANTS["NODE_STARTING"], CONSTANTS["NODE_DRAINING"]
@@ -41,7 +43,7 @@ class Upkeep:
         close_in_child: Callable[[], None],
         scan: Callable[[], None],
         alarms: Callable[[], None],
-        say: Callable[[str], None],
+        say: Say,
         no_room: Callable[[str], None],
     ) -> None:
         """`load` what children run, before the first fork; `scan` the clients when a server has ended, and look at the
@@ -82,7 +84,7 @@ class Upkeep:
             children.start(role, self._superblock, self._own_pidfd, self._close_in_child)
         except OSError as error:
             role.lack = lack.of_error(error)
-            self._say(f"cannot start {role.name}: {error}")
+            self._say(f"cannot start {role.name}: {error}", ERROR)
             self._died(role)
             return
         self.watch(role)
@@ -101,14 +103,16 @@ class Upkeep:
         draining = self._superblock.state == DRAINING
         if draining and how != "ended with exit code 0" and self._owes(role):
             role.finishing = True
-            self._say(f"{role.name} (process {pid}) {how} while the node was stopping: it is started once more")
+            self._say(
+                f"{role.name} (process {pid}) {how} while the node was stopping: it is started once more", WARNING
+            )
             self.start(role)
             return
         if draining and not (role.kind == "store" and workers_running(self.roles)):
             role.set_state(self._superblock, DOWN)
             # the collector is not waited for at the start: it may be told to end before it can listen
             if how not in ("ended with exit code 0", "ended") and (role.vital or how != "was killed by SIGTERM"):
-                self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}")
+                self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}", WARNING)
             self._scan()
             return
         if role.lack:
@@ -121,9 +125,9 @@ class Upkeep:
                 self._no_room(said)
                 self.drain.begin(said, 1)
                 return
-            self._say(f"{role.name} finds no {what} and is started again until there is some")
+            self._say(f"{role.name} finds no {what} and is started again until there is some", WARNING)
         else:
-            self._say(f"{role.name} (process {pid}) {how}")
+            self._say(f"{role.name} (process {pid}) {how}", WARNING)
         self._died(role)
         # only now: before it is known that the server comes back, nobody would wait for what it owes to dead clients
         self._scan()
@@ -154,7 +158,9 @@ class Upkeep:
             return
         role.set_state(self._superblock, FAILED)
         if not role.vital:
-            self._say(f"{role.name} cannot run: the node runs on without it, and its files only grow; see {role.log}")
+            self._say(
+                f"{role.name} cannot run: the node runs on without it, and its files only grow; see {role.log}", ERROR
+            )
             return
         self._alarms()
         how = (
@@ -162,7 +168,7 @@ class Upkeep:
             if fatal
             else f"{role.name} died {children.DEATHS_MAX} times within {children.DEATHS_WINDOW_S:.0f} s"
         )
-        printed = children.last_lines(role.log)
+        printed = logs.last_lines(role.log)
         last = f"; its last words were:\n{printed}" if printed else f"; see {role.log}"
         if role.catalog_cut:
             # what is on disk stays as it was found; a catalog that was whole when the node started is saved at its end
@@ -174,7 +180,7 @@ class Upkeep:
             other.kind == "queue_worker" and not other.failed for other in self.roles
         ):
             self._superblock.ring_all()  # who waits for it need not wait
-            self._say(f"{how}: the node runs on without its queues, and the next start tries again{last}")
+            self._say(f"{how}: the node runs on without its queues, and the next start tries again{last}", ERROR)
         else:
             self.drain.begin(f"{how}{last}", EXIT_DO_NOT_RESTART if fatal else 1)
 

@@ -22,6 +22,8 @@ MEMORY, DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
 SYNC_FAILED, SERVER_FAILED = CONSTANTS["ALARM_SYNC_FAILED"], CONSTANTS["ALARM_SERVER_FAILED"]
 SHORT_MEMORY, SHORT_DISK = CONSTANTS["SHORT_MEMORY"], CONSTANTS["SHORT_DISK"]
 SHORT_OWN_MEMORY = CONSTANTS["SHORT_OWN_MEMORY"]
+#: those that block publishers
+BLOCKING = MEMORY | DISK
 #: alarm → (its name, the superblock's word that says since when)
 NAMES = {
     MEMORY: ("memory", "memory_since"),
@@ -179,7 +181,7 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
             "text": text(superblock, bit),
             "cause": cause(superblock, bit),
             "since": get(since) / 1000,
-            "blocks_publishers": bit in (MEMORY, DISK),
+            "blocks_publishers": bool(bit & BLOCKING),
             "servers": [*_raised_by(superblock, bit), *itertools.chain(*_lacking(superblock, bit).values())],
         }
         if bit == MEMORY:
@@ -204,5 +206,5 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
 def text(superblock: Superblock, bit: int) -> str:
     """One alarm in one line for people."""
     name = NAMES[bit][0].replace("_", " ")
-    blocks = f"; publishers are blocked: {advice(superblock, bit)}" if bit in (MEMORY, DISK) else ""
+    blocks = f"; publishers are blocked: {advice(superblock, bit)}" if bit & BLOCKING else ""
     return f"{name}: {cause(superblock, bit)}{blocks}"

@@ -18,7 +18,6 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from warren.workers.process.exit_codes import ERRORS_VARIABLE
 
 #: how long a start that is let go on in the background may take to say so
 LET_GO_S = 1.0
-log = logging.getLogger("warren")
+log = logging.getLogger("warren.client")
 #: after a successor that did not come up
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.5, 30.0
 
@@ -76,11 +75,12 @@ def launch(
         raise _error_in(heard.printed.decode("utf-8", "replace"), directory)
 
 
-class _Waiting(msgspec.Struct):
-    """A line of a start that takes long."""
+class _Line(msgspec.Struct):
+    """A line of a start: what it waits for, if that takes long; what was started."""
 
-    waiting: str
-    outside: bool
+    waiting: str = ""
+    outside: bool = False
+    started: str = ""
 
 
 class _Heard:
@@ -104,9 +104,12 @@ class _Heard:
             before, self.printed = self.printed.count(b"\n"), self.printed + part
             for line in self.printed.split(b"\n")[before:-1]:
                 with contextlib.suppress(msgspec.MsgspecError):  # the error that it ends with
-                    said = msgspec.json.decode(line, type=_Waiting)
-                    self.waits = said.waiting
-                    log.log(logging.WARNING if said.outside else logging.INFO, "waiting: %s", said.waiting)
+                    said = msgspec.json.decode(line, type=_Line)
+                    if said.started:
+                        log.info("%s", said.started)
+                    elif said.waiting:
+                        self.waits = said.waiting
+                        log.log(logging.WARNING if said.outside else logging.INFO, "waiting: %s", said.waiting)
 
     def end(self) -> None:
         """Let go of the process, which ends."""
@@ -137,7 +140,7 @@ class Succession:
     come up the next one later and later.
     """
 
-    def __init__(self, directory: NodeDirectory, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: NodeDirectory, say: saying.Say) -> None:
         self._directory = directory
         self._say = say
         self._started: subprocess.Popen[bytes] | None = None
@@ -172,10 +175,10 @@ class Succession:
             self._failed(str(error))
             return
         if self._started is not None:
-            self._say(f"{why}: a new supervisor is started")
+            self._say(f"{why}: a new supervisor is started", logging.WARNING)
 
     def _failed(self, reason: str) -> None:
-        self._say(f"no new supervisor came up: {reason}; tried again in {self._pause_s:g} s")
+        self._say(f"no new supervisor came up: {reason}; tried again in {self._pause_s:g} s", logging.WARNING)
         self._next_at = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
 

@@ -26,7 +26,8 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from logging import ERROR, WARNING
 from pathlib import Path
 
 import msgspec
@@ -42,7 +43,7 @@ from warren.engine.catalog.node_directory import (
 from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import STORES, store_folder
-from warren.engine.saying import command
+from warren.engine.saying import Say, command
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
 from warren.ipc.region import SHM_DIRECTORY
@@ -174,7 +175,7 @@ class Tie:
 
     # -- owning -------------------------------------------------------------------------------------------------
 
-    def take(self, folder: str, say: Callable[[str], None], needed: str = "") -> bool:
+    def take(self, folder: str, say: Say, needed: str = "") -> bool:
         """Own a folder (after `enter`), waiting for whoever has it. False: the node ends before it is free. `needed`: a
         path that was there when a server of this node served the folder; without it nothing is made anew, and the node
         ends.
@@ -189,7 +190,8 @@ class Tie:
                 told = True
                 say(
                     f"{self._path / needed} was removed while no server used it: the node ends, and nothing is made "
-                    "again"
+                    "again",
+                    ERROR,
                 )
             if time.monotonic() - began > GONE_S and not self._superblock.supervisor.alive():
                 end(self._superblock, REMOVED)
@@ -208,7 +210,7 @@ class Tie:
             if not told and time.monotonic() - began > TELL_S:
                 told = True
                 line = f"waits for {self._owner(folder)} of an earlier node that still holds {self._path / folder}"
-                say(line)
+                say(line, WARNING)
                 self._note(line)
             time.sleep(POLL_S)
 

@@ -20,6 +20,7 @@ import select
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from logging import ERROR, WARNING
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,7 +39,7 @@ from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, wh
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
 from warren.ipc.region import Region, RegionError, posix_open
 from warren.ipc.superblock import Superblock
-from warren.workers.process import remains
+from warren.workers.process import logs, remains
 from warren.workers.process.tie import COLLECTOR, Tie
 
 NICE = 5
@@ -53,7 +54,7 @@ JOB_SHARE, VERIFY_SHARE = 0.5, 0.2
 
 
 #: one line into the collector's log
-say = Voice("collector: ")
+say = Voice()
 
 
 class _GivenUp(Exception):
@@ -79,6 +80,7 @@ class Collector:
         self._verifying: dict[int, tuple[int, Iterator[float]]] = {}
         self._alone_since: float | None = None
         self._look_at = 0.0
+        self._why = ""  # it ends
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -89,6 +91,8 @@ class Collector:
         with contextlib.suppress(OSError):
             os.nice(NICE)
         self.superblock.set("collector_state", CONSTANTS["SERVER_READY"])
+        served_at = stopping_at = time.monotonic()
+        say("ready: it has nothing to recover")
         try:
             pause = 0.0
             while not self._over():
@@ -100,6 +104,7 @@ class Collector:
                     self._wait(pause)
                 else:
                     self._wait(LOOK_S)
+            stopping_at = time.monotonic()
         finally:
             signal.set_wakeup_fd(wakeup)
             signal.signal(signal.SIGTERM, before)
@@ -111,6 +116,7 @@ class Collector:
             os.close(self._wake_read)
             os.close(self._wake_write)
             self.superblock.close()
+        say(logs.ended(self._why, stopping_at - served_at, time.monotonic() - stopping_at))
         return 0
 
     def _leave_nothing(self) -> None:
@@ -142,17 +148,21 @@ class Collector:
         """True when there is nobody to work for."""
         now = time.monotonic()
         if self.stopping:
+            self._why = "it was told to"
             return True
         if now < self._look_at:
             return False
         self._look_at = now + LOOK_S
         if self._tie.look() or self.superblock.state == CONSTANTS["NODE_STOPPED"]:
+            self._why = "the node has ended"
             return True
         if self.superblock.supervisor.alive() or self.superblock.server_identity(0).alive():
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-        return self._alone_since is not None and now - self._alone_since > ALONE_S
+        alone = self._alone_since is not None and now - self._alone_since > ALONE_S
+        self._why = f"supervisor and store server are gone for {ALONE_S:g} s" if alone else ""
+        return alone
 
     def _handle(self, message: Mapping[str, Any]) -> None:
         try:
@@ -163,7 +173,7 @@ class Collector:
             elif message["kind"] == "verify":
                 self._begin_verification(int(message["server"]), int(message["store_epoch"]), int(message["below"]))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            say(f"a message that makes no sense was dropped: {error!r}")
+            say(f"a message that makes no sense was dropped: {error!r}", WARNING)
         except _GivenUp:
             say("a collection was given up: its store server is gone, or this process ends")
 
@@ -265,7 +275,7 @@ class Collector:
                 except FileNotFoundError:  # it was collected meanwhile
                     continue
                 except (OSError, StoreError) as error:
-                    say(f"file {number} cannot be verified: {error}")
+                    say(f"file {number} cannot be verified: {error}", WARNING)
                     continue
                 try:
                     with contextlib.closing(self._check(server, summary, source)) as check:
@@ -273,7 +283,7 @@ class Collector:
                         found = check.damage()
                         read += check.counts()["read_bytes"]
                 except OSError as error:
-                    say(f"file {number} cannot be verified: {error}")
+                    say(f"file {number} cannot be verified: {error}", WARNING)
                     continue
                 finally:
                     os.close(source.fd)
@@ -281,7 +291,7 @@ class Collector:
                 damaged += len(found)
                 if found:
                     _id, file, offset, _total, reason, _kind = found[0]
-                    say(f"file {file} has {len(found)} damaged records, the first at byte {offset} ({reason})")
+                    say(f"file {file} has {len(found)} damaged records, the first at byte {offset} ({reason})", ERROR)
                     where = {"file": file, "damaged_n": len(found), "offset": offset, "reason": reason}
                     self._post("damage", {**fields, **where})
                 yield 0.0
@@ -430,7 +440,7 @@ def _discard(paths: Iterable[Path]) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            say(f"cannot remove {path}: {error}; the next start removes it")
+            say(f"cannot remove {path}: {error}; the next start removes it", WARNING)
 
 
 def run_collector(directory: Path, shared_id: int, settings: Settings, _supervisor_pidfd: int) -> int:

@@ -26,9 +26,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from warren.engine.errors import (
     QueueNotFound,
 )
 from warren.engine.kernel.protocol import REASONS
+from warren.engine.saying import Say
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Publish
@@ -142,7 +143,7 @@ class _Source:
 class Forwarder(threading.Thread):
     """Forwards the dead letters of one worker's queues until `stop`."""
 
-    def __init__(self, directory: Path, worker: int, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, worker: int, say: Say) -> None:
         super().__init__(name="warren-dead-letters", daemon=True)
         self._directory = directory
         self._worker = worker
@@ -169,8 +170,8 @@ class Forwarder(threading.Thread):
                 continue
             try:
                 self._serve(client)
-            except Exception:  # noqa: BLE001 - the letters wait, and the worker goes on; the log says where it was
-                self._say(f"the forwarder of dead letters starts again after\n{traceback.format_exc()}")
+            except Exception as error:  # noqa: BLE001 - the letters wait, and the worker goes on; the log says where it was
+                self._say(f"the forwarder of dead letters starts again after {error!r}", ERROR, exc_info=True)
                 self._ending.wait(REST_S)
             finally:
                 self._sources, self._version = {}, -1
@@ -332,6 +333,6 @@ class Forwarder(threading.Thread):
         if len(self._said) > 1000:
             self._said.clear()
         self._said.add(line)
-        self._say(line)
+        self._say(line, WARNING)
         with contextlib.suppress(Error), ControlClient(self._directory) as control:  # the log has it in any case
             control.call("note", timeout=1.0, text=f"worker {self._worker}: {line}")

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,13 @@ from warren.engine.queues.folder import Folder
 from warren.engine.queues.options import Changes, Declaration, Options
 from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.service import QueueService
-from warren.engine.saying import Voice
+from warren.engine.saying import Voice, counted
 from warren.ipc import mailbox, names
 from warren.ipc import region as regions
 from warren.ipc.identity import Identity, pidfd_dead
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
-from warren.workers.process import lack, remains
+from warren.workers.process import lack, logs, remains
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
 from warren.workers.process.tie import Tie, described, end
@@ -100,6 +101,7 @@ class Worker:
         self._succession = Succession(NodeDirectory(directory), say)
         self._dead_letters: Forwarder | None = None
         self._serving = self._served = False
+        self._served_at = self._stopping_at = 0.0
         self._has_companions = False
         self._catalog = catalog_log.Reader(Path())
         self._ids_end = 0
@@ -242,17 +244,25 @@ class Worker:
                 self._activate()
                 self._announce(service, memory)
                 say(
-                    f"worker {self.worker} ready in {time.monotonic() - began:.3f} s: "
-                    f"{service.engine.counters()['messages']} messages, {recovered.frames} frames, "
-                    f"{'clean' if recovered.clean else 'unclean'} start, {self.salvaged} bytes salvaged"
+                    f"ready in {time.monotonic() - began:.3f} s: "
+                    f"{counted(service.engine.counters()['messages'], 'message')}, "
+                    f"{counted(recovered.frames, 'frame')}, {'clean' if recovered.clean else 'unclean'} start, "
+                    f"{counted(self.salvaged, 'byte')} salvaged"
                 )
                 clean = self._serve(service)
             except BaseException:
                 service.release()
                 raise
         self._leave(memory, clean)
-        say(f"worker {self.worker} stopped {'clean' if clean else 'without the clean mark'}")
+        self._tell_end(clean)
         return 0
+
+    def _tell_end(self, clean: bool) -> None:
+        told = "the node is being stopped" if self.superblock.state == CONSTANTS["NODE_DRAINING"] else "it was told to"
+        kept = "everything is saved" if clean else "without the clean mark: the next start reads its files"
+        now = time.monotonic()
+        level = INFO if clean else WARNING
+        say(logs.ended(f"{told}; {kept}", self._stopping_at - self._served_at, now - self._stopping_at), level)
 
     def _take(self) -> bool:
         """Own the folder, and say that it is being recovered. False: the node ends, or another one has it."""
@@ -345,8 +355,10 @@ class Worker:
     def _serve(self, service: QueueService) -> bool:
         """Serve until told to stop; whether everything is on disk then, and marked clean."""
         self._serving = self._served = True
+        self._served_at = time.monotonic()
         self._forward_dead_letters()
         service.serve()
+        self._stopping_at = time.monotonic()
         self.superblock.server_set(self.server, "state", CONSTANTS["SERVER_STOPPING"])
         self._stop_dead_letters(service)
         return service.stop()
@@ -425,7 +437,8 @@ class Worker:
         if forwarder.is_alive():
             say(
                 "the forwarder of dead letters did not end in time: what it had in hand is forwarded after the next "
-                "start"
+                "start",
+                WARNING,
             )
 
     # -- what the service asks for --------------------------------------------------------------------------------
@@ -486,7 +499,7 @@ class Worker:
         if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
             return
         if ending := self.tie.look():
-            say(f"the node ends: {described(ending, self.directory)}")
+            say(f"the node ends: {described(ending, self.directory)}", WARNING)
             end(self.superblock, ending)
             return
         if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
@@ -501,20 +514,20 @@ def run_queue_worker(
     try:
         instance = Worker(directory, shared_id, worker, settings, supervisor_pidfd)
     except regions.RegionError as error:
-        say(f"worker {worker} finds no superblock: {error}")
+        say(f"finds no superblock: {error}", ERROR)
         return 1
     try:
         return instance.run()
     except CatalogCut as error:
-        say(f"worker {worker} cannot serve: {error}")
+        say(f"cannot serve: {error}", ERROR)
         return EXIT_CATALOG_CUT
     except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
-        say(f"worker {worker} cannot serve: {error}")
+        say(f"cannot serve: {error}", ERROR)
         return EXIT_DO_NOT_RESTART
     except Error as error:
         if lack.of_error(error):
             raise  # children.py says so, once
-        say(f"worker {worker} failed: {error}")
+        say(f"failed: {error}", ERROR)
         return 1
     finally:
         with contextlib.suppress(BufferError):
@@ -525,6 +538,7 @@ def main() -> int:
     """For tests: `python -m warren.workers.servers.queue_worker DIR SHARED_ID WORKER` with the default settings."""
     directory, shared_id, worker = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     settings = NodeDirectory(directory).read().settings
+    logs.begin(f"worker-{worker}", NodeDirectory(directory).log_file(f"worker-{worker}"), settings, streams=False)
     return run_queue_worker(directory, shared_id, worker, settings, None)
 
 

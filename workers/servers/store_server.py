@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import time
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from types import FrameType
 
@@ -29,7 +30,7 @@ from warren.engine.store.message_store import say
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
-from warren.workers.process import remains
+from warren.workers.process import logs, remains
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
 from warren.workers.process.tie import COLLECTOR, STORE, Tie, described, end
@@ -52,11 +53,11 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
         return 0  # the node ends, and nothing was begun
     lock = _take_lock(superblock.get("store_lock_key"))
     if lock is None:
-        say(f"another store server of this node still runs after {LOCK_WAIT_S:g} s")
+        say(f"another store server of this node still runs after {LOCK_WAIT_S:g} s", ERROR)
         return 1
     error = max(superblock.server_get(server, "error") for server in STORES)
     if error:
-        say(f"the disk failed before ({os.strerror(error)}): stop the node, check the disk, and start it again")
+        say(f"the disk failed before ({os.strerror(error)}): stop the node, check the disk, and start it again", ERROR)
         return EXIT_DO_NOT_RESTART
     me = Identity.current()
     for server in STORES:
@@ -74,20 +75,28 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
     try:
         host.start()
     except (FormatVersionError, PermissionRefused, LimitError) as refused:
-        say(str(refused))
+        say(str(refused), ERROR)
         host.close()
         return 1 if isinstance(refused, SystemLimit) else EXIT_DO_NOT_RESTART
     except BaseException:
         with contextlib.suppress(BufferError):  # frames of the error may hold the regions still; the process ends
             host.close()  # ends the committers, so that the process can end
         raise
+    served_at = time.monotonic()
     host.serve()
+    stopping_at = time.monotonic()
     durable = host.stop()
     ends = superblock.state == DRAINING
     for server in STORES:
         superblock.server_set(server, "state", CONSTANTS["SERVER_DOWN"])
     host.close(unlink=ends)
     _give_back(lock)
+    why = "the node is being stopped" if ends else "it was told to"
+    kept = "everything is durable" if durable else "not everything is durable"
+    say(
+        logs.ended(f"{why}; {kept}", stopping_at - served_at, time.monotonic() - stopping_at),
+        INFO if durable else ERROR,
+    )
     remains.remove_lost(superblock, tie)
     return 0 if durable else 1
 
@@ -126,9 +135,9 @@ def _give_back(lock: sysv_ipc.Semaphore) -> None:
     try:
         lock.release()
     except sysv_ipc.ExistentialError:
-        say("the store lock was removed while this server ran")
+        say("the store lock was removed while this server ran", WARNING)
     except (sysv_ipc.Error, OSError, MemoryError) as error:
-        say(f"the store lock was not released ({error}): the system does that when this process has ended")
+        say(f"the store lock was not released ({error}): the system does that when this process has ended", WARNING)
 
 
 class _SupervisorWatch:
@@ -156,7 +165,7 @@ class _SupervisorWatch:
         if not (ending := self._tie.look()):
             self._succession.start(f"supervisor {self._seen.pid} is gone")
         elif not self._superblock.get("ending"):
-            say(f"the node ends: {described(ending, self._directory.path)}")
+            say(f"the node ends: {described(ending, self._directory.path)}", WARNING)
             end(self._superblock, ending)
 
     def _lost(self) -> bool:
@@ -173,7 +182,7 @@ class _SupervisorWatch:
             return False  # it lives, and there is no descriptor for it now: looked at again
         if pidfd is None:
             return True
-        say(f"supervisor {self._seen.pid} died; {now.pid} has taken over")
+        say(f"supervisor {self._seen.pid} died; {now.pid} has taken over", WARNING)
         os.close(self._pidfd)
         self._pidfd, self._seen = pidfd, now
         return False

@@ -1,0 +1,295 @@
+"""The log of a process of a node: its records as lines, in a file that is rotated while it is written.
+
+    2026-11-23T12:32:48.123Z info worker-0[1234]: text                 lines that go on begin with four spaces
+    {"time": "2026-11-23T12:32:48.123Z", "level": "info", "process": "worker-0", "pid": 1234, "text": "text"}
+
+A file per process: `worker-0.log`, the ones before it `worker-0.log.1`, `.2`, … Who compresses one of these may give it
+another suffix (`.1.gz`); it keeps its number. Standard output and error of a server lead to the same file: what C code
+or a crash of the interpreter writes lies there as it is, between the lines.
+
+Invariants
+  A line is one write to the end of the file, so those of several processes do not mix: a server that waits for the one
+  before it has the same file, and so have those that begin to be supervisor at the same time.
+  Who rotates holds a flock on the file, and has looked that it still has its name. Nobody waits for that lock: who does
+  not get it writes on. Before each line it is looked whether the name is another file's by now. So a line that meets a
+  rotation lies in the file that has just got another name, and none is lost.
+  What the disk does not take costs the line and nothing else. The next one that is taken says how many are missing, and
+  of a line that was taken in part nothing stays.
+Crash points of a rotation: every rename is whole; one that was killed between two leaves a number out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from warren.engine import VERSION
+from warren.engine.config import Settings
+from warren.engine.saying import counted
+from warren.ipc import access
+
+log = logging.getLogger("warren.node")
+
+#: what a terminal or a reader of lines would obey; tabs and line ends are seen to
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_GOES_ON = "\n    "
+
+
+def stamp(seconds: float) -> str:
+    """A time since 1970 in UTC, with milliseconds: 2026-11-23T12:32:48.123Z."""
+    whole, thousandths = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{thousandths:03d}Z"
+
+
+def _printable(text: str) -> str:
+    """As it can be written: of a path that is no UTF-8, what is not is escaped, and so are control characters."""
+    escaped = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return escaped.encode("utf-8", "backslashreplace").decode()
+
+
+class Lines(logging.Formatter):
+    """A record as a line of text, or as a JSON object on one line."""
+
+    def __init__(self, process: str, as_json: bool) -> None:
+        super().__init__()
+        self._process = process
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        when, level, pid = stamp(record.created), record.levelname.lower(), os.getpid()
+        text = _printable(record.getMessage())
+        trace = _printable(self.formatException(record.exc_info)) if record.exc_info and record.exc_info[0] else ""
+        if self._as_json:
+            found = {"time": when, "level": level, "process": self._process, "pid": pid, "text": text}
+            return msgspec.json.encode(found | ({"exception": trace} if trace else {})).decode()
+        said = f"{text}\n{trace}" if trace else text
+        return f"{when} {level} {self._process}[{pid}]: {said.replace(chr(10), _GOES_ON)}"
+
+
+class LogFile(logging.Handler):
+    """Writes to the log file of a process. `streams`: its standard output and error lead there, too."""
+
+    def __init__(self, path: Path, bytes_max: int, files_n: int, streams: bool) -> None:
+        super().__init__()
+        self._path = path
+        self._bytes_max = bytes_max
+        self._files_n = files_n
+        self._streams = streams
+        self._fd = -1
+        self._lost_n = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record. Never raises."""
+        try:
+            line = self.format(record).encode() + b"\n"
+        except Exception:  # noqa: BLE001 - as every handler: a mistake in a call of the logger does not end who made it
+            self.handleError(record)
+            return
+        try:
+            self._write(line)
+        except OSError:
+            self._lost_n += 1
+            return
+        if self._lost_n:
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        said = f"{counted(self._lost_n, 'line')} before the last one could not be written"
+        record = log.makeRecord(log.name, logging.WARNING, "", 0, said, (), None)
+        with contextlib.suppress(OSError):  # the next one says so
+            self._write(self.format(record).encode() + b"\n")
+            self._lost_n = 0
+
+    def _write(self, line: bytes) -> None:
+        self._look(len(line))
+        written = os.write(self._fd, line)
+        if written < len(line):
+            end = os.lseek(self._fd, 0, os.SEEK_CUR)
+            if os.fstat(self._fd).st_size == end:  # nobody has written behind it
+                os.ftruncate(self._fd, end - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _look(self, more: int) -> None:
+        """Have the file of this name open, with room for so many bytes more. Raises OSError: there is none at all."""
+        try:
+            if self._fd < 0 or not self._in_place():
+                self._open()
+            elif os.fstat(self._fd).st_size + more > self._bytes_max:
+                self._rotate()
+        except OSError:
+            if self._fd < 0:
+                raise  # else what is open takes the line: it is another one's by name, and nothing is lost
+
+    def _in_place(self) -> bool:
+        try:
+            named = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(self._fd)
+        return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def _open(self) -> None:
+        opened = open_to_append(self._path)
+        old, self._fd = self._fd, opened
+        if old >= 0:
+            os.close(old)
+        if self._streams:
+            os.dup2(opened, 1)
+            os.dup2(opened, 2)
+
+    def _rotate(self) -> None:
+        """Give the file its next name, and begin another one; not now when another process is at it."""
+        if not os.fstat(self._fd).st_size:
+            return  # one line that is larger than a file
+        locked = self._fd
+        try:
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        try:
+            if self._in_place():
+                self._rename()
+            self._open()
+        finally:
+            if self._fd == locked:  # else it went with the file
+                fcntl.flock(locked, fcntl.LOCK_UN)
+
+    def _rename(self) -> None:
+        for number, name in sorted(older(self._path), reverse=True):
+            suffix = name.removeprefix(f"{self._path.name}.{number}")
+            if number >= self._files_n - 1:
+                os.unlink(self._path.with_name(name))
+            else:
+                os.rename(self._path.with_name(name), self._path.with_name(f"{self._path.name}.{number + 1}{suffix}"))
+        os.rename(self._path, self._path.with_name(f"{self._path.name}.1"))
+
+    def close(self) -> None:
+        """Close the file; the streams stay where they are."""
+        self.acquire()
+        try:
+            opened, self._fd = self._fd, -1
+            if opened >= 0:
+                os.close(opened)
+        finally:
+            self.release()
+        super().close()
+
+
+class _Terminal(logging.StreamHandler[Any]):
+    """Standard error of a supervisor in the foreground. Who reads it may go away."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A line that nobody takes is not waited for, and no mistake."""
+        if not isinstance(sys.exc_info()[1], OSError | ValueError):
+            super().handleError(record)
+
+
+def older(path: Path) -> list[tuple[int, str]]:
+    """The rotated files of a log, as (number, name)."""
+    begins = f"{path.name}."
+    found = []
+    for name in os.listdir(path.parent):
+        number = name.removeprefix(begins).partition(".")[0] if name.startswith(begins) else ""
+        if number.isdecimal():
+            found.append((int(number), name))
+    return found
+
+
+def open_to_append(path: Path) -> int:
+    """A descriptor of a log file, which is made if it is not there. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, access.file_mode())
+
+
+def redirect(path: Path) -> None:
+    """Standard output and error to a log file (to nowhere when it cannot be written), standard input from nowhere."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        opened = open_to_append(path)
+    except OSError:
+        opened = os.dup(null)
+    os.dup2(null, 0)
+    os.dup2(opened, 1)
+    os.dup2(opened, 2)
+    os.close(null)
+    os.close(opened)
+
+
+def begin(process: str, path: Path, settings: Settings, *, streams: bool, terminal: bool = False) -> None:
+    """Lead all that this process logs to a file, in the place of what it had. `streams`: see LogFile; `terminal`: to
+    standard error, too.
+    """
+    end()
+    handlers: list[logging.Handler] = [LogFile(path, settings.log_file_bytes, settings.log_files, streams)]
+    if streams:
+        redirect(path)
+    if terminal:
+        handlers.append(_Terminal())
+    for handler in handlers:
+        handler.setFormatter(Lines(process, settings.log_format == "json"))
+        logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(settings.log_level.upper())
+    logging.captureWarnings(True)
+    threading.excepthook = _thread_ended
+    sys.unraisablehook = _unraisable
+
+
+def begun() -> bool:
+    """Whether this process has a log."""
+    return any(isinstance(handler, LogFile) for handler in logging.getLogger().handlers)
+
+
+def end(*, terminal_only: bool = False) -> None:
+    """Close the log; what follows is told to nobody."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, _Terminal) or (isinstance(handler, LogFile) and not terminal_only):
+            root.removeHandler(handler)
+            handler.close()
+
+
+def starts(directory: Path, settings: Settings) -> str:
+    """The first line of a process."""
+    return f"warren {VERSION} starts: profile {settings.profile}, directory {directory}"
+
+
+def ended(why: str, served_s: float, stop_s: float) -> str:
+    """The last line of a process."""
+    return f"ends: {why}; served for {served_s:.3f} s, stopped in {stop_s:.3f} s"
+
+
+def _thread_ended(ended: threading.ExceptHookArgs) -> None:
+    kind, error, trace = ended.exc_type, ended.exc_value, ended.exc_traceback
+    name = ended.thread.name if ended.thread is not None else "?"
+    _raised(f"thread {name} ends", kind, error, trace)
+
+
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    what = found.err_msg or "exception ignored in"
+    _raised(f"{what} {found.object!r}", found.exc_type, found.exc_value, found.exc_traceback)
+
+
+def _raised(text: str, kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    log.error("%s", text, exc_info=(kind, error if error is not None else kind(), trace))
+
+
+def last_lines(path: Path, lines: int = 5) -> str:
+    """The end of a log file, for a message."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
