@@ -483,7 +483,11 @@ class Delivery:
     @property
     def persistent(self) -> bool: ...
     @property
-    def settled(self) -> bool: ...
+    def settled(self) -> bool:
+        """Acked or nacked, or somebody tried to after it had timed out."""
+    @property
+    def timed_out(self) -> bool:
+        """Its queue's ack_timeout ran out before it was settled: it went back."""
     @property
     def message_id(self) -> bytes: ...
     @property
@@ -782,6 +786,8 @@ class QueueHandle:
         /,
     ) -> Confirm | None: ...
     exact: bool
+    #: of the queue, in seconds; 0: none. Set before the handle is used
+    ack_timeout: float
     """The worker is never asked for more than somebody waits for."""
     def get(self, timeout: float | None, ahead: bool = True, woken: int = 0, /) -> Delivery | None:
         """The next message; None if none came. `woken`, read before: a wake() since then ends a wait, too."""
@@ -919,6 +925,9 @@ class QueueEngine:
         single_active: bool = False,
     ) -> None:
         """What the queue is declared to do; once, while it is empty. 0: none. `dead_letters`: id of their queue."""
+
+    def set_ack_timeout(self, queue: int, ms: int, /) -> None:
+        """What is held for longer goes back; once, while nothing is delivered from the queue."""
 
     def policy_counts(self, queue: int, /) -> tuple[int, int, int, int, int, int]:
         """(delayed, expired, dropped, dead_lettered, refused, duplicates); all but the first since the start."""

@@ -14,6 +14,7 @@ Error
 ├── QueueEmpty (queue.Empty), QueueFull (queue.Full)
 ├── ShutDown (queue.ShutDown)      a work queue that was shut down; the base is Python's own from 3.13 on
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
+├── AckTimedOut                    an ack, nack or reject after the queue's ack_timeout: the message went back before
 ├── ClosedError                    you closed it, or the node was stopped in good order
 ├── PeerLost (ConnectionError)     a server died or is not running (retryable)
 │   └── NodeNotRunning
@@ -119,6 +120,14 @@ else:
 
 class TimedOut(Error, TimeoutError):
     """The operation did not finish within its timeout; the message says what it waited for."""
+
+
+class AckTimedOut(Error):
+    """A message was held for longer than its queue's ack_timeout: it went back to its place before it was acked, nacked
+    or rejected, and others receive it. `late`: of a batch, the indexes of such messages; the others are settled.
+    """
+
+    late: tuple[int, ...] = ()
 
 
 class ClosedError(Error):

@@ -23,6 +23,8 @@ WORKER_SLOTS = 2
 DELIVERY_SLOT_BYTES = 64
 #: what the client writes for each slot: which delivery it handed out from it last
 HANDED_BYTES = 4
+#: what the word says besides of which delivery: its low bits
+HANDED_BITS = 2
 
 #: server indexes: the two stores live in one process, each queue worker is a server of its own
 SERVER_STORE_PERSISTENT = 0
@@ -81,6 +83,10 @@ CONSTANTS: dict[str, int] = {
     "WORKER_SLOTS": WORKER_SLOTS,
     "DELIVERY_SLOT_BYTES": DELIVERY_SLOT_BYTES,
     "HANDED_BYTES": HANDED_BYTES,
+    "HANDED_BITS": HANDED_BITS,
+    "HANDED_OUT": 1,  # to the program
+    "HANDED_SETTLING": 2,  # its ack, or its return, is submitted, or is about to be
+    "HANDED_TAKEN": 3,  # the worker took it back: the queue's ack timeout ran out
     "SERVER_STORE_PERSISTENT": SERVER_STORE_PERSISTENT,
     "SERVER_STORE_TRANSIENT": SERVER_STORE_TRANSIENT,
     "SERVER_WORKER_FIRST": SERVER_WORKER_FIRST,

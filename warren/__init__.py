@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from warren import _sources  # noqa: F401 - finds the rest
 from warren.engine import VERSION as __version__
 from warren.engine.errors import (
+    AckTimedOut,
     CallFailed,
     CatalogCut,
     ClosedError,
@@ -129,6 +130,7 @@ __all__ = [
     "QueueFull",
     "ShutDown",
     "TimedOut",
+    "AckTimedOut",
     "ClosedError",
     "PeerLost",
     "NodeNotRunning",

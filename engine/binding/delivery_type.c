@@ -2,6 +2,7 @@
  *
  * Invariants
  *   A settled message is not settled again; ack(multiple) settles what was handed out, never what is only pending.
+ *   Of a queue with an ack timeout nothing is submitted for what the worker has taken back: whoever settles it is told.
  */
 #include "binding/delivery_type.h"
 #include <structmember.h>
@@ -57,8 +58,35 @@ static int settle_enter(HandleObject *h) {
     return -1;
 }
 
+/* The worker took messages back before they were settled: `n` of `of` (at `indexes`, if given), or this one. */
+static int too_late(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag, Py_ssize_t n, Py_ssize_t of, PyObject *indexes) {
+    const char *what = op == WR_OP_ACK ? "ack" : flags & WR_FLAG_REQUEUE ? "nack" : "reject";
+    char limit[32];
+    PyOS_snprintf(limit, sizeof limit, "%g", h->ack_timeout);
+    PyObject *name = PyObject_GetAttrString(h->owner, "name"), *text = NULL;
+    PyObject *module = name ? PyImport_ImportModule("warren.engine.errors") : NULL;
+    PyObject *class = module ? PyObject_GetAttrString(module, "AckTimedOut") : NULL;
+    if (class && of == 1)
+        text = PyUnicode_FromFormat("queue %R: message %llu was held for more than the queue's ack_timeout (%s s): it went back to "
+                                    "its place, others receive it, and this %s comes too late; declare the queue with a longer "
+                                    "ack_timeout, or settle sooner", name, (unsigned long long)tag, limit, what);
+    else if (class)
+        text = PyUnicode_FromFormat("queue %R: %zd of %zd messages were held for more than the queue's ack_timeout (%s s): they went "
+                                    "back to their places, others receive them, and this %s comes too late for them (it holds for "
+                                    "the rest); declare the queue with a longer ack_timeout, or settle sooner", name, n, of, limit, what);
+    PyObject *error = text ? PyObject_CallOneArg(class, text) : NULL;
+    if (error && (!indexes || !PyObject_SetAttrString(error, "late", indexes))) PyErr_SetObject(class, error);
+    Py_XDECREF(error);
+    Py_XDECREF(text);
+    Py_XDECREF(class);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    h->overdue = true;
+    return -1;
+}
+
 /* Send the tags (taken out of `unacked` before). When that fails they are ours again. `due`, of one returned: it waits. */
-static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, uint32_t n, uint64_t due) {
+static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t *tags, const wr_place *places, uint32_t n, uint64_t due) {
     ClientObject *c = h->client;
     wr_condition blocked;
     uint64_t deadline = WR_CALL_DEADLINE;
@@ -68,20 +96,39 @@ static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t 
         if (!error) return 0;
         deadline = wr_by_when(c, deadline);
         if (wr_blocked(c, error, &blocked, deadline, "room for an acknowledgement")) {
-            for (uint32_t i = 0; i < n && h->registered && !c->ended; i++)
-                if (wr_client_consumer_hand(&h->consumer, tags[i])) break;
+            for (uint32_t i = 0; i < n && h->registered && !c->ended; i++) {
+                if (h->consumer.timed) wr_attachment_not_settling(&c->a, h->server, places[i]);
+                if (wr_client_consumer_hand(&h->consumer, tags[i], places[i])) break;
+            }
             return -1;
         }
         if (!h->registered) return settle_enter(h);
     }
 }
 
-static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag) {
+/* Of tags that were taken out of `unacked`, those that are still ours, in the same order; how many. */
+static uint32_t still_ours(HandleObject *h, uint64_t *tags, wr_place *places, uint32_t n) {
+    if (!h->consumer.timed) return n;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!wr_attachment_settling(&h->client->a, h->server, places[i])) continue;
+        tags[kept] = tags[i];
+        places[kept++] = places[i];
+    }
+    return kept;
+}
+
+/* *late_n of *of were not ours any more. */
+static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag, Py_ssize_t *late_n, Py_ssize_t *of) {
     uint64_t tags[512];
+    wr_place places[512];
     for (;;) {
-        uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, tag, tags, 512);
+        uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, tag, tags, places, 512);
         if (!n) return 0;
-        if (send_tags(h, op, flags, tags, n, 0)) return -1;
+        uint32_t ours = still_ours(h, tags, places, n);
+        *late_n += n - ours;
+        *of += n;
+        if (ours && send_tags(h, op, flags, tags, places, ours, 0)) return -1;
     }
 }
 
@@ -109,20 +156,34 @@ static int flag_of(PyObject *const *args, Py_ssize_t given, PyObject *names, con
 static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool multiple, uint64_t due) {
     HandleObject *h = m->handle;
     if (m->settled) {
-        wr_raise("UsageError", "this message was acked or nacked before");
+        if (m->late) too_late(h, op, flags, m->tag, 1, 1, NULL);
+        else wr_raise("UsageError", "this message was acked or nacked before");
         return NULL;
     }
     if (settle_enter(h)) return NULL;
     m->settled = true;
-    int error;
-    if (multiple) error = settle_up_to(h, op, flags, m->tag);
-    else error = wr_client_consumer_forget(&h->consumer, m->tag) ? send_tags(h, op, flags, &m->tag, 1, due) : 0;
+    Py_ssize_t late_n = 0, of = 0;
+    int error = 0;
+    bool timed = h->consumer.timed;
+    if (multiple) {
+        m->late = timed && wr_client_consumer_taken(&h->client->a, &h->consumer, m->tag, m->place);
+        error = settle_up_to(h, op, flags, m->tag, &late_n, &of);
+    } else if (wr_client_consumer_forget(&h->consumer, m->tag, m->place)) {
+        if (still_ours(h, &m->tag, &m->place, 1)) error = send_tags(h, op, flags, &m->tag, &m->place, 1, due);
+        else m->late = true;
+    } else if (timed) {
+        m->late = wr_attachment_taken(&h->client->a, h->server, m->place);
+    }
     if (error) {
-        m->settled = false;
+        m->settled = m->late = false;
         return NULL;
     }
     wr_port_submit(&h->client->a.port, h->server);
     if (flags & WR_FLAG_REQUEUE && !due) h->nacked = true;
+    if (late_n || m->late) {
+        too_late(h, op, flags, m->tag, late_n, late_n ? of : 1, NULL);
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -146,6 +207,64 @@ static PyObject *delivery_nack_until(PyObject *self, PyObject *due) {
     return settle_one((DeliveryObject *)self, WR_OP_NACK, WR_FLAG_REQUEUE, false, at);
 }
 
+/* Can all of a batch be settled? 0, -1 with an exception. */
+static int check_batch(HandleObject *h, PyObject *list) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+        const char *wrong = !PyObject_TypeCheck(item, wr_module.delivery_type)     ? "not a message"
+                            : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
+                            : ((DeliveryObject *)item)->handle != h      ? NULL
+                            : ((DeliveryObject *)item)->late             ? "known to be back in the queue (ack_timeout)"
+                            : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
+                                                                         : NULL;
+        if (wrong) return wr_raise("UsageError", "element %zd is %s; nothing was done", i, wrong);
+        if (((DeliveryObject *)item)->handle != h)
+            return wr_raise("PeerLost", "element %zd was delivered to an attachment that has ended: it returns to its queue, redelivered", i);
+    }
+    return 0;
+}
+
+/* A message of a batch is not ours any more: the worker took it back, or it was settled before. -1 with an exception. */
+static int note_late(HandleObject *h, DeliveryObject *m, bool known, Py_ssize_t at, PyObject *late) {
+    m->late = known || wr_attachment_taken(&h->client->a, h->server, m->place);
+    if (!m->late) return 0;
+    PyObject *index = PyLong_FromSsize_t(at);
+    int error = index ? PyList_Append(late, index) : -1;
+    Py_XDECREF(index);
+    return error;
+}
+
+/* In as few commands as possible; `late`, of a queue with an ack timeout: the indexes of what the worker took back. */
+static int settle_batch(HandleObject *h, uint8_t op, uint8_t flags, PyObject *list, Py_ssize_t n, PyObject *late) {
+    uint64_t *tags = PyMem_Malloc(TAGS_MAX * (sizeof *tags + sizeof(wr_place)));
+    if (!tags) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    wr_place *places = (wr_place *)(tags + TAGS_MAX);
+    int error = 0;
+    /* the list may become shorter while a wait lets the GIL go */
+    for (Py_ssize_t i = 0; !error && i < n && i < PySequence_Fast_GET_SIZE(list);) {
+        uint32_t k = 0;
+        for (; !error && k < TAGS_MAX && i < n && i < PySequence_Fast_GET_SIZE(list); i++) {
+            PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+            if (!PyObject_TypeCheck(item, wr_module.delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
+            DeliveryObject *m = (DeliveryObject *)item;
+            if (m->settled) continue;
+            m->settled = true;
+            tags[k] = m->tag;
+            places[k] = m->place;
+            bool known = wr_client_consumer_forget(&h->consumer, m->tag, m->place);
+            if (known && still_ours(h, tags + k, places + k, 1)) k++;
+            else if (late) error = note_late(h, m, known, i, late);
+        }
+        if (k && send_tags(h, op, flags, tags, places, k, 0)) error = -1;
+        if (k && flags == WR_FLAG_REQUEUE) h->nacked = true;
+    }
+    PyMem_Free(tags);
+    return error;
+}
+
 /* settle_many(messages, ack, requeue, unseen = False): messages of this queue, in as few commands as possible.
  * `unseen`: they were handed to nobody, so that their delivery does not count. */
 PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
@@ -157,51 +276,23 @@ PyObject *wr_handle_settle_many(PyObject *op, PyObject *const *args, Py_ssize_t 
     PyObject *list = wr_listed(args[0], "messages");
     if (!list) return NULL;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-        const char *wrong = !PyObject_TypeCheck(item, wr_module.delivery_type)     ? "not a message"
-                            : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
-                            : ((DeliveryObject *)item)->handle != h      ? NULL
-                            : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
-                                                                         : NULL;
-        if (wrong) {
-            Py_DECREF(list);
-            wr_raise("UsageError", "element %zd is %s; nothing was done", i, wrong);
-            return NULL;
-        }
-        if (((DeliveryObject *)item)->handle != h) {
-            Py_DECREF(list);
-            wr_raise("PeerLost", "element %zd was delivered to an attachment that has ended: it returns to its queue, redelivered", i);
-            return NULL;
-        }
-    }
-    if (n && settle_enter(h)) {
-        Py_DECREF(list);
-        return NULL;
-    }
-    int error = 0;
-    uint64_t *tags = PyMem_Malloc(TAGS_MAX * sizeof *tags);
-    if (!tags) {
-        Py_DECREF(list);
-        return PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; !error && i < n && i < PySequence_Fast_GET_SIZE(list);) {
-        uint32_t k = 0;
-        for (; k < TAGS_MAX && i < n && i < PySequence_Fast_GET_SIZE(list); i++) {
-            PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-            if (!PyObject_TypeCheck(item, wr_module.delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
-            DeliveryObject *m = (DeliveryObject *)item;
-            if (m->settled) continue;
-            m->settled = true;
-            if (wr_client_consumer_forget(&h->consumer, m->tag)) tags[k++] = m->tag;
-        }
-        if (k) error = send_tags(h, code, flags, tags, k, 0);
-        if (k && flags == WR_FLAG_REQUEUE) h->nacked = true;
-    }
-    PyMem_Free(tags);
+    int error = check_batch(h, list);
+    if (n && !error) error = settle_enter(h);
+    PyObject *late = h->consumer.timed && !error ? PyList_New(0) : NULL;
+    if (h->consumer.timed && !late) error = -1;
+    uint64_t first = n && !error ? ((DeliveryObject *)PySequence_Fast_GET_ITEM(list, 0))->tag : 0;
+    if (n && !error) error = settle_batch(h, code, flags, list, n, late);
     Py_DECREF(list);
+    if (n && !error) wr_port_submit(&h->client->a.port, h->server);
+    /* What was handed to nobody concerns nobody. */
+    Py_ssize_t late_n = late && !error && !(flags & WR_FLAG_UNSEEN) ? PyList_GET_SIZE(late) : 0;
+    if (late_n) {
+        PyObject *indexes = PyList_AsTuple(late);
+        error = indexes ? too_late(h, code, flags, first, late_n, n, indexes) : -1;
+        Py_XDECREF(indexes);
+    }
+    Py_XDECREF(late);
     if (error) return NULL;
-    if (n) wr_port_submit(&h->client->a.port, h->server);
     Py_RETURN_NONE;
 }
 
@@ -227,6 +318,15 @@ static PyObject *delivery_owner(PyObject *op, void *closure) {
     return Py_NewRef(((DeliveryObject *)op)->handle->owner);
 }
 
+static PyObject *delivery_timed_out(PyObject *op, void *closure) {
+    (void)closure;
+    DeliveryObject *m = (DeliveryObject *)op;
+    HandleObject *h = m->handle;
+    bool there = !m->settled && h->registered && !wr_enter(h->client);
+    if (!there) PyErr_Clear();
+    return PyBool_FromLong(m->late || (there && wr_client_consumer_taken(&h->client->a, &h->consumer, m->tag, m->place)));
+}
+
 static PyMethodDef delivery_methods[] = {
     {"ack", (PyCFunction)(void (*)(void))delivery_ack, METH_FASTCALL | METH_KEYWORDS,
      "ack(multiple=False): ack it; with `multiple`, also everything handed out before it."},
@@ -238,6 +338,8 @@ static PyMethodDef delivery_methods[] = {
 
 static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "16 bytes", NULL},
                                             {"queue", delivery_owner, NULL, "the queue it came from", NULL},
+                                            {"timed_out", delivery_timed_out, NULL,
+                                             "its queue's ack_timeout ran out: it went back", NULL},
                                             {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef delivery_members[] = {
@@ -249,7 +351,7 @@ static PyMemberDef delivery_members[] = {
     {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 9"},
     {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "REASON_...: why it died, in a queue of dead letters; else 0"},
     {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives a stop of the node"},
-    {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked"},
+    {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked, or tried too late"},
     {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot delivery_slots[] = {{Py_tp_dealloc, delivery_dealloc},   {Py_tp_methods, delivery_methods},

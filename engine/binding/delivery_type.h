@@ -9,6 +9,7 @@ typedef struct {
     PyObject *meta; /* bytes or NULL */
     HandleObject *handle;
     uint64_t tag;
+    wr_place place; /* of one that was handed out */
     uint8_t id[16];
     uint16_t delivery_count;
     uint8_t priority;
@@ -16,6 +17,7 @@ typedef struct {
     bool persistent;
     bool redelivered;
     bool settled;
+    bool late; /* its queue's ack timeout ran out before that */
 } DeliveryObject;
 
 /* A message of the handle's class; takes body and meta (or NULL) in any case. */

@@ -88,6 +88,22 @@ int wr_credit_again(HandleObject *h, uint64_t deadline) {
     return wr_credit_announce(h, c->granted ? c->granted : c->popped + 1, h->unacked_max, deadline);
 }
 
+#define REMIND_NS 1000000000ull
+
+/* The worker gives nothing more to a consumer that let an ack timeout pass, until it hears of it: a credit that it knows
+ * says so (engine/queues/overdue.h). Without room for it now the next slice of the wait says it. */
+void wr_credit_remind(HandleObject *h) {
+    wr_client_consumer *c = &h->consumer;
+    if (!c->timed || !c->announced) return;
+    uint64_t now = wr_now_ns();
+    if (!h->overdue && now - h->reminded_at < REMIND_NS) return;
+    wr_condition blocked;
+    if (wr_attachment_credit(&h->client->a, c, c->granted, c->prefetch, &blocked)) return;
+    wr_port_submit(&h->client->a.port, h->server);
+    h->overdue = false;
+    h->reminded_at = now;
+}
+
 static bool heard(const HandleObject *h) {
     const wr_link *link = wr_attachment_link(&h->client->a, h->server);
     return atomic_load_explicit(&link->processed, memory_order_acquire) >= h->cancelled;

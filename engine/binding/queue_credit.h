@@ -17,6 +17,7 @@ int wr_credit_ahead(HandleObject *h, wr_condition *blocked); /* of who adapts: h
 /* Of who adapts: what was granted and not used is taken back. 0, or what wr_attachment_credit says. */
 int wr_credit_take_back(HandleObject *h, wr_condition *blocked);
 uint64_t wr_credit_hoarded(const HandleObject *h); /* messages that lie here, or may come, unasked for */
+void wr_credit_remind(HandleObject *h); /* of a queue with an ack timeout: the worker is told, now and then, that we wait */
 int wr_credit_tell_hot(HandleObject *h); /* Python is told, once, that there is a hoard. 0, -1 */
 int wr_credit_end(HandleObject *h, uint64_t deadline); /* cancel, and what lies here returns. 0, -1 */
 /* What lies here returns but the first `keep`; the worker goes on to count us among the consumers. 0 (also if it is not

@@ -13,6 +13,7 @@
 #include "queues/levels.h"
 #include "queues/links.h"
 #include "queues/loop.h"
+#include "queues/overdue.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -303,6 +304,21 @@ static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwa
     if (q->next && q->ready_n + q->unacked_n)
         return PyErr_Format(PyExc_ValueError, "queue %u is in use: its policy is given when it is declared", id);
     wr_policy_set(q, &options);
+    Py_RETURN_NONE;
+}
+
+/* set_ack_timeout(queue, ms): once, before anything is delivered from it. */
+static PyObject *engine_set_ack_timeout(PyObject *self, PyObject *args) {
+    unsigned int id;
+    unsigned long long ms;
+    if (!PyArg_ParseTuple(args, "IK", &id, &ms)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    if (!ms || ms >> WR_TIME_BITS) return PyErr_Format(PyExc_ValueError, "queue %u: no ack timeout is that long", id);
+    if (q->ack_timeout_ns || q->unacked_n)
+        return PyErr_Format(PyExc_ValueError, "queue %u is in use: its ack timeout is given when it is declared", id);
+    wr_overdue_watch(e, q, ms);
     Py_RETURN_NONE;
 }
 
@@ -1058,7 +1074,8 @@ static PyObject *engine_replayed_claim(PyObject *self, PyObject *args) {
 static PyMethodDef engine_methods[] = {
     M(close, METH_NOARGS), M(run, METH_VARARGS), M(commit_run, METH_VARARGS), M(stop_logs, METH_NOARGS),
     M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(offer, METH_VARARGS), M(begin_journal, METH_NOARGS), M(open_pages, METH_VARARGS), M(check, METH_NOARGS), M(page_out, METH_VARARGS), M(pending, METH_VARARGS), M(declare, METH_VARARGS), M(drop, METH_O),
-    {"set_policy", (PyCFunction)(void (*)(void))engine_set_policy, METH_VARARGS | METH_KEYWORDS, NULL}, M(policy_counts, METH_O),
+    {"set_policy", (PyCFunction)(void (*)(void))engine_set_policy, METH_VARARGS | METH_KEYWORDS, NULL},
+    M(set_ack_timeout, METH_VARARGS), M(policy_counts, METH_O),
     M(queues, METH_NOARGS), M(past_queues, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(waiting, METH_O), M(purge, METH_VARARGS),

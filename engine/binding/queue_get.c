@@ -28,11 +28,10 @@ static bool all_slots_held(HandleObject *h) {
     const wr_attachment *a = &h->client->a;
     uint64_t held = 0;
     for (uint32_t i = 0; i < a->consumers_size; i++) {
-        const wr_client_consumer *c = a->consumers[i];
+        wr_client_consumer *c = a->consumers[i];
         if (!c || c->server != h->server) continue;
-        held += wr_client_consumer_pending(c);
-        for (uint64_t n = c->unacked_first; n != c->unacked_next; n++)
-            held += c->unacked[n & (c->unacked_size - 1)] != WR_TAG_NONE;
+        if (c->timed) wr_client_consumer_drop_taken(a, c);
+        held += wr_client_consumer_pending(c) + wr_client_consumer_unacked(a, c);
     }
     return held >= a->port.view.g.delivery_slots;
 }
@@ -153,6 +152,7 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
             continue;
         }
         int answer = wr_credit_ensure(h, wanted, answer_by);
+        if (!answer) wr_credit_remind(h);
         uint64_t popped = h->consumer.popped, now = wr_now_ns(), epoch = c->a.workers[h->server].epoch;
         if (!answer && (asked.epoch != epoch || asked.asks_n != h->asks_n))
             asked = (question){told(h), epoch, h->asks_n};

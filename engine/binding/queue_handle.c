@@ -12,6 +12,7 @@
  */
 #include "binding/queue_handle.h"
 #include "binding/delivery_body.h"
+#include "binding/delivery_type.h"
 
 int wr_handle_enter(HandleObject *h) {
     if (wr_enter(h->client)) return -1;
@@ -54,6 +55,7 @@ int wr_handle_register(HandleObject *h) {
         PyErr_NoMemory();
         return -1;
     }
+    h->consumer.timed = h->ack_timeout > 0;
     h->registered = true;
     return 0;
 }
@@ -107,6 +109,35 @@ static void give_up(HandleObject *h, uint64_t tag) {
         wr_port_submit(&h->client->a.port, h->server);
 }
 
+/* It is the program's from now on, and this process knows; false: the worker took it back, or there is no memory. */
+static bool hand(HandleObject *h, const wr_pending *p, wr_place place) {
+    wr_attachment *a = &h->client->a;
+    wr_client_consumer *c = &h->consumer;
+    uint64_t standing = c->unacked_next - c->unacked_first;
+    if (c->timed && standing == c->unacked_size && standing >= a->port.view.g.delivery_slots) wr_client_consumer_forget_taken(a, c);
+    if (wr_client_consumer_hand(c, p->delivery.sequence, place)) {
+        PyErr_NoMemory();
+        return false;
+    }
+    if (!c->timed) {
+        uint32_t out = wr_handed_word(place.mark, WR_HANDED_OUT);
+        atomic_store_explicit(wr_view_handed(&a->port.view, h->server, p->slot), out, memory_order_relaxed);
+        return true;
+    }
+    if (wr_attachment_hand_out(a, h->server, place, p->delivery.pushed_at)) return true;
+    wr_client_consumer_forget(c, p->delivery.sequence, place);
+    h->overdue = true;
+    return false;
+}
+
+/* Did the worker take back what lies here, before it is read? */
+static bool taken_before(HandleObject *h, const wr_pending *p) {
+    wr_delivery now;
+    if (!h->consumer.timed) return false;
+    if (wr_attachment_slot_read(&h->client->a, h->server, p->slot, &now) && now.pushed_at == p->delivery.pushed_at) return false;
+    return h->overdue = true;
+}
+
 /* The next pending message; NULL without an exception when there is none. `alone`: an exception will be seen; else
  * that of a damaged message is met again by the next call. */
 PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
@@ -116,6 +147,7 @@ PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
         memcpy((void *)&p, (void *)&c->pending[c->pending_first++ & (c->pending_size - 1)], sizeof p);
         if (wr_client_consumer_pending(c)) __builtin_prefetch(&c->pending[c->pending_first & (c->pending_size - 1)]);
         bool lost = false;
+        if (taken_before(h, &p)) continue;
         PyObject *message = wr_delivery_fetch(h, &p.delivery, p.slot, true, deadline, &lost);
         if (!message) {
             if (!PyErr_Occurred()) continue;
@@ -143,14 +175,14 @@ PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
             wr_enter_slow(h->client);
             return NULL;
         }
-        if (wr_client_consumer_hand(c, p.delivery.sequence)) {
-            Py_DECREF(message);
-            return PyErr_NoMemory();
+        DeliveryObject *m = (DeliveryObject *)message;
+        m->place = (wr_place){p.slot, wr_handed_mark(p.delivery.pushed_at)};
+        if (hand(h, &p, m->place)) {
+            h->client->redelivered_n += (p.delivery.flags & WR_DELIVERY_REDELIVERED) != 0;
+            return message;
         }
-        atomic_store_explicit(wr_view_handed(&h->client->a.port.view, h->server, p.slot),
-                              wr_handed_mark(p.delivery.pushed_at), memory_order_relaxed);
-        h->client->redelivered_n += (p.delivery.flags & WR_DELIVERY_REDELIVERED) != 0;
-        return message;
+        Py_DECREF(message);
+        if (PyErr_Occurred()) return NULL;
     }
     return NULL;
 }
@@ -166,6 +198,7 @@ bool wr_handle_in_memory(const HandleObject *h) {
  * *left is 0), or what wr_attachment_settle says. */
 int wr_handle_return_last(HandleObject *h, uint64_t keep, uint64_t *left, wr_condition *blocked) {
     wr_client_consumer *consumer = &h->consumer;
+    if (consumer->timed) wr_client_consumer_drop_taken(&h->client->a, consumer);
     uint64_t tags[512], at = consumer->pending_next, lying = wr_client_consumer_pending(consumer);
     *left = 0;
     if (lying <= keep) return 0;

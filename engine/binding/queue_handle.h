@@ -26,6 +26,9 @@ typedef struct {
     bool hot;               /* Python was told */
     bool exact;             /* the worker is never asked for more than somebody waits for */
     bool nacked;            /* a message went back since the last get: it is the next one */
+    double ack_timeout;     /* of the queue, seconds; 0: none */
+    bool overdue;           /* the worker took something back for that: it is reminded of us before it delivers more */
+    uint64_t reminded_at;
     uint64_t last_ns;       /* end of the last get */
     uint64_t delays_n;      /* how often a get had to do what takes time: wait, read from a file or a store */
     PyObject *weak;

@@ -98,11 +98,9 @@ static PyObject *handle_wake(PyObject *op, PyObject *unused) {
 static PyObject *handle_get_unacked(PyObject *op, void *closure) {
     (void)closure;
     HandleObject *h = (HandleObject *)op;
-    uint64_t n = 0;
-    if (h->registered)
-        for (uint64_t i = h->consumer.unacked_first; i != h->consumer.unacked_next; i++)
-            n += h->consumer.unacked[i & (h->consumer.unacked_size - 1)] != WR_TAG_NONE;
-    return PyLong_FromUnsignedLongLong(n);
+    bool there = h->registered && !wr_enter(h->client);
+    if (!there) PyErr_Clear();
+    return PyLong_FromUnsignedLongLong(there ? wr_client_consumer_unacked(&h->client->a, &h->consumer) : 0);
 }
 
 static PyObject *handle_get_pending(PyObject *op, void *closure) {
@@ -175,6 +173,8 @@ static PyMemberDef handle_members[] = {{"server", T_UINT, offsetof(HandleObject,
                                        {"owner", T_OBJECT, offsetof(HandleObject, owner), READONLY, "the Queue"},
                                        {"woken", T_UINT, offsetof(HandleObject, woken), READONLY, "how often wake() was called"},
                                        {"exact", T_BOOL, offsetof(HandleObject, exact), 0, "never ask for more than is waited for"},
+                                       {"ack_timeout", T_DOUBLE, offsetof(HandleObject, ack_timeout), 0,
+                                        "of the queue, in seconds; 0: none; set before it is used"},
                                        {"__weaklistoffset__", T_PYSSIZET, offsetof(HandleObject, weak), READONLY, NULL},
                                        {NULL, 0, 0, 0, NULL}};
 

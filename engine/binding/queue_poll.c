@@ -60,6 +60,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
             room = wr_attachment_credit(&c->a, consumer, consumer->popped + h->window - lying, 0, &blocked);
         }
         wr_port_submit(&c->a.port, h->server);
+        if (!list) wr_credit_remind(h);
     }
     if (list) {
         h->last_ns = wr_now_ns();

@@ -9,6 +9,7 @@
     dead_letter_routing_key –     and with which routing key; default: their own
     max_priority            –     0 to 9: priorities above it count as it
     delivery_limit          –     a message that is returned after more deliveries is dropped (reason delivery_limit)
+    ack_timeout             s     a message that a program holds unacked for longer goes to another consumer
     single_active_consumer  –     one consumer at a time gets all messages, the oldest
     exclusive               –     belongs to the client that declared it, and goes with it
     auto_delete             –     deleted after its last consumer has gone
@@ -38,11 +39,15 @@ PRIORITY_MAX = 9
 #: the longest time an argument may name: 100 years
 SECONDS_MAX = 100 * 366 * 86400
 COUNT_MAX = (1 << 62) - 1
+#: below it a pause of a busy machine would count as a stuck consumer
+ACK_TIMEOUT_MIN = 0.1
 DELIVERY_LIMIT_MAX = 65535
 
 
 class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of one queue. `message_ttl`, `expires`, `deduplication_window` in seconds; None: not set."""
+    """The arguments of one queue. `message_ttl`, `expires`, `ack_timeout`, `deduplication_window` in seconds; None: not
+    set.
+    """
 
     message_ttl: float | None = None
     expires: float | None = None
@@ -53,6 +58,7 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_routing_key: str | None = None
     max_priority: int = 0
     delivery_limit: int | None = None
+    ack_timeout: float | None = None
     single_active_consumer: bool = False
     exclusive: bool = False
     auto_delete: bool = False
@@ -107,6 +113,11 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
         return _milliseconds(self.deduplication_window)
 
     @property
+    def ack_timeout_ms(self) -> int:
+        """0: none."""
+        return _milliseconds(self.ack_timeout)
+
+    @property
     def rejects_publish(self) -> bool:
         """True for overflow "reject-publish"."""
         return self.overflow == "reject-publish"
@@ -124,13 +135,19 @@ def _milliseconds(seconds: float | None) -> int:
     return 0 if seconds is None else max(1, round(seconds * 1000))
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, str):  # from the command line
-        with contextlib.suppress(ValueError):
-            value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= SECONDS_MAX:
-        raise UsageError(f"it must be a number of seconds from 0.001 to {SECONDS_MAX}, without a unit")
-    return float(value)
+def _seconds_from(least: float) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        if isinstance(value, str):  # from the command line
+            with contextlib.suppress(ValueError):
+                value = float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= SECONDS_MAX:
+            raise UsageError(f"it must be a number of seconds from {least} to {SECONDS_MAX}, without a unit")
+        return float(value)
+
+    return check
+
+
+_seconds = _seconds_from(0.001)
 
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
@@ -187,6 +204,7 @@ class QueueOptions(TypedDict, total=False):
     dead_letter_routing_key: Annotated[str | None, _routing_key]
     max_priority: Annotated[int | None, _whole(0, PRIORITY_MAX)]
     delivery_limit: Annotated[int | None, _whole(1, DELIVERY_LIMIT_MAX)]
+    ack_timeout: Annotated[float | None, _seconds_from(ACK_TIMEOUT_MIN)]
     single_active_consumer: Annotated[bool | None, _truth]
     exclusive: Annotated[bool | None, _truth]
     auto_delete: Annotated[bool | None, _truth]

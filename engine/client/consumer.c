@@ -155,19 +155,19 @@ int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p) {
     return 0;
 }
 
-int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag) {
+int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place place) {
     if (c->unacked_next - c->unacked_first == c->unacked_size) {
         /* Full: squeeze the settled places out; grow only when that gains less than half. */
         uint64_t kept = 0;
         for (uint64_t i = c->unacked_first; i != c->unacked_next; i++)
-            kept += c->unacked[i & (c->unacked_size - 1)] != WR_TAG_NONE;
+            kept += c->unacked[i & (c->unacked_size - 1)].tag != WR_TAG_NONE;
         uint32_t size = 2 * kept > c->unacked_size ? 2 * c->unacked_size : c->unacked_size;
-        uint64_t *fresh = malloc(size * sizeof *fresh);
+        wr_in_hand *fresh = malloc(size * sizeof *fresh);
         if (!fresh) return ENOMEM;
         uint64_t to = 0;
         for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
-            uint64_t held = c->unacked[i & (c->unacked_size - 1)];
-            if (held != WR_TAG_NONE) fresh[to++] = held;
+            wr_in_hand held = c->unacked[i & (c->unacked_size - 1)];
+            if (held.tag != WR_TAG_NONE) fresh[to++] = held;
         }
         free(c->unacked);
         c->unacked = fresh;
@@ -175,34 +175,36 @@ int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag) {
         c->unacked_first = 0;
         c->unacked_next = to;
     }
-    c->unacked[c->unacked_next++ & (c->unacked_size - 1)] = tag;
+    c->unacked[c->unacked_next++ & (c->unacked_size - 1)] = (wr_in_hand){tag, place};
     return 0;
 }
 
 static inline void trim(wr_client_consumer *c) {
     uint32_t mask = c->unacked_size - 1;
-    while (c->unacked_first != c->unacked_next && c->unacked[c->unacked_first & mask] == WR_TAG_NONE) c->unacked_first++;
-    while (c->unacked_first != c->unacked_next && c->unacked[(c->unacked_next - 1) & mask] == WR_TAG_NONE) c->unacked_next--;
+    while (c->unacked_first != c->unacked_next && c->unacked[c->unacked_first & mask].tag == WR_TAG_NONE) c->unacked_first++;
+    while (c->unacked_first != c->unacked_next && c->unacked[(c->unacked_next - 1) & mask].tag == WR_TAG_NONE) c->unacked_next--;
 }
 
-bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag) {
+bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place place) {
     uint32_t mask = c->unacked_size - 1;
     for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
-        if (c->unacked[i & mask] != tag) continue;
-        c->unacked[i & mask] = WR_TAG_NONE;
+        wr_in_hand *held = &c->unacked[i & mask];
+        if (held->tag != tag || held->place.mark != place.mark) continue;
+        held->tag = WR_TAG_NONE;
         trim(c);
         return true;
     }
     return false;
 }
 
-uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, uint32_t room) {
+uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, wr_place *places, uint32_t room) {
     uint32_t mask = c->unacked_size - 1, n = 0;
     for (uint64_t i = c->unacked_first; i != c->unacked_next && n < room; i++) {
-        uint64_t held = c->unacked[i & mask];
-        if (held == WR_TAG_NONE || held > tag) continue;
-        tags[n++] = held;
-        c->unacked[i & mask] = WR_TAG_NONE;
+        wr_in_hand *held = &c->unacked[i & mask];
+        if (held->tag == WR_TAG_NONE || held->tag > tag) continue;
+        tags[n] = held->tag;
+        places[n++] = held->place;
+        held->tag = WR_TAG_NONE;
     }
     trim(c);
     return n;
@@ -217,6 +219,88 @@ bool wr_attachment_slot_read(const wr_attachment *a, uint32_t server, uint32_t s
     memcpy((void *)to, (const void *)from, sizeof *to);
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&from->state, memory_order_relaxed) == WR_DELIVERY_HELD && from->pushed_at == to->pushed_at;
+}
+
+/* ---- deliveries that the worker may take back -------------------------------------------------------------------- */
+
+/* Is the slot this delivery's still? */
+static bool still_there(const wr_attachment *a, uint32_t server, uint32_t slot, uint64_t pushed_at) {
+    wr_delivery *d = wr_view_delivery(&a->port.view, server, slot);
+    return atomic_load_explicit(&d->state, memory_order_acquire) == WR_DELIVERY_HELD && d->pushed_at == pushed_at;
+}
+
+bool wr_attachment_hand_out(const wr_attachment *a, uint32_t server, wr_place place, uint64_t pushed_at) {
+    _Atomic uint32_t *word = wr_view_handed(&a->port.view, server, place.slot);
+    uint32_t now = atomic_load_explicit(word, memory_order_acquire);
+    /* SYNC taken: pairs with the worker's swap (queues/overdue.c). The slot is another delivery's only after this word was
+     * changed: then the swap fails, and both are looked at again. */
+    do {
+        if (wr_handed_state(now, place.mark) == WR_HANDED_TAKEN || !still_there(a, server, place.slot, pushed_at)) return false;
+    } while (!atomic_compare_exchange_strong(word, &now, wr_handed_word(place.mark, WR_HANDED_OUT)));
+    return true;
+}
+
+/* From one state to another; false: it is in a third one. */
+static bool change(const wr_attachment *a, uint32_t server, wr_place place, uint32_t from, uint32_t to) {
+    uint32_t now = wr_handed_word(place.mark, from);
+    return atomic_compare_exchange_strong(wr_view_handed(&a->port.view, server, place.slot), &now, wr_handed_word(place.mark, to));
+}
+
+bool wr_attachment_settling(const wr_attachment *a, uint32_t server, wr_place place) {
+    return change(a, server, place, WR_HANDED_OUT, WR_HANDED_SETTLING);
+}
+
+void wr_attachment_not_settling(const wr_attachment *a, uint32_t server, wr_place place) {
+    change(a, server, place, WR_HANDED_SETTLING, WR_HANDED_OUT);
+}
+
+static uint32_t state_of(const wr_attachment *a, uint32_t server, wr_place place) {
+    return wr_handed_state(atomic_load_explicit(wr_view_handed(&a->port.view, server, place.slot), memory_order_acquire), place.mark);
+}
+
+bool wr_attachment_taken(const wr_attachment *a, uint32_t server, wr_place place) {
+    return state_of(a, server, place) == WR_HANDED_TAKEN;
+}
+
+/* Of what stands in `unacked`. Without a state the slot is another delivery's by now. */
+static bool taken(const wr_attachment *a, const wr_client_consumer *c, const wr_in_hand *held) {
+    uint32_t state = c->timed ? state_of(a, c->server, held->place) : WR_HANDED_OUT;
+    return !state || state == WR_HANDED_TAKEN;
+}
+
+bool wr_client_consumer_taken(const wr_attachment *a, const wr_client_consumer *c, uint64_t tag, wr_place place) {
+    for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
+        const wr_in_hand *held = &c->unacked[i & (c->unacked_size - 1)];
+        if (held->tag == tag && held->place.mark == place.mark) return taken(a, c, held);
+    }
+    return c->timed && wr_attachment_taken(a, c->server, place);
+}
+
+uint64_t wr_client_consumer_unacked(const wr_attachment *a, const wr_client_consumer *c) {
+    uint64_t n = 0;
+    for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
+        const wr_in_hand *held = &c->unacked[i & (c->unacked_size - 1)];
+        n += held->tag != WR_TAG_NONE && !taken(a, c, held);
+    }
+    return n;
+}
+
+void wr_client_consumer_drop_taken(const wr_attachment *a, wr_client_consumer *c) {
+    uint64_t to = c->pending_first;
+    for (uint64_t i = c->pending_first; i != c->pending_next; i++) {
+        wr_pending *p = &c->pending[i & (c->pending_size - 1)];
+        if (still_there(a, c->server, p->slot, p->delivery.pushed_at))
+            memmove((void *)&c->pending[to++ & (c->pending_size - 1)], (const void *)p, sizeof *p);
+    }
+    c->pending_next = to;
+}
+
+void wr_client_consumer_forget_taken(const wr_attachment *a, wr_client_consumer *c) {
+    for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
+        wr_in_hand *held = &c->unacked[i & (c->unacked_size - 1)];
+        if (held->tag != WR_TAG_NONE && taken(a, c, held)) held->tag = WR_TAG_NONE;
+    }
+    trim(c);
 }
 
 int wr_attachment_intake(wr_attachment *a, uint32_t server) {

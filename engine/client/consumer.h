@@ -3,6 +3,9 @@
  * Invariants
  *   A delivery is `pending` from its intake until it is handed out; then its tag stands in `unacked` until it is
  *   settled.
+ *   Of a queue with an ack timeout (`timed`) it is handed out, and settled, only if its word could be marked so: else the
+ *   worker has taken it back (engine/queues/overdue.h). What it took stands in `pending` until somebody looks, and in
+ *   `unacked` until the program settles it, and learns of it.
  * Crash points
  *   pending and unacked die with the process; the worker returns what the delivery slots say is held.
  */
@@ -17,19 +20,30 @@ typedef struct {
 
 #define WR_TAG_NONE UINT64_MAX /* a settled place in `unacked` */
 
+/* Where a delivery was handed out from: one that came again has the same tag, and another mark. */
+typedef struct {
+    uint32_t slot, mark;
+} wr_place;
+
+typedef struct {
+    uint64_t tag;
+    wr_place place;
+} wr_in_hand;
+
 struct wr_client_consumer {
     uint32_t server;
     uint32_t queue;
     wr_pending *pending; /* ring, power of two */
     uint32_t pending_size;
     uint64_t pending_first, pending_next;
-    uint64_t *unacked; /* ring of tags in the order they were handed out */
+    wr_in_hand *unacked; /* ring, in the order they were handed out */
     uint32_t unacked_size;
     uint64_t unacked_first, unacked_next;
     uint64_t popped;   /* deliveries since the consumer began at the worker */
     uint64_t granted;  /* absolute credit that the worker knows */
     uint32_t prefetch; /* the most unacked ones that the worker knows, 0: no limit */
     bool announced;    /* a CREDIT was sent and no CANCEL after it */
+    bool timed;        /* the queue has an ack timeout */
 };
 
 static inline uint64_t wr_client_consumer_pending(const wr_client_consumer *c) { return c->pending_next - c->pending_first; }
@@ -60,11 +74,27 @@ wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t que
 /* A delivery taken out of `pending` is the next one again. ENOMEM. */
 int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p);
 /* Note that a tag was handed out. ENOMEM. */
-int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag);
-/* Forget a tag; false when it was not handed out (or settled before). */
-bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag);
-/* Move all handed-out tags <= tag into `tags` (room for `room`), at most `room`; returns how many. */
-uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, uint32_t room);
+int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place place);
+/* Forget a tag; false when it was not handed out from there (or settled before). */
+bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place place);
+/* Move all handed-out tags <= tag into `tags` and `places` (room for `room`), at most `room`; returns how many. */
+uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, wr_place *places, uint32_t room);
+/* How many are handed out and not settled, without those that the worker took back. */
+uint64_t wr_client_consumer_unacked(const wr_attachment *a, const wr_client_consumer *c);
+
+/* Of a queue with an ack timeout. To hand a pending delivery out, to settle one that was, and to say that this was not
+ * submitted: false, the worker has taken it back. */
+bool wr_attachment_hand_out(const wr_attachment *a, uint32_t server, wr_place place, uint64_t pushed_at);
+bool wr_attachment_settling(const wr_attachment *a, uint32_t server, wr_place place);
+void wr_attachment_not_settling(const wr_attachment *a, uint32_t server, wr_place place);
+/* Did the worker take back what was handed out? What is not in `unacked` any more is known so until the slot is used
+ * again. */
+bool wr_attachment_taken(const wr_attachment *a, uint32_t server, wr_place place);
+bool wr_client_consumer_taken(const wr_attachment *a, const wr_client_consumer *c, uint64_t tag, wr_place place);
+/* What it took back lies here no more. */
+void wr_client_consumer_drop_taken(const wr_attachment *a, wr_client_consumer *c);
+/* The same of `unacked`: for who settles nothing of so many that they can only be the worker's. */
+void wr_client_consumer_forget_taken(const wr_attachment *a, wr_client_consumer *c);
 /* The worker was restarted: keep of `pending` what its delivery slots still say is ours, with the locations they say
  * now. */
 void wr_client_consumer_recheck(const wr_attachment *a, wr_client_consumer *c);

@@ -89,6 +89,7 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
         q->consumed_n++;
         wr_queue_dirty(e, q);
     }
+    consumer->spoke = true;
     consumer->credit = c->tag;
     consumer->prefetch = c->count > UINT32_MAX ? UINT32_MAX : (uint32_t)c->count;
     wr_queue_wake(e, q);

@@ -32,11 +32,8 @@ wr_consumer *wr_consumer_get(wr_queue_engine *e, wr_qlink *l, wr_queue *q) {
     return c;
 }
 
-void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
-    (void)e;
-    if (!c->active) return;
-    c->active = false;
-    wr_queue *q = c->queue;
+/* Out of the list of those that get something. */
+static void leave(wr_queue *q, const wr_consumer *c) {
     for (uint32_t i = 0; i < q->consumers_n; i++)
         if (q->consumers[i] == c) {
             memmove(q->consumers + i, q->consumers + i + 1, (q->consumers_n - i - 1) * sizeof *q->consumers);
@@ -44,7 +41,19 @@ void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
             if (q->turn > i) q->turn--;
             break;
         }
-    wr_queue_dirty(e, q);
+}
+
+void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
+    if (!c->active) return;
+    c->active = false;
+    leave(c->queue, c);
+    wr_queue_dirty(e, c->queue);
+}
+
+void wr_consumer_steps_back(wr_consumer *c) {
+    if (!c->active) return;
+    leave(c->queue, c);
+    c->queue->consumers[c->queue->consumers_n++] = c;
 }
 
 void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l) {
@@ -58,7 +67,7 @@ void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l) {
     }
 }
 
-bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot) {
+bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot, uint64_t pushed_at) {
     wr_queue *q = c->queue;
     wr_qlink *l = c->link;
     if (entry->state != WR_ENTRY_READY) return false;
@@ -70,6 +79,8 @@ bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t seque
     wr_held *held = &l->held[slot];
     held->consumer = c;
     held->sequence = sequence;
+    held->word = wr_handed_mark(pushed_at);
+    held->since = 0;
     uint32_t after = c->last;
     while (after != WR_NO_SLOT && l->held[after].sequence > sequence) after = l->held[after].previous;
     held->previous = after;
@@ -144,6 +155,7 @@ static bool passed(const wr_consumer *c, uint64_t sequence) {
 static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, wr_settling how) {
     wr_queue *q = c->queue;
     unhold(c, entry->delivery);
+    c->spoke = true;
     if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
     if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
         give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE || passed(c, sequence));
@@ -194,9 +206,8 @@ uint64_t wr_queue_ahead(wr_queue_engine *e, const wr_queue *q) {
         const wr_qlink *l = e->links[e->order[i]];
         const wr_consumer *c = wr_consumer_find(e, l, q->id);
         for (uint32_t slot = c ? c->first : WR_NO_SLOT; slot != WR_NO_SLOT; slot = l->held[slot].next) {
-            uint64_t pushed_at = wr_view_delivery(&l->view, e->o.server, slot)->pushed_at;
-            uint32_t mark = atomic_load_explicit(wr_view_handed(&l->view, e->o.server, slot), memory_order_relaxed);
-            n += mark != wr_handed_mark(pushed_at);
+            uint32_t word = atomic_load_explicit(wr_view_handed(&l->view, e->o.server, slot), memory_order_relaxed);
+            n += !wr_handed_state(word, l->held[slot].word);
         }
     }
     return n;

@@ -13,8 +13,11 @@ void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c);
 void wr_consumer_return(wr_queue_engine *e, wr_consumer *c); /* all that it holds goes back, redelivered */
 void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
 
+/* Of a single active consumer, the next one takes its place. */
+void wr_consumer_steps_back(wr_consumer *c);
+
 /* READY → UNACKED; the slot joins the consumer's list, which is ordered by sequence. */
-bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot);
+bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot, uint64_t pushed_at);
 
 static inline uint64_t wr_consumer_client(const wr_consumer *c) {
     return (uint64_t)c->link->generation << 32 | (c->link->slot + 1);

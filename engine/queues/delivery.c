@@ -10,7 +10,7 @@
 /* May this consumer get one more? */
 static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     wr_qlink *l = c->link;
-    if (l->evicted || l->closing) return false;
+    if (l->evicted || l->closing || (c->stuck && !c->spoke)) return false;
     if (c->prefetch && c->held_n >= c->prefetch) return false;
     if (c->delivered_n >= c->credit && (c->credit || !c->prefetch)) return false; /* a prefetch alone is no end */
     if (!l->free_n) {
@@ -33,9 +33,9 @@ static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uin
     d->pushed_at = l->delivery_tail;
     atomic_store_explicit(&d->state, WR_DELIVERY_HELD, memory_order_release);
     atomic_store_explicit(wr_view_delivery_ring(&l->view, e->o.server, l->delivery_tail), slot, memory_order_relaxed);
+    wr_hold(e, c, entry, sequence, slot, l->delivery_tail);
     l->delivery_tail++;
     l->pushed = true;
-    wr_hold(e, c, entry, sequence, slot);
     wr_consumer_reaches(c, sequence);
     if (entry->delivery_count < UINT16_MAX) entry->delivery_count++;
     c->delivered_n++;

@@ -104,6 +104,7 @@ void wr_queue_free(wr_queue_engine *e) {
     free(e->segment_acks);
     free(e->wake);
     free(e->dirty);
+    free(e->watched);
     free(e->stats_used);
     free(e->routes);
     if (e->has_port) wr_port_free(&e->port);

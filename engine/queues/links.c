@@ -37,7 +37,7 @@ static void take_up_slots(wr_queue_engine *e, wr_qlink *l) {
             wr_entry *entry = q ? wr_queue_entry(q, copy.sequence) : NULL;
             if (entry && entry->state == WR_ENTRY_READY && !memcmp(entry->id, copy.id, 16)) {
                 wr_consumer *c = wr_consumer_get(e, l, q);
-                held = c && wr_hold(e, c, entry, copy.sequence, slot);
+                held = c && wr_hold(e, c, entry, copy.sequence, slot, copy.pushed_at);
                 /* The count lives on with who holds it; he may lie, but it is his message. */
                 if (held && copy.delivery_count >= entry->delivery_count)
                     entry->delivery_count = copy.delivery_count < UINT16_MAX ? copy.delivery_count + 1 : UINT16_MAX;

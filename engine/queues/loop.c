@@ -14,6 +14,7 @@
 #include "queues/journal.h"
 #include "queues/links.h"
 #include "queues/loop.h"
+#include "queues/overdue.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
 #include "queues/policy.h"
@@ -146,6 +147,7 @@ static bool run_round(wr_queue_engine *e) {
         if (e->timed_n) any |= wr_policy_turn(e);
         for (uint32_t i = 0; i < e->links_n; i++) any |= process_link(e, e->links[e->order[i]]) != 0;
         for (uint32_t i = 0; i < e->links_n; i++) wr_link_sweep(e, e->links[e->order[i]]);
+        if (e->watched_n) any |= wr_overdue_turn(e);
         finish_round(e);
     }
     /* While slots wait to be freed nothing new is handed out: a kill now would leave two slots for one message. */
@@ -255,7 +257,9 @@ uint32_t wr_queue_run(wr_queue_engine *e, uint64_t max_ns, bool until_event) {
         uint64_t sleep = deadline - now < SLEEP_NS ? deadline - now : SLEEP_NS;
         if (e->first_unsealed_ns && sleep > 1000000) sleep = 1000000;
         if (e->unsynced && sleep > e->o.tick_ns) sleep = e->o.tick_ns;
-        if (e->timed_n && !(sleep = wr_policy_sleep_ns(e, sleep))) {
+        if (e->watched_n) sleep = wr_overdue_sleep_ns(e, sleep);
+        if (e->timed_n && sleep) sleep = wr_policy_sleep_ns(e, sleep);
+        if (!sleep) {
             atomic_store_explicit(&e->me->sleeping, 0, memory_order_relaxed);
             continue;
         }

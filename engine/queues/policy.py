@@ -24,3 +24,5 @@ def give_policy(engine: _core.QueueEngine, queue: int, policy: QueueArguments, c
     }
     if any(wanted.values()):
         engine.set_policy(queue, **wanted)
+    if policy.ack_timeout_ms:
+        engine.set_ack_timeout(queue, policy.ack_timeout_ms)

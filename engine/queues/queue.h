@@ -10,8 +10,8 @@
  *   segment_codec, spill, pages
  *                  rows that leave memory and come back, from segments or from the spill file
  *   entries        inserted, ready, first, removed
- *   delay, deaths, consumers, delivery
- *                  what happens to an entry: it waits, dies, is held and settled, is delivered
+ *   delay, deaths, consumers, overdue, delivery
+ *                  what happens to an entry: it waits, dies, is held and settled, is held too long, is delivered
  *   statistics, browse, check
  *   journal, horizons
  *                  frames into the two logs; how far links are confirmed
@@ -151,6 +151,12 @@ typedef struct wr_consumer {
     uint32_t prefetch;    /* most unacked ones; 0: no end */
     uint32_t held_n;
     uint32_t first, last; /* held slots, by ascending sequence */
+    /* of a queue with an ack timeout (queues/overdue.c) */
+    bool spoke;             /* it asked for something, or settled something, since the last look */
+    bool stuck;             /* it gets nothing until it does */
+    uint32_t spoke_look;    /* the look at which it was known to have done so last */
+    uint32_t told_look, done_look; /* all that was submitted by the look `done_look` is executed; by `told_look` … */
+    uint64_t told;          /* … when the link has come so far */
     struct wr_consumer *next; /* of the link */
 } wr_consumer;
 
@@ -158,6 +164,8 @@ typedef struct {
     wr_consumer *consumer;
     uint64_t sequence;
     uint32_t previous, next;
+    uint32_t word;  /* mark of the delivery, and its state as a look saw it */
+    uint32_t since; /* that look; 0: none yet */
 } wr_held;
 
 /* Rows whose body lies in one journal file. */
@@ -195,6 +203,9 @@ typedef struct wr_queue {
     wr_reached reached[2]; /* of the two that were delivered the highest sequences, the highest first */
     uint32_t stats_row; /* WR_NO_SLOT: none free */
     bool in_wake, in_dirty;
+    uint64_t ack_timeout_ns; /* 0: none */
+    uint64_t look_at;        /* monotonic clock: when it is looked for what is overdue */
+    uint32_t looks;          /* of these */
     uint64_t range_round; /* the pending range `range_at` is this queue's last one if range_round is the current one */
     uint32_t range_at;
     struct wr_policy *policy; /* NULL: a plain queue */
@@ -395,6 +406,9 @@ typedef struct wr_queue_engine {
     wr_queue **timed; /* queues to be looked at by the clock */
     uint64_t timed_n, timed_size;
     uint64_t timed_at; /* wall clock, milliseconds: not before */
+    wr_queue **watched; /* those with an ack timeout */
+    uint64_t watched_n, watched_size;
+    uint64_t look_at; /* monotonic clock: the first of their looks */
     struct wr_death *deaths; /* to be written as MOVE frames in this round */
     uint64_t deaths_n, deaths_size;
     /* journals */

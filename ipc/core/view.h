@@ -24,7 +24,7 @@ typedef struct {
     wr_command *rings;
     uint8_t *deliveries;
     _Atomic uint32_t *delivery_rings;
-    _Atomic uint32_t *handed; /* of each slot: the delivery that the client handed out from it last (wr_view_handed) */
+    _Atomic uint32_t *handed; /* of each slot: what became of the delivery that was handed out from it last (wr_view_handed) */
     uint8_t *replies;
     uint8_t *arena;
     _Atomic uint32_t *bell; /* of a client that is itself a server: where that sleeps; else NULL */
@@ -102,13 +102,23 @@ static inline _Atomic uint32_t *wr_view_delivery_ring(const wr_view *v, uint32_t
 }
 
 /* Writer: the client, for whoever counts what lies at it and was handed to nobody. A slot is used again only for a later
- * delivery, so what stands here names the present one, or an older one. */
+ * delivery, so what stands here names the present one, or an older one. In queues with an ack timeout it decides who has
+ * the delivery, the client or the worker that takes it back: there both write by compare-and-swap. */
 static inline _Atomic uint32_t *wr_view_handed(const wr_view *v, uint32_t server, uint32_t slot) {
     return v->handed + (uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1));
 }
 
-/* What the mark of a delivery is; 0 only once in 2^32 deliveries. */
-static inline uint32_t wr_handed_mark(uint64_t pushed_at) { return (uint32_t)pushed_at + 1; }
+/* The word of a delivery, without its state; 0 only once in 2^30 deliveries. */
+static inline uint32_t wr_handed_mark(uint64_t pushed_at) { return ((uint32_t)pushed_at + 1) << WR_HANDED_BITS; }
+
+/* What a word says of a delivery: WR_HANDED_…, 0: nothing. */
+static inline uint32_t wr_handed_state(uint32_t word, uint32_t mark) {
+    return word >> WR_HANDED_BITS == mark >> WR_HANDED_BITS ? word & ((1u << WR_HANDED_BITS) - 1) : 0;
+}
+
+static inline uint32_t wr_handed_word(uint32_t mark, uint32_t state) {
+    return mark >> WR_HANDED_BITS << WR_HANDED_BITS | state;
+}
 
 static inline uint8_t *wr_view_reply(const wr_view *v, uint32_t server) {
     return v->replies + (uint64_t)server * v->g.reply_bytes;

@@ -36,20 +36,23 @@ static void books(void) {
         uint64_t what = random_below(10);
         if (what < 5 && next < MOST) {
             held[next] = true;
-            CHECK(!wr_client_consumer_hand(&consumer, next++));
+            CHECK(!wr_client_consumer_hand(&consumer, next, (wr_place){0, (uint32_t)next}));
+            next++;
         } else if (what < 9) {
             uint64_t tag = next ? random_below(next) : 0;
-            CHECK(wr_client_consumer_forget(&consumer, tag) == held[tag]);
+            CHECK(!wr_client_consumer_forget(&consumer, tag, (wr_place){0, (uint32_t)tag + 1}));
+            CHECK(wr_client_consumer_forget(&consumer, tag, (wr_place){0, (uint32_t)tag}) == held[tag]);
             held[tag] = false;
         } else {
             uint64_t tag = next ? random_below(next) : 0, tags[8], expected = 0;
+            wr_place places[8];
             for (uint64_t i = 0; i <= tag && i < next; i++) expected += held[i];
             for (;;) {
-                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, tags, 8);
+                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, tags, places, 8);
                 if (!some) break;
                 expected -= some;
                 for (uint32_t i = 0; i < some; i++) {
-                    CHECK(tags[i] <= tag && held[tags[i]]);
+                    CHECK(tags[i] <= tag && held[tags[i]] && places[i].mark == tags[i]);
                     held[tags[i]] = false;
                 }
             }
@@ -328,7 +331,9 @@ static void two_threads(void) {
             CHECK(wr_image_read(s.images, 2, n.super->file_bytes, 0, p.delivery.offset, body, p.delivery.body_length));
             memcpy(&number, body, 8);
             CHECK(number == taken && (taken % 200 == 0 || body[8] == (char)(taken % 251)));
-            CHECK(!wr_client_consumer_hand(&consumer, p.delivery.sequence) && wr_client_consumer_forget(&consumer, p.delivery.sequence));
+            wr_place place = {p.slot, wr_handed_mark(p.delivery.pushed_at)};
+            CHECK(!wr_client_consumer_hand(&consumer, p.delivery.sequence, place));
+            CHECK(wr_client_consumer_forget(&consumer, p.delivery.sequence, place));
             tags[tags_n++] = p.delivery.sequence;
             taken++;
         }

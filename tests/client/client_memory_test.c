@@ -105,6 +105,7 @@ static void consumes(node *n, worker *w, wr_client_consumer *consumers) {
     CHECK(!SCARCE_AGAIN(wr_attachment_intake(&n->a, WORKER)));
     CHECK(n->a.workers[WORKER].popped == SLOTS);
     uint64_t seen = 0, tags[SLOTS];
+    wr_place places[SLOTS];
     bool found[SLOTS] = {false};
     uint32_t handed = 0;
     for (uint32_t i = 0; i < QUEUES; i++) {
@@ -119,12 +120,12 @@ static void consumes(node *n, worker *w, wr_client_consumer *consumers) {
             CHECK(tag < SLOTS && !found[tag] && tag >= last);
             found[last = tag] = true;
             seen++;
-            CHECK(!SCARCE_AGAIN(wr_client_consumer_hand(c, tag)));
+            CHECK(!SCARCE_AGAIN(wr_client_consumer_hand(c, tag, (wr_place){0, 0})));
         }
     }
     CHECK(seen == SLOTS);
     for (uint32_t i = 0; i < QUEUES; i++) {
-        uint32_t some = wr_client_consumer_forget_up_to(&consumers[i], SLOTS, tags, SLOTS);
+        uint32_t some = wr_client_consumer_forget_up_to(&consumers[i], SLOTS, tags, places, SLOTS);
         wr_condition blocked;
         handed += some;
         if (some < 2) continue;

@@ -85,6 +85,7 @@ class Delivery:
     location: int
     reason: int
     priority: int
+    mark: int  #: of the word beside its slot
 
 
 class Peer:
@@ -256,6 +257,7 @@ class Peer:
                         word("location"),
                         word("flags") >> PROTOCOL["DELIVERY_REASON_SHIFT"] & PROTOCOL["DELIVERY_REASON_MASK"],
                         word("flags") >> PROTOCOL["DELIVERY_PRIORITY_SHIFT"],
+                        (head + 1) << layout.HANDED_BITS & 0xFFFFFFFF,
                     )
                 )
             head += 1
@@ -264,8 +266,18 @@ class Peer:
 
     def hand_out(self, item: Delivery) -> None:
         """What a client writes when it gives a message to its program."""
-        pushed_at = DELIVERY.unpack(self.buffer, "pushed_at", self.slot_at(item.slot))
-        atomics.store32(self.buffer, self.handed + item.slot * layout.HANDED_BYTES, (pushed_at + 1) & 0xFFFFFFFF)
+        self.say_of(item, "HANDED_OUT")
+
+    def say_of(self, item: Delivery, state: str) -> None:
+        """Write the word beside its slot; nobody else is at it."""
+        word = item.mark | CONSTANTS[state]
+        atomics.store32(self.buffer, self.handed + item.slot * layout.HANDED_BYTES, word)
+
+    def said_of(self, item: Delivery) -> int:
+        """HANDED_… of the delivery; 0: its word says nothing of it."""
+        word = atomics.load32(self.buffer, self.handed + item.slot * layout.HANDED_BYTES)
+        bits = layout.HANDED_BITS
+        return word & ((1 << bits) - 1) if word >> bits == item.mark >> bits else 0
 
     def held_slots(self) -> int:
         """Slots that the shared memory shows as held."""

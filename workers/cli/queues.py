@@ -88,9 +88,9 @@ def declare_queue(
     """Declare queues. Queues that already exist with the same properties are left as they are. Several names are one
     change: all, or none.
 
-    Arguments: message_ttl, expires, deduplication_window (seconds), max_length, max_length_bytes, overflow (drop-head
-    or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-9), delivery_limit,
-    single_active_consumer, auto_delete (true or false).
+    Arguments: message_ttl, expires, ack_timeout, deduplication_window (seconds), max_length, max_length_bytes,
+    overflow (drop-head or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-9),
+    delivery_limit, single_active_consumer, auto_delete (true or false).
     """
     given = output.pairs("--argument", arguments)
     if len(names) > 1:

@@ -469,6 +469,7 @@ class Client:
                 self._older.add(found)  # its owner may wait with it still
             # what lay ready at a client would not count there, and pass the maximum
             made.exact = bool({"max_length", "max_length_bytes"} & queue.arguments.keys())
+            made.ack_timeout = float(queue.arguments.get("ack_timeout", 0.0))
             self._handles[queue.id] = made
             # Under the lock of _reload: a queue that went since the caller looked is not waited for. When the catalog
             # has another version by now, the next call or the next slice of a wait reads it.

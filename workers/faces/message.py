@@ -1,16 +1,17 @@
 """One message in hand, as a program sees it: what it carries besides its body, and how it is acked.
 
 A message belongs to the attachment that it was delivered to. When that is over the message returns to its queue, and
-ack() says so.
+ack() says so. So it does when the queue's ack_timeout has run out.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NoReturn, Self
 
 from warren.engine import _core
 from warren.engine.catalog import metadata
-from warren.engine.errors import UsageError
+from warren.engine.errors import AckTimedOut, UsageError
 from warren.engine.saying import counted
 
 
@@ -84,6 +85,8 @@ class Message(_core.Delivery):
 
         `delay` (seconds): nobody receives it before; it keeps its place, its identity and its delivery_count. The
         delay outlives a restart, a clean stop and a kill; a message that is not persistent forgets it with itself.
+
+        Raises AckTimedOut (as ack and reject do) if the queue's ack_timeout ran out before: it went back already.
         """
         if delay is None:
             super().nack(requeue, multiple)
@@ -97,8 +100,13 @@ class Message(_core.Delivery):
 
     def __exit__(self, error: object, _value: object, _trace: object) -> None:
         """Ack it; after an exception, return it to its queue. What was acked or nacked inside stays so."""
-        if not self.settled:
-            self.ack() if error is None else self.nack()
+        if self.settled:
+            return
+        if error is None:
+            self.ack()
+        else:
+            with contextlib.suppress(AckTimedOut):  # it is back already
+                self.nack()
 
     def reject(self) -> None:
         """Drop it or, if its queue has a dead_letter_exchange, dead-letter it: nack(requeue=False)."""

@@ -525,11 +525,13 @@ class Queue:
                 self._handle.give_back()
 
     def ack(self, messages: Sequence[Message]) -> None:
-        """Ack many messages of this queue in as few commands as possible."""
+        """Ack many messages of this queue in as few commands as possible. Raises AckTimedOut (`late`) if the queue's
+        ack_timeout ran out for some of them; the others are acked.
+        """
         self._handle.settle_many(messages, True, False)
 
     def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
-        """Nack many messages of this queue: return them to their places, or drop them."""
+        """Nack many messages of this queue: return them to their places, or drop them. Raises AckTimedOut, as ack."""
         self._handle.settle_many(messages, False, bool(requeue))
 
     def reply(

@@ -37,6 +37,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from warren.engine.errors import (
+    AckTimedOut,
     DiskFull,
     PeerLost,
     QueueEmpty,
@@ -209,7 +210,8 @@ class WorkQueue(Generic[T]):
     def task_done(self) -> None:
         """Acknowledge the oldest unfinished item of this thread or, if it has none, of this process.
 
-        Raises ValueError if there is none, and PeerLost if it went back to the queue (its attachment has ended).
+        Raises ValueError if there is none, and if it went back to the queue PeerLost (its attachment has ended) or
+        AckTimedOut (it was unfinished for longer than the queue's ack_timeout).
         """
         me = threading.get_ident()
         undone = self._undone
@@ -298,7 +300,8 @@ class WorkQueue(Generic[T]):
         with contextlib.suppress(PeerLost):  # they were got from an attachment that has ended: they are back already
             for message in messages:
                 if not message.settled:  # what could not be read is the caller's
-                    message.nack()
+                    with contextlib.suppress(AckTimedOut):  # it is back already
+                        message.nack()
         self.queue.release()
 
     def _not_done(self, deadline: float | None) -> int:

@@ -8,7 +8,8 @@
 What happens to a message
   The function returns: it is acked. It raises: it waits for `backoff` seconds, twice as long after each further try,
   and is delivered again; after `retries` of them it is rejected to the dead letters. What the function settles itself
-  stays so. When its process dies the message goes to another consumer at once.
+  stays so. When its process dies the message goes to another consumer at once. When the function takes longer than the
+  queue's ack_timeout, another consumer gets the message meanwhile; what this one made of it counts for nothing more.
 
 Invariants
   No more than `prefetch` messages are held. Without one: with threads, as many as are being handled; else as many as
@@ -30,7 +31,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from warren.engine.errors import ClosedError, QueueNotFound, TimedOut, UsageError
+from warren.engine.errors import AckTimedOut, ClosedError, QueueNotFound, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.calls import TROUBLE
 from warren.workers.faces.queues import Queue, arguments_of, client_of
@@ -234,7 +235,7 @@ class Worker:
         if not message.settled:  # the function may have done it
             try:
                 how()
-            except TROUBLE as error:
+            except (*TROUBLE, AckTimedOut) as error:
                 log.warning("queue %r: message %s: %s", self._queue.name, message.message_id.hex(), error)
                 return
         if counted:

@@ -15,12 +15,12 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
-from warren.engine.errors import Error, TimedOut
+from warren.engine.errors import AckTimedOut, Error, TimedOut
 from warren.workers.client.attachment import SERVER_READY
 from warren.workers.faces.aio.base import (
     RETRY_S,
@@ -76,6 +76,14 @@ class Getter:
         self.future = future
         self.most = most
         self.of = of  #: whoever may send it away
+
+
+class Held(NamedTuple):
+    """Who has a message; with an ack timeout another one may come to have the same."""
+
+    share: Share
+    message: Message | None  #: of a queue with an ack timeout
+    identity: int
 
 
 class Share:
@@ -141,7 +149,7 @@ class Line:
         self._numbered = False  # some consumer has a number
         self._window = 0  # of all consumers
         self._unacked_most = 0
-        self._held: dict[int, Share] = {}
+        self._held: dict[int, Held] = {}
         self._filling = False
         self._polled = _core.POLL_UNBORN  # what the last look said
         self.tidier: asyncio.TimerHandle | None = None
@@ -601,6 +609,7 @@ class Line:
                 return True
             if is_late(deadline):
                 return False
+            self._let_timed_out_go()
             await loop.ready(self.queue.handle)
             with contextlib.suppress(AttachmentLost):
                 await loop.hook(_core.HOOK_CHECK, self.queue.server)
@@ -626,7 +635,20 @@ class Line:
         """The message is in the consumer's hand."""
         share.holding += 1
         share.given_at = time.monotonic()
-        self._held[message.delivery_tag] = share
+        timed = self.queue.handle.ack_timeout > 0
+        self._let_go(message.delivery_tag)  # it had timed out, and came again
+        self._held[message.delivery_tag] = Held(share, message if timed else None, id(message))
+
+    def _let_go(self, tag: int) -> None:
+        held = self._held.pop(tag, None)
+        if held is not None:
+            held.share.settled()
+
+    def _let_timed_out_go(self) -> None:
+        """What nobody settled in time, and nobody may settle any more, leaves its place to the next message."""
+        for tag, held in list(self._held.items()):
+            if held.message is not None and held.message.timed_out:
+                self._let_go(tag)
 
     def settle_soon(self, messages: Sequence[Message], call: Callable[[], None]) -> None:
         """Ack or nack by a call: now, or when there is room for it."""
@@ -637,8 +659,7 @@ class Line:
             if core is not None and not core.ended and core.room(self.queue.server, 1, 0, 0) is not None:
                 loop.spawn(self.settle(messages, call, False))
                 return
-        call()
-        self._forget_held({message.delivery_tag for message in messages})
+        self._settle(messages, call, False)
 
     def release_soon(self) -> None:
         """What was delivered ahead and is nobody's returns; nobody waits for that."""
@@ -656,15 +677,25 @@ class Line:
             with contextlib.suppress(AttachmentLost):  # then the call says so, in words
                 while (blocked := core.room(self.queue.server, *need)) is not None:
                     await loop.passed(blocked[0], _core.WANT_HEAD, blocked[1], None, _core.FOR_ROOM)
-        call()
-        tags = {message.delivery_tag for message in messages} if self._held else set()
-        if multiple and tags:
-            tags |= {tag for tag in self._held if tag <= max(tags)}
-        self._forget_held(tags)
+        self._settle(messages, call, multiple)
 
-    def _forget_held(self, tags: Iterable[int]) -> None:
+    def _settle(self, messages: Sequence[Message], call: Callable[[], None], multiple: bool) -> None:
+        try:
+            call()
+        except AckTimedOut:  # they are nobody's here, either
+            self._settled(messages, multiple)
+            raise
+        self._settled(messages, multiple)
+
+    def _settled(self, messages: Sequence[Message], multiple: bool) -> None:
         """Consumers do not have these in hand any more."""
-        for tag in tags:
-            consumer = self._held.pop(tag, None)
-            if consumer is not None:
-                consumer.settled()
+        if not self._held:
+            return
+        for message in messages:
+            held = self._held.get(message.delivery_tag)
+            if held is not None and held.identity == id(message):
+                self._let_go(message.delivery_tag)
+        if multiple:
+            last = max(message.delivery_tag for message in messages)
+            for tag in [tag for tag in self._held if tag <= last]:
+                self._let_go(tag)

@@ -455,6 +455,9 @@ class Loop:
             return
         self.tick_later()
         self.look_soon()
+        for waiting in [queue for queues in self.waiting.values() for queue in queues]:
+            if waiting.handle.ack_timeout:
+                waiting.pump()  # the worker hears that somebody waits (engine/queues/overdue.h)
         if self._coming_back is None:
             self.spawn(self._check(servers))
 

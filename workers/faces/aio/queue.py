@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import sys
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
-from warren.engine.errors import QueueEmpty, QueueFull, TimedOut, UsageError
+from warren.engine.errors import AckTimedOut, QueueEmpty, QueueFull, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_seconds, listed
 from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
@@ -63,8 +64,13 @@ class Message(message.Message):
 
     async def __aexit__(self, error: object, _value: object, _trace: object) -> None:
         """Ack it; after an exception, return it to its queue. What was acked or nacked inside stays so."""
-        if not self.settled:
-            await (self.ack() if error is None else self.nack())
+        if self.settled:
+            return
+        if error is None:
+            await self.ack()
+        else:
+            with contextlib.suppress(AckTimedOut):  # it is back already
+                await self.nack()
 
     def __enter__(self) -> NoReturn:
         raise UsageError("in asyncio it is `async with message`")

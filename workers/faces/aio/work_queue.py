@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from warren.engine import _core, errors
-from warren.engine.errors import DiskFull, PeerLost, TimedOut, Undecodable
+from warren.engine.errors import AckTimedOut, DiskFull, PeerLost, TimedOut, Undecodable
 from warren.workers.faces.aio.base import deadline_of, is_late, run_blocking, time_left
 from warren.workers.faces.aio.queue import Message, Queue, line_of, underneath_of
 from warren.workers.faces.full import Room
@@ -190,7 +190,8 @@ class WorkQueue(Generic[T]):
     def task_done(self) -> None:
         """Acknowledge the oldest unfinished item of this task or, if it has none, of this node. Never waits.
 
-        Raises ValueError if there is none, and PeerLost if it went back to the queue (its attachment has ended).
+        Raises ValueError if there is none, and if it went back to the queue PeerLost (its attachment has ended) or
+        AckTimedOut (it was unfinished for longer than the queue's ack_timeout).
         """
         undone = self._mine()
         if not undone:
@@ -278,7 +279,8 @@ class WorkQueue(Generic[T]):
         with contextlib.suppress(PeerLost):  # they were got from an attachment that has ended: they are back already
             for message in messages:
                 if not message.settled:  # what could not be read is the caller's
-                    await message.nack()
+                    with contextlib.suppress(AckTimedOut):  # it is back already
+                        await message.nack()
         await self.queue.release()
 
     def _mine(self) -> deque[tuple[Any, Message]]:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from warren.engine.errors import ClosedError, TimedOut
+from warren.engine.errors import AckTimedOut, ClosedError, TimedOut
 from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
 from warren.workers.faces.calls import TROUBLE, failed
@@ -137,7 +137,7 @@ class Worker:
         if not message.settled:  # the function may have done it
             try:
                 await how()
-            except TROUBLE as error:
+            except (*TROUBLE, AckTimedOut) as error:
                 log.warning("queue %r: message %s: %s", self._queue.name, message.message_id.hex(), error)
                 return
         if counted:
