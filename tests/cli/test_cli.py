@@ -414,7 +414,9 @@ def test_foreground_and_signals(tmp_path: Path) -> None:
     _out, said = process.communicate(timeout=60)
     assert process.returncode == 0
     slow = "warren: waiting: "  # on a busy machine the start takes longer than a person waits without a word
-    assert [line for line in said.splitlines() if not line.startswith(slow)] == []
+    lines = [line for line in said.splitlines() if not line.startswith(slow)]
+    assert all(f" info supervisor[{process.pid}]: " in line for line in lines), said
+    assert "ends: SIGTERM came" in lines[-1]
     shared_id = NodeDirectory(tmp_path / "node").shared_id
     assert region.posix_names(names.node_prefix(shared_id)) == []
 

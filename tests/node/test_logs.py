@@ -101,6 +101,7 @@ def replaced(directory: Path, role: str, number: signal.Signals = signal.SIGKILL
 @pytest.mark.integration
 def test_each_process_logs_lines_of_one_shape_from_its_start_to_its_end(directory: Path) -> None:
     up(directory)
+    wait_until(lambda: all(processes(directory).values()), 60, what="the collector, which no start waits for")
     first = processes(directory)
     killed = replaced(directory, "worker-0")
     with warren.attach(directory) as node:
