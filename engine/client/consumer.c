@@ -14,10 +14,10 @@ static inline uint32_t place_of(const wr_attachment *a, uint32_t queue) {
     return (queue * 2654435761u) & (a->consumers_size - 1);
 }
 
-wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t queue) {
+wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t server, uint32_t queue) {
     for (uint32_t i = place_of(a, queue);; i = (i + 1) & (a->consumers_size - 1)) {
         wr_client_consumer *c = a->consumers[i];
-        if (!c || c->queue == queue) return c;
+        if (!c || (c->queue == queue && c->server == server)) return c;
     }
 }
 
@@ -42,7 +42,7 @@ static int rebuild(wr_attachment *a, uint32_t size, const wr_client_consumer *wi
 }
 
 int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t server, uint32_t queue) {
-    if (wr_client_consumer_find(a, queue)) return EEXIST;
+    if (wr_client_consumer_find(a, server, queue)) return EEXIST;
     if (2 * (a->consumers_n + 1) > a->consumers_size && rebuild(a, 2 * a->consumers_size, NULL)) return ENOMEM;
     memset(c, 0, sizeof *c);
     c->server = server;
@@ -64,7 +64,7 @@ int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t ser
 
 void wr_client_consumer_drop(wr_attachment *a, wr_client_consumer *c) {
     if (!c->pending) return;
-    if (a && a->consumers && wr_client_consumer_find(a, c->queue) == c) {
+    if (a && a->consumers && wr_client_consumer_find(a, c->server, c->queue) == c) {
         uint32_t hole = place_of(a, c->queue);
         while (a->consumers[hole] != c) hole = (hole + 1) & (a->consumers_size - 1);
         a->consumers[hole] = NULL;
@@ -317,8 +317,8 @@ int wr_attachment_intake(wr_attachment *a, uint32_t server) {
         p.slot = atomic_load_explicit(wr_view_delivery_ring(&a->port.view, server, side->popped), memory_order_relaxed);
         bool ours = wr_attachment_slot_read(a, server, p.slot, &p.delivery) && p.delivery.pushed_at == side->popped;
         if (ours) {
-            if (!c || c->queue != p.delivery.queue) c = wr_client_consumer_find(a, p.delivery.queue);
-            if (c && c->server == server) {
+            if (!c || c->queue != p.delivery.queue) c = wr_client_consumer_find(a, server, p.delivery.queue);
+            if (c) {
                 if ((error = push_pending(c, &p))) break;
                 c->popped++;
             } else { /* nobody here reads that queue any more */

@@ -70,7 +70,8 @@ static inline wr_condition wr_attachment_delivery(const wr_attachment *a, uint32
 
 int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t server, uint32_t queue); /* ENOMEM, EEXIST */
 void wr_client_consumer_drop(wr_attachment *a, wr_client_consumer *c);                                /* forgets it; frees its rings */
-wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t queue);
+/* Each worker may have a queue of the same id: those of replies have. */
+wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t server, uint32_t queue);
 /* A delivery taken out of `pending` is the next one again. ENOMEM. */
 int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p);
 /* Note that a tag was handed out. ENOMEM. */

@@ -70,13 +70,20 @@ static void books(void) {
         else CHECK(!wr_client_consumer_add(&n.a, &many[i], WORKER, 100 + i));
         there[i] = !there[i];
         uint32_t j = (uint32_t)random_below(MANY);
-        CHECK(wr_client_consumer_find(&n.a, 100 + j) == (there[j] ? &many[j] : NULL));
+        CHECK(wr_client_consumer_find(&n.a, WORKER, 100 + j) == (there[j] ? &many[j] : NULL));
     }
     for (uint32_t i = 0; i < MANY; i++)
         if (there[i]) wr_client_consumer_drop(&n.a, &many[i]);
-    CHECK(wr_client_consumer_find(&n.a, 5) == &consumer);
+    /* Two workers have a queue of one id, as for the answers to calls. */
+    static wr_client_consumer other;
+    CHECK(!wr_client_consumer_add(&n.a, &other, WORKER + 1, 5));
+    CHECK(wr_client_consumer_add(&n.a, &other, WORKER + 1, 5) == EEXIST);
+    CHECK(wr_client_consumer_find(&n.a, WORKER, 5) == &consumer && wr_client_consumer_find(&n.a, WORKER + 1, 5) == &other);
+    wr_client_consumer_drop(&n.a, &other);
+    CHECK(!wr_client_consumer_find(&n.a, WORKER + 1, 5));
+    CHECK(wr_client_consumer_find(&n.a, WORKER, 5) == &consumer);
     wr_client_consumer_drop(&n.a, &consumer);
-    CHECK(!wr_client_consumer_find(&n.a, 5));
+    CHECK(!wr_client_consumer_find(&n.a, WORKER, 5));
     drop(&n);
 }
 

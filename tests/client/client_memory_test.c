@@ -100,7 +100,7 @@ static void publishes(node *n, worker *w) {
 
 static void consumes(node *n, worker *w, wr_client_consumer *consumers) {
     for (uint32_t i = 0; i < QUEUES; i++) CHECK(!SCARCE_AGAIN(wr_client_consumer_add(&n->a, &consumers[i], WORKER, 100 + i)));
-    for (uint32_t i = 0; i < QUEUES; i++) CHECK(wr_client_consumer_find(&n->a, 100 + i) == &consumers[i]);
+    for (uint32_t i = 0; i < QUEUES; i++) CHECK(wr_client_consumer_find(&n->a, WORKER, 100 + i) == &consumers[i]);
     for (uint64_t i = 0; i < SLOTS; i++) push(n, &w[0], WORKER, i < SLOTS / 2 ? 100 : 100 + (uint32_t)i % QUEUES, i);
     CHECK(!SCARCE_AGAIN(wr_attachment_intake(&n->a, WORKER)));
     CHECK(n->a.workers[WORKER].popped == SLOTS);

@@ -184,6 +184,28 @@ def test_a_worker_that_stands_still_for_a_while_only_delays(node: warren.Node, n
         asyncio.run(main())
 
 
+def test_a_client_calls_queues_of_all_workers(node: warren.Node, name: str) -> None:
+    """Each worker has answers of its own for a client; threads and asyncio, one after another and at once."""
+    names = [f"{name}-{n}" for n in range(8)]
+    for each in names:
+        node.queue(each)
+    rows = {row["name"]: row["worker"] for row in node.status()["queues"]}
+    assert len({rows[each] for each in names}) > 1
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as other:
+            asked = [(each, b"n%d" % n) for n in range(20) for each in names]
+            found = await asyncio.gather(*(other.call(each, body, CALL_S) for each, body in asked))
+            assert found == [body.upper() for _each, body in asked]
+
+    with contextlib.ExitStack() as stack:
+        for each in names:
+            stack.enter_context(serving(node, each, upper))
+        for n in range(5):
+            assert [node.call(each, b"t%d" % n, CALL_S) for each in names] == [b"T%d" % n] * len(names)
+        asyncio.run(main())
+
+
 def test_nobody_serves(node: warren.Node, name: str) -> None:
     queue = node.queue(name)
     with pytest.raises(warren.TimedOut, match=r"no answer within 0\.3 s; is anybody serving it"):
