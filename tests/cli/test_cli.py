@@ -103,7 +103,7 @@ def test_status(directory: Path) -> None:
 def test_a_queue_from_declare_to_delete(directory: Path) -> None:
     assert "declared (durable" in warren("queue", "declare", directory, "jobs").stdout
     assert "exists already" in warren("queue", "declare", directory, "jobs").stdout
-    assert "exists as durable" in warren("queue", "declare", directory, "jobs", "--transient", code=2).said
+    assert "durable, not transient" in warren("queue", "declare", directory, "jobs", "--transient", code=2).said
     lines = [f"line {number}" for number in range(2500)]
     assert "2,500 messages" in warren("publish", directory, "jobs", given="\n".join(lines)).said
     row = wait_until(
