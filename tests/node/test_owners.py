@@ -253,10 +253,14 @@ def test_a_directory_with_files_of_root_says_how_its_owner_gets_them_back(place:
 def test_a_node_that_runs_as_another_user_than_the_owner_is_not_used(place: Path) -> None:
     """The directory was given away, or to a group, while its node ran: no client hangs, and no segment stays."""
     directory = home(place, ALICE) / "data"
-    with node_of(ALICE, directory):
+    with node_of(ALICE, directory) as alices:
         for path, _seen in parts(directory):
             os.chown(path, 0, 0)
         not_served(SUPERUSER, "user root (0)", directory)
+        process = alices.process
+        assert process is not None
+        assert process.stdout is not None
+        assert any("closed to this user" in line for line in process.stdout), "it looks each second, and goes on"
         for path, _seen in parts(directory):
             os.chown(path, ALICE.uid, GROUP)
             path.chmod(0o770)

@@ -112,9 +112,13 @@ class ControlServer:
         """Listen anew when the socket's name is gone or leads elsewhere, as after a copy into the directory. True: so
         it was. Raises StoreError and its kinds when that cannot be mended now.
         """
-        with contextlib.suppress(FileNotFoundError):
+        try:
             if self._name_now() == self._name:
                 return False
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # the directory was given to another user, say: no node ends of that
+            raise atomic_file.explain(error, f"cannot look at {self._directory.control_socket}") from error
         sock, name = self._listen()
         while self._accept():  # who asked the old one just before
             pass

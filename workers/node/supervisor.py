@@ -467,7 +467,9 @@ class Supervisor:
                 )
         except Error as error:
             self._say(
-                f"{name} was removed or replaced, and cannot be made again: {error}; trying again each second", WARNING
+                f"{name} was removed, replaced or closed to this user, and cannot be made again: {error}; trying again "
+                "each second",
+                WARNING,
             )
 
     def _check_idle(self, now: float) -> None:
