@@ -206,6 +206,65 @@ def test_a_client_calls_queues_of_all_workers(node: warren.Node, name: str) -> N
         asyncio.run(main())
 
 
+def test_a_message_that_asks_nothing_is_done_when_it_was_handled(
+    node: warren.Node, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Put by hand into a queue that is served: nobody waits for an answer, and it does not come again."""
+    queue = node.queue(name)
+    seen: list[bytes] = []
+
+    def function(message: warren.Message) -> bytes:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("it is bad")
+        return b"an answer"
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as other:
+
+            async def answer(message: warren.aio.Message) -> bytes:
+                return function(message)  # type: ignore[arg-type]
+
+            worker = await other.serve(name, answer)
+            running = asyncio.create_task(worker.run())
+            queue.put_many([b"aio", b"bad"])
+            while worker.counts["handled"] < 2:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+            assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0}
+
+    with serving(node, name, function) as worker:
+        queue.put_many([b"plain", b"bad", b"last"])
+        wait_until(lambda: worker.counts["handled"] == 3, 60)
+        assert node.call(name, b"asks", CALL_S) == b"an answer"
+    asyncio.run(main())
+    assert sorted(seen) == [b"aio", b"asks", b"bad", b"bad", b"last", b"plain"]
+    assert caplog.text.count("it has no reply_to, so nobody is told") == 2
+
+
+def test_an_answer_that_cannot_be_sent_costs_one_try(
+    node: warren.Node, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = node.queue(name)
+    seen: list[bytes] = []
+
+    def function(message: warren.Message) -> bytes:
+        seen.append(message.body)
+        if message.body == b"names":
+            raise ValueError("bad \udcff name " + "x" * 100_000)
+        return b"an answer"
+
+    with serving(node, name, function) as worker:
+        with pytest.raises(warren.CallFailed, match=r"ValueError: bad \\udcff name x+ …"):
+            node.call(name, b"names", CALL_S)
+        queue.put(b"nowhere", properties={"reply_to": "x" * 300})
+        wait_until(lambda: worker.counts["handled"] == 2, 60)
+        assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0}
+    assert seen == [b"names", b"nowhere"]
+    assert "cannot be answered" in caplog.text
+
+
 def test_nobody_serves(node: warren.Node, name: str) -> None:
     queue = node.queue(name)
     with pytest.raises(warren.TimedOut, match=r"no answer within 0\.3 s; is anybody serving it"):

@@ -181,6 +181,14 @@ def test_a_pickled_queue_may_be_deleted(directory: Path) -> None:
     copy.close()
 
 
+def test_an_exclusive_queue_stays_with_its_client(directory: Path) -> None:
+    with warren.attach(directory) as node:
+        copy, other = pickle.loads(pickle.dumps((node.queue("mine", durable=False, exclusive=True), node)))
+        with pytest.raises(warren.ResourceLocked, match="belongs to another client"):
+            copy.put(b"1")
+        other.close()
+
+
 def test_what_is_unpickled_is_one_client(directory: Path) -> None:
     """And one consumer of a queue: several handles would take its messages from each other."""
     with warren.attach(directory) as node:

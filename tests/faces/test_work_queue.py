@@ -175,7 +175,10 @@ def test_what_cannot_be_written_is_refused(node: warren.Node, name: str) -> None
 
 
 def test_a_full_queue_refuses_and_waits(node: warren.Node, name: str) -> None:
+    with pytest.raises(warren.QueueNotFound):
+        node.work_queue(name, create=False)
     tasks = node.work_queue(name, maxsize=2)
+    assert node.work_queue(name, create=False).maxsize == 2
     tasks.put(b"1")
     tasks.put(b"2")
     assert tasks.full()

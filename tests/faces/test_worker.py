@@ -330,6 +330,13 @@ def test_wrong_words_of_a_worker_are_refused(
         node.worker(f"{name}-not", print)
 
 
+def test_pauses_longer_than_a_year_are_refused(node: warren.Node, name: str) -> None:
+    node.queue(name)
+    with pytest.raises(warren.UsageError, match="longer than a year"):
+        node.worker(name, print, backoff=float("inf"), backoff_max=1e308)
+    node.worker(name, print, backoff=float("inf"))  # backoff_max is the pause then
+
+
 def test_a_coroutine_function_belongs_to_asyncio(node: warren.Node, name: str) -> None:
     async def handle(message: warren.Message) -> None:
         pass
@@ -337,6 +344,53 @@ def test_a_coroutine_function_belongs_to_asyncio(node: warren.Node, name: str) -
     node.queue(name)
     with pytest.raises(warren.UsageError, match=r"warren\.aio"):
         node.worker(name, handle)
+
+
+def test_what_a_function_leaves_to_be_awaited_has_not_been_done(
+    node: warren.Node, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No look at the function tells that it returns a coroutine: the message is not acked for that."""
+
+    async def handle(message: warren.Message) -> None:
+        raise AssertionError("nobody awaits it")
+
+    node.queue("dead")
+    queue = node.queue(name, dead_letter_exchange="", dead_letter_routing_key="dead")
+    queue.put(b"1")
+    worker = node.worker(name, lambda message: handle(message), retries=1, backoff=0.01)  # noqa: PLW0108
+    thread = run_in_thread(worker)
+    wait_until(lambda: worker.counts["rejected"] == 1, 60)
+    ended(worker, thread)
+    assert worker.counts == {"handled": 0, "failed": 1, "rejected": 1}
+    assert "which nobody awaits" in caplog.text
+    with node.queue("dead").get(timeout=30) as message:
+        assert message.body == b"1"
+
+
+@pytest.mark.parametrize("interrupt", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_in_a_thread_ends_the_worker_and_returns_the_message_once(
+    node: warren.Node, name: str, interrupt: type[BaseException]
+) -> None:
+    queue = node.queue(name)
+    queue.put(b"1")
+    seen = []
+
+    def handle(message: warren.Message) -> None:
+        seen.append(message.delivery_count)
+        raise interrupt
+
+    worker = node.worker(name, handle, concurrency=3)
+    with pytest.raises(interrupt):
+        worker.run()
+    assert seen == [0]
+    with queue.get(timeout=30) as message:
+        assert message.redelivered
+
+
+def test_a_function_that_no_process_can_import_is_refused_at_once(node: warren.Node, name: str) -> None:
+    node.queue(name)
+    with pytest.raises(warren.UsageError, match="that the process can import"):
+        node.worker(name, lambda message: None, processes=True)
 
 
 def test_asyncio_handles_many_at_once_with_retries(node: warren.Node, name: str) -> None:
@@ -411,12 +465,14 @@ def handle(message):
         os.kill(os.getpid(), signal.SIGKILL)
     with open(sys.argv[2] if len(sys.argv) > 2 else os.environ["DONE"], "a") as file:
         file.write(json.dumps([message.body.decode(), os.getpid()]) + "\\n")
+    if message.body == b"endless" and not message.redelivered:
+        time.sleep(100_000)
 
 def main():
     with warren.attach(sys.argv[1]) as node:
         worker = node.worker("{name}", handle, concurrency={concurrency}, processes={processes}, backoff=0.05)
         print("ready", flush=True)
-        worker.run()
+        worker.run(float(os.environ.get("GRACE", "30")))
     print("ended", flush=True)
 
 if __name__ == "__main__":
@@ -464,19 +520,24 @@ def test_a_program_of_a_worker_ends_by_a_signal_and_leaves_nothing(
         wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 30, what="the end of the processes")
 
 
-def test_processes_of_a_killed_program_end(node: warren.Node, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", [b"one", b"endless"])
+def test_processes_of_a_killed_program_end(node: warren.Node, name: str, tmp_path: Path, body: bytes) -> None:
+    """Also when their function does not: what it holds returns after the grace."""
     queue = node.queue(name)
     program, done = tmp_path / "program.py", tmp_path / "done"
     program.write_text(PROGRAM.format(name=name, concurrency=2, processes=True))
     done.touch()
-    queue.put(b"one")
-    child = subprocess.Popen([sys.executable, program, node.directory], env=os.environ | {"DONE": str(done)})
+    queue.put(body)
+    environment = os.environ | {"DONE": str(done), "GRACE": "0.5"}
+    child = subprocess.Popen([sys.executable, program, node.directory], env=environment)
     try:
         wait_until(done.read_text, 60)
     finally:
         child.kill()
         child.wait()
     wait_until(lambda: queue.stats()["consumers"] == 0, 60, what="the end of its processes")
+    if body == b"endless":
+        assert queue.get(timeout=30).body == body
     queue.put(b"two")
     assert queue.get(timeout=30).body == b"two"
 

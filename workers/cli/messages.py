@@ -215,6 +215,7 @@ def consume(
     """
     import warren
 
+    output.check_seen()
     printed = 0
     with output.found_in(directory), warren.attach(directory, name="warren-consume") as node:
         source = node.queue(queue, create=False)

@@ -83,6 +83,18 @@ class Seconds(click.FloatRange):
         return found
 
 
+#: standard streams that this process was started without
+_closed: set[str] = set()
+
+
+def check_seen() -> None:
+    """Raises UsageError when standard output is closed, for what takes away what it prints."""
+    if "stdout" in _closed:
+        raise UsageError(
+            "standard output is closed, so nobody would see what this takes: open it, if only as > /dev/null"
+        )
+
+
 def open_streams() -> None:
     """Open /dev/null in the place of standard streams that this process was started without (`>&-`): what is opened
     next would get their descriptors, and be written to.
@@ -91,6 +103,7 @@ def open_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
+            _closed.add(name)
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != descriptor:  # a lower one is closed again: nobody but us closes any, and not now
                 raise RuntimeError(f"descriptor {descriptor} cannot be opened") from None

@@ -311,8 +311,14 @@ class Client:
 
     def hook(self, code: int, server: int, what: str = "") -> None:
         """The core waits, and something is not as it should be: set it right, or raise what ends the wait."""
-        with explained(f"cannot use the node of {self.directory.path}"):
-            self._act(code, server, what)
+        attachment = self._attachment
+        try:
+            with explained(f"cannot use the node of {self.directory.path}"):
+                self._act(code, server, what)
+        except ValueError:  # of memory that another thread has just let go: it attaches anew, or has closed the client
+            if attachment is None or not attachment.core.over:
+                raise
+            raise AttachmentLost("another thread has ended this attachment") from None
 
     def _act(self, code: int, server: int, what: str) -> None:
         attachment = self._attachment

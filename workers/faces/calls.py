@@ -17,11 +17,13 @@ Who reads
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warren.engine import _core
@@ -36,6 +38,8 @@ from warren.workers.faces.message import Message
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
 
+log = logging.getLogger("warren")
+
 #: what passes: the node or one of its processes is restarted
 TROUBLE = (PeerLost, TimedOut, NodeNotRunning)
 #: how long the reader of an event loop reads on when nobody waits
@@ -46,6 +50,8 @@ REPLIES_AHEAD = 1000
 PREFIX = "warren.reply."
 #: header of an answer: what the function raised
 FAILED = "warren-failed"
+#: characters of it at most
+FAILED_MOST = 4000
 
 
 class Waiting:
@@ -239,7 +245,10 @@ class Caller:
 
 def asked(to: str, number: str, timeout: float, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a put that asks: nobody needs it when its time is over."""
-    properties = dict(options.get("properties") or {})
+    given = options.get("properties")
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"properties must be a mapping, not {type(given).__name__}")
+    properties = dict(given or {})
     if {"reply_to", "correlation_id"} & properties.keys():
         raise UsageError("reply_to and correlation_id are the call's own: leave them out of properties")
     properties |= {"reply_to": to, "correlation_id": number}
@@ -277,7 +286,48 @@ def reply_route(client: Client, to: str) -> _core.Route | None:
 
 def failed(error: Exception) -> dict[str, str]:
     """The headers of an answer that says what a function raised."""
-    return {FAILED: f"{type(error).__name__}: {error}"}
+    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    return {FAILED: text if len(text) <= FAILED_MOST else text[:FAILED_MOST] + " …"}
+
+
+def asks(message: Any, error: Exception | None = None) -> bool:
+    """Whether somebody waits for an answer: a message that was merely put has no reply_to, and is done when the
+    function was called. What it raised is logged then.
+    """
+    if isinstance(message.properties.get("reply_to"), str):
+        return True
+    if error is not None:
+        log.warning(
+            "queue %r: message %s failed (%s: %s); it has no reply_to, so nobody is told",
+            message.queue.name, message.message_id.hex(), type(error).__name__, error, exc_info=error,
+        )  # fmt: skip
+    return False
+
+
+@contextlib.contextmanager
+def unanswerable(message: Any) -> Iterator[None]:
+    """An answer that leads nowhere is logged, and dropped: another try of the function would end so, too."""
+    try:
+        yield
+    except TROUBLE:
+        raise
+    except Error as error:
+        log.warning(
+            "queue %r: message %s cannot be answered (%s: %s)",
+            message.queue.name, message.message_id.hex(), type(error).__name__, error,
+        )  # fmt: skip
+
+
+def finished(found: Any) -> Any:
+    """What a plain function returned. Raises UsageError for what is to be awaited: it has done nothing yet."""
+    if found is not None and inspect.isawaitable(found):
+        if inspect.iscoroutine(found):
+            found.close()
+        raise UsageError(
+            f"the function returned {type(found).__name__}, which nobody awaits: give a coroutine function to the "
+            f"worker of warren.aio, or return when the work is done"
+        )
+    return found
 
 
 class Answering:
@@ -289,9 +339,12 @@ class Answering:
     def __call__(self, message: Message) -> None:
         queue: Any = message.queue
         try:
-            body = self._function(message)
-            queue.reply(message, b"" if body is None else body)
+            body = finished(self._function(message))
+            if asks(message):
+                queue.reply(message, b"" if body is None else body)
         except TROUBLE:
             raise  # nobody was answered: another try
         except Exception as error:  # noqa: BLE001 - the caller gets it
-            queue.reply(message, b"", failed(error))
+            if asks(message, error):
+                with unanswerable(message):
+                    queue.reply(message, b"", failed(error))

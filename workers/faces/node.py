@@ -144,6 +144,7 @@ class Node:
         *,
         serializer: None = None,
         durable: bool | None = None,
+        create: bool = True,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[bytes]: ...
     @overload
@@ -154,6 +155,7 @@ class Node:
         *,
         serializer: object,
         durable: bool | None = None,
+        create: bool = True,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]: ...
     def work_queue(
@@ -163,6 +165,7 @@ class Node:
         *,
         serializer: object = None,
         durable: bool | None = None,
+        create: bool = True,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]:
         """A queue that behaves like queue.Queue (put, get, task_done, join, ...); opened or declared as by queue().
@@ -171,7 +174,7 @@ class Node:
         `serializer` packs items: 'pickle', 'json', 'msgpack', or an object with dumps and loads or with encode and
         decode (None: items are bytes). Unpickling can run code: use 'pickle' only if everyone who can put is trusted.
         """
-        queue = self.queue(name, durable, **limited(maxsize, arguments))
+        queue = self.queue(name, durable, create=create, **limited(maxsize, arguments))
         return WorkQueue(queue, rejected_above(queue), serializer)
 
     @overload

@@ -123,7 +123,8 @@ class Queue:
         if declaration is None:
             raise QueueNotFound(f"queue {self.name!r} was deleted: declare it again")
         client = self._client.epoch
-        if declaration.owner not in (0, client) and declaration.lasting_id == self._declaration.lasting_id:
+        mine = self._handle is not _UNOPENED and declaration.lasting_id == self._declaration.lasting_id
+        if declaration.owner not in (0, client) and mine:
             raise QueueNotFound(
                 f"queue {self.name!r} was exclusive to an attachment of this client that has ended: declare it again"
             )

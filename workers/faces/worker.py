@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from warren.engine.errors import AckTimedOut, ClosedError, QueueNotFound, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_seconds
-from warren.workers.faces.calls import TROUBLE
+from warren.workers.faces.calls import TROUBLE, finished
 from warren.workers.faces.queues import Queue, arguments_of, client_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ PAUSE_FIRST_S = 0.5
 PAUSE_MOST_S = 15.0
 
 
+#: the longest pause between two tries
+PAUSE_LONGEST_S = 365 * 24 * 3600.0
+
+
 @dataclass(frozen=True)
 class Retries:
     """How often a message is tried again, and when."""
@@ -64,6 +68,10 @@ class Retries:
         """Checked: what fails for good needs a place to go to. Raises UsageError."""
         checked_seconds(backoff, endless=False, what="backoff")
         checked_seconds(backoff_max, endless=False, what="backoff_max")
+        if min(backoff, backoff_max) > PAUSE_LONGEST_S:
+            raise UsageError(
+                f"backoff and backoff_max ({backoff:g} s, {backoff_max:g} s) are longer than a year: give less"
+            )
         if retries is not None:
             checked_count(retries, "retries", 0)
             if arguments_of(handled).get("dead_letter_exchange") is None:
@@ -78,7 +86,7 @@ class Retries:
         tries = message.delivery_count + 1
         pause = None
         if self.retries is None or tries <= self.retries:
-            pause = min(self.backoff_max, self.backoff * 2.0 ** min(tries - 1, 64))
+            pause = min(self.backoff_max, PAUSE_LONGEST_S, self.backoff * 2.0 ** min(tries - 1, 64))
         then = "it was the last try: rejected to the dead letters" if pause is None else f"tried again in {pause:g} s"
         log.log(
             logging.ERROR if pause is None else logging.WARNING,
@@ -133,6 +141,7 @@ class Worker:
         self._lock = threading.Lock()
         self._counts = {"handled": 0, "failed": 0, "rejected": 0}
         self._raised: BaseException | None = None
+        self._interrupted: list[Message] = []  #: they return when no thread of ours can get them again
         self._parent: int | None = None
 
     def __repr__(self) -> str:
@@ -157,11 +166,16 @@ class Worker:
         interrupts a function (SystemExit, KeyboardInterrupt).
         """
         checked_seconds(grace, endless=False, what="grace")
-        with stopped_by_signals(self.stop):
-            if self._threads_n == 1:
-                self._take(self._handle)
-            else:
-                self._run_threads(grace)
+        try:
+            with stopped_by_signals(self.stop):
+                if self._threads_n == 1:
+                    self._take(self._handle)
+                else:
+                    self._run_threads(grace)
+        finally:
+            while self._interrupted:
+                message = self._interrupted.pop()
+                self._settle(message, message.nack)
         if self._raised is not None:
             raise self._raised
 
@@ -214,12 +228,12 @@ class Worker:
 
     def _handle(self, message: Message) -> None:
         try:
-            self._function(message)
+            finished(self._function(message))
         except Exception as error:  # noqa: BLE001 - logged, and tried again
             self._failed(message, error)
-        except BaseException as error:  # noqa: BLE001 - an interrupt: the message is another's, and run() raises it
-            self._settle(message, message.nack)
+        except BaseException as error:  # noqa: BLE001 - an interrupt: run() raises it, and the message is another's
             self._raised = error
+            self._interrupted.append(message)
             self.stop()
         else:
             self._settle(message, message.ack, "handled")
@@ -243,6 +257,20 @@ class Worker:
                 self._counts[counted] += 1
 
 
+def _check_importable(function: object) -> None:
+    """Raises UsageError for a function that another process cannot have."""
+    from multiprocessing.reduction import ForkingPickler  # here: few need it, and it takes its time to load
+    from pickle import PicklingError
+
+    try:
+        ForkingPickler.dumps(function)
+    except (PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"function cannot be sent to a process ({error}): give one that the process can import, as one at the top "
+            f"of a module; or let threads run it (processes=False)"
+        ) from error
+
+
 class ProcessWorker:
     """The same in processes of their own, each with one function at a time. Created by `node.worker`."""
 
@@ -255,6 +283,7 @@ class ProcessWorker:
         options: dict[str, Any],
     ) -> None:
         checked_function(function, asynchronous=False)
+        _check_importable(function)
         self._queue = handled
         self._arguments = (attach, handled.name, function, options)
         self._processes_n = checked_count(processes, "concurrency")
@@ -281,7 +310,7 @@ class ProcessWorker:
                 while not self._stop.is_set():
                     for place in range(self._processes_n):
                         if place not in running and time.monotonic() >= due[place]:
-                            running[place], due[place] = self._start(), time.monotonic()
+                            running[place], due[place] = self._start(grace), time.monotonic()
                     self._stop.wait(LOOK_S / 5)
                     for place, process in list(running.items()):
                         if process.is_alive():
@@ -301,11 +330,11 @@ class ProcessWorker:
             finally:
                 _end(list(running.values()), grace)
 
-    def _start(self) -> SpawnProcess:
+    def _start(self, grace: float) -> SpawnProcess:
         import multiprocessing  # here: few need it, and it takes its time to load
 
         process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(*self._arguments, os.getpid()), name="warren-worker"
+            target=_serve, args=(*self._arguments, os.getpid(), grace), name="warren-worker"
         )
         process.start()
         return process
@@ -316,9 +345,15 @@ _DELETED = 64
 
 
 def _serve(
-    attach: Callable[[], Any], name: str, function: Callable[[Message], object], options: dict[str, Any], parent: int
+    attach: Callable[[], Any],
+    name: str,
+    function: Callable[[Message], object],
+    options: dict[str, Any],
+    parent: int,
+    grace: float,
 ) -> None:
     """A process of a ProcessWorker: it ends when it is told to, or when its parent has gone."""
+    threading.Thread(target=_end_after, args=(parent, grace), name="warren-worker-parent", daemon=True).start()
     with attach() as node:
         try:
             worker = node.worker(name, function, concurrency=1, **options)
@@ -327,6 +362,14 @@ def _serve(
             worker.run()
         except QueueNotFound:
             raise SystemExit(_DELETED) from None
+
+
+def _end_after(parent: int, grace: float) -> None:
+    """When the parent has gone, what is in hand has `grace` seconds; then the process ends, and it returns."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    time.sleep(grace)
+    os._exit(1)
 
 
 def _end(processes: list[SpawnProcess], grace: float) -> None:

@@ -112,6 +112,7 @@ class Node:
         *,
         serializer: None = None,
         durable: bool | None = None,
+        create: bool = True,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[bytes]: ...
     @overload
@@ -122,6 +123,7 @@ class Node:
         *,
         serializer: object,
         durable: bool | None = None,
+        create: bool = True,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]: ...
     async def work_queue(
@@ -131,10 +133,11 @@ class Node:
         *,
         serializer: object = None,
         durable: bool | None = None,
+        create: bool = True,
         **arguments: Unpack[QueueOptions],
     ) -> WorkQueue[Any]:
         """A queue that behaves like asyncio.Queue (put, get, task_done, join, ...): as warren.Node.work_queue."""
-        queue = await self.queue(name, durable, **limited(maxsize, arguments))
+        queue = await self.queue(name, durable, create=create, **limited(maxsize, arguments))
         return WorkQueue(queue, rejected_above(underneath_of(queue)), serializer)
 
     async def worker(

@@ -10,7 +10,7 @@ from typing import Any
 from warren.engine.errors import AckTimedOut, ClosedError, TimedOut
 from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
-from warren.workers.faces.calls import TROUBLE, failed
+from warren.workers.faces.calls import TROUBLE, asks, failed, unanswerable
 from warren.workers.faces.queues import client_of
 from warren.workers.faces.worker import (
     LOOK_S,
@@ -34,11 +34,14 @@ class Answering:
         queue = message.queue
         try:
             body = await self._function(message)
-            await queue.reply(message, b"" if body is None else body)
+            if asks(message):
+                await queue.reply(message, b"" if body is None else body)
         except TROUBLE:
             raise  # nobody was answered: another try
         except Exception as error:  # noqa: BLE001 - the caller gets it
-            await queue.reply(message, b"", failed(error))
+            if asks(message, error):
+                with unanswerable(message):
+                    await queue.reply(message, b"", failed(error))
 
 
 class Worker:
