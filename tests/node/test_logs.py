@@ -72,7 +72,10 @@ def processes(directory: Path) -> dict[str, int]:
 
 def files(log: Path) -> list[Path]:
     """The files of a log, the oldest first."""
-    return [*(log.with_name(name) for _number, name in sorted(logs.older(log), reverse=True)), log]
+    return [
+        *(log.with_name(name) for _number, name in sorted(logs.older(log.name, os.listdir(log.parent)), reverse=True)),
+        log,
+    ]
 
 
 def lines_of(directory: Path, role: str) -> list[str]:

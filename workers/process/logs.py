@@ -8,6 +8,8 @@ another suffix (`.1.gz`); it keeps its number. Standard output and error of a se
 or a crash of the interpreter writes lies there as it is, between the lines.
 
 Invariants
+  The file is found from the folder that was opened at first: a directory that is put in the place of this node's is
+  another one's.
   A line is one write to the end of the file, so those of several processes do not mix: a server that waits for the one
   before it has the same file, and so have those that begin to be supervisor at the same time.
   Who rotates holds a flock on the file, and has looked that it still has its name. Nobody waits for that lock: who does
@@ -29,6 +31,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -87,8 +90,14 @@ class LogFile(logging.Handler):
         self._bytes_max = bytes_max
         self._files_n = files_n
         self._streams = streams
+        self._folder = -1
         self._fd = -1
         self._lost_n = 0
+        with contextlib.suppress(OSError):  # a line that finds no folder is lost, and counted
+            self._find()
+
+    def _find(self) -> None:
+        self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record. Never raises."""
@@ -134,14 +143,16 @@ class LogFile(logging.Handler):
 
     def _in_place(self) -> bool:
         try:
-            named = os.stat(self._path)
+            named = os.stat(self._path.name, dir_fd=self._folder)
         except FileNotFoundError:
             return False
         mine = os.fstat(self._fd)
         return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
     def _open(self) -> None:
-        opened = open_to_append(self._path)
+        if self._folder < 0:
+            self._find()
+        opened = open_to_append(self._path.name, self._folder)
         old, self._fd = self._fd, opened
         if old >= 0:
             os.close(old)
@@ -167,21 +178,25 @@ class LogFile(logging.Handler):
                 fcntl.flock(locked, fcntl.LOCK_UN)
 
     def _rename(self) -> None:
-        for number, name in sorted(older(self._path), reverse=True):
-            suffix = name.removeprefix(f"{self._path.name}.{number}")
+        mine = self._path.name
+        for number, name in sorted(older(mine, os.listdir(self._folder)), reverse=True):
             if number >= self._files_n - 1:
-                os.unlink(self._path.with_name(name))
+                os.unlink(name, dir_fd=self._folder)
             else:
-                os.rename(self._path.with_name(name), self._path.with_name(f"{self._path.name}.{number + 1}{suffix}"))
-        os.rename(self._path, self._path.with_name(f"{self._path.name}.1"))
+                self._name_it(name, f"{mine}.{number + 1}{name.removeprefix(f'{mine}.{number}')}")
+        self._name_it(mine, f"{mine}.1")
+
+    def _name_it(self, old: str, new: str) -> None:
+        os.rename(old, new, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def close(self) -> None:
         """Close the file; the streams stay where they are."""
         self.acquire()
         try:
-            opened, self._fd = self._fd, -1
-            if opened >= 0:
-                os.close(opened)
+            for opened in (self._fd, self._folder):
+                if opened >= 0:
+                    os.close(opened)
+            self._fd = self._folder = -1
         finally:
             self.release()
         super().close()
@@ -196,20 +211,21 @@ class _Terminal(logging.StreamHandler[Any]):
             super().handleError(record)
 
 
-def older(path: Path) -> list[tuple[int, str]]:
-    """The rotated files of a log, as (number, name)."""
-    begins = f"{path.name}."
+def older(log_name: str, names: Iterable[str]) -> list[tuple[int, str]]:
+    """The rotated files of a log among the names of its folder, as (number, name)."""
+    begins = f"{log_name}."
     found = []
-    for name in os.listdir(path.parent):
+    for name in names:
         number = name.removeprefix(begins).partition(".")[0] if name.startswith(begins) else ""
         if number.isdecimal():
             found.append((int(number), name))
     return found
 
 
-def open_to_append(path: Path) -> int:
+def open_to_append(path: Path | str, folder: int | None = None) -> int:
     """A descriptor of a log file, which is made if it is not there. Raises OSError."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, access.file_mode())
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    return os.open(path, flags, access.file_mode(), dir_fd=folder)
 
 
 def redirect(path: Path) -> None:
