@@ -1,5 +1,5 @@
 """A service in asyncio: 500 orders, 100 at a time, each in a task of its own, with one fsync for all that wait.
-Run it: python docs/examples/asyncio_service.py (it makes a node in ./data)"""
+Run it: python docs/examples/asyncio_service.py (it makes a node in ./examples-data)"""
 
 import asyncio
 
@@ -9,7 +9,7 @@ ORDERS, AT_A_TIME = 500, 100
 
 
 async def main() -> None:
-    async with warren.aio.open("data") as node:
+    async with warren.aio.open("examples-data") as node:
         orders = await node.queue("orders")
         invoices = await node.queue("invoices")
         busy: set[bytes] = set()

@@ -1,5 +1,5 @@
 """A job for every tick of a clock, which any number of processes wait for, and one runs: each run puts the next one.
-Run it: python docs/examples/cron.py (it makes a node in ./data)"""
+Run it: python docs/examples/cron.py (it makes a node in ./examples-data)"""
 
 import multiprocessing
 import time
@@ -31,11 +31,11 @@ def wait_for_jobs(directory: str) -> None:
 
 def main() -> None:
     context = multiprocessing.get_context("spawn")
-    with warren.open("data") as node:
+    with warren.open("examples-data") as node:
         jobs = node.queue("jobs", deduplication_window=3600)
         reports = node.queue("reports", deduplication_window=3600)
         schedule(jobs, int(time.time() / PERIOD_S) + 1)  # the others follow from it
-        processes = [context.Process(target=wait_for_jobs, args=("data",)) for _number in range(PROCESSES)]
+        processes = [context.Process(target=wait_for_jobs, args=("examples-data",)) for _number in range(PROCESSES)]
         for process in processes:
             process.start()
         ticks: list[int] = []

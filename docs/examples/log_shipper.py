@@ -1,5 +1,5 @@
 """A log shipper with back-pressure: a program that logs 300 lines into a queue of at most 50 waits while it is full.
-Run it: python docs/examples/log_shipper.py (it makes a node in ./data, and a file shipped.log)"""
+Run it: python docs/examples/log_shipper.py (it makes a node in ./examples-data, and a file shipped.log)"""
 
 import logging
 import threading
@@ -44,7 +44,7 @@ def shop(log: logging.Logger) -> None:
         log.info("order %d", number)
 
 
-with warren.open("data") as node:
+with warren.open("examples-data") as node:
     handler = QueueHandler(node.work_queue("log-lines", maxsize=MOST))
     log = logging.getLogger("shop")
     log.setLevel(logging.INFO)

@@ -1,5 +1,5 @@
 """Retries with backoff, and dead letters for what fails for good: a server that is down at first, and a bad address.
-Run it: python docs/examples/retries.py (it makes a node in ./data)"""
+Run it: python docs/examples/retries.py (it makes a node in ./examples-data)"""
 
 import threading
 import time
@@ -18,7 +18,7 @@ def send(message: warren.Message) -> None:
 
 
 def main() -> None:
-    with warren.open("data") as node:
+    with warren.open("examples-data") as node:
         failed = node.queue("mails-failed")
         mails = node.queue("mails", dead_letter_exchange="", dead_letter_routing_key=failed.name)
         mails.put_many(MAILS)

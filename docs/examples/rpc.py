@@ -1,5 +1,5 @@
 """Calls with answers: two processes serve prices, this one asks 100 times, and once for what nobody sells.
-Run it: python docs/examples/rpc.py (it makes a node in ./data)"""
+Run it: python docs/examples/rpc.py (it makes a node in ./examples-data)"""
 
 import multiprocessing
 
@@ -19,9 +19,9 @@ def serve(directory: str) -> None:
 
 def main() -> None:
     context = multiprocessing.get_context("spawn")
-    with warren.open("data") as node:
+    with warren.open("examples-data") as node:
         node.queue("prices")
-        servers = [context.Process(target=serve, args=("data",)) for _number in range(2)]
+        servers = [context.Process(target=serve, args=("examples-data",)) for _number in range(2)]
         for server in servers:
             server.start()
 

@@ -1,5 +1,5 @@
 """Tables between processes: Arrow streams as messages, read as pandas frames; and a queue read as one Arrow table.
-Run it: python docs/examples/tables.py (it makes a node in ./data, and needs pandas)"""
+Run it: python docs/examples/tables.py (it makes a node in ./examples-data, and needs pandas)"""
 
 import multiprocessing
 
@@ -24,9 +24,9 @@ def produce(directory: str) -> None:
 
 
 def main() -> None:
-    with warren.open("data") as node:
+    with warren.open("examples-data") as node:
         tables = node.queue("tables")
-        producer = multiprocessing.get_context("spawn").Process(target=produce, args=("data",))
+        producer = multiprocessing.get_context("spawn").Process(target=produce, args=("examples-data",))
         producer.start()
         frames: list[pd.DataFrame] = []
         while len(frames) < DAYS:

@@ -1,5 +1,5 @@
 """A pool of four processes squares 200 numbers. One of them is killed at work, and every number is squared, once.
-Run it: python docs/examples/worker_pool.py (it makes a node in ./data)"""
+Run it: python docs/examples/worker_pool.py (it makes a node in ./examples-data)"""
 
 import multiprocessing
 
@@ -21,10 +21,10 @@ def work(directory: str) -> None:
 
 def main() -> None:
     context = multiprocessing.get_context("spawn")
-    with warren.open("data") as node:
+    with warren.open("examples-data") as node:
         numbers = node.queue("numbers")
         squares = node.queue("squares", deduplication_window=3600)
-        pool = [context.Process(target=work, args=("data",)) for _number in range(PROCESSES)]
+        pool = [context.Process(target=work, args=("examples-data",)) for _number in range(PROCESSES)]
         for process in pool:
             process.start()
         numbers.put_many([b"%d" % number for number in range(NUMBERS)])

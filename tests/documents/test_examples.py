@@ -50,7 +50,8 @@ def test_an_example_is_short_and_says_what_it_shows_and_how_to_run_it(path: Path
     lines = path.read_text().splitlines()
     assert len(lines) < 60
     assert re.match(r'"""[A-Z].*\.$', lines[0])
-    assert re.match(rf"Run it: python docs/examples/{path.name} \(it makes a node in ./data.*\)\"\"\"$", lines[1])
+    run = rf"Run it: python docs/examples/{path.name} \(it makes a node in ./examples-data.*\)\"\"\"$"
+    assert re.match(run, lines[1])
 
 
 def test_the_documents_list_every_example() -> None:

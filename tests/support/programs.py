@@ -14,8 +14,8 @@ LIMIT_S = 120
 
 
 def run_program(program: Path, folder: Path, options: Sequence[str] = ("-W", "error"), stop: bool = True) -> str:
-    """Run it to its end, and wait for what it started and left; then `stop` the node in `data`. Returns what it
-    printed; AssertionError if it failed.
+    """Run it to its end, and wait for what it started and left; then `stop` the node that it made. Returns what
+    it printed; AssertionError if it failed.
     """
     with (folder / "errors").open("w+") as errors, (folder / "said").open("w+") as said:
         process = subprocess.Popen(
@@ -30,7 +30,8 @@ def run_program(program: Path, folder: Path, options: Sequence[str] = ("-W", "er
             code = None
         wait_until(lambda: not session_of(process.pid), LIMIT_S, what="the end of what the program started")
         if stop:
-            subprocess.run([sys.executable, "-m", "warren", "stop", "data"], cwd=folder, timeout=LIMIT_S, check=True)
+            made = "data" if (folder / "data").exists() else "examples-data"
+            subprocess.run([sys.executable, "-m", "warren", "stop", made], cwd=folder, timeout=LIMIT_S, check=True)
         errors.seek(0)
         said.seek(0)
         told = said.read()
