@@ -312,18 +312,17 @@ class Client:
     def hook(self, code: int, server: int, what: str = "") -> None:
         """The core waits, and something is not as it should be: set it right, or raise what ends the wait."""
         attachment = self._attachment
+        if attachment is None:
+            raise ClosedError(f"this client of {self.directory.path} was closed: attach again")
         try:
             with explained(f"cannot use the node of {self.directory.path}"):
-                self._act(code, server, what)
+                self._act(attachment, code, server, what)
         except ValueError:  # of memory that another thread has just let go: it attaches anew, or has closed the client
-            if attachment is None or not attachment.core.over:
+            if not attachment.core.over:
                 raise
             raise AttachmentLost("another thread has ended this attachment") from None
 
-    def _act(self, code: int, server: int, what: str) -> None:
-        attachment = self._attachment
-        if attachment is None:
-            raise ClosedError(f"this client of {self.directory.path} was closed: attach again")
+    def _act(self, attachment: Attachment, code: int, server: int, what: str) -> None:
         if code in _LONG:
             self._notices.look(attachment, what in _PUBLISHING)
             self._notices.came_again(attachment)

@@ -38,7 +38,7 @@ from warren.workers.faces.message import Message
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
 
-log = logging.getLogger("warren")
+log = logging.getLogger("warren.worker")
 
 #: what passes: the node or one of its processes is restarted
 TROUBLE = (PeerLost, TimedOut, NodeNotRunning)

@@ -142,7 +142,6 @@ class Worker:
         self._counts = {"handled": 0, "failed": 0, "rejected": 0}
         self._raised: BaseException | None = None
         self._interrupted: list[Message] = []  #: they return when no thread of ours can get them again
-        self._parent: int | None = None
 
     def __repr__(self) -> str:
         return f"<Worker of {self._queue.name!r}, {self._threads_n} at a time>"
@@ -209,12 +208,12 @@ class Worker:
     def _take(self, hand: Callable[[Message], None]) -> None:
         """Hand over what arrives, until the stop."""
         pause = PAUSE_FIRST_S
-        while not self._stopped():
+        while not self._stop.is_set():
             try:
                 for message in self._queue.consume(self._prefetch, LOOK_S):
                     pause = PAUSE_FIRST_S
                     hand(message)
-                    if self._stopped():
+                    if self._stop.is_set():
                         break
             except (*TROUBLE, ClosedError) as error:
                 if client_of(self._queue).closed:
@@ -222,9 +221,6 @@ class Worker:
                 log.warning("queue %r: %s; the worker tries again in %g s", self._queue.name, error, pause)
                 self._stop.wait(pause)
                 pause = min(2 * pause, PAUSE_MOST_S)
-
-    def _stopped(self) -> bool:
-        return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
 
     def _handle(self, message: Message) -> None:
         try:
@@ -353,21 +349,20 @@ def _serve(
     grace: float,
 ) -> None:
     """A process of a ProcessWorker: it ends when it is told to, or when its parent has gone."""
-    threading.Thread(target=_end_after, args=(parent, grace), name="warren-worker-parent", daemon=True).start()
     with attach() as node:
         try:
             worker = node.worker(name, function, concurrency=1, **options)
-            assert isinstance(worker, Worker)
-            worker._parent = parent
+            threading.Thread(target=_end_with, args=(parent, worker, grace), name="warren-parent", daemon=True).start()
             worker.run()
         except QueueNotFound:
             raise SystemExit(_DELETED) from None
 
 
-def _end_after(parent: int, grace: float) -> None:
-    """When the parent has gone, what is in hand has `grace` seconds; then the process ends, and it returns."""
+def _end_with(parent: int, worker: Worker, grace: float) -> None:
+    """When the parent has gone, the worker is stopped; what is in hand has `grace` seconds, then the process ends."""
     while os.getppid() == parent:
         time.sleep(LOOK_S)
+    worker.stop()
     time.sleep(grace)
     os._exit(1)
 
