@@ -112,6 +112,18 @@ def test_all_of_a_queue_goes_through_a_pipe(directory: Path, name: str) -> None:
         node.queue(name).delete()
 
 
+def test_without_a_standard_output_nothing_is_taken(directory: Path, name: str) -> None:
+    with warren.attach(directory) as node:
+        queue = node.queue(name)
+        queue.put(b"unseen")
+        words = [*COMMAND, "consume", str(directory), name, "--timeout", "1"]
+        done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], capture_output=True, timeout=100)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"standard output is closed" in done.stderr
+        assert queue.stats()["ready"] == 1
+        queue.delete()
+
+
 def test_peek_leaves_everything_as_it_is(directory: Path, name: str) -> None:
     with warren.attach(directory) as node:
         queue = node.queue(name)

@@ -277,7 +277,10 @@ def test_nobody_serves(node: warren.Node, name: str) -> None:
         node.call(name, b"?", 1)
 
 
-@pytest.mark.parametrize("words", [{"timeout": -1}, {"timeout": None}, {"properties": {"reply_to": "me"}}, {"body": 5}])
+@pytest.mark.parametrize(
+    "words",
+    [{"timeout": -1}, {"timeout": None}, {"properties": {"reply_to": "me"}}, {"properties": "reply_to"}, {"body": 5}],
+)
 def test_wrong_words_are_refused(node: warren.Node, name: str, words: dict[str, Any]) -> None:
     node.queue(name)
     with pytest.raises(warren.UsageError):

@@ -5,6 +5,7 @@ Method: nodes as a user starts them, whose logs are read line by line; several p
 file; a small disk that is filled.
 """
 
+import fcntl
 import json
 import logging
 import os
@@ -323,8 +324,8 @@ for number in range(int(count)):
 """
 
 
-def writers(path: Path, count: int, size: int, files_n: int) -> None:
-    """Four processes that write at the same time."""
+def writers(path: Path, count: int, size: int, files_n: int, writers_n: int = 4) -> None:
+    """Processes that write at the same time."""
     words = [str(path), *map(str, (count, size, files_n))]
     begun = [
         subprocess.Popen(
@@ -333,7 +334,7 @@ def writers(path: Path, count: int, size: int, files_n: int) -> None:
             env=interpreter.environment(),
             text=True,
         )
-        for n in range(4)
+        for n in range(writers_n)
     ]
     for process in begun:
         assert process.stdin is not None
@@ -354,22 +355,43 @@ def test_no_line_is_lost_or_torn_when_several_processes_rotate(tmp_path: Path) -
     assert all(row["text"] == f"{(number := row['text'].split()[0])} {'x' * (int(number) % 300)}" for row in rows)
 
 
-def test_logs_stay_bounded_and_keep_what_is_new(tmp_path: Path) -> None:
-    path = tmp_path / "store.log"
-    writers(path, 400, 8192, 3)
-    assert [one.name for one in files(path)] == ["store.log.2", "store.log.1", "store.log"]
-    # who writes at the instant of a rotation still has the file that was renamed: a line of each of the others
-    assert all(one.stat().st_size <= 8192 + 4 * 500 for one in files(path))
-    rows = [json.loads(line) for one in files(path) for line in one.read_text().splitlines()]
-    assert any(row["text"].startswith("399 ") for row in rows)
-
-
 @pytest.fixture
 def handler(tmp_path: Path) -> Iterator[LogFile]:
     made = LogFile(tmp_path / "store.log", 4096, 4, False)
     made.setFormatter(Lines("store", False))
     yield made
     made.close()
+
+
+def test_logs_stay_bounded_and_keep_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "store.log"
+    writers(path, 400, 8192, 3, writers_n=1)
+    assert [one.name for one in files(path)] == ["store.log.2", "store.log.1", "store.log"]
+    assert all(one.stat().st_size <= 8192 for one in files(path))
+    rows = [json.loads(line) for one in files(path) for line in one.read_text().splitlines()]
+    assert rows[-1]["text"].startswith("399 ")
+
+
+def test_several_processes_keep_as_many_files_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "store.log"
+    writers(path, 400, 8192, 3)
+    assert [one.name for one in files(path)] == ["store.log.2", "store.log.1", "store.log"]
+    rows = [json.loads(line) for one in files(path) for line in one.read_text().splitlines()]
+    assert any(row["text"].startswith("399 ") for row in rows)
+
+
+def test_a_line_does_not_wait_for_the_rotation_of_another_process(tmp_path: Path, handler: LogFile) -> None:
+    path = tmp_path / "store.log"
+    handler.handle(record("first"))
+    with open(path, "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for _ in range(10):
+            handler.handle(record("x" * 900))
+        assert files(path) == [path]
+    handler.handle(record("last"))
+    assert [one.name for one in files(path)] == ["store.log.1", "store.log"]
+    assert path.read_text().endswith(": last\n")
+    assert path.read_text().count("\n") == 1
 
 
 def test_a_file_that_was_compressed_keeps_its_number(tmp_path: Path, handler: LogFile) -> None:
