@@ -30,7 +30,7 @@ class Disk:
         return found.f_bavail * found.f_frsize
 
     def leave(self, size: int) -> None:
-        """The node makes files and lets go of files meanwhile: look again until it is so. What they took is given back."""
+        """The node makes files and lets go of files meanwhile: look until it is so. What they took is given back."""
 
         def left() -> bool:
             lack = size - self.free()
