@@ -107,7 +107,7 @@ def test_a_read_waits_for_the_removal_of_what_it_reads_alone(running: RealNode, 
         impatient = short.store(store.transient)
         mine = store.new_id()
         impatient.write(mine, b"body", durability="none")
-        impatient.barrier()
+        impatient.barrier(timeout=60)
         pid = stopped(running)
         try:
             assert store.remove([removed]) == 0
@@ -122,6 +122,7 @@ def test_a_read_waits_for_the_removal_of_what_it_reads_alone(running: RealNode, 
                 assert not any(read.done() for read in reads)
                 os.kill(pid, signal.SIGCONT)
                 assert [read.result(60) for read in reads] == [None, [b"body", None]]
+            impatient.barrier(timeout=60)
             assert impatient.read(mine) is None
         finally:
             os.kill(pid, signal.SIGCONT)
