@@ -23,6 +23,7 @@ from warren.engine.saying import COMMAND_VARIABLE, command, counted
 from warren.workers.faces.node import attach
 from warren.workers.process.control import ControlClient
 
+from support.said import without_waiting
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -34,7 +35,7 @@ SMALL = (
 
 
 def run(*words: object, code: int = 0, environment: dict[str, str] | None = None) -> str:
-    """Run a command; returns what it printed, standard error first."""
+    """Run a command; returns what it printed, standard error first, but for what it waited for."""
     ended = subprocess.run(
         [sys.executable, "-m", "warren", *map(str, words)],
         stdin=subprocess.DEVNULL,
@@ -45,7 +46,7 @@ def run(*words: object, code: int = 0, environment: dict[str, str] | None = None
     )
     assert "Traceback" not in ended.stderr, ended.stderr
     assert ended.returncode == code, f"{words}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stderr + ended.stdout
+    return without_waiting(ended.stderr) + ended.stdout
 
 
 def suggested(said: str) -> list[list[str]]:

@@ -17,6 +17,7 @@ import pytest
 import warren
 
 from support.real_node import RealNode
+from support.said import without_waiting
 
 pytestmark = pytest.mark.integration
 COMMAND = [sys.executable, "-m", "warren"]
@@ -33,12 +34,12 @@ def begin(*words: object, stdout: int | IO[bytes] = subprocess.PIPE) -> subproce
 
 
 def end(process: subprocess.Popen[bytes], code: int) -> str:
-    """Wait until it has ended; what it said on standard error."""
+    """Wait until it has ended; what it said on standard error, but for what it waited for."""
     _stdout, said = process.communicate(timeout=100)
     assert process.returncode == code, said.decode()
     assert b"Traceback" not in said
     assert b"Exception ignored" not in said
-    return said.decode()
+    return without_waiting(said.decode())
 
 
 # -- a reader that goes ------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def test_all_of_a_queue_goes_through_a_pipe(directory: Path, name: str) -> None:
         node.queue(name).put_many(bodies)
     consuming = begin("consume", directory, name, "--timeout", 0.5)
     found, said = consuming.communicate(timeout=100)
-    assert (consuming.returncode, said) == (0, b"")
+    assert (consuming.returncode, without_waiting(said.decode())) == (0, "")
     assert found.splitlines() == bodies
     with warren.attach(directory) as node:
         assert node.queue(name).stats()["ready"] == node.queue(name).stats()["unacked"] == 0
