@@ -39,29 +39,22 @@ static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_
     ClientObject *c = h->client;
     uint32_t length = d->body_length - d->meta_length;
     const char *reason;
-    uint8_t *bytes;
     int error;
     if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
-        uint32_t found;
-        uint16_t meta_length;
-        error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &bytes, &found, &meta_length);
+        PyObject *found, *found_meta;
+        error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &found, &found_meta);
         if (error) return error;
-        if (found != d->body_length || meta_length != d->meta_length) error = EBADMSG;
+        if (PyBytes_GET_SIZE(found) != length || (found_meta ? PyBytes_GET_SIZE(found_meta) : 0) != d->meta_length) error = EBADMSG;
+        if (!error && found_meta) memcpy(meta, PyBytes_AS_STRING(found_meta), d->meta_length);
+        if (!error) memcpy(body, PyBytes_AS_STRING(found), length);
+        Py_DECREF(found);
+        Py_XDECREF(found_meta);
     } else {
         if (wr_body_from_image(c, h->server, d, d->meta_length, body, length) &&
             (!d->meta_length || wr_body_from_image(c, h->server, d, 0, meta, d->meta_length)))
             return 0;
-        if (!(bytes = malloc(d->body_length ? d->body_length : 1))) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        error = wr_body_from_file(c, h->server, d, bytes, &reason);
+        error = wr_body_from_file(c, h->server, d, meta, body, &reason);
     }
-    if (!error) {
-        memcpy(meta, bytes, d->meta_length);
-        memcpy(body, bytes + d->meta_length, length);
-    }
-    free(bytes);
     if (c->ended) return wr_enter_slow(c);
     return error;
 }

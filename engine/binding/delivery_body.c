@@ -1,6 +1,7 @@
 /* The bytes of a delivered message: from the worker's memory, from one of its files, or from a store.
  *
  * Invariants
+ *   A body is copied once: into the bytes object that the program gets. So are its metadata, into their own.
  *   The GIL is let go where a file is read; the memory is kept by `busy` meanwhile.
  *   What lies in a delivery slot of ours can be asked for: the worker says where it is now.
  */
@@ -22,18 +23,18 @@ bool wr_body_from_image(ClientObject *c, uint32_t server, const wr_delivery *d, 
                                    to, bytes);
 }
 
-int wr_body_from_file(ClientObject *c, uint32_t server, const wr_delivery *d, void *to, const char **reason) {
+int wr_body_from_file(ClientObject *c, uint32_t server, const wr_delivery *d, void *meta, void *to, const char **reason) {
     wr_bodies *bodies = &c->a.bodies;
     int error = EAGAIN;
     if (!pthread_mutex_trylock(&bodies->lock)) {
-        error = wr_bodies_read(bodies, server, d, to, true, reason);
+        error = wr_bodies_read(bodies, server, d, meta, to, true, reason);
         pthread_mutex_unlock(&bodies->lock);
     }
     if (error != EAGAIN) return error;
     c->busy++;
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&bodies->lock);
-    error = wr_bodies_read(bodies, server, d, to, false, reason);
+    error = wr_bodies_read(bodies, server, d, meta, to, false, reason);
     pthread_mutex_unlock(&bodies->lock);
     Py_END_ALLOW_THREADS
     c->busy--;
@@ -84,21 +85,6 @@ static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
     return -1;
 }
 
-/* A message from its two parts, lying behind each other. */
-static PyObject *deliver_bytes(HandleObject *h, const wr_delivery *d, const uint8_t *bytes, uint32_t length, uint32_t meta_length) {
-    if (meta_length > length) {
-        corrupt(d, "length", false);
-        return NULL;
-    }
-    PyObject *body = PyBytes_FromStringAndSize((const char *)bytes + meta_length, (Py_ssize_t)(length - meta_length));
-    PyObject *meta = body && meta_length ? PyBytes_FromStringAndSize((const char *)bytes, meta_length) : NULL;
-    if (!body || (meta_length && !meta)) {
-        Py_XDECREF(body);
-        return NULL;
-    }
-    return wr_delivery_new(h, d, body, meta);
-}
-
 /* The message of a delivery. NULL without an exception: it is not ours any more (or not there any more). `held`: it
  * lies in a delivery slot of ours, so the worker can be asked where it is now; its answer is waited for until the
  * deadline, but a second at least. *lost: with the exception, if its bytes are damaged. */
@@ -112,44 +98,22 @@ PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool
         error = ENOENT;
         if (d->location >= WR_LOCATION_STORE || attempt) h->delays_n++;
         if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
-            uint8_t *bytes;
-            uint32_t length;
-            uint16_t meta_length;
-            error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &bytes, &length, &meta_length);
+            PyObject *body, *meta;
+            error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &body, &meta);
             if (error < 0) return NULL;
-            if (!error) {
-                PyObject *message = deliver_bytes(h, d, bytes, length, meta_length);
-                free(bytes);
-                return message;
-            }
+            if (!error) return wr_delivery_new(h, d, body, meta);
         } else if (d->body_length >= d->meta_length && d->body_length <= c->a.message_bytes_max) {
             uint32_t length = d->body_length - d->meta_length;
-            PyObject *body = PyBytes_FromStringAndSize(NULL, length);
-            if (!body) return NULL;
-            if (wr_body_from_image(c, server, d, d->meta_length, PyBytes_AS_STRING(body), length)) {
-                if (!d->meta_length) return wr_delivery_new(h, d, body, NULL);
-                PyObject *meta = PyBytes_FromStringAndSize(NULL, d->meta_length);
-                if (!meta) {
-                    Py_DECREF(body);
-                    return NULL;
-                }
-                if (wr_body_from_image(c, server, d, 0, PyBytes_AS_STRING(meta), d->meta_length)) return wr_delivery_new(h, d, body, meta);
-                Py_DECREF(meta);
-            }
+            PyObject *body, *meta;
+            if (wr_parts_new(length, d->meta_length, &body, &meta)) return NULL;
+            if (wr_body_from_image(c, server, d, d->meta_length, PyBytes_AS_STRING(body), length) &&
+                (!meta || wr_body_from_image(c, server, d, 0, PyBytes_AS_STRING(meta), d->meta_length)))
+                return wr_delivery_new(h, d, body, meta);
             h->delays_n++;
-            if (!d->meta_length) {
-                error = wr_body_from_file(c, server, d, PyBytes_AS_STRING(body), &reason);
-                if (!error) return wr_delivery_new(h, d, body, NULL);
-            }
+            error = wr_body_from_file(c, server, d, meta ? PyBytes_AS_STRING(meta) : NULL, PyBytes_AS_STRING(body), &reason);
+            if (!error) return wr_delivery_new(h, d, body, meta);
             Py_DECREF(body);
-            if (d->meta_length) {
-                uint8_t *bytes = PyMem_Malloc(d->body_length);
-                if (!bytes) return PyErr_NoMemory();
-                error = wr_body_from_file(c, server, d, bytes, &reason);
-                PyObject *message = error ? NULL : deliver_bytes(h, d, bytes, d->body_length, d->meta_length);
-                PyMem_Free(bytes);
-                if (!error) return message;
-            }
+            Py_XDECREF(meta);
             if (c->ended) {
                 wr_enter_slow(c);
                 return NULL;

@@ -547,14 +547,14 @@ PyObject *wr_face_terminate(PyObject *op, PyObject *const *args, Py_ssize_t give
 /* ---- reading ---- */
 
 /* Take what is not in memory, without the GIL. 0 or as wr_store_client_take; -1 with an exception. */
-static int take_waiting(ClientObject *c, int i, const uint8_t id[16], const wr_store_place *place, uint32_t skip, void *to) {
+static int take_waiting(ClientObject *c, int i, const uint8_t id[16], const wr_store_place *place, void *meta, void *to) {
     struct wr_store_side *side = c->store;
     wr_store_client *reader = &side->readers[i];
     c->busy++;
     int error;
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&side->lock);
-    error = wr_store_client_take(reader, id, place, skip, to, true);
+    error = wr_store_client_take(reader, id, place, meta, to, true);
     Py_END_ALLOW_THREADS
     if (!error && !side->stores[i].no_nowait) wr_store_client_move_file(reader, &side->stores[i], place->entry.file);
     pthread_mutex_unlock(&side->lock);
@@ -576,15 +576,14 @@ static int wait_for_index(ClientObject *c, int i, int attempt) {
     return wr_wait(c, &condition, wr_now_ns() + TRY_NS, WR_FOR_REPLY) < 0 ? -1 : 0;
 }
 
-/* Either `object` gets a bytes object without the metadata, or `bytes` malloc'd memory with it. */
-static int fetch(ClientObject *c, int i, const uint8_t id[16], PyObject **object, uint8_t **bytes, wr_store_place *place) {
+int wr_store_fetch(ClientObject *c, int i, const uint8_t id[16], PyObject **body, PyObject **meta) {
     struct wr_store_side *side = c->store;
-    wr_store_place before = {.in_file = false};
+    wr_store_place place, before = {.in_file = false};
     for (int attempt = 0, moved = 0, missing = 0;; attempt++) {
         if (wr_face_current(c, i, 0)) return -1;
         tidy(c);
         side->view_error = 0;
-        int error = wr_store_client_find(&side->stores[i], id, place);
+        int error = wr_store_client_find(&side->stores[i], id, &place);
         if (error == ENXIO && missing++ < TRIES) { /* its writer's region is not there: perhaps the index is about to have it */
             if (missing > 1 && wr_nap(c, NAP_NS << missing)) return -1;
             continue;
@@ -595,39 +594,28 @@ static int fetch(ClientObject *c, int i, const uint8_t id[16], PyObject **object
             continue;
         }
         if (error) return error;
-        uint32_t skip = object ? place->meta_length : 0;
-        void *to;
-        if (object) {
-            *object = PyBytes_FromStringAndSize(NULL, place->length - skip);
-            if (!*object) return -1;
-            to = PyBytes_AS_STRING(*object);
-        } else if (!(to = *bytes = malloc(place->length ? place->length : 1))) {
-            return ENOMEM;
+        PyObject *payload, *metadata;
+        if (wr_parts_new(place.length - place.meta_length, meta ? place.meta_length : 0, &payload, &metadata)) return -1;
+        void *to = PyBytes_AS_STRING(payload), *meta_to = metadata ? PyBytes_AS_STRING(metadata) : NULL;
+        error = wr_store_client_take(&side->stores[i], id, &place, meta_to, to, false);
+        if (error == EINPROGRESS) error = take_waiting(c, i, id, &place, meta_to, to);
+        if (!error) {
+            *body = payload;
+            if (meta) *meta = metadata;
+            return 0;
         }
-        error = wr_store_client_take(&side->stores[i], id, place, skip, to, false);
-        if (error == EINPROGRESS) error = take_waiting(c, i, id, place, skip, to);
-        if (!error) return 0;
-        if (object) Py_CLEAR(*object);
-        else free(to);
+        Py_DECREF(payload);
+        Py_XDECREF(metadata);
         if (error == EBADF) error = ENOENT; /* the folder was not there, or is another one now */
         if (error != EAGAIN && error != ENOENT && error != EBADMSG && error != EUCLEAN) return error;
-        if (error != EAGAIN && wr_store_same_place(place, &before)) {
+        if (error != EAGAIN && wr_store_same_place(&place, &before)) {
             if (!wr_store_client_left_behind(&side->stores[i])) return error == EBADMSG ? EBADMSG : EUCLEAN;
             if (wait_for_index(c, i, attempt)) return -1; /* the file went with a server that died: the next one knows better */
             continue;
         }
         if (++moved > TRIES && wr_nap(c, NAP_NS)) return -1;
-        before = *place;
+        before = place;
     }
-}
-
-int wr_store_fetch(ClientObject *c, int i, const uint8_t id[16], uint8_t **bytes, uint32_t *length, uint16_t *meta_length) {
-    wr_store_place place;
-    int error = fetch(c, i, id, NULL, bytes, &place);
-    if (error) return error;
-    *length = place.length;
-    *meta_length = place.meta_length;
-    return 0;
 }
 
 /* What this client has removed is not to be found: wait until the server has executed that. 0; -1 with an exception. */
@@ -643,10 +631,9 @@ static int removal_done(ClientObject *c, int i, const uint8_t id[16]) {
 }
 
 PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]) {
-    wr_store_place place;
-    PyObject *object = NULL;
+    PyObject *object;
     if (removal_done(c, i, id)) return NULL;
-    int error = fetch(c, i, id, &object, NULL, &place);
+    int error = wr_store_fetch(c, i, id, &object, NULL);
     if (!error) return object;
     if (error < 0) return NULL;
     if (error == ENOENT) Py_RETURN_NONE;
@@ -680,10 +667,9 @@ static int read_ahead(ClientObject *c, int i, const uint8_t (*ids)[16], uint32_t
     for (uint32_t k = 0; k < n; k++) {
         if (errors[k] == ENOENT) to[k] = Py_NewRef(Py_None);
         if (errors[k]) continue;
-        uint32_t skip = places[k].meta_length;
-        PyObject *object = PyBytes_FromStringAndSize(NULL, places[k].length - skip);
+        PyObject *object = PyBytes_FromStringAndSize(NULL, places[k].length - places[k].meta_length);
         if (!object) return -1;
-        if (wr_store_client_take(s, ids[k], &places[k], skip, PyBytes_AS_STRING(object), false)) Py_DECREF(object);
+        if (wr_store_client_take(s, ids[k], &places[k], NULL, PyBytes_AS_STRING(object), false)) Py_DECREF(object);
         else to[k] = object;
     }
     return 0;

@@ -53,8 +53,18 @@ int wr_face_ask(ClientObject *c, int i, uint8_t op, const uint8_t *id, uint64_t 
 PyObject *wr_face_read(ClientObject *c, int i, const uint8_t id[16]);
 PyObject *wr_face_read_many(ClientObject *c, int i, const wr_ids *ids);
 
-/* 0, ENOENT (no such message, or the region is not there any more), EBADMSG, EIO; -1 with an exception. */
-int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], uint8_t **bytes, uint32_t *length, uint16_t *meta_length);
+/* Room for the payload and the metadata (NULL: none) of a message, as bytes objects. 0; -1 with an exception. */
+static inline int wr_parts_new(uint32_t length, uint16_t meta_length, PyObject **body, PyObject **meta) {
+    *meta = NULL;
+    if (!(*body = PyBytes_FromStringAndSize(NULL, length))) return -1;
+    if (!meta_length || (*meta = PyBytes_FromStringAndSize(NULL, meta_length))) return 0;
+    Py_CLEAR(*body);
+    return -1;
+}
+
+/* Payload and metadata (NULL: none; as argument: not wanted) of a message, as bytes objects. 0, ENOENT (no such message,
+ * or the region is not there any more), EBADMSG, EUCLEAN, EIO; -1 with an exception. */
+int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], PyObject **body, PyObject **meta);
 
 /* Methods of Client. */
 PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given);

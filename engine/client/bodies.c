@@ -112,15 +112,18 @@ static int file_of(wr_bodies *bodies, uint32_t server, const wr_delivery *d, boo
 }
 
 /* Check the frame at `frame` and copy metadata and payload out of it. */
-static int take_frame(const wr_body_file *file, const wr_delivery *d, const uint8_t *frame, void *to, const char **reason) {
+static int take_frame(const wr_body_file *file, const wr_delivery *d, const uint8_t *frame, void *meta, void *to,
+                      const char **reason) {
     wr_frame_head head;
     uint64_t total = wr_frame_check(frame, d->frame_length, 0, file->salt, &head, reason);
     if (!total) return EBADMSG;
-    if (total != d->frame_length || memcmp(head.id, d->id, 16) || (uint64_t)d->blob_offset + d->body_length + 1 > total) {
+    if (total != d->frame_length || memcmp(head.id, d->id, 16) || (uint64_t)d->blob_offset + d->body_length + 1 > total ||
+        d->meta_length > d->body_length) {
         *reason = "another message";
         return EBADMSG;
     }
-    memcpy(to, frame + d->blob_offset, d->body_length);
+    if (d->meta_length) memcpy(meta, frame + d->blob_offset, d->meta_length);
+    memcpy(to, frame + d->blob_offset + d->meta_length, d->body_length - d->meta_length);
     return 0;
 }
 
@@ -146,31 +149,32 @@ static int look(wr_body_file *file, uint64_t at, uint64_t bytes, bool window_onl
     return 0;
 }
 
-static int read_frame(wr_body_file *file, const wr_delivery *d, void *to, bool window_only, const char **reason) {
+static int read_frame(wr_body_file *file, const wr_delivery *d, void *meta, void *to, bool window_only, const char **reason) {
     const uint8_t *found;
     int error = look(file, d->offset, d->frame_length, window_only, false, &found);
     if (!error) {
-        error = take_frame(file, d, found, to, reason);
+        error = take_frame(file, d, found, meta, to, reason);
         if (error != EBADMSG) return error;
         if (window_only) return EAGAIN;
         /* The window may have been read before the frame was written: once more from the file. */
         error = look(file, d->offset, d->frame_length, false, true, &found);
-        return error ? error : take_frame(file, d, found, to, reason);
+        return error ? error : take_frame(file, d, found, meta, to, reason);
     }
     if (error != EAGAIN || window_only) return error;
     uint8_t *frame = malloc(d->frame_length); /* larger than a window */
     if (!frame) return ENOMEM;
     error = read_all(file->fd, frame, d->frame_length, d->offset);
-    if (!error) error = take_frame(file, d, frame, to, reason);
+    if (!error) error = take_frame(file, d, frame, meta, to, reason);
     free(frame);
     return error;
 }
 
-int wr_bodies_read(wr_bodies *bodies, uint32_t server, const wr_delivery *d, void *to, bool window_only, const char **reason) {
+int wr_bodies_read(wr_bodies *bodies, uint32_t server, const wr_delivery *d, void *meta, void *to, bool window_only,
+                   const char **reason) {
     wr_body_file *file;
     *reason = "short";
     int error = file_of(bodies, server, d, window_only, &file, reason);
-    if (!error) error = read_frame(file, d, to, window_only, reason);
+    if (!error) error = read_frame(file, d, meta, to, window_only, reason);
     else return error;
     if (error == EBADMSG) forget(file); /* the next attempt opens what bears the name then */
     return error;

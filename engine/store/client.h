@@ -104,11 +104,11 @@ typedef struct {
  * a change, or another one has taken over: wait, open the regions anew, and try again); ENXIO (not there, unless it is in the region of a client that cannot be attached here); EBADMSG (the index says nonsense); or an errno. */
 int wr_store_client_find(wr_store_client *s, const uint8_t id[16], wr_store_place *place);
 
-/* Copy it, without its first `skip` bytes, to `to` (length - skip bytes). 0; EAGAIN (it moved: find it again); EINPROGRESS (it is on disk and
- * not in memory, and `wait` is false); EBADMSG (the bytes there are not what was written: only finding the same place again makes it
- * damage, see wr_store_same_place); EUCLEAN (the first page of the file is not what it should be: the same); ENOENT (it is not there: the
- * same); or an errno. */
-int wr_store_client_take(wr_store_client *s, const uint8_t id[16], const wr_store_place *place, uint32_t skip, void *to, bool wait);
+/* Copy its metadata to `meta` (meta_length bytes; NULL: not wanted) and its payload to `to` (the other bytes), each once. 0; EAGAIN (it
+ * moved: find it again); EINPROGRESS (it is on disk and not in memory, and `wait` is false); EBADMSG (the bytes there are not what was
+ * written: only finding the same place again makes it damage, see wr_store_same_place); EUCLEAN (the first page of the file is not what it
+ * should be: the same); ENOENT (it is not there: the same); or an errno. */
+int wr_store_client_take(wr_store_client *s, const uint8_t id[16], const wr_store_place *place, void *meta, void *to, bool wait);
 
 static inline bool wr_store_same_place(const wr_store_place *a, const wr_store_place *b) {
     return a->in_file && b->in_file && a->entry.file == b->entry.file && a->entry.offset == b->entry.offset &&

@@ -306,7 +306,8 @@ static int disk_answer(wr_store_client *s, const wr_store_place *place, int erro
 }
 
 /* The whole frame from the file, its parts straight to where they are wanted; checked like any frame. */
-static int take_from_disk(wr_store_client *s, const uint8_t id[16], const wr_store_place *place, uint32_t skip, void *to, bool wait) {
+static int take_from_disk(wr_store_client *s, const uint8_t id[16], const wr_store_place *place, void *meta, void *to, bool wait) {
+    uint32_t meta_length = place->meta_length, payload = place->length - meta_length;
     int fd = -1;
     uint64_t salt = 0;
     int error = open_file(s, place->entry.file, wait, &fd, &salt);
@@ -320,18 +321,20 @@ static int take_from_disk(wr_store_client *s, const uint8_t id[16], const wr_sto
         if (!error && (wr_frame_check(frame, place->entry.total_size, 0, salt, &found, NULL) != place->entry.total_size ||
                        found.kind != WR_KIND_MESSAGE || memcmp(found.id, id, 16) != 0))
             error = EBADMSG;
-        if (!error) memcpy(to, frame + WR_FRAME_HEAD_BYTES + skip, place->length - skip);
+        if (!error && meta) memcpy(meta, frame + WR_FRAME_HEAD_BYTES, meta_length);
+        if (!error) memcpy(to, frame + WR_FRAME_HEAD_BYTES + meta_length, payload);
         return disk_answer(s, place, error, wait);
     }
     uint8_t head[WR_FRAME_HEAD_BYTES], marker = 0, small[META_ON_STACK];
-    uint8_t *skipped = skip > sizeof small ? malloc(skip) : small;
-    if (!skipped) return ENOMEM;
-    struct iovec parts[4] = {{head, sizeof head}, {skipped, skip}, {to, place->length - skip}, {&marker, 1}};
+    uint8_t *skipped = meta || meta_length <= sizeof small ? NULL : malloc(meta_length);
+    uint8_t *first = meta ? meta : skipped ? skipped : small;
+    if (first == small && meta_length > sizeof small) return ENOMEM;
+    struct iovec parts[4] = {{head, sizeof head}, {first, meta_length}, {to, payload}, {&marker, 1}};
     error = read_parts(fd, parts, 4, place->entry.offset, wait ? 0 : RWF_NOWAIT);
-    if (!error && (marker != WR_FRAME_MARKER || !wr_frame_check_apart(head, skipped, skip, to, place->length - skip, salt) ||
+    if (!error && (marker != WR_FRAME_MARKER || !wr_frame_check_apart(head, first, meta_length, to, payload, salt) ||
                    head[WR_FRAME_AT_KIND] != WR_KIND_MESSAGE || memcmp(head + WR_FRAME_AT_ID, id, 16) != 0))
         error = EBADMSG;
-    if (skipped != small) free(skipped);
+    free(skipped);
     return disk_answer(s, place, error, wait);
 }
 
@@ -349,33 +352,40 @@ static const wr_image *image_of(wr_store_client *s, uint64_t file, const uint8_t
     return NULL;
 }
 
-static bool take_from_image(wr_store_client *s, uint64_t file, uint64_t offset, void *to, uint64_t bytes) {
+/* The parts of a message behind each other, to where each is wanted. */
+static void copy_parts(const wr_store_place *place, const uint8_t *from, void *meta, void *to) {
+    if (meta) wr_copy_racy(meta, from, place->meta_length);
+    wr_copy_racy(to, from + place->meta_length, place->length - place->meta_length);
+}
+
+static bool take_from_image(wr_store_client *s, const wr_store_place *place, void *meta, void *to) {
+    uint64_t file = place->entry.file, offset = (uint64_t)place->entry.offset + WR_FRAME_HEAD_BYTES;
     const uint8_t *from;
     const wr_image *image = image_of(s, file, &from);
     if (!image) return false;
     uint64_t generation = atomic_load_explicit(&image->generation, memory_order_acquire);
     /* SYNC image-appended */
     uint64_t appended = atomic_load_explicit(&image->appended, memory_order_acquire);
-    if (appended > s->file_bytes || offset > appended || bytes > appended - offset) return false;
-    wr_copy_racy(to, from + offset, bytes);
+    if (appended > s->file_bytes || offset > appended || place->length > appended - offset) return false;
+    copy_parts(place, from + offset, meta, to);
     /* SYNC image-reuse */
     atomic_thread_fence(memory_order_acquire);
     return wr_file_is((wr_file_ref){atomic_load_explicit(&image->file, memory_order_relaxed)}, file) &&
            atomic_load_explicit(&image->generation, memory_order_relaxed) == generation;
 }
 
-int wr_store_client_take(wr_store_client *s, const uint8_t id[16], const wr_store_place *place, uint32_t skip, void *to, bool wait) {
+int wr_store_client_take(wr_store_client *s, const uint8_t id[16], const wr_store_place *place, void *meta, void *to, bool wait) {
     if (!place->in_file) {
         const uint8_t *blob = wr_view_blob(place->owner, place->position, place->length);
         if (!blob) return EAGAIN;
-        wr_copy_racy(to, blob + skip, place->length - skip);
+        copy_parts(place, blob, meta, to);
         return still_there(s, place) ? 0 : EAGAIN;
     }
-    if (take_from_image(s, place->entry.file, (uint64_t)place->entry.offset + WR_FRAME_HEAD_BYTES + skip, to, place->length - skip)) return 0;
+    if (take_from_image(s, place, meta, to)) return 0;
     _Atomic uint64_t *reading = &wr_superblock_slot(s->port->super, s->port->slot)->reading;
     uint64_t file = wr_file_of(place->entry.file).plus_one;
     atomic_store_explicit(reading, (uint64_t)s->server << 56 | file, memory_order_relaxed);
-    int error = take_from_disk(s, id, place, skip, to, wait);
+    int error = take_from_disk(s, id, place, meta, to, wait);
     atomic_store_explicit(reading, 0, memory_order_relaxed);
     return error;
 }
@@ -405,7 +415,7 @@ int wr_store_client_read(wr_store_client *s, const uint8_t id[16], uint8_t **to,
         if ((error = wr_store_client_find(s, id, &place))) return error == ENXIO ? ESTALE : error;
         uint8_t *bytes = malloc(place.length ? place.length : 1);
         if (!bytes) return ENOMEM;
-        error = wr_store_client_take(s, id, &place, 0, bytes, true);
+        error = wr_store_client_take(s, id, &place, bytes, bytes + place.meta_length, true);
         if (!error) {
             *to = bytes;
             *length = place.length;

@@ -374,14 +374,16 @@ static void files(void) {
     CHECK(folder >= 0);
     enum { FRAMES = 400, LARGE = 300000 };
     uint8_t *frames = malloc(FRAMES * 2000 + LARGE + 1000);
-    uint8_t *body = malloc(LARGE), *found = malloc(LARGE);
+    uint8_t *body = malloc(LARGE), *found = malloc(LARGE), meta[8];
     CHECK(frames && body && found);
     wr_delivery d[FRAMES];
     memset((void *)d, 0, sizeof d);
     uint64_t at = 0;
     for (uint32_t i = 0; i < FRAMES; i++) {
         uint64_t length = i == 7 ? LARGE : i * 3;
+        d[i].meta_length = (uint16_t)(i % 4 * 2);
         memset(body, (int)i, length);
+        memset(body, (int)~i, d[i].meta_length);
         wr_frame_head head = {.kind = WR_KIND_PUBLISH, .sequence = i + 1, .client_epoch = 1};
         memcpy(head.id, &i, 4);
         uint8_t prefix[WR_ROUTE_SIZE] = {0};
@@ -398,40 +400,45 @@ static void files(void) {
     wr_bodies bodies;
     CHECK(!wr_bodies_init(&bodies, 7));
     const char *reason;
-    CHECK(wr_bodies_read(&bodies, WORKER, &d[0], found, false, &reason) == ENOENT);
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[0], NULL, found, false, &reason) == ENOENT);
     wr_bodies_set(&bodies, WORKER, dup(folder), -1, dup(folder));
-    CHECK(wr_bodies_read(&bodies, WORKER, &d[0], found, false, &reason) == ENOENT);
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[0], NULL, found, false, &reason) == ENOENT);
     write_file(folder, "4.jnl", 4, 55, frames, at);
     for (uint32_t i = 0; i < FRAMES; i++) {
-        CHECK(!wr_bodies_read(&bodies, WORKER, &d[i], found, false, &reason));
-        for (uint32_t k = 0; k < d[i].body_length; k++) CHECK(found[k] == (uint8_t)i);
-        if (i == 9) CHECK(!wr_bodies_read(&bodies, WORKER, &d[i + 1], found, true, &reason)); /* in the window */
+        memset(meta, 255, sizeof meta);
+        CHECK(!wr_bodies_read(&bodies, WORKER, &d[i], meta, found, false, &reason));
+        for (uint32_t k = 0; k < sizeof meta; k++) CHECK(meta[k] == (k < d[i].meta_length ? (uint8_t)~i : 255));
+        for (uint32_t k = 0; k < d[i].body_length - d[i].meta_length; k++) CHECK(found[k] == (uint8_t)i);
+        if (i == 9) CHECK(!wr_bodies_read(&bodies, WORKER, &d[i + 1], meta, found, true, &reason)); /* in the window */
     }
     wr_delivery wrong = d[20];
     wrong.id[5] ^= 1; /* another message at that place */
-    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == EBADMSG);
     wrong = d[20];
     wrong.offset += 1;
-    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == EBADMSG);
     wrong = d[20];
     wrong.offset = 0x7fffffff;
-    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == EBADMSG);
     wrong = d[20];
     wrong.body_length += 1; /* beyond the frame */
-    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == EBADMSG);
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == EBADMSG);
+    wrong = d[20];
+    wrong.meta_length = (uint16_t)(wrong.body_length + 1); /* more metadata than there is of both */
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == EBADMSG);
     wrong = d[20];
     wrong.location = WR_LOCATION_SEGMENT; /* 4.dat is not there */
-    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason) == ENOENT);
+    CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == ENOENT);
     /* Flushed: the same frames under the other name, the journal file gone; then a file of another life under the old name. */
     write_file(folder, "4.dat", 4, 55, frames, at);
-    CHECK(!wr_bodies_read(&bodies, WORKER, &wrong, found, false, &reason));
-    CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason));
+    CHECK(!wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason));
+    CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], NULL, found, false, &reason));
     write_file(folder, "4.jnl", 4, 56, frames, at);
-    CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason)); /* the open descriptor keeps the old one */
+    CHECK(!wr_bodies_read(&bodies, WORKER, &d[20], NULL, found, false, &reason)); /* the open descriptor keeps the old one */
     wr_bodies_set(&bodies, WORKER, dup(folder), -1, -1);
-    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EBADMSG);
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], NULL, found, false, &reason) == EBADMSG);
     write_file(folder, "4.jnl", 5, 55, frames, at); /* a renamed file */
-    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], found, false, &reason) == EUCLEAN);
+    CHECK(wr_bodies_read(&bodies, WORKER, &d[20], NULL, found, false, &reason) == EUCLEAN);
     wr_bodies_free(&bodies);
     unlinkat(folder, "4.jnl", 0);
     unlinkat(folder, "4.dat", 0);

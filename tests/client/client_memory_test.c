@@ -145,7 +145,7 @@ static void reads(node *n) {
     const char *reason;
     wr_bodies_set(&n->a.bodies, WORKER, dup(folder), -1, -1);
     for (uint32_t i = 0; i < FRAMES; i++) {
-        CHECK(!SCARCE_AGAIN(wr_bodies_read(&n->a.bodies, WORKER, &in_file[i], found, false, &reason)));
+        CHECK(!SCARCE_AGAIN(wr_bodies_read(&n->a.bodies, WORKER, &in_file[i], NULL, found, false, &reason)));
         CHECK(!memcmp(found, bodies_as_written, in_file[i].body_length));
     }
 }

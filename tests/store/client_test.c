@@ -392,10 +392,11 @@ static void test_disk(void) {
     enum { FRAMES = 50 };
     uint8_t *file = calloc(1, FILE_BYTES), id[16], *found;
     uint64_t salt = random64(), at = WR_FILE_HEADER_BYTES, offsets[FRAMES], totals[FRAMES];
-    uint32_t length;
+    uint32_t length, lengths[FRAMES];
     uint16_t meta;
     wr_store_place place;
-    char name[300], body[3000];
+    char name[300], body[8000];
+    uint8_t parts[2][8000];
     all_done(0);
     all_done(1);
     wr_file_header_write(file, WR_FILE_STORE, super->node_id, 0, 1, salt, 1);
@@ -403,8 +404,10 @@ static void test_disk(void) {
         wr_frame_head head = {.kind = WR_KIND_MESSAGE, .meta_length = (uint16_t)(i % 3 * 600)};
         make_id(head.id, 9, i);
         memset(body, (int)i, sizeof body);
+        memset(body, (int)i + 100, head.meta_length);
         offsets[i] = at;
-        totals[i] = wr_frame_write(file + at, &head, NULL, 0, body, 1800 + i, salt);
+        lengths[i] = 1800 + i + (i % 5 == 4 ? 4000 : 0); /* read in one piece, and in parts */
+        totals[i] = wr_frame_write(file + at, &head, NULL, 0, body, lengths[i], salt);
         at += totals[i];
         enter(head.id, 1, (uint32_t)offsets[i], (uint32_t)totals[i]);
         wr_index_entry *entry = wr_index_find(&index_, head.id);
@@ -417,18 +420,25 @@ static void test_disk(void) {
     CHECK(fd >= 0 && pwrite(fd, file, FILE_BYTES, 0) == FILE_BYTES);
     make_id(id, 9, 7);
     CHECK(wr_store_client_find(&clients[0], id, &place) == 0 && place.in_file && place.length == 1807 && place.meta_length == 600);
-    CHECK(wr_store_client_take(&clients[0], id, &place, 600, body, false) == EINPROGRESS); /* not open */
-    CHECK(wr_store_client_take(&clients[0], id, &place, 600, body, true) == 0 && body[0] == 7 && body[1206] == 7);
+    CHECK(wr_store_client_take(&clients[0], id, &place, NULL, body, false) == EINPROGRESS); /* not open */
+    CHECK(wr_store_client_take(&clients[0], id, &place, NULL, body, true) == 0 && body[0] == 7 && body[1206] == 7);
     wr_store_client_move_file(&clients[0], &clients[1], 1);
-    CHECK(wr_store_client_take(&clients[0], id, &place, 600, body, false) == EINPROGRESS);
-    int error = wr_store_client_take(&clients[1], id, &place, 600, body, false);
+    CHECK(wr_store_client_take(&clients[0], id, &place, NULL, body, false) == EINPROGRESS);
+    int error = wr_store_client_take(&clients[1], id, &place, NULL, body, false);
     CHECK(error == 0 || (error == EINPROGRESS && clients[1].no_nowait)); /* what was just written is in memory */
     CHECK(atomic_load(&wr_superblock_slot(super, 0)->reading) == 0);
     for (uint32_t i = 0; i < FRAMES; i++) {
         make_id(id, 9, i);
-        CHECK(wr_store_client_read(&clients[0], id, &found, &length, &meta) == 0 && length == 1800 + i && meta == i % 3 * 600 &&
-              found[0] == i && found[length - 1] == i);
+        CHECK(wr_store_client_read(&clients[0], id, &found, &length, &meta) == 0 && length == lengths[i] && meta == i % 3 * 600 &&
+              found[0] == (meta ? i + 100 : i) && found[meta] == i && found[length - 1] == i);
         free(found);
+        CHECK(wr_store_client_find(&clients[0], id, &place) == 0);
+        for (int with = 0; with < 2; with++) { /* the metadata, if they are wanted, elsewhere */
+            memset(parts, 255, sizeof parts);
+            CHECK(wr_store_client_take(&clients[0], id, &place, with ? parts[0] : NULL, parts[1], true) == 0);
+            CHECK(parts[0][meta] == 255 && (!meta || parts[0][meta - 1] == (with ? i + 100 : 255)));
+            CHECK(parts[1][0] == i && parts[1][length - meta - 1] == i && parts[1][length - meta] == 255);
+        }
     }
     /* Any flipped bit is seen. */
     for (int step = 0; step < 300; step++) {
