@@ -467,6 +467,8 @@ class Delivery:
 
     @property
     def body(self) -> bytes: ...
+    def view(self) -> memoryview:
+        """The body as a read-only memoryview of bytes, without a copy; good for as long as something refers to it."""
     @property
     def meta(self) -> bytes | None: ...
     @property

@@ -30,7 +30,7 @@ def main() -> None:
         producer.start()
         frames: list[pd.DataFrame] = []
         while len(frames) < DAYS:
-            with tables.get(timeout=60) as message, pa.ipc.open_stream(message.body) as reader:
+            with tables.get(timeout=60) as message, pa.ipc.open_stream(message.view()) as reader:
                 frames.append(reader.read_pandas())  # polars: pl.from_arrow(reader.read_all())
         producer.join()
         delays = pd.concat(frames).groupby("day")["delay"].agg(["count", "mean"])

@@ -308,6 +308,13 @@ static void delivery_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
+/* view(): of the body's own bytes object, which the view keeps. Nothing of the message is changed, so that threads need
+ * no lock for it, and a view knows nothing of acks, queues and nodes. */
+static PyObject *delivery_view(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return PyMemoryView_FromObject(((DeliveryObject *)op)->body);
+}
+
 static PyObject *delivery_id(PyObject *op, void *closure) {
     (void)closure;
     return PyBytes_FromStringAndSize((char *)((DeliveryObject *)op)->id, 16);
@@ -332,6 +339,8 @@ static PyMethodDef delivery_methods[] = {
      "ack(multiple=False): ack it; with `multiple`, also everything handed out before it."},
     {"nack", (PyCFunction)(void (*)(void))delivery_nack, METH_FASTCALL | METH_KEYWORDS,
      "nack(requeue=True, multiple=False): return it to its place in the queue (marked redelivered), or drop it."},
+    {"view", delivery_view, METH_NOARGS,
+     "view(): the body as a read-only memoryview, without a copy; good for as long as something refers to it."},
     {"nack_until", delivery_nack_until, METH_O,
      "nack_until(due): return it, to be delivered from then on; milliseconds since 1970."},
     {NULL, NULL, 0, NULL}};

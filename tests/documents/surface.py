@@ -120,6 +120,7 @@ def getting(queue: warren.Queue) -> None:
     message = queue.get(timeout=1)
     assert_type(message, warren.Message)
     assert_type(message.body, bytes)
+    assert_type(message.view(), memoryview)
     assert_type(message.headers, dict[str, Any])
     assert_type(message.redelivered, bool)
     assert_type(queue.get_many(5), list[warren.Message])
@@ -147,6 +148,7 @@ async def awaiting(node: warren.aio.Node, later: bool) -> None:
     assert_type(await node.publish(b"x", "events", "a", wait=later), warren.aio.Confirm | None)
     message = await queue.get(timeout=1)
     assert_type(message, warren.aio.Message)
+    assert_type(message.view(), memoryview)
     await message.ack()
     async with queue.consume(prefetch=5) as messages:
         async for one in messages:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.integration
 EXAMPLES = [(snippet.heading, snippet.code) for snippet in snippets(ROOT / "docs/python.md")]
 SAID = {
     "Queues": "b'two' {'shop': 7} False\nb'three' {} False\nb'four' {} False\n",
+    "Bodies for numpy and Arrow": "0.5 1.0\n",
     "Handling messages, with retries": "handled b'plain'\nhandled b'flaky'\nhandled b'last'\nb'by hand'\n",
     "Calls": "b'42'\nqueue 'prices': the function that served the call raised KeyError: 'no such metal'\n",
     "Many queues at once": "1000 b'21.5'\n",

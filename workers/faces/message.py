@@ -16,7 +16,11 @@ from warren.engine.saying import counted
 
 
 class Message(_core.Delivery):
-    """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`."""
+    """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`.
+
+    `view()` is the body as a read-only memoryview, for numpy or Arrow: no copy, and valid for as long as something
+    refers to it, also after the ack.
+    """
 
     __slots__ = ()
 
