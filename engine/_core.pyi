@@ -21,6 +21,15 @@ def copy_crc32c(to: Buffer, data: Buffer, seed: int = 0, /) -> int:
 def copy_crc32c_table(to: Buffer, data: Buffer, seed: int = 0, /) -> int:
     """The same without the processor's instruction."""
 
+def crc32(data: Buffer, seed: int = 0, /) -> int:
+    """CRC-32 (IEEE 802.3), as zlib.crc32; `seed` is the CRC of what went before."""
+
+def copy_crc32(to: Buffer, data: Buffer, seed: int = 0, /) -> int:
+    """Copy `data` to the start of `to`; returns the CRC-32 of what was copied."""
+
+def copy_crc32_table(to: Buffer, data: Buffer, seed: int = 0, /) -> int:
+    """The same without the processor's instruction."""
+
 def frame_encode(
     kind: int,
     id: Buffer,

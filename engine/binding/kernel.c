@@ -6,6 +6,7 @@
  * committer.
  */
 #include "binding/arguments.h"
+#include "kernel/crc32.h"
 #include "kernel/log.h"
 #include "kernel/protocol.h"
 #include <stdlib.h>
@@ -22,26 +23,38 @@ static int count_between(const char *name, Py_ssize_t given, Py_ssize_t least, P
 
 /* ---- checksums ---- */
 
-static PyObject *crc32c(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    (void)module;
+typedef uint32_t (*summing)(uint32_t seed, const void *bytes, size_t n);
+typedef uint32_t (*copying)(uint32_t seed, void *to, const void *from, size_t n);
+
+static PyObject *sum(const char *name, PyObject *const *args, Py_ssize_t given, summing crc_of) {
     Py_buffer from;
     uint64_t seed = 0;
-    if (!count_between("crc32c", given, 1, 2) || (given > 1 && number_of(args[1], 32, "seed", &seed))) return NULL;
+    if (!count_between(name, given, 1, 2) || (given > 1 && number_of(args[1], 32, "seed", &seed))) return NULL;
     if (PyObject_GetBuffer(args[0], &from, PyBUF_SIMPLE) < 0) return NULL;
     uint32_t crc;
     if (from.len > LONG_BYTES) {
         Py_BEGIN_ALLOW_THREADS
-        crc = wr_crc32c((uint32_t)seed, from.buf, (size_t)from.len);
+        crc = crc_of((uint32_t)seed, from.buf, (size_t)from.len);
         Py_END_ALLOW_THREADS
     } else {
-        crc = wr_crc32c((uint32_t)seed, from.buf, (size_t)from.len);
+        crc = crc_of((uint32_t)seed, from.buf, (size_t)from.len);
     }
     PyBuffer_Release(&from);
     return PyLong_FromUnsignedLong(crc);
 }
 
-/* Copy `from` to the start of `to`; with `table` by the code for processors without the instruction. */
-static PyObject *copy_crc(const char *name, PyObject *const *args, Py_ssize_t given, bool table) {
+static PyObject *crc32c(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    return sum("crc32c", args, given, wr_crc32c);
+}
+
+static PyObject *crc32(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    return sum("crc32", args, given, wr_crc32);
+}
+
+/* Copy `from` to the start of `to`. */
+static PyObject *copy_crc(const char *name, PyObject *const *args, Py_ssize_t given, copying copy) {
     Py_buffer to, from;
     uint64_t seed = 0;
     if (!count_between(name, given, 2, 3) || (given > 2 && number_of(args[2], 32, "seed", &seed))) return NULL;
@@ -56,8 +69,7 @@ static PyObject *copy_crc(const char *name, PyObject *const *args, Py_ssize_t gi
     } else {
         uint32_t crc;
         Py_BEGIN_ALLOW_THREADS
-        crc = table ? wr_crc32c_table((uint32_t)seed, to.buf, from.buf, (size_t)from.len)
-                    : wr_copy_crc32c((uint32_t)seed, to.buf, from.buf, (size_t)from.len);
+        crc = copy((uint32_t)seed, to.buf, from.buf, (size_t)from.len);
         Py_END_ALLOW_THREADS
         result = PyLong_FromUnsignedLong(crc);
     }
@@ -68,12 +80,22 @@ static PyObject *copy_crc(const char *name, PyObject *const *args, Py_ssize_t gi
 
 static PyObject *copy_crc32c(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    return copy_crc("copy_crc32c", args, given, false);
+    return copy_crc("copy_crc32c", args, given, wr_copy_crc32c);
 }
 
 static PyObject *copy_crc32c_table(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    return copy_crc("copy_crc32c_table", args, given, true);
+    return copy_crc("copy_crc32c_table", args, given, wr_crc32c_table);
+}
+
+static PyObject *copy_crc32(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    return copy_crc("copy_crc32", args, given, wr_copy_crc32);
+}
+
+static PyObject *copy_crc32_table(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    return copy_crc("copy_crc32_table", args, given, wr_crc32_table);
 }
 
 /* ---- frames ---- */
@@ -476,6 +498,9 @@ static PyMethodDef functions[] = {
     FAST("crc32c", crc32c, "crc32c(data, seed=0): CRC32C of a buffer."),
     FAST("copy_crc32c", copy_crc32c, "copy_crc32c(to, data, seed=0): copy and CRC32C in one pass."),
     FAST("copy_crc32c_table", copy_crc32c_table, "The same without the processor's instruction."),
+    FAST("crc32", crc32, "crc32(data, seed=0): CRC-32 of a buffer, as zlib's."),
+    FAST("copy_crc32", copy_crc32, "copy_crc32(to, data, seed=0): copy and CRC-32 in one pass."),
+    FAST("copy_crc32_table", copy_crc32_table, "The same without the processor's instruction."),
     FAST("frame_encode", frame_encode, "frame_encode(kind, id, flags, client_epoch, sequence, extra, meta_length, body, salt): one frame."),
     FAST("frame_pad", frame_pad, "frame_pad(bytes, salt, last=False): one padding frame."),
     FAST("frame_check", frame_check, "frame_check(buffer, at, salt): (total, kind, flags, id, client_epoch, sequence, extra, "

@@ -9,13 +9,14 @@
  *
  * All tables are written once by a constructor, before any thread exists, and only read afterwards.
  */
+#include "kernel/crc_table.h"
 #include "kernel/frame.h"
 
 #define POLYNOMIAL 0x82f63b78u /* reflected */
 #define LONG_BYTES 4096
 #define SHORT_BYTES 256
 
-static uint32_t table[8][256];
+static wr_crc_table table;
 static uint32_t zeros_long[4][256];
 static uint32_t zeros_short[4][256];
 
@@ -46,61 +47,16 @@ static void make_zeros(uint32_t zeros[4][256], size_t bytes) {
 }
 
 static void __attribute__((constructor)) make_tables(void) {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
-        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? POLYNOMIAL : 0);
-        table[0][i] = crc;
-    }
-    for (uint32_t i = 0; i < 256; i++)
-        for (int k = 1; k < 8; k++) table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 0xff];
+    wr_crc_table_make(table, POLYNOMIAL);
     make_zeros(zeros_long, LONG_BYTES);
     make_zeros(zeros_short, SHORT_BYTES);
 }
 
-/* ---- one load per word, for both ways ---- */
-
-static inline uint64_t load8(const uint8_t *from) {
-    uint64_t word;
-    memcpy(&word, from, 8);
-    __asm__ volatile("" : "+r"(word)); /* the compiler may not read the source a second time */
-    return word;
-}
-
-static inline uint32_t load4(const uint8_t *from) {
-    uint32_t word;
-    memcpy(&word, from, 4);
-    __asm__ volatile("" : "+r"(word));
-    return word;
-}
-
-static inline uint8_t load1(const uint8_t *from) {
-    uint8_t byte = *from;
-    __asm__ volatile("" : "+r"(byte));
-    return byte;
-}
-
 /* ---- tables only ---- */
 
-static inline __attribute__((always_inline)) uint32_t run_table(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n,
-                                                                bool copy) {
-    for (; n >= 8; n -= 8, from += 8) {
-        uint64_t word = load8(from);
-        if (copy) memcpy(to, &word, 8), to += 8;
-        word ^= crc;
-        crc = table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^
-              table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^ table[2][word >> 40 & 0xff] ^
-              table[1][word >> 48 & 0xff] ^ table[0][word >> 56];
-    }
-    for (; n; n--, from++) {
-        uint8_t byte = load1(from);
-        if (copy) *to++ = byte;
-        crc = (crc >> 8) ^ table[0][(crc ^ byte) & 0xff];
-    }
-    return crc;
-}
-
 uint32_t wr_crc32c_table(uint32_t seed, void *to, const void *from, size_t n) {
-    return ~(to ? run_table(~seed, to, from, n, true) : run_table(~seed, NULL, from, n, false));
+    if (to) return ~wr_crc_table_run(table, ~seed, to, from, n, true);
+    return ~wr_crc_table_run(table, ~seed, NULL, from, n, false);
 }
 
 /* ---- SSE4.2 ---- */
@@ -117,7 +73,7 @@ static HARDWARE inline __attribute__((always_inline)) uint64_t run_three(uint64_
                                                                          size_t span, uint32_t zeros[4][256], bool copy) {
     uint64_t b = 0, c = 0;
     for (size_t i = 0; i < span; i += 8) {
-        uint64_t x = load8(from + i), y = load8(from + span + i), z = load8(from + 2 * span + i);
+        uint64_t x = wr_once8(from + i), y = wr_once8(from + span + i), z = wr_once8(from + 2 * span + i);
         if (copy) {
             memcpy(to + i, &x, 8);
             memcpy(to + span + i, &y, 8);
@@ -143,19 +99,19 @@ static HARDWARE inline __attribute__((always_inline)) uint32_t run_hardware(uint
         if (copy) to += 3 * SHORT_BYTES;
     }
     for (; n >= 8; n -= 8, from += 8) {
-        uint64_t word = load8(from);
+        uint64_t word = wr_once8(from);
         if (copy) memcpy(to, &word, 8), to += 8;
         crc = __builtin_ia32_crc32di(crc, word);
     }
     uint32_t rest = (uint32_t)crc;
     if (n >= 4) {
-        uint32_t word = load4(from);
+        uint32_t word = wr_once4(from);
         if (copy) memcpy(to, &word, 4), to += 4;
         rest = __builtin_ia32_crc32si(rest, word);
         n -= 4, from += 4;
     }
     for (; n; n--, from++) {
-        uint8_t byte = load1(from);
+        uint8_t byte = wr_once1(from);
         if (copy) *to++ = byte;
         rest = __builtin_ia32_crc32qi(rest, byte);
     }
@@ -175,12 +131,12 @@ uint32_t wr_crc32c(uint32_t seed, const void *bytes, size_t n) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2")) return ~crc_hardware(~seed, bytes, n);
 #endif
-    return ~run_table(~seed, NULL, bytes, n, false);
+    return ~wr_crc_table_run(table, ~seed, NULL, bytes, n, false);
 }
 
 uint32_t wr_copy_crc32c(uint32_t seed, void *to, const void *from, size_t n) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2")) return ~copy_hardware(~seed, to, from, n);
 #endif
-    return ~run_table(~seed, to, from, n, true);
+    return ~wr_crc_table_run(table, ~seed, to, from, n, true);
 }
