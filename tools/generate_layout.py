@@ -1,6 +1,6 @@
 """Write the C headers and the format tables from their only declarations.
 
-Those are `ipc/layout.py`, and `protocol.py`, `rows.py` and `formats.py` of `engine/kernel`.
+Those are `ipc/layout.py`, `protocol.py`, `rows.py` and `formats.py` of `engine/kernel`, and `engine/topics/formats.py`.
 
 python -m warren.tools.generate_layout           # write
 python -m warren.tools.generate_layout --check   # exit 1 and name the files that are out of date
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from warren.engine.kernel import formats, protocol, rows
+from warren.engine.topics import formats as topic_formats
 from warren.ipc import layout
 from warren.ipc.declare import SCALARS, Struct
 
@@ -98,15 +99,25 @@ def rows_header() -> str:
 
 def formats_header() -> str:
     """Offsets of file structures (big-endian: read and written by the wr_be… helpers)."""
-    lines = [f"/* {NOTE} */", "#ifndef WR_FORMATS_H", "#define WR_FORMATS_H", ""]
-    lines += [_constant(name, value) for name, value in formats.CONSTANTS.items()]
-    lines += [
-        f'#define WR_FILE_MAGIC "{formats.FILE_MAGIC.decode()}"',
-        f'#define WR_LIST_MAGIC "{formats.LIST_MAGIC.decode()}"',
-        f'#define WR_PADDING_ID "{formats.PADDING_ID[:14].decode()}\\0\\0"',
-        "",
-    ]
-    for item in formats.STRUCTS:
+    texts = {
+        "FILE_MAGIC": formats.FILE_MAGIC.decode(),
+        "LIST_MAGIC": formats.LIST_MAGIC.decode(),
+        "PADDING_ID": f"{formats.PADDING_ID[:14].decode()}\\0\\0",
+    }
+    return _offsets_header("FORMATS", formats.CONSTANTS, texts, formats.STRUCTS)
+
+
+def topic_formats_header() -> str:
+    """The same for topics."""
+    return _offsets_header("TOPIC_FORMATS", topic_formats.CONSTANTS, {}, topic_formats.STRUCTS)
+
+
+def _offsets_header(name: str, constants: dict[str, int], texts: dict[str, str], structs: tuple[Struct, ...]) -> str:
+    lines = [f"/* {NOTE} */", f"#ifndef WR_{name}_H", f"#define WR_{name}_H", ""]
+    lines += [_constant(constant, value) for constant, value in constants.items()]
+    lines += [f'#define WR_{text} "{value}"' for text, value in texts.items()]
+    lines.append("")
+    for item in structs:
         lines.append(f"/* {item.meaning} */")
         for f in item.fields:
             kind = f"{f.type}[{f.count}]" if f.count > 1 else f.type
@@ -135,6 +146,11 @@ def formats_page() -> str:
     lines.append("")
     for item in formats.STRUCTS:
         lines += _table(item)
+    lines += ["## Files of topics (big-endian)", ""]
+    lines += [line.strip() for line in (topic_formats.__doc__ or "").strip().splitlines()]
+    lines.append("")
+    for item in topic_formats.STRUCTS:
+        lines += _table(item)
     lines += ["## Shared memory: the carrier (little-endian)", ""]
     lines += [line.strip() for line in (layout.__doc__ or "").strip().splitlines()]
     lines.append("")
@@ -155,6 +171,7 @@ def targets() -> dict[Path, str]:
         ROOT / "engine/kernel/protocol.h": protocol_header(),
         ROOT / "engine/kernel/rows.h": rows_header(),
         ROOT / "engine/kernel/formats.h": formats_header(),
+        ROOT / "engine/topics/formats.h": topic_formats_header(),
         ROOT / "docs/formats.md": formats_page(),
     }
 

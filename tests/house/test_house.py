@@ -304,9 +304,11 @@ IMPORTS = {
     "warren/engine/store/a.py": "import warren.engine.queues.a",
     "warren/engine/store/b.py": "import warren.engine.catalog.a",
     "warren/engine/queues/a.py": "import warren.engine.store.a",
+    "warren/engine/topics/a.py": "import warren.engine.queues.a",
+    "warren/engine/topics/b.py": "import warren.engine.catalog.a",
 }
 #: what the contracts name
-ENGINE_ROOMS = ("engine/kernel", "engine/catalog", "engine/store", "engine/queues")
+ENGINE_ROOMS = ("engine/kernel", "engine/catalog", "engine/store", "engine/queues", "engine/topics")
 MODULES = ("engine/config.py", "engine/errors.py", "engine/saying.py")
 
 

@@ -1,0 +1,1 @@
+"""Topics: the formats of a replayable log, its consume queues and its key index."""

@@ -1,0 +1,250 @@
+"""The formats of topics, declared once: those of Apache RocketMQ's store, byte by byte.
+
+`engine/topics/formats.h` and the tables of `docs/formats.md` are generated from this file. All numbers are big-endian. They are
+Java's signed types, so none is above 2^31 − 1 or 2^63 − 1 where it says that it counts something.
+
+A file of the commit log holds records without gaps. A record is log_head, born host, log_stored, store host, log_tail, body,
+length of the topic (1 byte in V1, 2 in V2), topic, properties_length:2, properties. A host is host_v4, or host_v6 where
+sys_flag says so. V1 with IPv4 hosts has 91 bytes beside body, topic and properties. A record is written only where its size + 8
+bytes are left in the file; else `size:4, magic:4` of a blank record say that the rest of the file (`size` bytes) is empty.
+Where a file was not written yet it is zeros.
+
+Properties are `name 0x01 value 0x02`, one behind the other. KEYS (separated by spaces), TAGS and UNIQ_KEY have a meaning. Bytes
+0x00 to 0x02 stand in no topic, name or value, and all three are UTF-8.
+
+Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
+the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
+prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
+shorten one and lengthen the other.)
+
+A file of a consume queue holds consume_queue_unit records, the n-th for the n-th message of its queue. A file of the key index is
+key_index_header, then slots of 4 bytes (newest entry of the slot's keys, 0: none), then key_index_entry records; the entry 0 is
+not used. The slot of a key is its hash modulo the slots. Its hash is that of `topic#key` (Java's String.hashCode) without its
+sign, 0 for the smallest one. The message id is the store host and physical_offset in upper case hexadecimal digits.
+
+Where Warren differs from RocketMQ:
+
+- A topic has 127 bytes at most in RocketMQ, which refuses longer ones although V2 holds 32,767. Warren writes V2 from 128
+  bytes on, and limits nothing further here. It reads V2 with a shorter topic, too.
+- Some versions of RocketMQ leave out the last 0x02 of the properties. Warren writes it, and reads both. A property with an
+  empty value is kept; RocketMQ ignores it. 0x00 in properties is refused, and so is what is not UTF-8.
+- body_crc of an empty body must be 0. A record with a negative queue_id, queue_offset or reconsume_times is refused.
+- time_diff is cut to 0 … 2^31 − 1, as there. The first entry's is 0: there it may count from the end of the file before.
+- A look-up by time misses nothing. time_diff counts whole seconds, and what was cut says little: an entry is found when its
+  message may lie in the range, and the record itself says whether it does. RocketMQ compares the second's beginning alone.
+- A look-up ends at the first entry older than the range only where store times never step back. previous must get smaller
+  with each step, and every entry of a chain must belong to its slot: else the index is damaged, and says so.
+- hash_slot_count and index_count change together, in one store.
+"""
+
+from __future__ import annotations
+
+from warren.ipc.declare import Field, Struct
+
+RECORD_MAGIC_V1 = 0xDAA320A7
+RECORD_MAGIC_V2 = 0xDAA320AB
+BLANK_MAGIC = 0xCBD43194
+
+RECORD_BYTES_MAX = 0x7FFFFFFF
+TOPIC_V1_BYTES_MAX = 127
+TOPIC_BYTES_MAX = 32767
+PROPERTIES_BYTES_MAX = 32767
+BODY_CRC_MASK = 0x7FFFFFFF
+
+#: bits of sys_flag
+SYS_COMPRESSED = 1  # the body is compressed
+SYS_MULTI_TAGS = 2  # TAGS holds several
+SYS_TRANSACTION_MASK = 12  # 0: no transaction
+SYS_PREPARED = 4  # a half message
+SYS_COMMIT = 8
+SYS_ROLLBACK = 12
+SYS_BORN_HOST_V6 = 16
+SYS_STORE_HOST_V6 = 32
+SYS_NEED_UNWRAP = 64
+SYS_INNER_BATCH = 128
+
+PROPERTY_NAME_END = 1
+PROPERTY_VALUE_END = 2
+KEY_SEPARATOR = 32  # between the keys of KEYS
+
+#: defaults, all of them settings of the node
+LOG_FILE_BYTES = 1 << 30
+CONSUME_QUEUE_ENTRIES = 300_000
+INDEX_SLOTS = 5_000_000
+INDEX_ENTRIES = 20_000_000
+
+CONSTANTS: dict[str, int] = {
+    "RECORD_MAGIC_V1": RECORD_MAGIC_V1,
+    "RECORD_MAGIC_V2": RECORD_MAGIC_V2,
+    "BLANK_MAGIC": BLANK_MAGIC,
+    "RECORD_BYTES_MAX": RECORD_BYTES_MAX,
+    "TOPIC_V1_BYTES_MAX": TOPIC_V1_BYTES_MAX,
+    "TOPIC_BYTES_MAX": TOPIC_BYTES_MAX,
+    "PROPERTIES_BYTES_MAX": PROPERTIES_BYTES_MAX,
+    "BODY_CRC_MASK": BODY_CRC_MASK,
+    "SYS_COMPRESSED": SYS_COMPRESSED,
+    "SYS_MULTI_TAGS": SYS_MULTI_TAGS,
+    "SYS_TRANSACTION_MASK": SYS_TRANSACTION_MASK,
+    "SYS_PREPARED": SYS_PREPARED,
+    "SYS_COMMIT": SYS_COMMIT,
+    "SYS_ROLLBACK": SYS_ROLLBACK,
+    "SYS_BORN_HOST_V6": SYS_BORN_HOST_V6,
+    "SYS_STORE_HOST_V6": SYS_STORE_HOST_V6,
+    "SYS_NEED_UNWRAP": SYS_NEED_UNWRAP,
+    "SYS_INNER_BATCH": SYS_INNER_BATCH,
+    "PROPERTY_NAME_END": PROPERTY_NAME_END,
+    "PROPERTY_VALUE_END": PROPERTY_VALUE_END,
+    "KEY_SEPARATOR": KEY_SEPARATOR,
+    "LOG_FILE_BYTES": LOG_FILE_BYTES,
+    "CONSUME_QUEUE_ENTRIES": CONSUME_QUEUE_ENTRIES,
+    "INDEX_SLOTS": INDEX_SLOTS,
+    "INDEX_ENTRIES": INDEX_ENTRIES,
+}
+
+# fmt: off
+LOG_HEAD = Struct(
+    "log_head",
+    48,
+    "Head of a record of the commit log, up to the born host.",
+    (
+        Field("size", 0, "u32", "bytes of the whole record"),
+        Field("magic", 4, "u32", "RECORD_MAGIC_V1 or RECORD_MAGIC_V2"),
+        Field("body_crc", 8, "u32", "CRC-32 (IEEE 802.3) of the body, without its highest bit"),
+        Field("queue_id", 12, "u32", "queue of the topic"),
+        Field("flag", 16, "u32", "the publisher's, any"),
+        Field("queue_offset", 20, "u64", "n-th message of its queue, from 0"),
+        Field("physical_offset", 28, "u64", "position of this record in the log: protects against moved and old records"),
+        Field("sys_flag", 36, "u32", "SYS_…"),
+        Field("born_timestamp", 40, "u64", "milliseconds since 1970, of the publisher"),
+    ),
+    ">",
+)
+
+LOG_STORED = Struct(
+    "log_stored",
+    8,
+    "Of a record, between the two hosts.",
+    (
+        Field("store_timestamp", 0, "u64", "milliseconds since 1970, when it was appended"),
+    ),
+    ">",
+)
+
+LOG_TAIL = Struct(
+    "log_tail",
+    16,
+    "Of a record, behind the store host.",
+    (
+        Field("reconsume_times", 0, "u32", "deliveries that failed before"),
+        Field("prepared_transaction_offset", 4, "u64", "commit and rollback: physical_offset of the half message"),
+        Field("body_length", 12, "u32", "bytes of the body, which follows"),
+    ),
+    ">",
+)
+
+HOST_V4 = Struct(
+    "host_v4",
+    8,
+    "A host with an IPv4 address.",
+    (
+        Field("ip", 0, "bytes", "address", 4),
+        Field("port", 4, "u32", "port"),
+    ),
+    ">",
+)
+
+HOST_V6 = Struct(
+    "host_v6",
+    20,
+    "A host with an IPv6 address.",
+    (
+        Field("ip", 0, "bytes", "address", 16),
+        Field("port", 16, "u32", "port"),
+    ),
+    ">",
+)
+
+BLANK = Struct(
+    "blank",
+    8,
+    "The rest of a file of the commit log is empty.",
+    (
+        Field("size", 0, "u32", "bytes up to the end of the file, these 8 among them"),
+        Field("magic", 4, "u32", "BLANK_MAGIC"),
+    ),
+    ">",
+)
+
+CONSUME_QUEUE_UNIT = Struct(
+    "consume_queue_unit",
+    20,
+    "One message of a queue of a topic, at 20 × (queue_offset mod CONSUME_QUEUE_ENTRIES) of its file.",
+    (
+        Field("physical_offset", 0, "u64", "of its record"),
+        Field("size", 8, "u32", "bytes of its record; 0: not written yet"),
+        Field("tags_code", 12, "u64", "Java's hashCode of TAGS, sign-extended; 0: no tag"),
+    ),
+    ">",
+)
+
+KEY_INDEX_HEADER = Struct(
+    "key_index_header",
+    40,
+    "Head of a file of the key index. All zero: no entry.",
+    (
+        Field("begin_timestamp", 0, "u64", "store_timestamp of the first entry, milliseconds since 1970"),
+        Field("end_timestamp", 8, "u64", "of the last one"),
+        Field("begin_physical_offset", 16, "u64", "of the first entry's record"),
+        Field("end_physical_offset", 24, "u64", "of the last one's"),
+        Field("hash_slot_count", 32, "u32", "slots that are not empty"),
+        Field("index_count", 36, "u32", "entries, plus 1"),
+    ),
+    ">",
+)
+
+KEY_INDEX_SLOT = Struct(
+    "key_index_slot",
+    4,
+    "One slot of the key index.",
+    (
+        Field("newest", 0, "u32", "number of the newest entry, 0: none"),
+    ),
+    ">",
+)
+
+KEY_INDEX_ENTRY = Struct(
+    "key_index_entry",
+    20,
+    "One key of a message.",
+    (
+        Field("key_hash", 0, "u32", "of `topic#key`"),
+        Field("physical_offset", 4, "u64", "of the message's record"),
+        Field("time_diff", 12, "u32", "whole seconds from begin_timestamp to its store_timestamp, 0 … 2^31 − 1"),
+        Field("previous", 16, "u32", "number of the entry before it in its slot, 0: none"),
+    ),
+    ">",
+)
+
+# fmt: on
+STRUCTS = (
+    LOG_HEAD,
+    HOST_V4,
+    HOST_V6,
+    LOG_STORED,
+    LOG_TAIL,
+    BLANK,
+    CONSUME_QUEUE_UNIT,
+    KEY_INDEX_HEADER,
+    KEY_INDEX_SLOT,
+    KEY_INDEX_ENTRY,
+)
+
+
+def key_index_bytes(slots: int = INDEX_SLOTS, entries: int = INDEX_ENTRIES) -> int:
+    """Bytes of a file of the key index."""
+    return KEY_INDEX_HEADER.size + slots * KEY_INDEX_SLOT.size + entries * KEY_INDEX_ENTRY.size
+
+
+def consume_queue_bytes(entries: int = CONSUME_QUEUE_ENTRIES) -> int:
+    """Bytes of a file of a consume queue."""
+    return entries * CONSUME_QUEUE_UNIT.size
