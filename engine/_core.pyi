@@ -1062,3 +1062,92 @@ class QueueEngine:
     def high(self, client_epoch: int, /) -> int: ...
 
 # ==== end of queue worker ============================================================================================
+
+# ==== the formats of topics: binding/topics.c ========================================================================
+# What is refused is a ValueError whose text is one word of the core's; engine/topics/records.py has the sentences.
+
+def record_size(sys_flag: int, topic: int, properties: int, body: int, /) -> int:
+    """Bytes of a record, from the lengths of its parts."""
+
+def record_encode(
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+    topic: Buffer,
+    properties: Buffer,
+    body: Sequence[Buffer],
+    /,
+) -> bytes:
+    """One record; a host is its 8 or 20 bytes, the body the parts one behind the other."""
+
+def record_blank(left: int, /) -> bytes:
+    """The 8 bytes that say that the `left` bytes up to the end of a file are empty."""
+
+def record_scan(
+    buffer: Buffer, at: int, position: int, checks: int, /
+) -> tuple[
+    int,
+    int,
+    str,
+    tuple[int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int, int, bytes, bytes] | None,
+]:
+    """(1 record, 2 blank, 3 end, 4 bad; size; word; fields) of what begins at `at`; checks: 1 texts, 2 body.
+
+    Fields: magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
+    store_timestamp, store_host, reconsume_times, prepared_transaction_offset, place and length of the body from `at`
+    on, topic, properties.
+    """
+
+def properties_encode(properties: dict[str, str], /) -> bytes: ...
+def properties_decode(properties: Buffer, /) -> dict[str, str]: ...
+def properties_known(properties: Buffer, /) -> tuple[list[bytes], bytes | None, bytes | None]:
+    """(the keys of KEYS, TAGS, UNIQ_KEY)."""
+
+def property_value(properties: Buffer, name: str, /) -> bytes | None:
+    """The value of a name, of its last property."""
+
+def text_good(text: Buffer, /) -> bool:
+    """Whether bytes may be a topic, a name or a value: UTF-8, none below 3."""
+
+def tags_code(tag: Buffer, /) -> int:
+    """Java's hashCode of UTF-8 text, sign-extended."""
+
+def key_hash(topic: Buffer, key: Buffer, /) -> int:
+    """Hash of `topic#key`, 0 … 2^31 - 1."""
+
+def unit_put(units: Buffer, n: int, physical_offset: int, size: int, tags_code: int, /) -> None:
+    """Write the n-th unit of a consume queue."""
+
+def unit_get(units: Buffer, n: int, /) -> tuple[int, int, int] | None:
+    """(physical_offset, size, tags_code) of the n-th unit; None: it is not there."""
+
+def message_id(store_host: bytes, physical_offset: int, /) -> str: ...
+def message_id_parse(text: str, /) -> tuple[bytes, int]:
+    """(store host, physical_offset)."""
+
+@final
+class KeyIndex:
+    """A file of the key index in a buffer, aligned to 8 bytes (topics/key_index.h). One writer, any readers."""
+
+    def __new__(cls, buffer: Buffer, slots: int, entries: int, writable: bool = True) -> Self: ...
+    def put(self, key_hash: int, physical_offset: int, store_timestamp: int, /) -> bool:
+        """False: it is full. ValueError: it is damaged."""
+    def truncate(self, end: int, /) -> None:
+        """Take out the entries of records at or behind `end`; no reader may look on."""
+    def find(
+        self, key_hash: int, since: int, until: int, ordered: bool, limit: int, /
+    ) -> tuple[list[tuple[int, int, int, int]], str]:
+        """([(number, physical_offset, store time from, to)], newest first; "end", "found" at the limit, or what is
+        damaged).
+        """
+    def header(self) -> tuple[int, int, int, int, int, int]:
+        """begin and end timestamp, begin and end offset, hash_slot_count, index_count."""
+    def close(self) -> None: ...

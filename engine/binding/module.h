@@ -19,4 +19,5 @@ int wr_bind_delivery(PyObject *module);     /* binding/delivery_type.c: Delivery
 int wr_bind_queue_handle(PyObject *module); /* binding/queue_handle_type.c: QueueHandle */
 int wr_bind_queue_poll(PyObject *module);   /* the codes of a poll */
 int wr_bind_store_type(PyObject *module);   /* binding/store_type.c: StoreFace */
+int wr_bind_topics(PyObject *module);       /* binding/topics.c: the formats of topics, KeyIndex */
 #endif

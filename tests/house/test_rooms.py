@@ -20,8 +20,9 @@ MAY_INCLUDE = {
     "kernel": {"kernel"},
     "store": {"store", "kernel"},
     "queues": {"queues", "kernel", "store/client.h"},
+    "topics": {"topics", "kernel"},
     "client": {"client", "kernel", "store/client.h"},
-    "binding": {"binding", "client", "queues", "store", "kernel"},
+    "binding": {"binding", "client", "queues", "store", "topics", "kernel"},
 }
 
 #: comments; strings, but not the names of includes; characters
