@@ -1,7 +1,7 @@
 /* Goal: records are written and scanned within their bytes, and a scan refuses what is torn or changed.
  * Method: random records of both versions and both kinds of hosts, in allocations of exactly their size (the sanitizers
  * watch); their prefixes, changed bytes, and random bytes; what is refused leaves zeros; a source that changes while it
- * is copied. Prints its seed. */
+ * is copied, and a log that changes while it is scanned. Prints its seed. */
 #include "kernel/crc32.h"
 #include "support/check.h"
 #include "topics/properties.h"
@@ -144,7 +144,8 @@ static void prefixes_and_changes(void) {
             uint32_t checks = (uint32_t)(random64() % 4);
             if (wr_record_scan(other, s.size, POSITION, checks, &r) == WR_SCAN_RECORD) {
                 CHECK(r.size == s.size && r.physical_offset == POSITION);
-                CHECK(r.properties_at + r.properties_length == r.size && r.topic_at + r.topic_length <= r.properties_at);
+                CHECK(r.properties_at + r.properties_length == r.size);
+                CHECK(r.topic_at + r.topic_length <= r.properties_at);
                 CHECK(r.body_at + r.body_length <= r.topic_at && r.store_host_at < r.body_at && r.topic_length);
                 if (checks & WR_SCAN_BODY)
                     CHECK((wr_crc32(0, other + r.body_at, r.body_length) & WR_BODY_CRC_MASK) == r.body_crc);
@@ -250,6 +251,52 @@ static void changing_source(void) {
     atomic_store(&done, true);
     pthread_join(thread, NULL);
 }
+
+static sample log_record; /* whose lengths and kinds of hosts change all the time */
+
+static void *change_lengths(void *unused) {
+    (void)unused;
+    static const uint32_t places[] = {WR_LOG_HEAD_AT_SIZE, WR_LOG_HEAD_AT_MAGIC, WR_LOG_HEAD_AT_SYS_FLAG};
+    wr_record r;
+    CHECK(wr_record_scan(log_record.bytes, log_record.size, POSITION, 0, &r) == WR_SCAN_RECORD);
+    uint64_t x = 1;
+    while (!atomic_load_explicit(&done, memory_order_relaxed)) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        uint32_t which = (uint32_t)(x >> 33) % 6, at = which < 3 ? places[which] : r.body_at - 4;
+        if (which == 4) at = r.topic_at - 1;
+        if (which == 5) at = r.properties_at - 2;
+        _Atomic uint8_t *byte = (_Atomic uint8_t *)&log_record.bytes[at + (uint32_t)(x >> 40) % (which < 4 ? 4 : 1)];
+        uint8_t was = atomic_load_explicit(byte, memory_order_relaxed);
+        atomic_store_explicit(byte, (uint8_t)(x >> 50), memory_order_relaxed);
+        for (int i = 0; i < 30; i++) atomic_load_explicit(&done, memory_order_relaxed);
+        atomic_store_explicit(byte, was, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+/* Lengths of a record change while it is scanned: what is found lies within it, whatever was found. Now and then it is
+ * the record. */
+static void changing_log(void) {
+    pthread_t thread;
+    wr_record r;
+    sample_new(&log_record);
+    CHECK(sample_encode(&log_record) == WR_RECORD_GOOD);
+    uint32_t size = log_record.size, found = 0;
+    atomic_store(&done, false);
+    CHECK(pthread_create(&thread, NULL, change_lengths, NULL) == 0);
+    for (int round = 0; round < 300000; round++) {
+        wr_scan what = wr_record_scan(log_record.bytes, size, POSITION, (uint32_t)round % 4, &r);
+        if (what != WR_SCAN_RECORD) continue;
+        CHECK(r.size <= size && r.properties_at + r.properties_length == r.size);
+        CHECK(r.body_at + r.body_length < r.topic_at);
+        CHECK(r.topic_at + r.topic_length + 2 == r.properties_at);
+        found++;
+    }
+    atomic_store(&done, true);
+    pthread_join(thread, NULL);
+    CHECK(found);
+    sample_free(&log_record);
+}
 #endif
 
 int main(int argc, char **argv) {
@@ -262,6 +309,7 @@ int main(int argc, char **argv) {
     places_in_a_file();
 #if !defined(__SANITIZE_THREAD__)
     changing_source();
+    changing_log();
 #endif
     return 0;
 }
