@@ -114,7 +114,7 @@ static PyObject *server_open(PyObject *op, PyObject *const *args, Py_ssize_t giv
                                     (uint64_t)r[0].len, (uint64_t)r[1].len, (uint64_t)r[2].len, (uint64_t)r[3].len, (uint64_t)r[4].len};
         error = wr_store_open(self->server, (uint32_t)number, &regions);
         if (!error) {
-            static const wr_log_io io = {injected_pwrite, injected_fdatasync};
+            static const wr_commit_io io = {injected_pwrite, injected_fdatasync};
             wr_log_set_io(self->server->stores[number].log, &io, &self->injected[number]);
             Py_RETURN_NONE;
         }

@@ -1,22 +1,7 @@
 /* The append side of a segment file. What it is and its invariants: kernel/log.h.
  *
- * Two threads. The loop thread appends to the image and posts batches; the committer writes them and calls back.
- * Between them lies one ring of batches with one writer each way:
- *   posted_n  raised by the loop thread. SYNC batch-posted: its release pairs with the acquire in wr_log_commit_run; the
- *             batch and every byte of the image below batch.to are visible to the committer.
- *   done_n    raised by the committer. SYNC batch-done: its release pairs with the acquires of the loop thread; the batch slot,
- *             and an image whose last batch is done, may be reused.
- * Whoever finds nothing to do sleeps on a word of its own by the protocol of futex.h.
- *
- * Order of a batch: pwrite all, `written` callback, fdatasync when wanted and something is dirty, durable word of the image,
- * `done` callback, done_n, bells. A death anywhere leaves a prefix of the batches in the file, and then a torn tail.
- *
- * After an error the batch and all later ones are "done" with batch.error set and without any I/O: a failed fdatasync may
- * have dropped the dirty pages, so a later success would prove nothing.
- *
- * A pwrite that finds no space is no such error: it was refused before anything was told, its bytes stay as they are in the
- * image, and nothing later is written before them. It is tried again until there is space, or the log is stopped. A sync
- * that reports no space is one: what had been taken over is lost.
+ * The loop thread appends to the image and posts batches to the committer (kernel/committer.h), which writes them and calls back. A batch's
+ * horizons lie beside the committer's batch, at the same place; an image whose last batch is done may be reused.
  *
  * Memory of the images: a region may be made without it. Each image is ready up to `ready`, and nothing above that is ever touched:
  * the kernel is asked for pages ahead (MADV_POPULATE_WRITE fails where a touch would kill the process), by the committer while
@@ -33,10 +18,8 @@
 #include "kernel/protocol.h"
 #include "kernel/racy.h"
 #include <assert.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #define IMAGES_MAX (WR_PAGE_BYTES / sizeof(wr_image))
 #define POPULATE_BYTES (1u << 20)
@@ -47,9 +30,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#define IDLE_NS 1000000000ull
-#define REFUSED_NS 100000000ull /* the pause before a write that found no space is tried again */
-#define REWINDS_MAX 100 /* tries to get past one page by writes that end inside it */
 
 struct wr_log {
     /* set by wr_log_new */
@@ -58,12 +38,8 @@ struct wr_log {
     uint32_t images_n;
     uint64_t file_bytes;
     uint64_t image_bytes; /* so much of an image may have memory */
-    bool may_sync;
     wr_batch_done done, written;
     void *context;
-    wr_log_io io;
-    void *io_context;
-    bool nameless;
 
     /* loop thread */
     wr_log_state state;
@@ -76,40 +52,22 @@ struct wr_log {
     uint8_t next_header[WR_FILE_HEADER_BYTES];
 
     /* both */
-    _Alignas(64) _Atomic uint64_t posted_n;
-    _Atomic uint32_t committer_sleeps;
-    _Atomic uint32_t stopping;
-    _Alignas(64) _Atomic uint64_t done_n;
-    _Atomic uint32_t waiter_sleeps; /* wr_log_quiesce */
-    _Atomic int failed, no_space;
-    _Atomic uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
+    wr_committer committer;
     _Atomic uint64_t ready[IMAGES_MAX]; /* bytes of the image that have memory; only grows */
     _Atomic uint32_t current;           /* the loop's image */
     _Atomic bool used;                  /* it is worth while to have memory for all images */
 
-    /* committer */
-    bool dirty; /* written to the current fd since its last sync */
-    int written_fd; /* of the last batch with bytes, -1: closed since */
-    uint64_t look_at; /* when it is looked at again while there is nothing to do */
-
-    wr_batch batches[WR_LOG_BATCHES]; /* batch n is at n mod WR_LOG_BATCHES: loop thread's until posted, committer's until done */
+    wr_batch batches[WR_COMMITS]; /* batch n is at n mod WR_COMMITS, as in the committer */
 };
 
 static inline uint8_t *image_at(const wr_log *log, uint32_t image) {
     return log->region + WR_PAGE_BYTES + image * log->file_bytes;
 }
 
-/* ---- the system's calls, replaceable ---- */
-
-static ssize_t real_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
-    (void)context;
-    return pwrite(fd, from, n, at);
-}
-
-static int real_fdatasync(void *context, int fd) {
-    (void)context;
-    return fdatasync(fd);
-}
+static void commit_written(void *context, const wr_commit *commit);
+static void commit_done(void *context, const wr_commit *commit);
+static bool populate(void *context);
+static const wr_commit_owner owner = {.written = commit_written, .done = commit_done, .idle = populate};
 
 /* ---- memory of the images ---- */
 
@@ -159,11 +117,10 @@ wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint6
     log->headers = region;
     log->images_n = images_n;
     log->file_bytes = log->image_bytes = file_bytes;
-    log->may_sync = may_sync;
     log->done = done;
     log->context = context;
-    log->io = (wr_log_io){real_pwrite, real_fdatasync};
-    log->fd = log->next_fd = log->written_fd = -1;
+    log->fd = log->next_fd = -1;
+    wr_committer_init(&log->committer, file_bytes, may_sync, &owner, log);
     if (!wr_log_populate(region, WR_PAGE_BYTES) || !make_ready(log, 0, WR_FILE_HEADER_BYTES)) {
         free(log);
         errno = ENOMEM;
@@ -178,12 +135,7 @@ wr_log *wr_log_new(void *region, uint64_t region_bytes, uint32_t images_n, uint6
 
 void wr_log_free(wr_log *log) {
     if (!log) return;
-    /* Batches that no committer took: their `last` ones own a descriptor that log->fd no longer names. */
-    uint64_t posted = atomic_load_explicit(&log->posted_n, memory_order_relaxed);
-    for (uint64_t n = atomic_load_explicit(&log->done_n, memory_order_acquire); n < posted; n++) {
-        const wr_batch *batch = &log->batches[n % WR_LOG_BATCHES];
-        if (batch->last) close(batch->fd);
-    }
+    wr_committer_close(&log->committer); /* the batches own descriptors that log->fd no longer names */
     if (log->fd >= 0) close(log->fd);
     if (log->next_fd >= 0) close(log->next_fd);
     free(log);
@@ -196,31 +148,27 @@ void wr_log_limit(wr_log *log, uint64_t image_bytes) {
 
 void wr_log_on_written(wr_log *log, wr_batch_done written) { log->written = written; }
 
-void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context) {
-    log->io = *io;
-    log->io_context = io_context;
+void wr_log_set_io(wr_log *log, const wr_commit_io *io, void *io_context) {
+    log->committer.io = *io;
+    log->committer.io_context = io_context;
 }
 
-void wr_log_set_nameless(wr_log *log) { log->nameless = true; }
-
-static inline bool batches_full(const wr_log *log) {
-    return atomic_load_explicit(&log->posted_n, memory_order_relaxed) -
-               atomic_load_explicit(&log->done_n, memory_order_acquire) >= WR_LOG_BATCHES;
-}
+void wr_log_set_nameless(wr_log *log) { log->committer.nameless = true; }
 
 const wr_log_state *wr_log_look(const wr_log *log) {
     /* The state is a copy for the loop thread, refreshed here from what the committer counts. */
     wr_log_state *state = (wr_log_state *)&log->state;
-    uint64_t done = atomic_load_explicit(&log->done_n, memory_order_acquire);
-    state->busy = done != atomic_load_explicit(&log->posted_n, memory_order_relaxed);
-    state->full = batches_full(log);
+    const wr_committer *c = &log->committer;
+    uint64_t in_work = wr_committer_posted(c) - wr_committer_done(c);
+    state->busy = in_work != 0;
+    state->full = in_work >= WR_COMMITS;
     state->wants_next = !state->has_next && (log->no_file || (state->has_file && state->append > WR_FILE_HEADER_BYTES + log->file_bytes / NEXT_PART));
-    state->failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
-    state->no_space = atomic_load_explicit(&log->no_space, memory_order_relaxed);
-    state->commits_n = atomic_load_explicit(&log->commits_n, memory_order_relaxed);
-    state->syncs_n = atomic_load_explicit(&log->syncs_n, memory_order_relaxed);
-    state->commit_ns_sum = atomic_load_explicit(&log->commit_ns_sum, memory_order_relaxed);
-    state->bytes_written = atomic_load_explicit(&log->bytes_written, memory_order_relaxed);
+    state->failed = wr_committer_failed(c);
+    state->no_space = atomic_load_explicit(&c->no_space, memory_order_relaxed);
+    state->commits_n = atomic_load_explicit(&c->commits_n, memory_order_relaxed);
+    state->syncs_n = atomic_load_explicit(&c->syncs_n, memory_order_relaxed);
+    state->commit_ns_sum = atomic_load_explicit(&c->commit_ns_sum, memory_order_relaxed);
+    state->bytes_written = atomic_load_explicit(&c->bytes_written, memory_order_relaxed);
     return state;
 }
 
@@ -231,7 +179,7 @@ static inline bool fits(const wr_log *log, uint64_t at, uint64_t bytes) {
 }
 
 static inline bool image_free(const wr_log *log, uint32_t image) {
-    return log->image_last[image] <= atomic_load_explicit(&log->done_n, memory_order_acquire);
+    return log->image_last[image] <= wr_committer_done(&log->committer);
 }
 
 static void set_appended(wr_log *log, uint64_t append) {
@@ -297,29 +245,31 @@ static void post(wr_log *log, bool sync, bool last, uint64_t note, const wr_hori
             uint8_t *padding = image_at(log, state->image) + state->append;
             wr_frame_pad(padding, end - state->append, state->salt, last);
             uint64_t durable = atomic_load_explicit(&log->headers[state->image].durable, memory_order_acquire);
-            if (log->may_sync && durable) wr_frame_vouch(padding, durable, state->salt);
+            if (log->committer.may_sync && durable) wr_frame_vouch(padding, durable, state->salt);
             set_appended(log, end);
         }
     }
-    uint64_t number = atomic_load_explicit(&log->posted_n, memory_order_relaxed) + 1;
-    wr_batch *batch = &log->batches[(number - 1) % WR_LOG_BATCHES];
-    batch->fd = log->fd;
+    wr_commit *commit = wr_committer_next(&log->committer);
+    wr_batch *batch = &log->batches[(commit->number - 1) % WR_COMMITS];
     batch->image = state->image;
     batch->file = state->file;
     batch->from = state->sealed_to;
     batch->to = unsealed(log) ? state->append : state->sealed_to;
-    batch->sync = log->may_sync && (sync || state->unsealed_sync);
+    batch->sync = log->committer.may_sync && (sync || state->unsealed_sync);
     batch->last = last;
-    batch->number = number;
+    batch->number = commit->number;
     batch->note = note;
     batch->horizons_n = horizons_n;
     if (horizons_n) memcpy(batch->horizons, horizons, horizons_n * sizeof *horizons);
     batch->error = 0;
+    commit->fd = log->fd;
+    commit->sync = batch->sync;
+    commit->last = last;
+    commit->parts_n = batch->to > batch->from;
+    commit->parts[0] = (wr_commit_part){image_at(log, state->image) + batch->from, batch->to - batch->from, batch->from};
     state->sealed_to = batch->to;
     state->unsealed_sync = false;
-    /* SYNC batch-posted */
-    atomic_store_explicit(&log->posted_n, number, memory_order_release);
-    wr_bell_ring(&log->committer_sleeps);
+    wr_committer_post(&log->committer);
 }
 
 /* Is there room for a frame behind what was appended, in the file and in memory? */
@@ -337,7 +287,7 @@ static inline bool room_here(wr_log *log, uint64_t bytes) {
 static int roll(wr_log *log, uint64_t bytes) {
     wr_log_state *state = &log->state;
     log->no_file = !state->has_next;
-    if (!state->has_next || batches_full(log)) return EAGAIN;
+    if (!state->has_next || wr_committer_full(&log->committer)) return EAGAIN;
     bool busy = false;
     for (uint32_t n = 1; n < log->images_n; n++) {
         uint32_t image = (state->image + n) % log->images_n;
@@ -347,10 +297,10 @@ static int roll(wr_log *log, uint64_t bytes) {
         }
         if (!loop_ready(log, image, WR_FILE_HEADER_BYTES + bytes)) continue;
         /* image_free has read done_n: if the batch that freed the image had failed, that is visible now. */
-        int failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
+        int failed = wr_committer_failed(&log->committer);
         if (failed) return failed;
         post(log, true, true, 0, NULL, 0);
-        log->image_last[state->image] = atomic_load_explicit(&log->posted_n, memory_order_relaxed);
+        log->image_last[state->image] = wr_committer_posted(&log->committer);
         take_next(log, image);
         return 0;
     }
@@ -361,7 +311,7 @@ static int roll(wr_log *log, uint64_t bytes) {
 /* May a frame of `bytes` be asked for now? 0 or an errno. */
 static inline int askable(wr_log *log, uint64_t bytes) {
     if (bytes < WR_FRAME_BYTES_MIN || !fits(log, WR_FILE_HEADER_BYTES, bytes)) return EMSGSIZE;
-    int failed = atomic_load_explicit(&log->failed, memory_order_relaxed);
+    int failed = wr_committer_failed(&log->committer);
     if (failed || log->state.has_file) return failed;
     log->no_file = true;
     return EAGAIN;
@@ -409,133 +359,39 @@ void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync) {
 int wr_log_seal(wr_log *log, bool sync, uint64_t note, const wr_horizon *horizons, uint32_t horizons_n) {
     if (horizons_n > WR_LOG_HORIZONS) return ENOBUFS;
     if (!unsealed(log) && horizons_n == 0) return 0;
-    if (batches_full(log)) return EAGAIN;
+    if (wr_committer_full(&log->committer)) return EAGAIN;
     post(log, sync, false, note, horizons, horizons_n);
     return 0;
 }
 
-int wr_log_quiesce(wr_log *log, uint64_t timeout_ns) {
-    uint64_t posted = atomic_load_explicit(&log->posted_n, memory_order_relaxed);
-    uint64_t until = wr_now_ns() + timeout_ns;
-    for (;;) {
-        if (atomic_load_explicit(&log->done_n, memory_order_acquire) >= posted) return 0;
-        atomic_store_explicit(&log->waiter_sleeps, 1, memory_order_relaxed);
-        atomic_thread_fence(memory_order_seq_cst);
-        uint64_t now = wr_now_ns();
-        bool waits = atomic_load_explicit(&log->done_n, memory_order_acquire) < posted;
-        if (waits && now < until) wr_futex_wait(&log->waiter_sleeps, 1, until - now);
-        atomic_store_explicit(&log->waiter_sleeps, 0, memory_order_relaxed);
-        if (waits && now >= until) return ETIMEDOUT;
-    }
+int wr_log_quiesce(wr_log *log, uint64_t timeout_ns) { return wr_committer_quiesce(&log->committer, timeout_ns); }
+
+void wr_log_stop(wr_log *log) { wr_committer_stop(&log->committer); }
+
+void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) { wr_committer_run(&log->committer, bell); }
+
+/* ---- on the committer's thread ---- */
+
+static wr_batch *batch_of(wr_log *log, const wr_commit *commit) { return &log->batches[(commit->number - 1) % WR_COMMITS]; }
+
+static void commit_written(void *context, const wr_commit *commit) {
+    wr_log *log = context;
+    if (log->written) log->written(log->context, batch_of(log, commit));
 }
 
-void wr_log_stop(wr_log *log) {
-    atomic_store_explicit(&log->stopping, 1, memory_order_release);
-    wr_bell_ring(&log->committer_sleeps);
-}
-
-/* ---- committer ---- */
-
-/* A write found no space: wait a moment, or for anything that is posted. False: the log is to end, so it is given up. */
-static bool wait_for_space(wr_log *log, int error, _Atomic uint32_t *bell) {
-    if (atomic_exchange_explicit(&log->no_space, error, memory_order_relaxed) != error && bell) wr_bell_ring(bell);
-    atomic_store_explicit(&log->committer_sleeps, 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
-    bool stopping = atomic_load_explicit(&log->stopping, memory_order_acquire);
-    if (!stopping) wr_futex_wait(&log->committer_sleeps, 1, REFUSED_NS);
-    atomic_store_explicit(&log->committer_sleeps, 0, memory_order_relaxed);
-    return !stopping;
-}
-
-/* Write all of [from, to). Short writes go on where they ended; where O_DIRECT refuses that place, at the start of its page. */
-static int write_all(wr_log *log, const wr_batch *batch, _Atomic uint32_t *bell) {
-    const uint8_t *image = image_at(log, batch->image);
-    uint64_t at = batch->from;
-    int rewinds = 0;
-    while (at < batch->to) {
-        ssize_t n = log->io.pwrite(log->io_context, batch->fd, image + at, batch->to - at, (off_t)at);
-        if (n > 0) {
-            if ((uint64_t)n >= WR_PAGE_BYTES) rewinds = 0;
-            at += (uint64_t)n;
-        } else if (n == 0) {
-            return EIO;
-        } else if (errno == EINVAL && at % WR_PAGE_BYTES && rewinds < REWINDS_MAX) {
-            rewinds++;
-            at &= ~(uint64_t)(WR_PAGE_BYTES - 1);
-        } else if (errno == ENOSPC || errno == EDQUOT) {
-            int error = errno;
-            if (!wait_for_space(log, error, bell)) return error;
-        } else if (errno != EINTR) {
-            return errno;
-        }
-    }
-    atomic_store_explicit(&log->no_space, 0, memory_order_relaxed);
-    return 0;
-}
-
-static int sync_file(wr_log *log, int fd) {
-    while (log->io.fdatasync(log->io_context, fd) != 0)
-        if (errno != EINTR) return errno;
-    return 0;
-}
-
-/* A file without a name is lost with its last descriptor: somebody has removed it, or the whole directory, while it is in use. A file
- * that is shorter than it was made was cut, or is being written over: what was confirmed in it is gone. What is in such a file must not
- * be confirmed. Files that the owner removes are durable, so none of their batches is still to come, and nobody of ours cuts a file that
- * a log has; a log that never syncs promises nothing.
- * Only links and size are asked for: where a file's times were looked at, as by fstat, the next write has to change them, which is one
- * more change of the inode in the file system's journal for each write. */
-static int still_there(const wr_log *log, int fd) {
-    const unsigned wanted = STATX_NLINK | STATX_SIZE;
-    struct statx found;
-    if (!log->may_sync || log->nameless) return 0;
-    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, wanted, &found) == 0 && (found.stx_mask & wanted) == wanted)
-        return found.stx_nlink && found.stx_size >= log->file_bytes ? 0 : ESTALE;
-    struct stat old; /* a sandbox that knows no statx */
-    return fstat(fd, &old) == 0 && (old.st_nlink == 0 || (uint64_t)old.st_size < log->file_bytes) ? ESTALE : 0;
-}
-
-static void commit(wr_log *log, wr_batch *batch, _Atomic uint32_t *bell) {
-    uint64_t began = wr_now_ns();
-    int error = atomic_load_explicit(&log->failed, memory_order_relaxed);
-    if (!error && batch->to > batch->from) {
-        error = write_all(log, batch, bell);
-        if (!error) {
-            log->dirty = true;
-            log->written_fd = batch->fd;
-            atomic_fetch_add_explicit(&log->bytes_written, batch->to - batch->from, memory_order_relaxed);
-            error = still_there(log, batch->fd);
-        }
-    }
-    if (!error && log->written) log->written(log->context, batch);
-    if (!error && batch->sync && log->dirty) {
-        error = sync_file(log, batch->fd);
-        if (!error) error = still_there(log, batch->fd);
-        if (!error) {
-            log->dirty = false;
-            atomic_fetch_add_explicit(&log->syncs_n, 1, memory_order_relaxed);
-        }
-    }
-    if (error) {
-        batch->error = error;
-        atomic_store_explicit(&log->failed, error, memory_order_release);
-    } else if (batch->to && (batch->sync || !log->may_sync)) {
+static void commit_done(void *context, const wr_commit *commit) {
+    wr_log *log = context;
+    wr_batch *batch = batch_of(log, commit);
+    batch->error = commit->error;
+    if (!batch->error && batch->to && (batch->sync || !log->committer.may_sync))
         atomic_store_explicit(&log->headers[batch->image].durable, batch->to, memory_order_release);
-    }
-    if (batch->last) {
-        /* What close could report was reported by fdatasync; a log that never syncs promises nothing. */
-        close(batch->fd);
-        log->dirty = false;
-        log->written_fd = -1;
-    }
-    atomic_fetch_add_explicit(&log->commits_n, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&log->commit_ns_sum, wr_now_ns() - began, memory_order_relaxed);
     if (log->done) log->done(log->context, batch);
 }
 
 /* Touch the next part of the images while there is nothing else to do: a first touch in the append path would cost up to 14 us
  * a page. Never changes a byte. Returns false when there is nothing left (or no memory). */
-static bool populate(wr_log *log) {
+static bool populate(void *context) {
+    wr_log *log = context;
     uint32_t current = atomic_load_explicit(&log->current, memory_order_relaxed);
     uint64_t appended = atomic_load_explicit(&log->headers[current].appended, memory_order_acquire);
     if (appended > POPULATE_BYTES) atomic_store_explicit(&log->used, true, memory_order_relaxed);
@@ -549,47 +405,6 @@ static bool populate(wr_log *log) {
         return make_ready(log, image, wanted - ready < POPULATE_BYTES ? wanted : ready + POPULATE_BYTES);
     }
     return false;
-}
-
-/* While nothing is written, too, somebody may remove or cut the file in which the last things were confirmed: once a second. True: so
- * it is, and the log has failed. */
-static bool idle_look(wr_log *log) {
-    if (log->written_fd < 0 || atomic_load_explicit(&log->failed, memory_order_relaxed)) return false;
-    uint64_t now = wr_now_ns();
-    if (now < log->look_at) return false;
-    log->look_at = now + IDLE_NS;
-    int error = still_there(log, log->written_fd);
-    if (error) atomic_store_explicit(&log->failed, error, memory_order_release);
-    return error != 0;
-}
-
-void wr_log_commit_run(wr_log *log, _Atomic uint32_t *bell) {
-    uint64_t done = atomic_load_explicit(&log->done_n, memory_order_relaxed);
-    for (;;) {
-        /* `stopping` is read first: what was posted before it is seen below. */
-        bool stopping = atomic_load_explicit(&log->stopping, memory_order_acquire);
-        /* SYNC batch-posted */
-        if (done < atomic_load_explicit(&log->posted_n, memory_order_acquire)) {
-            commit(log, &log->batches[done % WR_LOG_BATCHES], bell);
-            /* SYNC batch-done */
-            atomic_store_explicit(&log->done_n, ++done, memory_order_release);
-            if (bell) wr_bell_ring(bell);
-            wr_bell_ring(&log->waiter_sleeps);
-            continue;
-        }
-        if (stopping) return;
-        if (idle_look(log)) {
-            if (bell) wr_bell_ring(bell);
-            continue;
-        }
-        if (populate(log)) continue;
-        atomic_store_explicit(&log->committer_sleeps, 1, memory_order_relaxed);
-        atomic_thread_fence(memory_order_seq_cst);
-        if (done == atomic_load_explicit(&log->posted_n, memory_order_acquire) &&
-            !atomic_load_explicit(&log->stopping, memory_order_acquire))
-            wr_futex_wait(&log->committer_sleeps, 1, IDLE_NS);
-        atomic_store_explicit(&log->committer_sleeps, 0, memory_order_relaxed);
-    }
 }
 
 /* ---- readers in any process ---- */

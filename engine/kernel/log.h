@@ -20,28 +20,24 @@
  *   sealed of the current file, lies whatever the blocks held before (a recycled file): readers go by frames, never by zeros.
  *   A padding frame names how much of its file was synced when it was made (wr_frame_vouch): a hole that none behind it
  *   vouches for is a torn batch, which was never confirmed; another one is damage.
- *   A write that finds no space waits for it: batches are done in order, so nothing behind it is written or confirmed.
- *   After another failed write, or a failed sync, `failed` holds the errno for ever: nothing later is confirmed (rule S7). So it is with ESTALE
- *   when the file has no name any more or is shorter than file_bytes, because somebody removed or cut it while it is in use: looked at
- *   after each write and sync, and once a second while there is nothing to write.
+ *   What is not written, and why nothing behind it is confirmed: kernel/committer.h.
  */
 #ifndef WR_LOG_H
 #define WR_LOG_H
+#include "kernel/committer.h"
 #include "kernel/frame.h"
 #include "kernel/horizon.h"
 #include <pthread.h>
 
-#define WR_LOG_BATCHES 16
 #define WR_LOG_HORIZONS 512
 
 typedef struct {
-    int fd;
     uint32_t image;
     uint64_t file;
     uint64_t from, to; /* multiples of the page, `to` exclusive */
     bool sync;         /* fdatasync wanted */
-    bool last;         /* last batch of the file: close fd afterwards */
-    uint64_t number;
+    bool last;         /* last batch of the file */
+    uint64_t number;   /* from 1 on */
     uint64_t note;     /* free for the owner; the message store: when this is done, no ring replays files below it */
     uint32_t horizons_n;
     wr_horizon horizons[WR_LOG_HORIZONS];
@@ -78,12 +74,8 @@ void wr_log_free(wr_log *log); /* after wr_log_stop and the committer's return *
  * batch.error 0): the owner may raise `written`, and of a batch without sync `head`. Before the committer runs. */
 void wr_log_on_written(wr_log *log, wr_batch_done written);
 
-/* The two system calls of the committer; tests put short writes and errors here. Before the committer runs. */
-typedef struct {
-    ssize_t (*pwrite)(void *io_context, int fd, const void *from, size_t n, off_t at);
-    int (*fdatasync)(void *io_context, int fd);
-} wr_log_io;
-void wr_log_set_io(wr_log *log, const wr_log_io *io, void *io_context);
+/* Before the committer runs. */
+void wr_log_set_io(wr_log *log, const wr_commit_io *io, void *io_context);
 /* Its files have no names and any size, so that none can be removed or cut while it is in use: fuzz targets use such. Before the committer runs. */
 void wr_log_set_nameless(wr_log *log);
 

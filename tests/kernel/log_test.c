@@ -327,9 +327,9 @@ static void limits(void) {
     CHECK(wr_log_reserve(b.log, room, &offset, NULL));
     /* no committer: the batch queue fills, a roll finds neither slot nor image */
     int posted = 0;
-    for (uint64_t i = 0; i < WR_LOG_BATCHES + 3; i++) {
+    for (uint64_t i = 0; i < WR_COMMITS + 3; i++) {
         int error = wr_log_seal(b.log, false, 0, horizons, 1);
-        CHECK(error == (posted < WR_LOG_BATCHES ? 0 : EAGAIN));
+        CHECK(error == (posted < WR_COMMITS ? 0 : EAGAIN));
         posted += error == 0;
     }
     CHECK(wr_log_quiesce(b.log, 1000) == ETIMEDOUT);
@@ -562,7 +562,7 @@ static int faulty_fdatasync(void *context, int fd) {
     return fdatasync(fd);
 }
 
-static const wr_log_io faulty = {faulty_pwrite, faulty_fdatasync};
+static const wr_commit_io faulty = {faulty_pwrite, faulty_fdatasync};
 
 /* A log whose system calls do what `f` says, with its committer. */
 static void begin_faulty(bench *b, faults *f) {
