@@ -74,7 +74,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x1fd20955e4d02ebaull
+#define WR_LAYOUT_HASH 0x032f99326a7a3373ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -238,6 +238,21 @@ _Static_assert(offsetof(wr_summary_row, position_high) == 72, "wr_summary_row.po
 _Static_assert(offsetof(wr_summary_row, replay_free) == 80, "wr_summary_row.replay_free");
 _Static_assert(offsetof(wr_summary_row, ghosts) == 84, "wr_summary_row.ghosts");
 _Static_assert(offsetof(wr_summary_row, messages) == 88, "wr_summary_row.messages");
+
+/* State of the topics' commit log (header page of its ring's region); positions of the log. Writer: the topic worker. */
+typedef struct {
+    _Atomic uint64_t low; /* below it the ring may be written over: raised before the first byte changes */
+    _Atomic uint64_t appended; /* records below are complete */
+    uint8_t pad0_[48];
+    _Atomic uint64_t written; /* what is below is in its file */
+    _Atomic uint64_t synced; /* what is below is on stable storage */
+    uint8_t pad1_[4016];
+} wr_topic_ring;
+_Static_assert(sizeof(wr_topic_ring) == 4096, "wr_topic_ring");
+_Static_assert(offsetof(wr_topic_ring, low) == 0, "wr_topic_ring.low");
+_Static_assert(offsetof(wr_topic_ring, appended) == 8, "wr_topic_ring.appended");
+_Static_assert(offsetof(wr_topic_ring, written) == 64, "wr_topic_ring.written");
+_Static_assert(offsetof(wr_topic_ring, synced) == 72, "wr_topic_ring.synced");
 
 /* Counters of one queue, in the worker's statistics region. Writer: the queue worker. */
 typedef struct {

@@ -223,6 +223,18 @@ SUMMARY_ROW = Struct(
     ),
 )
 
+TOPIC_RING = Struct(
+    "topic_ring",
+    4096,
+    "State of the topics' commit log (header page of its ring's region); positions of the log. Writer: the topic worker.",
+    (
+        Field("low", 0, "a64", "below it the ring may be written over: raised before the first byte changes"),
+        Field("appended", 8, "a64", "records below are complete"),
+        Field("written", 64, "a64", "what is below is in its file"),
+        Field("synced", 72, "a64", "what is below is on stable storage"),
+    ),
+)
+
 QUEUE_STATS = Struct(
     "queue_stats",
     200,
@@ -265,6 +277,7 @@ STRUCTS = (
     DENSE_TABLE_ROW,
     INDEX_ROW,
     SUMMARY_ROW,
+    TOPIC_RING,
     QUEUE_STATS,
 )
 

@@ -1,0 +1,620 @@
+/* Goal: what the commit log confirms is in its files and stays there, whatever a loss of power leaves of the rest; readers of the ring never
+ * see foreign bytes; a commit is there as a whole or not at all; a torn tail is told from damage, and nothing of it comes again.
+ * Method: the main thread as loop, one committer, one reader, a small ring and small files, so that both are gone round all the time.
+ * All writes and syncs are recorded; at a random one power fails: of each file, what was not synced is there or not, sector by
+ * sector, or half of one. What is left is scanned, cut, gone on with, and power fails again. Runs under AddressSanitizer and
+ * ThreadSanitizer. Prints its seed. */
+#define _GNU_SOURCE
+#include "kernel/bytes.h"
+#include "kernel/racy.h"
+#include "topics/log.h"
+#include "topics/record.h"
+#include "topics/walk.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define CHECK(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
+            exit(1);                                                                 \
+        }                                                                            \
+    } while (0)
+
+#define RING_BYTES (32 * 4096u)
+#define FILE_BYTES (64 * 4096u)
+#define FILES_MAX 64
+#define SECTOR 512u
+#define EVENTS_MAX 20000
+#define COMMITS_MAX 20000
+#define SECOND 1000000000ull
+#define LINKS 3
+
+static uint64_t state;
+static char folder[200];
+static const uint8_t node[16] = "a node of tests";
+static const char topic[] = "t";
+
+static uint64_t random64(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static const char *path_of(uint64_t base) {
+    static char path[300];
+    snprintf(path, sizeof path, "%s/%020llu", folder, (unsigned long long)base);
+    return path;
+}
+
+/* ---- what was written, and what was confirmed ---- */
+
+typedef struct {
+    int fd;          /* as it was then: `base` says of which file */
+    uint64_t base, at, bytes;
+    uint8_t *copy;   /* NULL: a sync */
+} event;
+
+typedef struct {
+    uint64_t from, to, number, marks[LINKS];
+    bool records; /* it holds some */
+    uint64_t synced_at; /* number of events when it was confirmed as synced, 0: it was not */
+} expected;
+
+typedef struct {
+    pthread_mutex_t mutex;
+    event events[EVENTS_MAX];
+    uint64_t events_n;
+    expected commits[COMMITS_MAX];
+    uint64_t commits_n, done_n;
+    uint64_t bases[4096]; /* of descriptors */
+} history;
+
+static history *past;
+
+static ssize_t recorded_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
+    (void)context;
+    static uint64_t calls;
+    if (n > 4096 && ++calls % 8 == 0) n = 4096 * (1 + calls % (n / 4096)); /* a short write */
+    ssize_t written = pwrite(fd, from, n, at);
+    if (written <= 0) return written;
+    pthread_mutex_lock(&past->mutex);
+    CHECK(past->events_n < EVENTS_MAX);
+    event *e = &past->events[past->events_n++];
+    *e = (event){fd, past->bases[fd], (uint64_t)at, (uint64_t)written, malloc((size_t)written)};
+    CHECK(e->copy);
+    memcpy(e->copy, from, (size_t)written);
+    pthread_mutex_unlock(&past->mutex);
+    return written;
+}
+
+static int recorded_sync(void *context, int fd) {
+    (void)context;
+    pthread_mutex_lock(&past->mutex);
+    CHECK(past->events_n < EVENTS_MAX);
+    past->events[past->events_n++] = (event){fd, past->bases[fd], 0, 0, NULL};
+    pthread_mutex_unlock(&past->mutex);
+    return 0;
+}
+
+static void committed(void *context, const wr_topic_commit *commit) {
+    (void)context;
+    CHECK(!commit->error);
+    pthread_mutex_lock(&past->mutex);
+    for (; past->done_n < past->commits_n && past->commits[past->done_n].to <= commit->to; past->done_n++) {}
+    if (commit->sync)
+        for (uint64_t i = past->done_n; i-- > 0 && !past->commits[i].synced_at;) past->commits[i].synced_at = past->events_n;
+    pthread_mutex_unlock(&past->mutex);
+}
+
+static void forget(void) {
+    for (uint64_t i = 0; i < past->events_n; i++) free(past->events[i].copy);
+    past->events_n = past->commits_n = past->done_n = 0;
+}
+
+/* ---- records ---- */
+
+/* The body of the record at a position says which it is, so that every reader can tell. */
+static uint32_t make_body(uint8_t *body, uint64_t offset) {
+    uint64_t x = offset * 0x9e3779b97f4a7c15ull + 1;
+    uint32_t length = 8 + (uint32_t)(x >> 40) % 700;
+    wr_put64(body, offset);
+    for (uint32_t i = 8; i < length; i++) body[i] = (uint8_t)(x >> (i % 57));
+    return length;
+}
+
+static uint32_t size_of(uint64_t offset) {
+    uint8_t body[1024];
+    wr_record_reason reason;
+    return wr_record_size(0, sizeof topic - 1, 0, make_body(body, offset), &reason);
+}
+
+static void make_record(uint8_t *to, uint64_t position, uint64_t offset) {
+    uint8_t body[1024];
+    uint32_t length = make_body(body, offset);
+    const struct iovec part = {body, length};
+    const wr_record_head head = {.queue_offset = offset, .physical_offset = position, .store_timestamp = 1 + offset};
+    CHECK(wr_record_encode(to, size_of(offset), &head, topic, sizeof topic - 1, NULL, 0, &part, 1) == WR_RECORD_GOOD);
+}
+
+static void check_record(const uint8_t *bytes, uint64_t n, uint64_t position, uint64_t offset) {
+    uint8_t body[1024];
+    wr_record record;
+    CHECK(wr_record_scan(bytes, n, position, WR_SCAN_ALL, &record) == WR_SCAN_RECORD);
+    CHECK(record.queue_offset == offset && record.size == size_of(offset));
+    CHECK(record.body_length == make_body(body, offset) && !memcmp(bytes + record.body_at, body, record.body_length));
+}
+
+/* ---- a log at work ---- */
+
+typedef struct {
+    uint64_t position, offset;
+    uint32_t size;
+} shown_record;
+
+typedef struct {
+    uint8_t *region, *once; /* the ring mapped twice, and as readers have it */
+    int fd;
+    wr_topic_log *log;
+    pthread_t committer, reader;
+    _Atomic bool stop;
+    uint64_t offset, epoch;
+    uint64_t marks[LINKS];
+    _Atomic uint64_t shown_n; /* records that the reader may look for */
+    shown_record shown[1024];
+    uint64_t good, gone;
+} bench;
+
+static void *commit_run(void *argument) {
+    wr_topic_log_commit_run(((bench *)argument)->log, NULL);
+    return NULL;
+}
+
+static void *read_run(void *argument) {
+    bench *b = argument;
+    uint64_t x = 88172645463325252ull;
+    static uint8_t bytes[4096];
+    while (!atomic_load(&b->stop)) {
+        uint64_t n = atomic_load_explicit(&b->shown_n, memory_order_acquire);
+        if (!n) continue;
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        uint64_t back = x % 900 < n ? x % 900 : n - 1, i = (n - 1 - back) % 1024;
+        shown_record row;
+        wr_copy_racy(&row, &b->shown[i], sizeof row);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&b->shown_n, memory_order_relaxed) > n - 1 - back + 1024 - 64) continue; /* the row is used again */
+        if (wr_topic_ring_read(b->once, RING_BYTES, row.position, bytes, row.size)) {
+            check_record(bytes, row.size, row.position, row.offset);
+            b->good++;
+        } else {
+            b->gone++;
+        }
+    }
+    return NULL;
+}
+
+static int open_file(uint64_t base) {
+    int fd = open(path_of(base), O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && fd < 4096 && ftruncate(fd, FILE_BYTES) == 0);
+    pthread_mutex_lock(&past->mutex);
+    past->bases[fd] = base;
+    pthread_mutex_unlock(&past->mutex);
+    return fd;
+}
+
+static void begin(bench *b, uint64_t position, uint64_t number, uint64_t offset, uint64_t epoch) {
+    static const wr_commit_io io = {recorded_pwrite, recorded_sync};
+    memset((void *)b, 0, sizeof *b);
+    b->fd = memfd_create("ring", 0);
+    CHECK(b->fd >= 0 && ftruncate(b->fd, WR_PAGE_BYTES + RING_BYTES) == 0);
+    b->region = wr_topic_ring_map(b->fd, RING_BYTES);
+    b->once = mmap(NULL, WR_PAGE_BYTES + RING_BYTES, PROT_READ, MAP_SHARED, b->fd, 0);
+    CHECK(b->region && b->once != MAP_FAILED);
+    wr_commit_origin origin = {.epoch = epoch};
+    memcpy(origin.node, node, sizeof node);
+    b->log = wr_topic_log_new(b->region, RING_BYTES, FILE_BYTES, &origin, NULL, committed, NULL);
+    CHECK(b->log);
+    wr_topic_log_set_io(b->log, &io, NULL);
+    b->offset = offset;
+    b->epoch = epoch;
+    wr_topic_log_begin(b->log, position, number, offset);
+    CHECK(pthread_create(&b->committer, NULL, commit_run, b) == 0);
+    CHECK(pthread_create(&b->reader, NULL, read_run, b) == 0);
+}
+
+/* What is sealed is in the files, and nothing behind it. */
+static void end(bench *b) {
+    static uint8_t bytes[FILE_BYTES];
+    CHECK(wr_topic_log_quiesce(b->log, 60 * SECOND) == 0);
+    const wr_topic_log_state *s = wr_topic_log_look(b->log);
+    int fd = open(path_of(s->base), O_RDONLY);
+    CHECK(fd < 0 || pread(fd, bytes, FILE_BYTES, 0) == FILE_BYTES);
+    for (uint64_t at = s->sealed - s->base; fd >= 0 && at < FILE_BYTES; at++) CHECK(!bytes[at]);
+    close(fd);
+    atomic_store(&b->stop, true);
+    CHECK(pthread_join(b->reader, NULL) == 0);
+    wr_topic_log_stop(b->log);
+    CHECK(pthread_join(b->committer, NULL) == 0);
+    CHECK(!wr_topic_log_look(b->log)->busy);
+    wr_topic_log_free(b->log);
+    munmap(b->once, WR_PAGE_BYTES + RING_BYTES);
+    wr_topic_ring_unmap(b->region, RING_BYTES);
+    close(b->fd);
+}
+
+static void give_files(bench *b) {
+    const wr_topic_log_state *s = wr_topic_log_look(b->log);
+    if (s->has_next || !s->wants_next) return;
+    uint64_t base = s->has_file ? s->base + FILE_BYTES : s->base;
+    CHECK(wr_topic_log_offer(b->log, open_file(base), base) == 0);
+}
+
+static void seal(bench *b, bool sync) {
+    wr_commit_mark marks[LINKS];
+    const wr_topic_log_state *s = wr_topic_log_look(b->log);
+    bool holds = s->append > s->sealed;
+    if (s->full) return;
+    pthread_mutex_lock(&past->mutex);
+    CHECK(past->commits_n < COMMITS_MAX);
+    expected *e = &past->commits[past->commits_n];
+    *e = (expected){.from = s->sealed, .records = holds};
+    for (int i = 0; i < LINKS; i++) {
+        b->marks[i] += random64() % 5;
+        marks[i] = (wr_commit_mark){.client_epoch = 7 + (uint64_t)i, .sequence = e->marks[i] = b->marks[i]};
+    }
+    e->to = holds ? s->append + wr_commit_record_bytes(LINKS) : s->append;
+    past->commits_n += holds;
+    pthread_mutex_unlock(&past->mutex);
+    CHECK(wr_topic_log_seal(b->log, sync, marks, holds ? LINKS : 0) == 0);
+    CHECK(wr_topic_log_look(b->log)->append == e->to);
+}
+
+static void append_group(bench *b) {
+    uint64_t bytes = 0, position, n = 1 + random64() % (random64() % 8 ? 6 : 60);
+    for (uint64_t i = 0; i < n; i++) bytes += size_of(b->offset + i);
+    uint8_t *to;
+    for (uint64_t tries = 0; !(to = wr_topic_log_reserve(b->log, bytes, &position)); tries++) {
+        CHECK(errno == EAGAIN && tries < 1u << 30);
+        give_files(b);
+        if (wr_topic_log_look(b->log)->wants_seal) seal(b, random64() % 2);
+        else CHECK(wr_topic_log_quiesce(b->log, 60 * SECOND) == 0);
+    }
+    for (uint64_t at = 0, i = 0; i < n; i++) {
+        make_record(to + at, position + at, b->offset + i);
+        uint64_t row = atomic_load_explicit(&b->shown_n, memory_order_relaxed) + i;
+        b->shown[row % 1024] = (shown_record){position + at, b->offset + i, size_of(b->offset + i)};
+        at += size_of(b->offset + i);
+    }
+    wr_topic_log_append(b->log, bytes, 1 + b->offset + n - 1);
+    b->offset += n;
+    atomic_fetch_add_explicit(&b->shown_n, n, memory_order_release);
+}
+
+static void work(bench *b, int turns) {
+    for (int i = 0; i < turns; i++) {
+        give_files(b);
+        append_group(b);
+        if (random64() % 3 == 0) seal(b, random64() % 2);
+        if (random64() % 16 == 0) CHECK(wr_topic_log_quiesce(b->log, 60 * SECOND) == 0);
+    }
+}
+
+/* ---- after a loss of power ---- */
+
+typedef struct {
+    uint8_t *bytes[FILES_MAX];
+} disk;
+
+static uint64_t number_of(uint64_t base) {
+    CHECK(base / FILE_BYTES < FILES_MAX);
+    return base / FILE_BYTES;
+}
+
+static uint8_t *file_of(disk *d, uint64_t base) {
+    uint8_t **file = &d->bytes[number_of(base)];
+    if (!*file) CHECK((*file = calloc(1, FILE_BYTES)));
+    return *file;
+}
+
+static void drop(disk *d) {
+    for (int i = 0; i < FILES_MAX; i++) free(d->bytes[i]);
+    memset(d, 0, sizeof *d);
+}
+
+/* What is on the disk when power fails behind so many events: all that was synced, and of the rest any sectors, or parts of one. */
+static void fail_power(disk *d, uint64_t events_n) {
+    uint64_t synced[FILES_MAX] = {0};
+    for (uint64_t i = 0; i < events_n; i++)
+        if (!past->events[i].copy) synced[number_of(past->events[i].base)] = i + 1;
+    uint64_t chance = random64() % 5; /* of 4: what gets there */
+    for (uint64_t i = 0; i < events_n; i++) {
+        const event *e = &past->events[i];
+        if (!e->copy) continue;
+        uint8_t *file = file_of(d, e->base);
+        if (i < synced[number_of(e->base)]) {
+            memcpy(file + e->at, e->copy, e->bytes);
+            continue;
+        }
+        for (uint64_t at = 0; at < e->bytes; at += SECTOR) {
+            if (random64() % 4 >= chance) continue;
+            uint64_t n = random64() % 8 ? SECTOR : random64() % SECTOR; /* or torn */
+            memcpy(file + e->at + at, e->copy + at, n);
+        }
+    }
+}
+
+/* The commits of a disk behind the one before `first`. Compares each with what was sealed; *position: where they end. Returns their number. */
+static uint64_t scan_all(disk *d, uint64_t first, const wr_commit_head *before, uint64_t *position, uint64_t *offset, wr_commit_kind *last) {
+    wr_commit_head after = *before;
+    uint64_t n = 0;
+    *position = first;
+    for (;;) {
+        uint64_t base = *position / FILE_BYTES * FILE_BYTES, end;
+        const uint8_t *file = file_of(d, base);
+        wr_commit_head head;
+        const uint8_t *marks;
+        *last = wr_commit_scan(file + (*position - base), FILE_BYTES - (*position - base), *position, base + FILE_BYTES, &after, &head,
+                               &marks, &end);
+        CHECK(*last != WR_COMMIT_MORE);
+        if (*last == WR_COMMIT_BLANK) {
+            *position = end;
+            continue;
+        }
+        if (*last != WR_COMMIT_SOUND) return n;
+        CHECK(n < past->commits_n);
+        const expected *e = &past->commits[n];
+        CHECK(e->from == head.from && e->from == *position && e->to == end && head.marks_n == LINKS);
+        for (uint32_t i = 0; i < LINKS; i++) {
+            wr_commit_mark mark = wr_commit_mark_read(marks, i);
+            CHECK(mark.client_epoch == 7 + i && mark.sequence == e->marks[i]);
+        }
+        for (uint64_t at = *position - base; base + at < end;) {
+            wr_record record;
+            CHECK(wr_record_scan(file + at, FILE_BYTES - at, base + at, WR_SCAN_ALL, &record) == WR_SCAN_RECORD);
+            if (record.topic_length == sizeof topic - 1) check_record(file + at, FILE_BYTES - at, base + at, (*offset)++);
+            at += record.size;
+        }
+        *position = end;
+        after = head;
+        n++;
+    }
+}
+
+/* Put what is left into the files. */
+static void put_back(disk *d) {
+    for (uint64_t i = 0; i < FILES_MAX; i++) {
+        if (!d->bytes[i]) {
+            unlink(path_of(i * FILE_BYTES));
+            continue;
+        }
+        int fd = open(path_of(i * FILE_BYTES), O_RDWR | O_CREAT, 0600);
+        CHECK(fd >= 0 && pwrite(fd, d->bytes[i], FILE_BYTES, 0) == FILE_BYTES);
+        close(fd);
+    }
+}
+
+/* Cut all behind a position off, as a start does, in the files and here. */
+static void cut(disk *d, uint64_t position) {
+    for (uint64_t i = position / FILE_BYTES; i < FILES_MAX; i++) {
+        uint64_t base = i * FILE_BYTES;
+        if (!d->bytes[i]) continue;
+        if (base > position) {
+            CHECK(unlink(path_of(base)) == 0);
+            free(d->bytes[i]);
+            d->bytes[i] = NULL;
+            continue;
+        }
+        int fd = open(path_of(base), O_RDWR);
+        CHECK(fd >= 0 && wr_log_cut(fd, FILE_BYTES, position - base) == 0);
+        CHECK(pread(fd, d->bytes[i], FILE_BYTES, 0) == FILE_BYTES);
+        for (uint64_t at = position - base; at < FILE_BYTES; at++) CHECK(!d->bytes[i][at]);
+        close(fd);
+    }
+}
+
+static int walk_open(void *context, uint64_t base) {
+    (void)context;
+    int fd = open(path_of(base), O_RDONLY);
+    return fd < 0 ? -errno : fd;
+}
+
+static int walk_commit(void *context, const uint8_t *bytes, uint64_t n, const wr_commit_head *head, const uint8_t *marks) {
+    uint64_t *at = context;
+    CHECK(head->from >= *at && n > wr_commit_record_bytes(0) && wr_commit_mark_read(marks, 0).client_epoch == 7);
+    wr_record record;
+    CHECK(wr_record_scan(bytes, n, head->from, WR_SCAN_ALL, &record) == WR_SCAN_RECORD);
+    *at = head->from + n;
+    return 0;
+}
+
+/* All of the log, from its files: it must end at a position, torn or not, and damaged or not. */
+static void walk_all(uint64_t position, bool torn, bool damaged) {
+    static const wr_log_visitor visitor = {walk_open, walk_commit};
+    wr_commit_head none = {.origin.epoch = 1};
+    memcpy(none.origin.node, node, sizeof node);
+    wr_log_end end;
+    uint64_t at = 0;
+    CHECK(wr_log_walk(&visitor, &at, FILE_BYTES, 0, &none, &end) == 0);
+    CHECK(end.position == position && end.torn == torn && end.damaged == damaged);
+}
+
+static bool vouched(disk *d, uint64_t position) {
+    for (uint64_t i = position / FILE_BYTES; i < FILES_MAX; i++) {
+        if (!d->bytes[i]) continue;
+        uint64_t base = i * FILE_BYTES, from = position > base ? position - base : 0;
+        if (wr_commit_vouched(d->bytes[i] + from, FILE_BYTES - from, base + from, node, position)) return true;
+    }
+    return false;
+}
+
+/* Lives of one log; each ends by a loss of power at any write, what is left is checked, and the next one goes on there. */
+static void lives(int lives_n) {
+    static bench b;
+    static disk d, kept;
+    uint64_t position = 0, offset = 0, commits_n = 0, good = 0, gone = 0;
+    wr_commit_head before = {.origin.epoch = 1};
+    memcpy(before.origin.node, node, sizeof node);
+    bool damaged_once = false;
+    for (int life = 0; life < lives_n && position < (FILES_MAX - 40) * FILE_BYTES; life++) {
+        before.origin.epoch = 1 + (uint64_t)life;
+        begin(&b, position, before.number, offset, before.origin.epoch);
+        work(&b, 20 + (int)(random64() % 400));
+        end(&b);
+        good += b.good, gone += b.gone;
+        uint64_t at = random64() % (past->events_n + 1);
+        memset(&d, 0, sizeof d);
+        for (int i = 0; i < FILES_MAX; i++)
+            if (kept.bytes[i]) memcpy(file_of(&d, (uint64_t)i * FILE_BYTES), kept.bytes[i], FILE_BYTES);
+        fail_power(&d, at);
+        for (uint64_t i = 0; i < FILES_MAX && i * FILE_BYTES < position; i++) { /* what was there before is untouched */
+            uint64_t most = position - i * FILE_BYTES;
+            CHECK(!memcmp(file_of(&d, i * FILE_BYTES), file_of(&kept, i * FILE_BYTES), most < FILE_BYTES ? most : FILE_BYTES));
+        }
+        wr_commit_kind last;
+        uint64_t from = position, end_at = 0, had = offset;
+        uint64_t n = scan_all(&d, from, &before, &end_at, &offset, &last);
+        for (uint64_t i = 0; i < past->commits_n; i++)
+            CHECK(i < n || !past->commits[i].synced_at || past->commits[i].synced_at > at); /* nothing confirmed is missing */
+        CHECK(last == WR_COMMIT_END || last == WR_COMMIT_TORN);
+        CHECK(!vouched(&d, end_at)); /* what is missing is a torn tail, and no damage */
+        put_back(&d);
+        walk_all(end_at, last == WR_COMMIT_TORN, false);
+        /* A byte of something confirmed changes: that is damage, and is told so as long as a later commit vouches for it. */
+        if (n > 3 && past->commits[n - 1].synced_at && past->commits[n - 1].synced_at <= at) {
+            uint64_t victim = random64() % n, place = past->commits[victim].from + random64() % (past->commits[victim].to - past->commits[victim].from);
+            uint64_t base = place / FILE_BYTES * FILE_BYTES, found, ignored = had;
+            uint8_t *byte = file_of(&d, base) + (place - base), old = *byte;
+            *byte ^= (uint8_t)(1 + random64() % 255);
+            uint64_t sound = scan_all(&d, from, &before, &found, &ignored, &last);
+            CHECK(sound == victim && found == past->commits[victim].from);
+            bool vouches = false;
+            for (uint64_t i = victim + 1; i < n; i++) vouches |= past->commits[i].from > found && vouched(&d, found);
+            damaged_once |= vouches;
+            put_back(&d);
+            walk_all(found, last == WR_COMMIT_TORN, vouched(&d, found));
+            *byte = old;
+            put_back(&d);
+        }
+        cut(&d, end_at);
+        drop(&kept);
+        kept = d;
+        position = end_at;
+        before.number += n;
+        commits_n += n;
+        forget();
+    }
+    drop(&kept);
+    for (uint64_t i = 0; i < FILES_MAX; i++) unlink(path_of(i * FILE_BYTES));
+    CHECK(damaged_once || lives_n < 10);
+    printf("  %llu commits, %llu records, %llu bytes, reader: %llu good, %llu gone\n", (unsigned long long)commits_n,
+           (unsigned long long)offset, (unsigned long long)position, (unsigned long long)good, (unsigned long long)gone);
+}
+
+/* ---- what was cut off ---- */
+
+/* A commit of one record. */
+static void one_commit(bench *b) {
+    uint64_t position, bytes = size_of(b->offset);
+    uint8_t *to = wr_topic_log_reserve(b->log, bytes, &position);
+    if (!to) {
+        give_files(b);
+        CHECK((to = wr_topic_log_reserve(b->log, bytes, &position)));
+    }
+    make_record(to, position, b->offset++);
+    wr_topic_log_append(b->log, bytes, b->offset);
+    wr_commit_mark mark = {.client_epoch = 7, .sequence = b->offset};
+    CHECK(wr_topic_log_seal(b->log, false, &mark, 1) == 0);
+    CHECK(wr_topic_log_quiesce(b->log, 60 * SECOND) == 0);
+}
+
+/* Of three commits the second is torn. The next server writes the same once more, and power fails before the cut was on the disk:
+ * then the third one follows the new second one in place and number, and is of the earlier epoch all the same. */
+static void nothing_comes_again(void) {
+    static bench b;
+    wr_commit_head after = {.origin.epoch = 1}, head;
+    memcpy(after.origin.node, node, sizeof node);
+    uint64_t ends[3], end_at, position = 0;
+    const uint8_t *marks;
+    static uint8_t bytes[FILE_BYTES];
+    begin(&b, 0, 0, 0, 1);
+    for (int i = 0; i < 3; i++) {
+        one_commit(&b);
+        ends[i] = wr_topic_log_look(b.log)->sealed;
+    }
+    end(&b);
+    begin(&b, ends[0], 1, 1, 2);
+    one_commit(&b);
+    CHECK(wr_topic_log_look(b.log)->sealed == ends[1]);
+    int fd = open(path_of(0), O_RDWR);
+    CHECK(fd >= 0 && pread(fd, bytes, FILE_BYTES, 0) == FILE_BYTES);
+    /* the page that the last commit wrote ends in zeros: put back what the first server had there */
+    for (uint64_t i = 0; i < past->events_n; i++) {
+        const event *e = &past->events[i];
+        if (e->copy && e->at <= ends[1] && e->at + e->bytes >= ends[2] && !memcmp(e->copy + (ends[2] - e->at), "\0\0\0\0", 4) &&
+            memcmp(e->copy + (ends[1] - e->at), "\0\0\0\0", 4))
+            memcpy(bytes + ends[1], e->copy + (ends[1] - e->at), ends[2] - ends[1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_SOUND);
+        CHECK(end_at == ends[i] && head.origin.epoch == (uint64_t)i + 1);
+        position = end_at;
+        after = head;
+    }
+    CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_TORN);
+    after.origin.epoch = 1; /* it is that alone */
+    CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_SOUND);
+    close(fd);
+    end(&b);
+    forget();
+    unlink(path_of(0));
+}
+
+/* ---- what is refused ---- */
+
+static void refusals(void) {
+    static bench b;
+    uint64_t position;
+    begin(&b, 0, 0, 0, 1);
+    CHECK(!wr_topic_log_reserve(b.log, 100, &position) && errno == EAGAIN);
+    CHECK(wr_topic_log_look(b.log)->wants_next && !wr_topic_log_look(b.log)->wants_seal);
+    CHECK(wr_topic_log_offer(b.log, -1, 0) == EBADF);
+    int fd = open_file(0);
+    CHECK(wr_topic_log_offer(b.log, fd, FILE_BYTES) == EINVAL);
+    CHECK(wr_topic_log_offer(b.log, fd, 0) == 0);
+    fd = open_file(FILE_BYTES);
+    CHECK(wr_topic_log_offer(b.log, fd, FILE_BYTES) == 0);
+    CHECK(wr_topic_log_offer(b.log, fd, FILE_BYTES) == EBUSY);
+    CHECK(!wr_topic_log_reserve(b.log, wr_topic_log_most(b.log) + 1, &position) && errno == EMSGSIZE);
+    CHECK(wr_topic_log_reserve(b.log, wr_topic_log_most(b.log), &position) && position == 0);
+    CHECK(wr_topic_log_seal(b.log, true, NULL, 0) == 0 && wr_topic_log_look(b.log)->commits_n == 0);
+    end(&b);
+    unlink(path_of(0));
+    unlink(path_of(FILE_BYTES));
+    uint8_t region[1];
+    const wr_commit_origin origin = {.epoch = 1};
+    CHECK(!wr_topic_log_new(region, RING_BYTES - 4096, FILE_BYTES, &origin, NULL, NULL, NULL) && errno == EINVAL);
+    CHECK(!wr_topic_log_new(region, RING_BYTES, FILE_BYTES + 1, &origin, NULL, NULL, NULL) && errno == EINVAL);
+    CHECK(!wr_topic_log_new(region, 4096, FILE_BYTES, &origin, NULL, NULL, NULL) && errno == EINVAL);
+}
+
+int main(int argc, char **argv) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+    printf("topic_log_test: seed %#llx\n", (unsigned long long)state);
+    snprintf(folder, sizeof folder, "/tmp/topic-log-XXXXXX");
+    CHECK(mkdtemp(folder));
+    CHECK((past = calloc(1, sizeof *past)));
+    pthread_mutex_init(&past->mutex, NULL);
+    refusals();
+    nothing_comes_again();
+    for (int i = 0; i < 3; i++) lives(12);
+    free(past);
+    CHECK(rmdir(folder) == 0);
+    return 0;
+}
