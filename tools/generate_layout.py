@@ -109,7 +109,12 @@ def formats_header() -> str:
 
 def topic_formats_header() -> str:
     """The same for topics."""
-    return _offsets_header("TOPIC_FORMATS", topic_formats.CONSTANTS, {}, topic_formats.STRUCTS)
+    return _offsets_header(
+        "TOPIC_FORMATS",
+        topic_formats.CONSTANTS,
+        {"COMMIT_TOPIC": topic_formats.COMMIT_TOPIC},
+        topic_formats.STRUCTS,
+    )
 
 
 def _offsets_header(name: str, constants: dict[str, int], texts: dict[str, str], structs: tuple[Struct, ...]) -> str:

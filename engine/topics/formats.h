@@ -23,10 +23,12 @@
 #define WR_PROPERTY_NAME_END 1
 #define WR_PROPERTY_VALUE_END 2
 #define WR_KEY_SEPARATOR 32
+#define WR_COMMIT_VERSION 1
 #define WR_LOG_FILE_BYTES 0x40000000
 #define WR_CONSUME_QUEUE_ENTRIES 0x493e0
 #define WR_INDEX_SLOTS 0x4c4b40
 #define WR_INDEX_ENTRIES 0x1312d00
+#define WR_COMMIT_TOPIC "WARREN_SYS_COMMIT"
 
 /* Head of a record of the commit log, up to the born host. */
 #define WR_LOG_HEAD_AT_SIZE 0 /* u32: bytes of the whole record */
@@ -90,5 +92,22 @@
 #define WR_KEY_INDEX_ENTRY_AT_TIME_DIFF 12 /* u32: whole seconds from begin_timestamp to its store_timestamp, 0 … 2^31 − 1 */
 #define WR_KEY_INDEX_ENTRY_AT_PREVIOUS 16 /* u32: number of the entry before it in its slot, 0: none */
 #define WR_KEY_INDEX_ENTRY_SIZE 20
+
+/* Begin of the body of a commit record, which is a record of the topic COMMIT_TOPIC at the end of each commit. */
+#define WR_COMMIT_AT_VERSION 0 /* u32: COMMIT_VERSION */
+#define WR_COMMIT_AT_MARKS_N 4 /* u32: commit_mark records that follow */
+#define WR_COMMIT_AT_NODE 8 /* bytes[16]: whose log it is */
+#define WR_COMMIT_AT_EPOCH 24 /* u64: of the server that wrote it; never lower than that of the commit before */
+#define WR_COMMIT_AT_NUMBER 32 /* u64: of the commit, from 1 on; queue_offset of the record, too */
+#define WR_COMMIT_AT_FROM 40 /* u64: where its first record begins */
+#define WR_COMMIT_AT_SYNCED 48 /* u64: everything below was on stable storage when this one was sealed */
+#define WR_COMMIT_AT_STORE_TIMESTAMP 56 /* u64: of its newest record; born_timestamp and store_timestamp of the record, too */
+#define WR_COMMIT_AT_CRC 64 /* u32: CRC-32C of the log from `from` to this record */
+#define WR_COMMIT_SIZE 68
+
+/* What a commit confirms to one client. */
+#define WR_COMMIT_MARK_AT_CLIENT_EPOCH 0 /* u64: the client */
+#define WR_COMMIT_MARK_AT_SEQUENCE 8 /* u64: its commands below it are in the log */
+#define WR_COMMIT_MARK_SIZE 16
 
 #endif

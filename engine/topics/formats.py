@@ -12,6 +12,9 @@ Where a file was not written yet it is zeros.
 Properties are `name 0x01 value 0x02`, one behind the other. KEYS (separated by spaces), TAGS and UNIQ_KEY have a meaning. Bytes
 0x00 to 0x02 stand in no topic, name or value, and all three are UTF-8.
 
+Records lie in commits. A commit record, of a topic of its own, ends each of them: it says where the commit begins, sums all
+of it, and says to each client how many of its commands are in the log. For other readers it is a message like any other.
+
 Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
 the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
 prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
@@ -67,6 +70,10 @@ PROPERTY_NAME_END = 1
 PROPERTY_VALUE_END = 2
 KEY_SEPARATOR = 32  # between the keys of KEYS
 
+#: Warren's own: what a commit ends with (docs/design/019-topics.md). No topic of a program begins with COMMIT_TOPIC's first word
+COMMIT_TOPIC = "WARREN_SYS_COMMIT"
+COMMIT_VERSION = 1
+
 #: defaults, all of them settings of the node
 LOG_FILE_BYTES = 1 << 30
 CONSUME_QUEUE_ENTRIES = 300_000
@@ -95,6 +102,7 @@ CONSTANTS: dict[str, int] = {
     "PROPERTY_NAME_END": PROPERTY_NAME_END,
     "PROPERTY_VALUE_END": PROPERTY_VALUE_END,
     "KEY_SEPARATOR": KEY_SEPARATOR,
+    "COMMIT_VERSION": COMMIT_VERSION,
     "LOG_FILE_BYTES": LOG_FILE_BYTES,
     "CONSUME_QUEUE_ENTRIES": CONSUME_QUEUE_ENTRIES,
     "INDEX_SLOTS": INDEX_SLOTS,
@@ -225,6 +233,35 @@ KEY_INDEX_ENTRY = Struct(
     ">",
 )
 
+COMMIT = Struct(
+    "commit",
+    68,
+    "Begin of the body of a commit record, which is a record of the topic COMMIT_TOPIC at the end of each commit.",
+    (
+        Field("version", 0, "u32", "COMMIT_VERSION"),
+        Field("marks_n", 4, "u32", "commit_mark records that follow"),
+        Field("node", 8, "bytes", "whose log it is", 16),
+        Field("epoch", 24, "u64", "of the server that wrote it; never lower than that of the commit before"),
+        Field("number", 32, "u64", "of the commit, from 1 on; queue_offset of the record, too"),
+        Field("from", 40, "u64", "where its first record begins"),
+        Field("synced", 48, "u64", "everything below was on stable storage when this one was sealed"),
+        Field("store_timestamp", 56, "u64", "of its newest record; born_timestamp and store_timestamp of the record, too"),
+        Field("crc", 64, "u32", "CRC-32C of the log from `from` to this record"),
+    ),
+    ">",
+)
+
+COMMIT_MARK = Struct(
+    "commit_mark",
+    16,
+    "What a commit confirms to one client.",
+    (
+        Field("client_epoch", 0, "u64", "the client"),
+        Field("sequence", 8, "u64", "its commands below it are in the log"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     LOG_HEAD,
@@ -237,6 +274,8 @@ STRUCTS = (
     KEY_INDEX_HEADER,
     KEY_INDEX_SLOT,
     KEY_INDEX_ENTRY,
+    COMMIT,
+    COMMIT_MARK,
 )
 
 

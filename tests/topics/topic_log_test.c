@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "kernel/bytes.h"
 #include "kernel/racy.h"
+#include "support/check.h"
 #include "topics/log.h"
 #include "topics/record.h"
 #include "topics/walk.h"
@@ -16,14 +17,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 #define RING_BYTES (32 * 4096u)
 #define FILE_BYTES (64 * 4096u)
@@ -515,6 +508,42 @@ static void lives(int lives_n) {
            (unsigned long long)offset, (unsigned long long)position, (unsigned long long)good, (unsigned long long)gone);
 }
 
+/* ---- the bytes of a commit record ---- */
+
+/* Made with the tables of tests/support/topic_tables.py and the fields' order alone. */
+static const char golden[] =
+    "000000c0daa320a71c87b2f8000000000000000000000000000000060000000000001092000000000000018bcfe56800"
+    "00000000000000000000018bcfe568000000000000000000000000000000000000000000000000540000000100000001"
+    "61206e6f6465206f66207465737473000000000000000005000000000000000600000000000010000000000000000fa0"
+    "0000018bcfe56800deadbeef000000000000000700000000000000081157415252454e5f5359535f434f4d4d49540000";
+
+static void keeps_its_bytes(void) {
+    wr_commit_head head = {.origin.epoch = 5, .number = 6, .from = 4096, .synced = 4000, .store_ms = 1700000000000, .crc = 0xdeadbeef, .marks_n = 1}, found;
+    memcpy(head.origin.node, node, sizeof node);
+    const wr_commit_mark mark = {.client_epoch = 7, .sequence = 8};
+    uint8_t bytes[512], wanted[512];
+    uint64_t n = wr_commit_record_bytes(1);
+    CHECK(n == strlen(golden) / 2);
+    for (uint64_t i = 0; i < n; i++) {
+        unsigned byte;
+        CHECK(sscanf(golden + 2 * i, "%2x", &byte) == 1);
+        wanted[i] = (uint8_t)byte;
+    }
+    wr_commit_record_write(bytes, 4242, &head, &mark);
+    CHECK(!memcmp(bytes, wanted, n));
+    const uint8_t *marks;
+    CHECK(wr_commit_record_read(bytes, n, 4242, &found, &marks) && found.number == 6 && found.from == 4096 && found.synced == 4000 &&
+          found.origin.epoch == 5 && found.crc == 0xdeadbeef && found.store_ms == 1700000000000 && found.marks_n == 1);
+    CHECK(wr_commit_mark_read(marks, 0).client_epoch == 7 && wr_commit_mark_read(marks, 0).sequence == 8);
+    for (uint64_t i = 0; i < n; i++) { /* any other byte makes it another record, or none */
+        bytes[i] ^= 1;
+        CHECK(!wr_commit_record_read(bytes, n, 4242, &found, &marks));
+        bytes[i] ^= 1;
+        CHECK(!wr_commit_record_read(bytes, i, 4242, &found, &marks));
+    }
+    CHECK(!wr_commit_record_read(bytes, n, 4243, &found, &marks));
+}
+
 /* ---- what was cut off ---- */
 
 /* A commit of one record. */
@@ -611,6 +640,7 @@ int main(int argc, char **argv) {
     CHECK(mkdtemp(folder));
     CHECK((past = calloc(1, sizeof *past)));
     pthread_mutex_init(&past->mutex, NULL);
+    keeps_its_bytes();
     refusals();
     nothing_comes_again();
     for (int i = 0; i < 3; i++) lives(12);
