@@ -67,6 +67,15 @@ def shown(value: object) -> str:
     return found if len(found) <= SHOWN_MAX else found[: SHOWN_MAX - 1] + "…"
 
 
+def raised(error: BaseException) -> str:
+    """What was raised, for a text: its class and what it says, also when it cannot say it."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - a text that fails is the caller's, and what was raised is to be told all the same
+        said = "its text cannot be shown"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 @dataclass
 class _Line:
     since: float  #: when it was said first in this minute

@@ -75,13 +75,14 @@ def test_a_callback_of_what_is_done_is_called_at_once(queue: warren.Queue) -> No
     assert (confirm.done(), confirm.exception(), confirm.cancel(), confirm.cancelled()) == (True, None, False, False)
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
 def test_what_a_callback_raises_is_logged_and_harms_nobody(
-    running: RealNode, queue: warren.Queue, caplog: pytest.LogCaptureFixture
+    running: RealNode, queue: warren.Queue, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     called: list[object] = []
 
     def bad(_confirm: warren.Confirm) -> None:
-        raise ValueError("mine")
+        raise kind("mine")
 
     with frozen(running):
         put(queue).add_done_callback(bad)

@@ -7,6 +7,7 @@ Method: a real node; programs as an asyncio user writes them; another client, bl
 import asyncio
 import os
 import pickle
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,6 +182,29 @@ def test_an_item_that_cannot_be_read_is_the_callers(node: warren.Node, directory
 
     run(main())
     assert letters.get(timeout=60).body == b"not json"
+
+
+class Poison:
+    """What ends the program that unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, (3,)
+
+
+def test_an_item_that_ends_programs_does_not_block_the_next(node: warren.Node, directory: Path, name: str) -> None:
+    async def main() -> None:
+        async with warren.aio.attach(directory) as mine:
+            tasks = await mine.work_queue(name, serializer="pickle")
+            await tasks.put(Poison())
+            await tasks.put(5)
+            with pytest.raises(warren.Undecodable, match="SystemExit: 3") as told:
+                await tasks.get()
+            assert await tasks.get() == 5
+            tasks.task_done()
+            await told.value.message.reject()
+            await tasks.join(60)
+
+    run(main())
 
 
 @pytest.mark.parametrize("immediate", [False, True])

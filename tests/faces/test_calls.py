@@ -243,6 +243,51 @@ def test_a_message_that_asks_nothing_is_done_when_it_was_handled(
     assert caplog.text.count("it has no reply_to, so nobody is told") == 2
 
 
+def test_a_call_that_ends_its_server_is_answered_and_ends_no_other(node: warren.Node, name: str) -> None:
+    """As of a function that parses arguments, which ends by sys.exit."""
+    queue = node.queue(name)
+
+    def function(message: warren.Message) -> bytes:
+        sys.exit("no such option")
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as other:
+
+            async def answer(message: warren.aio.Message) -> bytes:
+                if message.body == b"cancelled":
+                    raise asyncio.CancelledError("a part of mine")
+                return function(message)  # type: ignore[arg-type]
+
+            async def ask() -> None:
+                with pytest.raises(warren.CallFailed, match="CancelledError: a part of mine"):
+                    await other.call(name, b"cancelled", CALL_S)
+                with pytest.raises(warren.CallFailed, match="SystemExit: no such option"):
+                    await other.call(name, b"?", CALL_S)
+
+            asking = asyncio.create_task(ask())
+            with pytest.raises(SystemExit):
+                await (await other.serve(name, answer)).run()
+            await asking
+
+    server = node.serve(name, function)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            server.run()
+        except SystemExit as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with pytest.raises(warren.CallFailed, match="SystemExit: no such option"):
+        node.call(name, b"?", CALL_S)
+    thread.join(60)
+    assert len(ended) == 1
+    asyncio.run(main())
+    wait_until(lambda: queue.stats()["ready"] + queue.stats()["unacked"] == 0, 30)
+
+
 def test_an_answer_that_cannot_be_sent_costs_one_try(
     node: warren.Node, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

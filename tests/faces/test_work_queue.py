@@ -1,12 +1,14 @@
 """Goal: node.work_queue is a queue.Queue that survives. Method: a real node; the standard promises, over processes."""
 
 import asyncio
+import functools
 import json
 import multiprocessing
 import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +139,92 @@ def test_an_item_that_cannot_be_read_goes_to_the_dead_letters(node: warren.Node,
     letter = dead.get(timeout=30)
     assert letter.body == b"not json"
     letter.ack()
+
+
+def raising(kind: type[BaseException]) -> None:
+    raise kind
+
+
+class Poison:
+    """What raises something when it is unpickled."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (sys.exit, (3,)) if self.kind is SystemExit else (raising, (self.kind,))
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, asyncio.CancelledError, Speechless])
+def test_an_item_that_ends_programs_does_not_block_the_next(
+    node: warren.Node, name: str, kind: type[BaseException]
+) -> None:
+    tasks = node.work_queue(name, serializer="pickle")
+    tasks.put(Poison(kind))
+    tasks.put(5)
+    with pytest.raises(warren.Undecodable, match=kind.__name__) as told:
+        tasks.get(timeout=5)
+    assert tasks.get(timeout=5) == 5
+    tasks.task_done()
+    told.value.message.reject()
+    tasks.join(60)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, Speechless])
+def test_an_item_that_ends_programs_when_it_is_written_is_refused(
+    node: warren.Node, name: str, kind: type[BaseException]
+) -> None:
+    class Item:
+        def __getstate__(self) -> object:
+            raise kind
+
+    tasks = node.work_queue(name, serializer="pickle")
+    with pytest.raises(warren.UsageError, match=f"cannot write this item of type Item .{kind.__name__}"):
+        tasks.put(Item())
+    assert tasks.empty()
+
+
+class Service:
+    """A program that a signal ends: its handler raises."""
+
+    def ends(self, number: int, _frame: object) -> None:
+        self.leave(number)
+
+    def leave(self, number: int) -> None:
+        raise TimeoutError if number == signal.SIGUSR2 else SystemExit(number)
+
+    __call__ = ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("handler", [Service().ends, Service(), functools.partial(Service.ends, Service())])
+def test_a_signal_that_comes_while_an_item_is_read_is_obeyed_and_gives_it_back(
+    node: warren.Node, name: str, number: signal.Signals, handler: Any
+) -> None:
+    class Signalled:
+        dumps = staticmethod(bytes)
+
+        @staticmethod
+        def loads(data: bytes) -> bytes:
+            signal.raise_signal(number)
+            return data
+
+    node.declare_exchange(f"{name}-dead", "fanout")
+    tasks = node.work_queue(name, serializer=Signalled, dead_letter_exchange=f"{name}-dead")
+    tasks.put(b"1")
+    before = signal.signal(number, handler)
+    try:
+        with pytest.raises(TimeoutError if number == signal.SIGUSR2 else SystemExit) as ended:
+            tasks.get(timeout=5)
+    finally:
+        signal.signal(number, before)
+    assert not isinstance(ended.value, warren.Error)
+    assert node.work_queue(name).get(timeout=60) == b"1"
 
 
 def test_an_interrupt_while_an_item_is_read_gives_it_back(node: warren.Node, name: str) -> None:

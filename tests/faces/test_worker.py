@@ -387,6 +387,56 @@ def test_an_interrupt_in_a_thread_ends_the_worker_and_returns_the_message_once(
         assert message.redelivered
 
 
+@pytest.mark.parametrize("interrupt", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_in_a_task_ends_the_worker_and_returns_the_message_once(
+    node: warren.Node, name: str, interrupt: type[BaseException]
+) -> None:
+    queue = node.queue(name)
+    queue.put(b"1")
+    seen = []
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+
+            async def handle(message: warren.aio.Message) -> None:
+                seen.append(message.delivery_count)
+                raise interrupt
+
+            worker = await mine.worker(name, handle)
+            with pytest.raises(interrupt):
+                await worker.run()
+
+    asyncio.run(main())
+    assert seen == [0]
+    with queue.get(timeout=30) as message:
+        assert message.redelivered
+
+
+def test_a_function_that_awaits_what_was_cancelled_has_failed(node: warren.Node, name: str) -> None:
+    """It is told CancelledError, as if it was cancelled itself; but nobody ends the worker."""
+    letters = node.queue(f"{name}-dead")
+    node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name).put(b"1")
+
+    async def main() -> dict[str, int]:
+        async with warren.aio.attach(node.directory) as mine:
+
+            async def handle(message: warren.aio.Message) -> None:
+                part = asyncio.create_task(asyncio.sleep(3600))
+                part.cancel()
+                await part
+
+            worker = await mine.worker(name, handle, retries=2, backoff=0.01)
+            running = asyncio.create_task(worker.run())
+            while not worker.counts["rejected"]:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+            return worker.counts
+
+    assert asyncio.run(main()) == {"handled": 0, "failed": 2, "rejected": 1}
+    assert letters.get(timeout=30).body == b"1"
+
+
 def test_a_function_that_no_process_can_import_is_refused_at_once(node: warren.Node, name: str) -> None:
     node.queue(name)
     with pytest.raises(warren.UsageError, match="that the process can import"):

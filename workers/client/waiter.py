@@ -135,7 +135,7 @@ class _Waiter:
 def _tell(listener: Listener) -> None:
     try:
         listener()
-    except Exception:  # one listener must not end the thread of all
+    except BaseException:  # one listener must not end the thread of all
         log.exception("a listener of warren's waiting thread failed")
 
 
@@ -247,9 +247,14 @@ class _Callbacks:
 
 
 def _call(confirm: Confirm, call: Call, error: Error | None = None) -> None:
+    """Also what would end the thread (SystemExit) does not end it: all wait for it. In the thread of who adds a
+    callback to what is done, it is his.
+    """
     try:
         call(confirm, error)
-    except Exception:  # its errors are its own, as in concurrent.futures
+    except BaseException as raised:  # its errors are its own, as in concurrent.futures
+        if not isinstance(raised, Exception) and threading.current_thread() is not _waiter.thread:
+            raise
         log.exception("a callback of a Confirm failed")
 
 

@@ -31,6 +31,7 @@ from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
 from warren.engine.errors import CallFailed, Error, NodeNotRunning, PeerLost, TimedOut, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.saying import raised
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.message import Message
@@ -284,13 +285,13 @@ def reply_route(client: Client, to: str) -> _core.Route | None:
     return _core.Route([(server, [id])])
 
 
-def failed(error: Exception) -> dict[str, str]:
+def failed(error: BaseException) -> dict[str, str]:
     """The headers of an answer that says what a function raised."""
-    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    text = raised(error).encode(errors="backslashreplace").decode()
     return {FAILED: text if len(text) <= FAILED_MOST else text[:FAILED_MOST] + " …"}
 
 
-def asks(message: Any, error: Exception | None = None) -> bool:
+def asks(message: Any, error: BaseException | None = None) -> bool:
     """Whether somebody waits for an answer: a message that was merely put has no reply_to, and is done when the
     function was called. What it raised is logged then.
     """
@@ -298,8 +299,8 @@ def asks(message: Any, error: Exception | None = None) -> bool:
         return True
     if error is not None:
         log.warning(
-            "queue %r: message %s failed (%s: %s); it has no reply_to, so nobody is told",
-            message.queue.name, message.message_id.hex(), type(error).__name__, error, exc_info=error,
+            "queue %r: message %s failed (%s); it has no reply_to, so nobody is told",
+            message.queue.name, message.message_id.hex(), raised(error), exc_info=error,
         )  # fmt: skip
     return False
 
@@ -342,9 +343,12 @@ class Answering:
             body = finished(self._function(message))
             if asks(message):
                 queue.reply(message, b"" if body is None else body)
-        except TROUBLE:
+        except (*TROUBLE, KeyboardInterrupt):
             raise  # nobody was answered: another try
-        except Exception as error:  # noqa: BLE001 - the caller gets it
+        except BaseException as error:
             if asks(message, error):
                 with unanswerable(message):
                     queue.reply(message, b"", failed(error))
+            if not isinstance(error, Exception):  # as sys.exit: run() raises it. The same call ends no other server
+                message.ack()
+                raise

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from warren.engine.errors import Undecodable, UsageError
-from warren.engine.saying import shown
+from warren.engine.saying import raised, shown
+from warren.workers.faces.interrupts import is_interrupt
 from warren.workers.faces.message import Message
 
 
@@ -43,16 +44,16 @@ class Serializer:
         """The bytes of an item. Raises UsageError."""
         try:
             return self._pack(item)
-        except MemoryError:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise UsageError(
                 f"queue {self._queue!r}: the serializer {self._name} cannot write this item of type "
-                f"{type(item).__name__} ({type(error).__name__}: {error}): nothing was put; put what it can write, or "
-                f"give work_queue another serializer"
+                f"{type(item).__name__} ({raised(error)}): nothing was put; put what it can write, or give work_queue "
+                f"another serializer"
             ) from error
 
-    def undecodable(self, message: Message, error: Exception, dead_letters: str | None) -> Undecodable:
+    def undecodable(self, message: Message, error: BaseException, dead_letters: str | None) -> Undecodable:
         """What to raise for an item that cannot be read: it was rejected to an exchange of `dead_letters`, or is the
         caller's."""
         if dead_letters is not None:
@@ -66,8 +67,8 @@ class Serializer:
             advice = ", or declare the queue with a dead_letter_exchange, which takes such items"
         told = Undecodable(
             f"queue {self._queue!r}: the serializer {self._name} cannot read message "
-            f"{message.message_id.hex()} of {len(message.body)} bytes ({type(error).__name__}: {error}): {done}; the "
-            f"next get continues behind it. Use the same serializer to put and to get{advice}"
+            f"{message.message_id.hex()} of {len(message.body)} bytes ({raised(error)}): {done}; the next get "
+            f"continues behind it. Use the same serializer to put and to get{advice}"
         )
         told.body = message.body
         if dead_letters is None:

@@ -19,7 +19,7 @@ Invariants
   An item is in `_undone` from get() to task_done(). A child of fork has none: they are its parent's.
   An item that the serializer cannot read never stands before the next one, and is not lost: it goes to the dead letters
   or, in a queue without them, stays in `_unread` until the caller settles it or close() gives it back. What is no fault
-  of the item (an interrupt, no memory) gives it back.
+  of the item (interrupts.py) gives it back.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from warren.engine.errors import (
 )
 from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.full import Room
+from warren.workers.faces.interrupts import is_interrupt
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import (
     End,
@@ -155,11 +156,11 @@ class WorkQueue(Generic[T]):
         """The next item. Raises warren.QueueEmpty (a queue.Empty) if none arrives within `timeout` seconds; after
         shutdown() ShutDown, if none is left.
 
-        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read; the next get continues
-        behind it. The error has the bytes as `body`. If the queue has dead letters, the item was rejected to them.
-        Otherwise the error's `message` is yours: reject() drops it, ack() removes it, nack() puts it back (the next get
-        meets it again). Until then it counts as unfinished; it comes back when this process closes the work queue or
-        ends. task_done() does not cover it.
+        Raises warren.Undecodable (a ValueError) for an item that the serializer cannot read, whatever it raises; the
+        next get continues behind it. The error has the bytes as `body`. If the queue has dead letters, the item was
+        rejected to them. Otherwise the error's `message` is yours: reject() drops it, ack() removes it, nack() puts it
+        back (the next get meets it again). Until then it counts as unfinished; it comes back when this process closes
+        the work queue or ends. task_done() does not cover it.
 
         `ahead`: as for warren.Queue.get; with ahead=False a loop of gets takes nothing away from other processes.
         """
@@ -173,7 +174,7 @@ class WorkQueue(Generic[T]):
         try:
             item: T = self._unpack(message.body)
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+            if not is_interrupt(error):
                 raise self._unreadable(message, error) from error
             message.nack()
             raise
@@ -193,7 +194,7 @@ class WorkQueue(Generic[T]):
     def _is_shut(self, what: str) -> ShutDown:
         return ShutDown(f"work queue {self.queue.name!r} was shut down in this process: {what}")
 
-    def _unreadable(self, message: Message, error: Exception) -> Undecodable:
+    def _unreadable(self, message: Message, error: BaseException) -> Undecodable:
         """What to raise for an item that cannot be read: in the dead letters, or the caller's."""
         exchange = arguments_of(self.queue).get("dead_letter_exchange")
         if exchange is not None:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from warren.engine.errors import AckTimedOut, ClosedError, QueueNotFound, TimedOut, UsageError
+from warren.engine.saying import raised
 from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.calls import TROUBLE, finished
 from warren.workers.faces.queues import Queue, arguments_of, client_of
@@ -81,7 +82,7 @@ class Retries:
                 )
         return Retries(retries, backoff, backoff_max)
 
-    def after(self, error: Exception, message: Message, queue_name: str) -> float | None:
+    def after(self, error: BaseException, message: Message, queue_name: str) -> float | None:
         """Seconds until the next try of a message whose function raised, None when that was the last one; logged."""
         tries = message.delivery_count + 1
         pause = None
@@ -90,8 +91,8 @@ class Retries:
         then = "it was the last try: rejected to the dead letters" if pause is None else f"tried again in {pause:g} s"
         log.log(
             logging.ERROR if pause is None else logging.WARNING,
-            "queue %r: message %s failed at try %d (%s: %s); %s",
-            queue_name, message.message_id.hex(), tries, type(error).__name__, error, then,
+            "queue %r: message %s failed at try %d (%s); %s",
+            queue_name, message.message_id.hex(), tries, raised(error), then,
             exc_info=error,
         )  # fmt: skip
         return pause

@@ -35,6 +35,7 @@ from warren.engine.errors import AckTimedOut, DiskFull, PeerLost, TimedOut, Unde
 from warren.workers.faces.aio.base import deadline_of, is_late, run_blocking, time_left
 from warren.workers.faces.aio.queue import Message, Queue, line_of, underneath_of
 from warren.workers.faces.full import Room
+from warren.workers.faces.interrupts import is_interrupt
 from warren.workers.faces.queues import End, arguments_of, client_of, counts_of, waiting_of
 from warren.workers.faces.serializer import Serializer
 from warren.workers.faces.work_queue import ANSWER_LEAST_S, PAUSE_FIRST_S, PAUSE_MOST_S
@@ -147,7 +148,7 @@ class WorkQueue(Generic[T]):
         try:
             item: T = self._unpack(message.body)
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+            if not is_interrupt(error):
                 raise await self._unreadable(message, error) from error
             await message.nack()
             raise
@@ -177,7 +178,7 @@ class WorkQueue(Generic[T]):
         """get(timeout=0): does not wait for an item to arrive, only for the worker's answer."""
         return await self.get(0)
 
-    async def _unreadable(self, message: Message, error: Exception) -> Undecodable:
+    async def _unreadable(self, message: Message, error: BaseException) -> Undecodable:
         """What to raise for an item that cannot be read: in the dead letters, or the caller's."""
         exchange = arguments_of(underneath_of(self.queue)).get("dead_letter_exchange")
         if exchange is not None:

@@ -23,6 +23,12 @@ from warren.workers.faces.worker import (
 )
 
 
+def _cancelled(error: BaseException) -> bool:
+    """Whether this task is cancelled. A function that awaits what was cancelled raises the same, and has failed."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 class Answering:
     """A function of Worker that answers with what `function` returns, or says what it raised."""
 
@@ -36,12 +42,17 @@ class Answering:
             body = await self._function(message)
             if asks(message):
                 await queue.reply(message, b"" if body is None else body)
-        except TROUBLE:
+        except (*TROUBLE, KeyboardInterrupt):
             raise  # nobody was answered: another try
-        except Exception as error:  # noqa: BLE001 - the caller gets it
+        except BaseException as error:
+            if _cancelled(error):
+                raise
             if asks(message, error):
                 with unanswerable(message):
                     await queue.reply(message, b"", failed(error))
+            if not isinstance(error, (Exception, asyncio.CancelledError)):  # run() raises it, and no other server does
+                await message.ack()
+                raise
 
 
 class Worker:
@@ -62,6 +73,8 @@ class Worker:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = {"handled": 0, "failed": 0, "rejected": 0}
+        self._raised: BaseException | None = None
+        self._interrupted: list[Message] = []  #: they return when nothing of ours can get them again
 
     def __repr__(self) -> str:
         return f"<aio.Worker of {self._queue.name!r}, {self._most} at a time>"
@@ -79,14 +92,14 @@ class Worker:
         """Handle messages until stop(), SIGTERM or SIGINT: as warren.Worker.run.
 
         What still runs `grace` seconds after the stop, or when this is cancelled, is cancelled, and its message returns
-        to the queue; after the grace TimedOut says so.
+        to the queue; after the grace TimedOut says so. What interrupts a function (SystemExit) is raised here.
         """
         checked_seconds(grace, endless=False, what="grace")
         loop = asyncio.get_running_loop()
         with stopped_by_signals(functools.partial(loop.call_soon_threadsafe, self.stop)):
             try:
                 await self._take()
-                if self._tasks:
+                if self._tasks and not isinstance(self._raised, KeyboardInterrupt):
                     await asyncio.wait(self._tasks, timeout=grace)
             finally:
                 late = list(self._tasks)
@@ -94,6 +107,11 @@ class Worker:
                     task.cancel()
                 if late:
                     await asyncio.wait(late)
+                while self._interrupted:
+                    message = self._interrupted.pop()
+                    await self._settle(message, message.nack)
+        if self._raised is not None:
+            raise self._raised
         if late:
             raise TimedOut(
                 f"queue {self._queue.name!r}: functions that still ran {grace:g} s after the stop: {len(late)}; they "
@@ -124,15 +142,19 @@ class Worker:
     async def _handle(self, message: Message) -> None:
         try:
             await self._function(message)
-        except Exception as error:  # noqa: BLE001 - logged, and tried again
+        except (Exception, asyncio.CancelledError) as error:  # logged, and tried again
+            if _cancelled(error):  # the message is somebody else's
+                await self._settle(message, message.nack)
+                raise
             pause = self._retries.after(error, message, self._queue.name)
             if pause is None:
                 await self._settle(message, message.reject, "rejected")
             else:
                 await self._settle(message, lambda: message.nack(delay=pause), "failed")
-        except BaseException:  # cancelled: the message is somebody else's
-            await self._settle(message, message.nack)
-            raise
+        except BaseException as error:  # noqa: BLE001 - an interrupt: run() raises it, and the message is another's
+            self._raised = error
+            self._interrupted.append(message)
+            self.stop()
         else:
             await self._settle(message, message.ack, "handled")
 
