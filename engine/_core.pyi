@@ -463,6 +463,10 @@ class Confirm:
 
 # ==== client: binding/publish.c ======================================================================================
 
+def plain_headers(headers: object, /) -> bool:
+    """Whether this is a dict with str keys of None, bool, int, float, str, bytes, and lists and dicts of these, of just
+    these classes: msgpack gives it back as it is. False says only that it is to be looked at."""
+
 @final
 class Route:
     """Where one message goes: [(server, [queue id, ...]), ...]."""

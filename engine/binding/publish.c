@@ -1,4 +1,5 @@
-/* Publishing: Route, the options of a message, one message, a batch, and the wait for their confirms. */
+/* Publishing: Route, the options of a message, one message, a batch, the wait for their confirms; which headers msgpack
+ * gives back as they are. */
 #include "binding/publish.h"
 #include "binding/arguments.h"
 
@@ -447,7 +448,40 @@ PyObject *wr_client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t
     return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], args[5] == Py_True, given == 7 ? args[6] : NULL);
 }
 
+/* ---- headers ---------------------------------------------------------------------------------------------------- */
+
+#define PLAIN_LEVELS 16
+
+/* Whether msgpack gives back what this is. It runs no Python: what is borrowed stays. */
+static bool is_plain(PyObject *value, int levels) {
+    if (value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value) ||
+        PyBytes_CheckExact(value) || PyFloat_CheckExact(value))
+        return true;
+    if (!levels) return false;
+    if (PyList_CheckExact(value)) {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); i++)
+            if (!is_plain(PyList_GET_ITEM(value, i), levels - 1)) return false;
+        return true;
+    }
+    if (!PyDict_CheckExact(value)) return false;
+    PyObject *key, *inner;
+    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &key, &inner);)
+        if (!PyUnicode_CheckExact(key) || !is_plain(inner, levels - 1)) return false;
+    return true;
+}
+
+static PyObject *plain_headers(PyObject *module, PyObject *headers) {
+    (void)module;
+    return PyBool_FromLong(PyDict_CheckExact(headers) && is_plain(headers, PLAIN_LEVELS));
+}
+
+static PyMethodDef functions[] = {
+    {"plain_headers", plain_headers, METH_O, "plain_headers(headers): whether each comes back as it is; False: look closer."},
+    {NULL, NULL, 0, NULL},
+};
+
 int wr_bind_publish(PyObject *module) {
+    if (PyModule_AddFunctions(module, functions) < 0) return -1;
     wr_module.route_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &route_spec, NULL);
     return wr_module.route_type ? PyModule_AddObjectRef(module, "Route", (PyObject *)wr_module.route_type) : -1;
 }

@@ -6,6 +6,9 @@ PUBLISH command: (expires | priority << 56, due, key of deduplication or None, p
 
 Properties are those of AMQP: content_type, content_encoding, correlation_id, reply_to, message_id, timestamp, type,
 user_id, app_id. They mean nothing to the queues, but for message_id, which deduplicates.
+
+A header comes back equal to what was given, or is refused: msgspec can write more than these kinds, as a set or a
+datetime, but who reads it gets something else. What is one of these kinds by inheritance comes back as that kind.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import datetime
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from warren.engine._core import plain_headers
 from warren.engine.errors import MessageTooLarge, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import counted, shown
@@ -56,8 +60,25 @@ decode = msgspec.msgpack.Decoder(Metadata).decode
 #: bytes of the metadata of one message (its length is 16 bits wide)
 META_BYTES_MAX = (1 << 16) - 1
 #: what msgspec raises of what cannot be sent
-_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, BufferError, msgspec.MsgspecError)
 _KINDS = "None, bool, int, float, str, bytes, list and dict"
+#: steps into a header that an error shows
+_PARTS_SHOWN = 5
+#: what to give instead, by the name of the class or of one that it comes from
+_INSTEAD = {
+    **dict.fromkeys(("tuple", "set", "frozenset", "deque", "range", "generator"), "a list"),
+    "date": "its isoformat()",
+    "time": "its isoformat()",
+    "datetime": "its isoformat() or timestamp()",
+    "timedelta": "its total_seconds()",
+    "Enum": "its value",
+    "UUID": "its bytes, or str() of it",
+    "Decimal": "str() of it",
+    "Fraction": "str() of it",
+    "PurePath": "str() of it",
+    "generic": "its item()",  # of numpy
+    "ndarray": "its tolist() or tobytes()",
+}
 
 
 def plain(value: object) -> object:
@@ -89,9 +110,8 @@ def encode(
         told = dict(headers)
     elif headers is not None:
         raise UsageError(f"headers must be a mapping with str keys, not {type(headers).__name__}")
-    for key in told or ():
-        if not isinstance(key, str):
-            raise UsageError(f"header names must be str, not {type(key).__name__}: {shown(key)}")
+    if told and not plain_headers(told):
+        _check(told)
     fields: list[Any] = [exchange, routing_key, told or None]
     known = None
     if (properties is not None or message_id is not None) and (known := _properties(properties, message_id)):
@@ -106,6 +126,51 @@ def encode(
     if len(packed) > META_BYTES_MAX:
         raise _too_large(len(packed), told, known)
     return packed
+
+
+class _Place(NamedTuple):
+    """Where in the headers something is: header 'a'['b'][0]."""
+
+    part: str | int
+    around: _Place | None
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        place: _Place | None = self
+        while place is not None and len(parts) < _PARTS_SHOWN:
+            parts.append(shown(place.part))
+            place = place.around
+        if place is not None:
+            return f"what lies deep in a header, at …{''.join(f'[{part}]' for part in reversed(parts))}"
+        return f"header {parts.pop()}{''.join(f'[{part}]' for part in reversed(parts))}"
+
+
+def _check(headers: Mapping[Any, Any]) -> None:
+    """Raises UsageError for a header that would not come back as it was given, or has such a thing in it."""
+    left: list[tuple[object, _Place]] = []
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise UsageError(f"header names must be str, not {type(name).__name__}: {shown(name)}")
+        left.append((value, _Place(name, None)))
+    seen: dict[int, object] = {}  #: by id; kept, so that no other gets it
+    while left:
+        found, place = left.pop()
+        if isinstance(found, (str, int, float, bytes, bytearray, memoryview)) or found is None or id(found) in seen:
+            continue  # what is in itself is refused when it is written
+        seen[id(found)] = found
+        if isinstance(found, list):
+            left += [(inner, _Place(at, place)) for at, inner in enumerate(found)]
+        elif isinstance(found, Mapping):
+            for key, inner in found.items():
+                if not isinstance(key, str):
+                    raise UsageError(f"{place}: keys of a dict must be str, not {type(key).__name__}: {shown(key)}")
+                left.append((inner, _Place(key, place)))
+        else:
+            instead = next((_INSTEAD[kind.__name__] for kind in type(found).__mro__ if kind.__name__ in _INSTEAD), "")
+            if hasattr(found, "__dataclass_fields__"):
+                instead = "dataclasses.asdict() of it"
+            advice = f": give {instead}" if instead else ""
+            raise UsageError(f"{place} must be made of {_KINDS}: {type(found).__name__} cannot be sent{advice}")
 
 
 def _encode_named(exchange: str, routing_key: str, headers: dict[str, Any], properties: dict[str, Any]) -> bytes:
@@ -150,7 +215,7 @@ def _blamed(headers: dict[str, Any] | None, properties: dict[str, Any] | None) -
             return UsageError(f"{what}: an int is sent if it lies from -2**63 to 2**64 - 1: give others as text")
         except RecursionError:
             return UsageError(f"{what} is nested too deeply, or contains itself: send it as the body")
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        except (TypeError, ValueError, BufferError, msgspec.MsgspecError) as error:
             return UsageError(f"{what} must be made of {_KINDS}: {error}")
     return None
 

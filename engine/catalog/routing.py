@@ -127,6 +127,10 @@ def _canonical(pattern: str) -> list[str]:
     return words
 
 
+#: what a header can be compared with
+_KINDS = (bool, int, float, str)
+
+
 class HeadersMatch:
     """What one binding of a headers exchange wants of the headers of a message."""
 
@@ -152,8 +156,9 @@ class HeadersMatch:
 
 
 def _kind(value: Any) -> type:
-    """1, 1.0 and True are equal in Python, and different headers."""
-    return type(value)
+    """1, 1.0 and True are equal in Python, and different headers. What is a str by inheritance is sent as a str."""
+    kind = type(value)
+    return kind if kind in _KINDS else next((base for base in _KINDS if isinstance(value, base)), kind)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Goal: messages reach exactly the queues that the rules name. Method: by hand, and against a naive matcher."""
 
+import enum
 import functools
 import sys
 from typing import Any
@@ -11,6 +12,14 @@ from hypothesis import strategies as st
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.routing import CACHE_MAX, Router, TopicTree
 from warren.engine.errors import ExchangeNotFound
+
+
+class Number(enum.IntEnum):
+    FIVE = 5
+
+
+class Letter(enum.StrEnum):
+    FIVE = "5"
 
 
 def catalog_with(*queues: str) -> Catalog:
@@ -194,6 +203,7 @@ def test_the_cache_is_bounded_and_gives_the_same_answer() -> None:
         ({"a": 1}, {"a": True}, False),
         ({"a": 1}, {"a": 1.0}, False),
         ({"a": None}, {"a": [1, 2]}, True),
+        ({"a": 5, "b": "5"}, {"a": Number.FIVE, "b": Letter.FIVE}, True),  # sent as an int and a str
         ({"a": None}, {"b": 1}, False),
         ({}, {}, True),
         ({"x-match": "all"}, {"a": 1}, True),

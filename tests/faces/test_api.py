@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,23 @@ def test_headers_travel(node: warren.Node, name: str) -> None:
     first, second, third = drain(queue, 3)
     assert first.headers == headers
     assert (second.headers, third.headers) == ({"i": 1}, {})
-    for wrong in ({"o": object()}, {1: 2}, "text"):
+    for wrong in (
+        {"o": object()},
+        {1: 2},
+        "text",
+        {"tags": {"new", "paid"}},
+        {"at": [datetime.now(UTC)]},
+        {"n": (1, 2)},
+    ):
         with pytest.raises(warren.UsageError):
             queue.put(b"x", headers=wrong)  # type: ignore[arg-type]
+        with pytest.raises(warren.UsageError):
+            queue.put_many([b"x", b"y"], headers=[None, wrong])  # type: ignore[list-item]
+        with pytest.raises(warren.UsageError):
+            node.publish(b"x", routing_key=name, headers=wrong)  # type: ignore[arg-type]
     with pytest.raises(warren.UsageError):
         queue.put_many([b"x"], headers=[None, None])
+    assert queue.depth() == 0
 
 
 def test_message_ids_are_unique(node: warren.Node, directory: Path, name: str) -> None:

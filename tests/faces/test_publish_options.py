@@ -3,9 +3,15 @@
 Method: the server is played by hand; a small ring, so that records are used again and again.
 """
 
+import collections
+import dataclasses
+import datetime
+import decimal
 import enum
 import inspect
 import random
+import types
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -244,6 +250,11 @@ def test_metadata_of_before_and_after() -> None:
 LONE = "\ud800"
 
 
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -264,6 +275,53 @@ def test_headers_nested_without_end_are_refused_in_words() -> None:
     endless.append(endless)
     with pytest.raises(UsageError, match="header 'a' is nested too deeply"):
         metadata.encode("x", "k", {"a": endless})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"x"}, "header 'a' must be made of .* list and dict: set cannot be sent: give a list"),
+        (frozenset("x"), "frozenset cannot be sent: give a list"),
+        ((1, 2), "tuple cannot be sent: give a list"),
+        (datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "datetime cannot be sent: give its isoformat"),
+        (datetime.datetime(2026, 1, 1), "datetime cannot be sent: give its isoformat"),
+        (datetime.date(2026, 1, 1), "date cannot be sent: give its isoformat"),
+        (datetime.timedelta(1), r"timedelta cannot be sent: give its total_seconds\(\)"),
+        (uuid.UUID(int=7), r"UUID cannot be sent: give its bytes, or str\(\) of it"),
+        (decimal.Decimal("1.1"), r"Decimal cannot be sent: give str\(\) of it"),
+        (enum.Enum("Plain", "X").X, "Plain cannot be sent: give its value"),  # type: ignore[attr-defined]
+        (Point(1), r"Point cannot be sent: give dataclasses.asdict\(\) of it"),
+        (numpy.int64(5), r"int64 cannot be sent: give its item\(\)"),
+        (numpy.zeros(2), r"ndarray cannot be sent: give its tolist\(\)"),
+        (msgspec.Raw(b"\x01"), "Raw cannot be sent"),
+        (msgspec.msgpack.Ext(5, b"x"), "Ext cannot be sent"),
+        ({1: 2}, "header 'a': keys of a dict must be str, not int: 1"),
+        ([0, {"b": [(1,)]}], r"header 'a'\[1\]\['b'\]\[0\] must be made of .*: tuple cannot be sent"),
+        ([{"b": {None: 1}}], r"header 'a'\[0\]\['b'\]: keys of a dict must be str, not NoneType"),
+        ([[[[[[[{1}]]]]]]], r"deep in a header, at …\[0\]\[0\]\[0\]\[0\]\[0\] must be made of .*: set"),
+        (memoryview(b"xyz")[::2], "header 'a' must be made of .*: memoryview: underlying buffer is not C-contiguous"),
+    ],
+    ids=lambda given: shown(given).partition(" at 0x")[0],
+)
+def test_what_would_come_back_as_something_else_is_refused(value: Any, words: str) -> None:
+    """msgspec writes a set as a list, and more of that kind: who reads it would never know."""
+    for headers in ({"a": value}, {"first": Text("x"), "a": value}):
+        with pytest.raises(UsageError, match=words):
+            metadata.encode("x", "k", headers)
+
+
+def test_what_is_sent_comes_back_as_it_was() -> None:
+    headers = {
+        "none": None, "yes": True, "no": False, "least": -(1 << 63), "most": (1 << 64) - 1, "float": -0.5,
+        "endless": float("inf"), "text": "ä\0", "bytes": b"\xff", "list": [1, [b"", {"a": None}], []],
+        "dict": {"a": {"b": [True, 1, 1.0]}}, "": {},
+    }  # fmt: skip
+    found = metadata.decode(metadata.encode("x", "k", headers)).headers
+    assert repr(found) == repr(headers), "values and types"
+    found = metadata.decode(metadata.encode("x", "k", {"nan": [float("nan")]})).headers
+    assert repr(found) == "{'nan': [nan]}"
+    ordered = collections.OrderedDict(a=[Text("b")], c=types.MappingProxyType({"d": bytearray(b"e")}))
+    assert metadata.decode(metadata.encode("x", "k", ordered)).headers == {"a": ["b"], "c": {"d": b"e"}}
 
 
 class Text(str):
