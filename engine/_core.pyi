@@ -499,7 +499,10 @@ class Delivery:
     def persistent(self) -> bool: ...
     @property
     def settled(self) -> bool:
-        """Acked or nacked, or somebody tried to after it had timed out."""
+        """Acked or nacked, or somebody tried to after it had timed out; `browsed`."""
+    @property
+    def browsed(self) -> bool:
+        """It was only looked at (browse, Subscription.read), so it cannot be acked or nacked."""
     @property
     def timed_out(self) -> bool:
         """Its queue's ack_timeout ran out before it was settled: it went back."""

@@ -26,7 +26,7 @@ PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
         memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
         bool lost;
         PyObject *message = wr_delivery_fetch(h, &d, 0, false, WR_CALL_DEADLINE, &lost);
-        if (message) ((DeliveryObject *)message)->settled = true; /* looked at, not held */
+        if (message) ((DeliveryObject *)message)->browsed = ((DeliveryObject *)message)->settled = true;
         else if (PyErr_Occurred()) Py_CLEAR(list);
         else message = Py_NewRef(Py_None);
         if (list) PyList_SET_ITEM(list, i, message);

@@ -157,6 +157,9 @@ static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool m
     HandleObject *h = m->handle;
     if (m->settled) {
         if (m->late) too_late(h, op, flags, m->tag, 1, 1, NULL);
+        else if (m->browsed)
+            wr_raise("UsageError", "this message was only looked at (browse, Subscription.read), and nobody holds it, so it cannot "
+                                   "be acked or nacked: get and consume receive messages, Subscription.ack settles claims");
         else wr_raise("UsageError", "this message was acked or nacked before");
         return NULL;
     }
@@ -213,6 +216,7 @@ static int check_batch(HandleObject *h, PyObject *list) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
         const char *wrong = !PyObject_TypeCheck(item, wr_module.delivery_type)     ? "not a message"
                             : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
+                            : ((DeliveryObject *)item)->browsed          ? "a message that was only looked at (browse)"
                             : ((DeliveryObject *)item)->handle != h      ? NULL
                             : ((DeliveryObject *)item)->late             ? "known to be back in the queue (ack_timeout)"
                             : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
@@ -361,6 +365,7 @@ static PyMemberDef delivery_members[] = {
     {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "REASON_...: why it died, in a queue of dead letters; else 0"},
     {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives a stop of the node"},
     {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked, or tried too late"},
+    {"browsed", T_BOOL, offsetof(DeliveryObject, browsed), READONLY, "it was only looked at: it cannot be acked"},
     {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot delivery_slots[] = {{Py_tp_dealloc, delivery_dealloc},   {Py_tp_methods, delivery_methods},

@@ -17,6 +17,7 @@ typedef struct {
     bool persistent;
     bool redelivered;
     bool settled;
+    bool browsed; /* looked at, not held: settled from the beginning */
     bool late; /* its queue's ack timeout ran out before that */
 } DeliveryObject;
 

@@ -583,7 +583,8 @@ static PyObject *engine_browse(PyObject *self, PyObject *args) {
     wr_queue *q = e ? queue_of(e, id) : NULL;
     if (!q) return NULL;
     if (count > 1u << 20) count = 1u << 20;
-    if (count > q->ready_n + q->unacked_n) count = q->ready_n + q->unacked_n;
+    uint64_t there = q->ready_n + (ready_only ? 0 : q->unacked_n);
+    if (count > there) count = there;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(wr_delivery)));
     if (!bytes) return NULL;
     wr_delivery *rows = (wr_delivery *)PyBytes_AS_STRING(bytes);

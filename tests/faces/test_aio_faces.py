@@ -493,8 +493,11 @@ def test_browse_takes_nothing(node: warren.Node, directory: Path, name: str) -> 
             assert [message.body for message in found] == [b"%d" % number for number in range(100)]
             assert found[0].queue is queue
             assert isinstance(found[0], warren.aio.Message)
-            with pytest.raises(warren.UsageError):
+            with pytest.raises(warren.UsageError, match="only looked at"):
                 await found[0].ack()
+            with pytest.raises(warren.UsageError, match="only looked at"):
+                async with found[0]:
+                    pass
             batches = [batch async for batch in queue.browse_arrow(max_bytes=2000)]
             assert len(batches) > 1
             table = pa.Table.from_batches(batches)

@@ -568,12 +568,43 @@ def test_purge_and_browse(node: warren.Node, name: str) -> None:
     assert [message.body for message in queue.browse(3)] == [b"1", b"2", b"3"]
     assert len(queue.browse(5000)) == 1199
     assert sum(batch.num_rows for batch in queue.browse_arrow()) == 1199
-    with pytest.raises(warren.UsageError):
-        queue.browse(1)[0].ack()
+    for settle in (
+        lambda shown: shown.ack(),
+        lambda shown: shown.nack(),
+        lambda shown: shown.nack(delay=1),
+        lambda shown: shown.reject(),
+        lambda shown: queue.ack([held, shown]),
+        lambda shown: shown.__enter__(),
+    ):
+        with pytest.raises(warren.UsageError, match="only looked at"):
+            settle(queue.browse(1)[0])
     assert queue.purge() == 1199
     assert queue.depth() == 0
     held.nack()
     assert queue.get(timeout=5).body == b"0"
+
+
+def test_a_look_leaves_out_what_has_expired(node: warren.Node, name: str) -> None:
+    """Behind a message that does not expire they stay until that has gone; more of them than one answer looks at."""
+    queue = node.queue(name)
+    queue.put(b"head")
+    queue.put_many([b"late"] * 20_000, ttl=0, durability="none")
+    queue.put(b"not yet", delay=3600)
+    queue.put_many([b"next", b"tail"], ttl=3600)
+    assert [message.body for message in queue.browse(1)] == [b"head"]
+    assert [message.body for message in queue.browse()] == [b"head", b"next", b"tail"]
+    assert sum(batch.num_rows for batch in queue.browse_arrow()) == 3
+    head = queue.get(timeout=10)
+    assert [message.body for message in queue.browse()] == [b"next", b"tail"]
+    head.nack()
+    wait_until(lambda: [message.body for message in queue.browse()] == [b"head", b"next", b"tail"], 10)
+
+
+def test_a_look_follows_the_order_of_publication(node: warren.Node, name: str) -> None:
+    queue = node.queue(name, max_priority=9)
+    queue.put_many([b"plain", b"urgent"], priority=[0, 9])
+    assert [message.body for message in queue.browse()] == [b"plain", b"urgent"]
+    assert queue.get(timeout=10).body == b"urgent"
 
 
 def test_topics_are_not_there_yet(node: warren.Node) -> None:

@@ -245,7 +245,11 @@ def consume(
 @FORMAT
 @JSON
 def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> None:
-    """Print the first ready messages of QUEUE, and leave them there: nothing is delivered, acked or marked."""
+    """Print the first ready messages of QUEUE, and leave them there: nothing is delivered, acked or marked.
+
+    They come in the order in which they were published, whatever their priority; what was returned, or delayed until
+    now, at its old place. Unacked, delayed and expired messages are not shown.
+    """
     import warren
 
     with output.found_in(directory), warren.attach(directory, name="warren-peek") as node:

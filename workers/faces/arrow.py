@@ -156,7 +156,8 @@ class Batches:
             rows, following = answer.rows, answer.next
             table = np.frombuffer(rows, _ROW)
             if not len(table):
-                break
+                at = following if following > at else -1  # behind it there may be some, as behind many expired ones
+                continue
             table = table[: int(np.searchsorted(table["sequence"], end))]
             fitting = self._fitting(table, bytes_max - columns.bytes)
             if not fitting and columns.rows:

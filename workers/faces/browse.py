@@ -68,7 +68,7 @@ def browse(
         answer = client.ask_queue(queue, lambda now: Browse(now.id, start, count, ready_only), Rows)
         rows, following = answer.rows, answer.next
         if not rows:
-            return [], -1
+            return [], following if following > start else -1
         try:
             handle = client.handle(client.current(queue), owner, messages)
             found = handle_deliveries(client, handle, rows)

@@ -15,6 +15,14 @@ from warren.engine.errors import AckTimedOut, UsageError
 from warren.engine.saying import counted
 
 
+def check_held(message: _core.Delivery) -> None:
+    """Raises UsageError for a message that `with` could not ack at its end."""
+    if message.browsed:
+        raise UsageError(
+            "`with` acks a message at its end, and this one was only looked at (browse): get or consume it"
+        )
+
+
 class Message(_core.Delivery):
     """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`.
 
@@ -100,6 +108,7 @@ class Message(_core.Delivery):
             self.nack_until(metadata.due_after(delay))
 
     def __enter__(self) -> Self:
+        check_held(self)
         return self
 
     def __exit__(self, error: object, _value: object, _trace: object) -> None:

@@ -593,7 +593,12 @@ class Queue:
         return True
 
     def browse(self, max: int = 100) -> list[Message]:
-        """The first `max` ready messages, without taking them. They cannot be acked."""
+        """The first `max` ready messages, without taking them. They cannot be acked (UsageError).
+
+        They come in the order in which they were published, whatever their priority; one that was returned, or whose
+        delay is over, at its old place. What is unacked, delayed or expired is left out, as a consumer would not get it
+        now; `depth()` counts expired ones until they are removed.
+        """
         return list(self._browse(checked_count(max, "max", 0)))
 
     def _browse(self, max: int) -> Iterator[Message]:
@@ -620,7 +625,9 @@ class Queue:
                 return
 
     def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them."""
+        """The first `max` ready messages as Arrow batches of about `max_bytes` of bodies, without taking them: those of
+        browse(), in the same order.
+        """
         from warren.workers.faces.arrow import Batches
 
         most, bytes_most = checked_count(max, "max", 0), checked_count(max_bytes, "max_bytes")

@@ -60,6 +60,7 @@ class Message(message.Message):
         await self.nack(requeue=False)
 
     async def __aenter__(self) -> Self:
+        message.check_held(self)
         return self
 
     async def __aexit__(self, error: object, _value: object, _trace: object) -> None:
@@ -338,7 +339,7 @@ class Queue:
         return await self._loop.do(self._underneath.depth)
 
     async def browse(self, max: int = 100) -> list[Message]:
-        """The first `max` ready messages, without taking them. They cannot be acked."""
+        """The first `max` ready messages, without taking them, as warren.Queue.browse. They cannot be acked."""
         return await self._loop.do(self._underneath.browse, max)  # type: ignore[arg-type]  # the class given to it
 
     async def browse_arrow(self, max: int = UNLIMITED, max_bytes: int = BATCH_BYTES) -> AsyncIterator[pa.RecordBatch]:
