@@ -23,12 +23,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import secrets
 import shutil
 import stat
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,8 @@ LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "c
 #: a lock is let go of in an instant by who ends, or only looks whether it is held; on a busy machine such a look may
 #: last, and can be told from a supervisor
 LOCK_PROBE_S, LOOKED_AT_MAX_S = 0.03, 10.0
+#: how often what is above is made again that refused starts remove meanwhile
+MAKE_TRIES = 5
 #: what an interrupted making leaves behind; anything else in a directory without node.json is somebody else's
 _OURS = {
     LOCK,
@@ -249,13 +253,24 @@ class NodeDirectory:
             return self.read().settings.group
         return ""
 
+    def missing(self) -> list[Path]:
+        """The directories that a start would make: this one, and what is missing above it."""
+        return list(itertools.takewhile(lambda path: not os.path.lexists(path), (self.path, *self.path.parents)))
+
     def make(self) -> None:
-        """Make the directory itself if it is not there. Raises PermissionRefused, UsageError (not a directory,
-        somebody's).
+        """Make the directory itself if it is not there, and what is missing above it. Raises PermissionRefused,
+        UsageError (not a directory, somebody's).
         """
         try:
-            with contextlib.suppress(FileExistsError):
-                atomic_file.make_directories(self.path)
+            for left in range(MAKE_TRIES, 0, -1):
+                try:
+                    atomic_file.make_directories(self.path)
+                    break
+                except FileExistsError:
+                    break
+                except FileNotFoundError:  # a refused start has removed what it had made above
+                    if left == 1:
+                        raise
         except NotADirectoryError as error:
             raise UsageError(f"{self.path}: a part of this path is a file; give the path of a directory") from error
         except OSError as error:
@@ -280,10 +295,18 @@ class NodeDirectory:
                 "choose a new or an empty directory"
             )
 
-    def unmake(self) -> None:
-        """Remove a directory that a start made, and in which it could not make a node. What others put there stays, and
-        so does what is in use. Another start that was about to lock it makes it again.
+    def unmake(self, made: Sequence[Path] = ()) -> None:
+        """Remove a directory that a start made, and in which it could not make a node, with those of `made` (`missing`
+        of before) that are empty then. What others put there stays, and so does what is in use. Another start that was
+        about to lock it makes it again.
         """
+        self._unmake()
+        with contextlib.suppress(OSError):  # somebody uses one of them
+            for path in made:
+                if path != self.path:
+                    os.rmdir(path)
+
+    def _unmake(self) -> None:
         try:
             self.lock()
         except (Error, OSError):  # another start is at it, or it is gone

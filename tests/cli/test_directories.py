@@ -98,15 +98,46 @@ def test_a_damaged_node_json_is_named_by_every_command(stopped: Path, command: s
     ids=["limit", "setting"],
 )
 def test_a_refused_start_leaves_no_directory(tmp_path: Path, limit: str, settings: str, code: int, how: str) -> None:
-    new, there = tmp_path / "a" / "new", tmp_path / "there"
+    new, there = tmp_path / "a" / "b" / "c" / "new", tmp_path / "there"
     there.mkdir()
     (tmp_path / "a").mkdir()
     for directory in (new, there):
         script = f"{limit}; exec {sys.executable} -m warren up {directory} {how} {settings}"
         ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100)
         assert ended.returncode == code, ended.stderr
-    assert not new.exists()
+    assert list((tmp_path / "a").iterdir()) == [], "what it made on the way there has gone, too"
     assert there.exists(), "which was there before"
+
+
+def test_a_refused_start_leaves_what_others_have_put_beside_it(tmp_path: Path) -> None:
+    new, longer = tmp_path / "a" / "b" / "new", tmp_path / "c" / ("x" * 300)
+    made = NodeDirectory(new).missing()
+    NodeDirectory(new).make()
+    (tmp_path / "a" / "letter").touch()
+    NodeDirectory(new).unmake(made)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["letter"]
+    with pytest.raises(warren.StoreError, match="File name too long"):
+        warren.open(longer)
+    assert not longer.parent.exists(), "made before the name was found to be too long"
+
+
+def test_a_start_makes_again_what_a_refused_one_removes_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two starts of new directories of the same new one: one is refused just when the other is on the way."""
+    new, made = NodeDirectory(tmp_path / "a" / "new"), []
+
+    def removed(path: str | Path, mode: int) -> None:
+        if Path(path) == new.path and not made:
+            (tmp_path / "a").rmdir()
+            made.append(path)
+        mkdir(path, mode)
+
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", removed)
+    new.make()
+    assert made == [new.path]
+    assert new.path.is_dir()
 
 
 def test_a_refused_start_removes_only_what_it_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ def test_a_start_without_shared_memory_says_why(tmp_path: Path) -> None:
     small = ("--set", "file_bytes=1048576", "--set", "message_bytes_max=100000")
     done = in_namespace(program, "3m", "up", str(tmp_path / "node"), *small)
     assert done.returncode == 1
-    assert "of shared memory, and 3 MiB are free in /dev/shm: enlarge what is short" in done.stderr
+    assert "of shared memory, and 3 MiB are free in /dev/shm: enlarge /dev/shm" in done.stderr
     assert not (tmp_path / "node").exists(), "a refusal leaves nothing"
     assert "Traceback" not in done.stderr
 

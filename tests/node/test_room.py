@@ -60,27 +60,49 @@ def test_small_is_chosen_by_itself(
 
 
 @pytest.mark.parametrize(
-    ("there", "short"),
+    ("there", "short", "advice"),
     [
-        (only(shared=12 * MIB), "of shared memory, and 12 MiB are free in /dev/shm"),
-        (only(memory=40 * MIB), "of memory, and the machine or its control group has 40 MiB left"),
-        (only(disk=4 * MIB), "8 MiB of disk, and 4 MiB are free"),
+        (only(shared=12 * MIB), "of shared memory, and 12 MiB are free in /dev/shm", "--shm-size"),
+        (only(memory=40 * MIB), "of memory, and the machine or its control group has 40 MiB left", "--memory"),
+        (only(disk=4 * MIB), "8 MiB of disk, and 4 MiB are free", "choose a directory on a larger disk"),
     ],
 )
 def test_what_cannot_be_is_refused_with_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Room, short: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Room, short: str, advice: str
 ) -> None:
     monkeypatch.setattr(room, "here", lambda _path: there)
     with pytest.raises(warren.NoRoom, match=r"^a node of the profile small needs") as caught:
         room.chosen(NodeDirectory(tmp_path), {})
-    assert short in str(caught.value)
-    assert "enlarge what is short" in str(caught.value)
+    said = str(caught.value)
+    assert short in said
+    others = {"--shm-size", "--memory", "choose a directory on a larger disk"} - {advice}
+    assert advice in said
+    assert not any(other in said for other in others), "what is not short is not to be enlarged"
     with pytest.raises(warren.NoRoom, match="of the profile large") as caught:
         room.chosen(NodeDirectory(tmp_path), {"profile": "large"})
     assert "or take the profile small" not in str(caught.value), "which does not fit either"
     monkeypatch.setattr(room, "here", lambda _path: only(shared=20 * MIB))
     with pytest.raises(warren.NoRoom, match="or take the profile small"):
         room.chosen(NodeDirectory(tmp_path), {"profile": "large"})
+
+
+@pytest.mark.parametrize("place", ["/proc/warren", "/proc/self/a/b", "/proc", "/sys/warren", "/dev/pts/warren"])
+def test_a_place_where_no_file_can_be_is_named(place: str) -> None:
+    """No memory is short there, and no disk."""
+    for enter in (lambda: room.chosen(NodeDirectory(place), {}), lambda: warren.open(place)):
+        with pytest.raises(
+            warren.UsageError, match=r"is on a file system of the kernel \((proc|sysfs|devpts)\)"
+        ) as told:
+            enter()
+        assert "choose a directory on a disk" in str(told.value)
+        assert "memory" not in str(told.value)
+
+
+def test_a_file_system_that_tells_no_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = os.statvfs("/proc")
+    assert nothing.f_blocks == 0
+    monkeypatch.setattr(os, "statvfs", lambda _path: nothing)
+    assert room.here(tmp_path).disk > 1 << 60
 
 
 @pytest.mark.parametrize("settings", [SMALL, DEFAULT], ids=["small", "default"])

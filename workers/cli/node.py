@@ -124,14 +124,14 @@ def up(
     if starting >= 0:
         options = dataclasses.replace(options, locked=lambda: os.close(starting))
     target = NodeDirectory(directory)
-    new = not os.path.lexists(target.path)
+    made = target.missing()
     try:
         if foreground:
             return supervise(directory, options, ready=announce)
         return _detached(directory, options, announce, starting)
     except BaseException as error:
-        if new:
-            target.unmake()
+        if made:
+            target.unmake(made)
         if isinstance(error, DirectoryInUse) and not options.adopt:
             advice = "with --adopt, a node that runs with these settings is a success"
             raise DirectoryInUse(f"{error}; {advice}") from None

@@ -47,6 +47,8 @@ MACHINE_PRESSES = 0.9
 PROCESS_BYTES = 64 * MIB
 #: more than any machine has: how version 1 of control groups says "no limit"
 NO_LIMIT = 1 << 60
+#: of what has no size
+ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,9 @@ def own_memory(shared_id: int, pids: Iterable[int]) -> int:
 
 
 def free_disk(path: Path) -> int:
-    """Bytes that this user may still write. Raises OSError."""
+    """Bytes that this user may still write; of a file system that does not tell its size, endless. Raises OSError."""
     found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+    return found.f_bavail * found.f_frsize if found.f_blocks else ENDLESS
 
 
 def own_limit(settings: Settings, workers_n: int, total: int) -> int:

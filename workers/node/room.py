@@ -20,13 +20,13 @@ import msgspec
 
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import MIB, Settings
-from warren.engine.errors import NoRoom
+from warren.engine.errors import NoRoom, UsageError
 from warren.engine.kernel.image_room import IMAGES_SURE, sure
 from warren.engine.saying import counted
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
 from warren.ipc.region import SHM_DIRECTORY
-from warren.workers.node.alarms import free_disk, machine_memory
+from warren.workers.node.alarms import ENDLESS, free_disk, machine_memory
 from warren.workers.process.lack import size
 
 #: private memory of a process of an idle node
@@ -35,6 +35,13 @@ PROCESS_BYTES = 16 * MIB
 PROCESSES_N = 3
 #: what the index of a store, and the statistics of many queues, may grow by: a share of what is left
 GROWTH = 0.25
+#: file systems of the kernel: what can be made there is not a file of a program
+_WITHOUT_FILES = frozenset(
+    (
+        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "efivarfs", "fusectl"),
+        *("mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+    )
+)
 #: a profile fits where each log can have at least this share of its images
 COMFORT = 0.25
 
@@ -57,6 +64,13 @@ class Need(NamedTuple):
     disk: int  #: its first files
 
 
+class Lack(NamedTuple):
+    """What there is too little of."""
+
+    what: str  #: with figures
+    advice: str
+
+
 @dataclass(frozen=True)
 class Fit:
     """How a node uses the room."""
@@ -68,8 +82,7 @@ class Fit:
 
 def here(directory: Path) -> Room:
     """What there is now. What cannot be found out counts as enough."""
-    endless = 1 << 62
-    shared = memory = disk = endless
+    shared = memory = disk = ENDLESS
     with contextlib.suppress(OSError):
         found = os.statvfs(SHM_DIRECTORY)
         if found.f_blocks:  # a size of 0 is no limit
@@ -77,12 +90,31 @@ def here(directory: Path) -> Room:
     with contextlib.suppress(OSError, ValueError, KeyError):
         looked = machine_memory()
         memory = max(0, looked.total - looked.used)
+    with contextlib.suppress(OSError):
+        disk = free_disk(_nearest(directory))
+    return Room(shared, memory, disk)
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory, or the nearest one above that is there."""
     place = directory
     while not place.exists() and place != place.parent:
         place = place.parent
+    return place
+
+
+def check_place(directory: Path) -> None:
+    """Raises UsageError for a new directory where the kernel keeps no files of programs, as below /proc."""
     with contextlib.suppress(OSError):
-        disk = free_disk(place)
-    return Room(shared, memory, disk)
+        found = os.stat(_nearest(directory))
+        device = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
+        for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines():
+            kind = line.partition(" - ")[2].split(" ")[0]
+            if kind in _WITHOUT_FILES and line.split(" ")[2] == device:
+                raise UsageError(
+                    f"{directory} is on a file system of the kernel ({kind}), where programs cannot keep files: choose "
+                    "a directory on a disk"
+                )
 
 
 def need(settings: Settings, workers_n: int) -> Need:
@@ -106,22 +138,24 @@ def _logs_n(workers_n: int) -> int:
     return 2 * (1 + workers_n)
 
 
-def lacking(settings: Settings, workers_n: int, room: Room, *, new: bool, comfort: float = 0.0) -> list[str]:
+def lacking(settings: Settings, workers_n: int, room: Room, *, new: bool, comfort: float = 0.0) -> list[Lack]:
     """What there is too little of for such a node, with figures. `comfort`: the share of its images that is wanted."""
     needed = need(settings, workers_n)
     images = int(comfort * _logs_n(workers_n) * settings.images_n * settings.file_bytes)
     shared = needed.shared + needed.restart + max(0, images - needed.images)
     found = []
     if shared > room.shared:
-        found.append(f"{size(shared)} of shared memory, and {size(room.shared)} are free in {SHM_DIRECTORY}")
+        what = f"{size(shared)} of shared memory, and {size(room.shared)} are free in {SHM_DIRECTORY}"
+        how = f"of a container: --shm-size; else mount -o remount,size=… {SHM_DIRECTORY}"
+        found.append(Lack(what, f"enlarge {SHM_DIRECTORY} ({how})"))
     if shared + needed.private > room.memory:
-        found.append(
-            f"{size(shared + needed.private)} of memory, and the machine or its control group has "
-            f"{size(room.memory)} left"
-        )
+        what = f"{size(shared + needed.private)} of memory, and the machine or its control group has "
+        how = "free some memory, or raise the limit of the control group (of a container: --memory)"
+        found.append(Lack(f"{what}{size(room.memory)} left", how))
     disk = needed.disk + (settings.disk_free_bytes_min if comfort else 0)
     if new and disk > room.disk:
-        found.append(f"{size(disk)} of disk, and {size(room.disk)} are free")
+        what = f"{size(disk)} of disk, and {size(room.disk)} are free"
+        found.append(Lack(what, "free some space there, or choose a directory on a larger disk"))
     return found
 
 
@@ -150,22 +184,25 @@ def fit(settings: Settings, workers_n: int, room: Room, small: Settings | None =
     return Fit(images_n, each, said)
 
 
-def refusal(settings: Settings, missing: list[str], small_fits: bool) -> NoRoom:
+def refusal(settings: Settings, missing: list[Lack], small_fits: bool) -> NoRoom:
     """Why a node with these settings is not started."""
-    advice = (
-        f"enlarge what is short (of a container: --shm-size, --memory; else mount -o remount,size=… {SHM_DIRECTORY})"
-    )
+    advice = "; ".join(item.advice for item in missing)
     if settings.profile != "small" and small_fits:
         advice += ", or take the profile small (warren up --profile small, warren.open(…, profile='small'))"
-    return NoRoom(f"a node of the profile {settings.profile} needs {'; and '.join(missing)}: {advice}")
+    return NoRoom(f"a node of the profile {settings.profile} needs {_listed(missing)}: {advice}")
+
+
+def _listed(missing: list[Lack]) -> str:
+    return "; and ".join(item.what for item in missing)
 
 
 def chosen(directory: NodeDirectory, changes: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The changes with a profile for a directory that is new, and a line for people if that is small by itself. Raises
-    NoRoom: not even that fits; UsageError.
+    NoRoom: not even that fits; UsageError, for a place without files, too.
     """
     if directory.exists():
         return changes, ""
+    check_place(directory.path)
     room = here(directory.path)
     if "profile" in changes:
         settings = changed_settings(Settings(), changes).checked()
@@ -182,7 +219,7 @@ def chosen(directory: NodeDirectory, changes: dict[str, Any]) -> tuple[dict[str,
     if missing := lacking(settings, settings.workers, room, new=True):
         raise refusal(settings, missing, False)
     return small, (
-        f"the profile small was chosen, because default wants {'; and '.join(wanted)}: messages up to "
+        f"the profile small was chosen, because default wants {_listed(wanted)}: messages up to "
         f"{size(settings.message_bytes_max)}, {counted(settings.workers, 'queue worker')}, smaller "
         "buffers; it is up to half as fast (docs/containers.md)"
     )
