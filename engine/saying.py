@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import reprlib
 import shlex
 import threading
@@ -34,6 +35,16 @@ AS_IT_IS = "open it as it is (create=False, or its name alone), or delete it fir
 def command(*words: object) -> str:
     """A command of `warren` as it can be typed into a shell, in backticks: `warren up '/a b'`."""
     return f"`{shlex.join([os.environ.get(COMMAND_VARIABLE) or 'warren', *map(str, words)])}`"
+
+
+def in_a_program(what: str) -> str:
+    """Advice for programs, at the end of advice: a command leaves it out (`for_a_shell`)."""
+    return f" (in a program: {what})"
+
+
+def for_a_shell(text: str) -> str:
+    """What is said, without advice for programs."""
+    return re.sub(r" \(in a program: (?:[^()]|\([^()]*\))*\)", "", text)
 
 
 def counted(count: int, noun: str, many: str = "") -> str:

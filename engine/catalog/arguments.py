@@ -166,7 +166,7 @@ def _truth(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "1", "0"):
         return value.lower() in ("true", "yes", "1")
     if not isinstance(value, bool):
-        raise UsageError("it must be True or False")
+        raise UsageError("it must be true or false" if isinstance(value, str) else "it must be True or False")
     return value
 
 

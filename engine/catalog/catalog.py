@@ -45,7 +45,7 @@ from warren.engine.errors import (
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, shown
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, in_a_program, shown
 
 FILE_NAME = "catalog.json"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
@@ -423,7 +423,8 @@ class Catalog:
             return found
         if policy.exclusive and not client:
             raise UsageError(
-                f"queue {name!r}: an exclusive queue belongs to a client: a program declares it, with node.queue"
+                f"queue {name!r}: an exclusive queue belongs to the client that declares it, so only a program can: "
+                f"leave out the argument exclusive{in_a_program('node.queue(…, exclusive=True)')}"
             )
         worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
         owner = client if policy.exclusive else 0

@@ -220,7 +220,7 @@ class NodeDirectory:
             self.read()
         except Error as error:
             return error
-        return NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}")
+        return NodeNotRunning(f"no node runs for {self.path}: {ownership.start_advice(self.path)}")
 
     def _not_made(self) -> NodeNotRunning:
         """Nobody made a node here."""
@@ -234,7 +234,7 @@ class NodeDirectory:
             pass
         if why:
             return NodeNotRunning(f"{self._no_data(why)}; {_HOW_MADE}")
-        return NodeNotRunning(f"no node runs for {self.path}: start one with {command('up', self.path)}")
+        return NodeNotRunning(f"no node runs for {self.path}: {ownership.start_advice(self.path)}")
 
     # -- lock ---------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ Invariant: what the directory itself says (group, mode) is true of all in it: it
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -20,9 +21,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from warren.engine.errors import PermissionRefused, UsageError
+from warren.engine.errors import PermissionRefused, StoreError, UsageError
 from warren.engine.kernel.atomic_file import explain
-from warren.engine.saying import command, shown
+from warren.engine.saying import command, in_a_program, shown
 from warren.ipc import access
 from warren.ipc.access import ALONE
 
@@ -79,8 +80,8 @@ def check_owner(path: Path, names: Iterable[str] = ()) -> None:
     if found.st_uid != me:
         if _group_of(found) in _my_groups():
             raise PermissionRefused(
-                f"{_whose(path, found.st_uid)}: the group {group_text(found.st_gid)} may use its node "
-                f"(warren.attach), and only its owner starts, stops and repairs it{_as(found.st_uid)}"
+                f"{_whose(path, found.st_uid)}: the group {group_text(found.st_gid)} may use its node, "
+                f"and only its owner starts, stops and repairs it{_as(found.st_uid)}{in_a_program('warren.attach')}"
             )
         check_user(path)
     for name in sorted(names) if me else ():  # root may write them all
@@ -102,6 +103,17 @@ def check_served(path: Path, owner: tuple[int, int]) -> None:
             f"{user(os.geteuid())}: run it as that user{_as(owner[0])}, or have that user stop the node, and the owner "
             "of the directory start it"
         )
+
+
+def start_advice(path: Path, what: str = "one") -> str:
+    """Who starts a node of a directory, and how: only its owner may."""
+    found = None
+    with contextlib.suppress(PermissionRefused, StoreError):
+        found = _look(path)
+    with_what = f"start {what} with {command('up', path)}"
+    if found is None or found.st_uid == os.geteuid():
+        return with_what
+    return f"only its owner may: have {user(found.st_uid)} {with_what}"
 
 
 def explain_making(error: OSError, path: Path) -> Exception:

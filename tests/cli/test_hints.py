@@ -116,6 +116,81 @@ def test_the_type_of_an_exchange_is_an_option(directory: Path) -> None:
     run("exchange", "delete", directory, "events")
 
 
+LINES = "one\ntwo\n"
+#: what is wrong of a command line → what is said
+SHELL = {
+    "publish DIR kept --message-id a": "--message-id is the id of one message, and the input has several lines",
+    "publish DIR kept --message-id '' --body x": "--message-id must not be empty",
+    "publish DIR kept --property headers=1 --body x": "write --header NAME=VALUE",
+    "publish DIR kept --property timestamp=now --body x": "timestamp=now: give a number of seconds since 1970",
+    "publish DIR kept --property colour=1 --body x": "there is no property 'colour'",
+    "publish DIR kept --ttl 1e13 --body x": "ttl must not reach beyond",
+    "publish DIR --exchange '' --routing-key nope --body x": "1 message dropped: there is no queue 'nope'",
+    "publish DIR --exchange '' --routing-key nope --mandatory --body x": "queue declare DIR nope` creates it",
+    "publish DIR --exchange amq.topic --mandatory --body x": "queue bind DIR QUEUE amq.topic` binds one",
+    "queue declare DIR kept more --argument max_length=5": "`warren queue delete DIR kept` first",
+    "queue declare DIR kept --argument max_length=5": "`warren queue delete DIR kept` first",
+    "queue declare DIR new --argument auto_delete=maybe": "it must be true or false",
+    "queue declare DIR new --argument exclusive=true": "so only a program can: leave out the argument exclusive",
+    "queue declare DIR new --argument max_length=0": "it must be a whole number from 1",
+    "queue bind DIR kept amq.headers k --argument a=[1]": "give a number, true, false, null (any value) or text",
+    "queue bind DIR kept amq.headers k --argument x-match=some": "choose one of all, any",
+    "exchange declare DIR amq.topic": "exists as topic, durable",
+    "consume NONE kept": "no node runs for NONE: start one with `warren up NONE`",
+    "status NONE": "no node runs for NONE: start one with `warren up NONE`",
+    "up DIR --adopt --set colour=1": "there is no setting 'colour'",
+}
+#: what only a program can do
+OF_PYTHON = re.compile(
+    r"node\.[a-z]|warren\.(open|attach|aio)|[a-z]=…|=False|=True|None|True or|datetime|a list of|a mapping|str or|"
+    r"without mandatory|in a program"
+)
+
+
+def down(path: Path) -> Path:
+    """A data directory whose node does not run."""
+    directory = NodeDirectory(path)
+    directory.lock(making=True)
+    try:
+        directory.open_or_make({})
+    finally:
+        directory.unlock()
+    return path
+
+
+@pytest.mark.parametrize("line", SHELL)
+def test_advice_in_a_shell_is_for_a_shell(directory: Path, tmp_path: Path, line: str) -> None:
+    run("queue", "declare", directory, "kept")
+    none = down(tmp_path / "none")
+    places = {"DIR": str(directory), "NONE": str(none)}
+    words = [places.get(word, word) for word in shlex.split(line)]
+    program = [sys.executable, "-m", "warren", *words]
+    ended = subprocess.run(program, input=LINES, capture_output=True, text=True, timeout=100)
+    assert ended.returncode in (1, 2, 3), ended.stdout + ended.stderr
+    said = ended.stderr.replace(shlex.quote(str(directory)), "DIR").replace(str(none), "NONE")
+    assert SHELL[line] in said
+    assert not OF_PYTHON.search(said), said
+    assert run("peek", directory, "kept") == "", "nothing was published"
+
+
+def test_a_program_is_told_what_a_program_can_do(tmp_path: Path) -> None:
+    with pytest.raises(warren.NodeNotRunning, match=r"start one with `.*warren up .*` \(in a program: warren\.open\)"):
+        warren.attach(down(tmp_path / "none"))
+
+
+def test_a_list_has_a_heading(directory: Path) -> None:
+    run("queue", "declare", directory, "kept")
+    run("queue", "bind", directory, "kept", "amq.topic", "a.#")
+    heading, *rows = run("exchange", "list", directory).splitlines()
+    assert heading.split() == ["name", "type", "kind", "alternate", "bindings"]
+    assert rows[0].split()[:3] == ["(default)", "direct", "durable"]
+    (topic,) = (row for row in rows if row.startswith("amq.topic "))
+    assert topic.endswith("kept ('a.#')")
+    assert topic.index("topic", 4) < topic.index("kept") == heading.index("bindings")
+    for words in (("queue", "list", directory), ("queue", "list", directory, "--all")):
+        assert run(*words).split()[0] == "name"
+
+
 def test_consume_says_that_nothing_came(directory: Path) -> None:
     run("queue", "declare", directory, "few")
     assert "no message arrived within 0.1 s" in run("consume", directory, "few", "--timeout", 0.1)
@@ -164,7 +239,7 @@ WRONG = {
     "inspect DIR nothing": ("'nothing' is not one of 'superblock'", ["inspect", "--help"]),
     "publish DIR kept --property colour=red --body x": ("there is no property 'colour'", None),
     "publish DIR kept --property type --body x": ("--property 'type': write NAME=VALUE", None),
-    "publish DIR kept --property timestamp=now --body x": ("timestamp must be a number of seconds", None),
+    "publish DIR kept --property timestamp=now --body x": ("give a number of seconds since 1970", None),
     "queue declare DIR new --max-length 5": ("written --argument max_length=", None),
     "queue declare DIR new --argument message_ttl=5m": ("a number of seconds from 0.001 to 3162240000, without", None),
     "queue declare DIR kept --argument max_length=7": (

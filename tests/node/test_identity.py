@@ -679,7 +679,9 @@ def test_a_client_that_cannot_see_the_node_is_told_what_differs(
     )
     assert "UsageError" in done.stdout, done.stdout + done.stderr
     assert word in done.stdout
-    assert "share" in done.stdout
+    share = done.stdout.partition(", or share ")[2]
+    for item in word.split(" and another "):
+        assert f"{item} (" in share, "each that differs is named, with how it is shared"
 
 
 def test_every_process_owns_what_it_writes(directory: Path) -> None:

@@ -354,9 +354,7 @@ def test_members_of_the_group_use_the_node(place: Path, umask: str) -> None:
         for entry in OWNERS.values():
             is_refused(BOB, users.warren(BOB, *words(entry, directory)), directory)
         _pid, _code, said = users.warren(BOB, "stop", directory)
-        assert (
-            f"the group {GROUP} may use its node (warren.attach), and only its owner starts, stops and repairs" in said
-        )
+        assert f"the group {GROUP} may use its node, and only its owner starts, stops and repairs" in said
         for user in STRANGERS.values():
             entries(user, directory)
         for role in ("worker-0", "store", "supervisor"):
@@ -369,6 +367,10 @@ def test_members_of_the_group_use_the_node(place: Path, umask: str) -> None:
             _pid, code, said = users.warren(ALICE, "stop", directory)
         assert code == 0, said
         alices.wait()
+        for command in (("publish", directory, "work", "--body", "x"), ("status", directory)):
+            _pid, code, said = users.warren(BOB, *command)
+            assert code == 3
+            assert f"only its owner may: have user {ALICE.uid} start one with `" in said, said
     assert made_by(0, BOB) == []
     assert made_by(0, ALICE) == []
 

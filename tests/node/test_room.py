@@ -312,7 +312,7 @@ try:
     warren.open(directory, idle_exit=60)
 except warren.NoRoom as error:
     assert "a node of the profile default needs" in str(error), error
-    assert "or take the profile small (warren up --profile small," in str(error), error
+    assert "or take the profile small with --profile small (in a program: profile='small')" in str(error), error
 else:
     raise AssertionError("it started")
 up = interpreter.command("warren", "up", directory, "--profile", "small", "--detach", "--quiet")

@@ -19,7 +19,7 @@ import click
 
 from warren.engine.catalog.metadata import PROPERTIES
 from warren.engine.errors import QueueEmpty, Unroutable, UsageError
-from warren.engine.saying import command, counted, shown
+from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.cli import output
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
@@ -103,12 +103,9 @@ def publish(
         bodies = iter([lines.read()])
     else:
         bodies = (line.rstrip(b"\r\n") for line in lines)
-    told: dict[str, Any] = {name: _told(value) for name, value in output.pairs("--property", properties).items()}
-    if reply_to is not None:
-        told["reply_to"] = reply_to
-    if "timestamp" in told:
-        with contextlib.suppress(ValueError):  # else it is refused with the others
-            told["timestamp"] = float(told["timestamp"])
+    told = _properties(properties, reply_to)
+    if message_id == "":
+        raise UsageError("--message-id must not be empty: give an id, or leave it out")
     options: dict[str, Any] = {
         "durability": durability,
         "priority": priority,
@@ -128,6 +125,11 @@ def publish(
     ):
         target = node.queue(queue, create=False) if queue is not None else None
         while batch := _take(bodies):
+            if message_id is not None and count + unroutable + len(batch) > 1:
+                raise UsageError(
+                    "--message-id is the id of one message, and the input has several lines: publish each with an id "
+                    "of its own, or all of them as one message (--whole)"
+                )
             try:
                 if target is not None:
                     target.put_many(batch, **options)
@@ -135,10 +137,13 @@ def publish(
                     node.publish_many(batch, exchange or "", routing_key or "", mandatory=True, **options)
                 count += len(batch)
             except Unroutable as error:
-                why = str(error).rpartition(": bind one")[0] or str(error)
-                if mandatory:
+                why = str(error).rpartition(": bind one")[0] or str(error).rpartition(f": {DECLARE}")[0] or str(error)
+                if mandatory and exchange:
                     bind = command("queue", "bind", directory, "QUEUE", exchange, *filter(None, [routing_key]))
-                    raise Unroutable(f"{why}: {bind} binds one" if exchange else why) from None
+                    raise Unroutable(f"{why}: {bind} binds one") from None
+                if mandatory:
+                    declare = command("queue", "declare", directory, routing_key or "QUEUE")
+                    raise Unroutable(f"{why}: {declare} creates it") from None
                 unroutable += len(batch)
     seconds = time.monotonic() - began
     if as_json:
@@ -165,6 +170,23 @@ def _check_target(
     if queue is not None and (mandatory or routing_key is not None):
         given = "--mandatory" if mandatory else "--routing-key"
         raise UsageError(f"{given} goes with --exchange: a QUEUE that is named receives every message")
+
+
+def _properties(given: tuple[str, ...], reply_to: str | None) -> dict[str, Any]:
+    """What is said of the messages by --property and --reply-to. Raises UsageError."""
+    told: dict[str, Any] = {name: _told(value) for name, value in output.pairs("--property", given).items()}
+    if "headers" in told:
+        raise UsageError("--property headers: headers are no property: write --header NAME=VALUE")
+    if reply_to is not None:
+        told["reply_to"] = reply_to
+    if "timestamp" in told:
+        try:
+            told["timestamp"] = float(told["timestamp"])
+        except ValueError:
+            raise UsageError(
+                f"--property timestamp={told['timestamp']}: give a number of seconds since 1970, as `date +%s` does"
+            ) from None
+    return told
 
 
 def _told(value: str) -> str | bytes:

@@ -37,7 +37,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, shown
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, for_a_shell, shown
 from warren.workers.process.exit_codes import ERRORS_VARIABLE, EXIT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ def run(call: Callable[[], Any], as_json: bool = False) -> int:
     except Error as error:
         if debug:
             traceback.print_exc()
-        return _fail(type(error).__name__, str(error), exit_code(error))
+        said = str(error) if os.environ.get(ERRORS_VARIABLE) else for_a_shell(str(error))
+        return _fail(type(error).__name__, said, exit_code(error))
     except OutputFailed as error:
         _drop_output()
         return _fail(
@@ -219,14 +220,17 @@ def _fail(kind: str, message: str, code: int) -> int:
 
 
 @contextlib.contextmanager
-def found_in(directory: str, *, queue: str | None = None, exchange: str | None = None) -> Iterator[None]:
+def found_in(
+    directory: str, *, queue: str | None = None, exchange: str | None = None, queues: Sequence[str] = ()
+) -> Iterator[None]:
     """What a command says when a queue or an exchange is not there: where the names are and, when it could be declared
-    first (`queue`, `exchange`: its name), how.
+    first (`queue`, `exchange`: its name), how. `queues`: those that are declared together.
     """
     try:
         yield
     except DeclarationMismatch as error:
         said, colon, _rest = str(error).rpartition(f": {AS_IT_IS}")
+        queue = queue or next((name for name in queues if said.startswith(f"queue {name!r} exists")), None)
         if not (colon and queue):
             raise
         raise DeclarationMismatch(

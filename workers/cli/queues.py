@@ -33,6 +33,10 @@ def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
             found[name] = msgspec.json.decode(text)
         except msgspec.DecodeError:
             found[name] = text
+        if isinstance(found[name], list | dict):
+            raise UsageError(
+                f"--argument {shown(f'{name}={text}')}: give a number, true, false, null (any value) or text"
+            )
     return found
 
 
@@ -95,7 +99,8 @@ def declare_queue(
     given = output.pairs("--argument", arguments)
     if len(names) > 1:
         wanted = [{"name": name, "durable": durable, "arguments": given} for name in names]
-        answer = _call(directory, "declare_queues", queues=wanted)
+        with output.found_in(directory, queues=names):
+            answer = _call(directory, "declare_queues", queues=wanted)
         new, old = len(answer["new"]), len(set(names)) - len(answer["new"])
         text = f"{counted(new, 'queue')} declared" + (f", {old} there already" if old else "")
         _done(as_json, answer, text)
@@ -308,18 +313,21 @@ def delete_exchange(directory: str, name: str, as_json: bool) -> None:
 @DIRECTORY
 @JSON
 def list_exchanges(directory: str, as_json: bool) -> None:
-    """List exchanges and their bindings."""
+    """List exchanges and their bindings: queue (routing key). The default exchange reaches every queue by its name."""
     answer = _call(directory, "queues")
     bindings = _grouped(answer["bindings"], "exchange")
     rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in answer["exchanges"]]
     if as_json:
         output.print_json(rows)
         return
+    columns = [output.Column(name) for name in ("name", "type", "kind", "alternate", "bindings")]
+    lines = []
     for row in rows:
         first, count = row["bindings"][: output.ROWS], len(row["bindings"])
-        bound = ", ".join(f"{item['queue']} ({item['routing_key']!r})" for item in first) or "nothing bound"
+        bound = ", ".join(f"{item['queue']} ({item['routing_key']!r})" for item in first)
         bound += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
-        print(f"{row['name'] or '(default)'}  {row['type']}  {'durable' if row['durable'] else 'transient'}  {bound}")
+        lines.append([row["name"] or "(default)", row["type"], kind(row), row["alternate"] or "", bound])
+    output.print_rows(columns, lines)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

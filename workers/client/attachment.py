@@ -36,7 +36,7 @@ from warren.engine.errors import (
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.paths import WorkerFolder, store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH, QUEUE_STATS
-from warren.engine.saying import command
+from warren.engine.saying import command, in_a_program
 from warren.ipc import mailbox, names
 from warren.ipc.access import ALONE
 from warren.ipc.identity import Identity, Namespaces
@@ -477,7 +477,7 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
         if not locked and not first:
             if unlike := orphaned_elsewhere(directory):
                 raise elsewhere(directory, unlike)
-            raise NodeNotRunning(f"{directory.none_runs()} (in a program: warren.open)")
+            raise NodeNotRunning(f"{directory.none_runs()}{in_a_program('warren.open')}")
         if locked and not first:  # what the lock file says is of before for an instant
             unlike = unlike or directory.holder_namespaces().unlike(Namespaces.current())
             if unlike:

@@ -13,6 +13,7 @@ import time
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
+from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import (
     ClosedError,
@@ -22,7 +23,6 @@ from warren.engine.errors import (
     SyncFailed,
     TimedOut,
 )
-from warren.engine.saying import command
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, eviction
 from warren.workers.client.attachment import NODE_DRAINING, SERVER_READY, Attachment, given_up
@@ -122,8 +122,8 @@ class Trouble:
 
     def _abandoned(self, what: str = "") -> NodeNotRunning:
         return NodeNotRunning(
-            f"{what}{what and ': '}every process of the node of {self._directory.path} has died: start it again with "
-            f"{command('up', self._directory.path)}; what was submitted is kept"
+            f"{what}{what and ': '}every process of the node of {self._directory.path} has died: "
+            f"{ownership.start_advice(self._directory.path, 'it again')}; what was submitted is kept"
         )
 
     def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:

@@ -22,7 +22,7 @@ from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import MIB, Settings
 from warren.engine.errors import NoRoom, UsageError
 from warren.engine.kernel.image_room import IMAGES_SURE, sure
-from warren.engine.saying import counted
+from warren.engine.saying import counted, in_a_program
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
 from warren.ipc.region import SHM_DIRECTORY
@@ -188,7 +188,7 @@ def refusal(settings: Settings, missing: list[Lack], small_fits: bool) -> NoRoom
     """Why a node with these settings is not started."""
     advice = "; ".join(item.advice for item in missing)
     if settings.profile != "small" and small_fits:
-        advice += ", or take the profile small (warren up --profile small, warren.open(…, profile='small'))"
+        advice += ", or take the profile small with --profile small" + in_a_program("profile='small'")
     return NoRoom(f"a node of the profile {settings.profile} needs {_listed(missing)}: {advice}")
 
 

@@ -92,11 +92,11 @@ def described(ending: int, directory: Path | str) -> str:
     }.get(ending, "")
 
 
-#: what to share with the node's container, by what differs
+#: how it is shared with the node's container, by what differs
 _SHARE = {
     "PID namespace": "--pid=container:NAME or --pid=host",
     "IPC namespace": "--ipc=container:NAME or --ipc=host",
-    "time namespace": "the time namespace (unshare --time makes another one)",
+    "time namespace": "unshare --time makes another one: leave it out",
     "/dev/shm": "--ipc=container:NAME, or one volume at /dev/shm",  # noqa: S108
 }
 
@@ -105,10 +105,10 @@ def elsewhere(directory: NodeDirectory, unlike: list[str]) -> UsageError:
     """What is said to a process that cannot see the node of a directory, which runs; `unlike`: Namespaces.unlike."""
     pid = directory.lock_holder()
     there = f"another {' and another '.join(unlike)}"
-    share = "; ".join(_SHARE[item] for item in unlike)
+    share = " and ".join(f"{'' if item[0] == '/' else 'the '}{item} ({_SHARE[item]})" for item in unlike)
     return UsageError(
         f"a node runs for {directory.path}{f' (there it is process {pid})' if pid else ''}, but in {there}, which this "
-        f"process cannot see: start this one in the same container, or share them ({share})"
+        f"process cannot see: start this one in the same container, or share {share}"
     )
 
 
