@@ -22,6 +22,7 @@
 #include "queues/segment_codec.h"
 #include "queues/segments.h"
 #include "queues/statistics.h"
+#include "queues/store_side.h"
 #include "queues/terms.h"
 #include <structmember.h>
 
@@ -1039,14 +1040,15 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsi}", "unreadable", (unsigned long long)e->unreadable_n, "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
+    return Py_BuildValue("{sKsKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsOsi}", "unreadable", (unsigned long long)e->unreadable_n, "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
                          (unsigned long long)e->page_ins_n, "page_outs", (unsigned long long)e->page_outs_n, "damaged", (unsigned long long)e->damaged_n, "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",
                          (unsigned long long)e->evicted_n, "messages", (unsigned long long)e->entries_n, "bytes",
                          (unsigned long long)e->bytes, "commits", (unsigned long long)state->commits_n, "syncs",
                          (unsigned long long)state->syncs_n, "file", state->has_file ? (unsigned int)state->file : 0u, "failed",
-                         state->failed, "stalled", e->stalled ? Py_True : Py_False, "resynced",
+                         state->failed, "stalled", e->stalled ? Py_True : Py_False, "stores_behind",
+                         wr_queue_stores_behind(e) ? Py_True : Py_False, "resynced",
                          e->stores[0].resynced && e->stores[1].resynced ? Py_True : Py_False, "no_memory",
                          state->no_memory || wr_log_look(e->transient_log)->no_memory ? Py_True : Py_False, "no_space",
                          state->no_space ? state->no_space : wr_log_look(e->transient_log)->no_space);

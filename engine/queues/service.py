@@ -40,6 +40,7 @@ from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 
 TURN_NS = 250_000_000
+FULL_PAUSE_S = 0.25  #: for a store without space, which may just get some
 CATALOG_PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits
 
 
@@ -167,7 +168,8 @@ class QueueService:
             self.turn(1_000_000)
         while not self.turn(1_000_000, False) & _core.QUEUE_EVENT_TIMER and time.monotonic() < deadline:
             pass
-        clean = engine.sync(int(timeout_s * 1e9))
+        stored = self._bodies_stored(deadline)
+        clean = engine.sync(int(timeout_s * 1e9)) and stored
         engine.run(0, False)  # the confirms of what was synced
         for helper in (self._files.maker, self._index):
             helper.stop()
@@ -180,6 +182,21 @@ class QueueService:
             write_terms(engine, o.folder, o.node_id, self.server, file, end)
         self.release()
         return clean
+
+    def _bodies_stored(self, deadline: float) -> bool:
+        """Whether the stores have taken all bodies that were sent: rows without theirs are no clean stop. One that has
+        no space takes none, and is not waited for.
+        """
+        superblock = self.options.superblock
+        stores = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
+        full_until = time.monotonic() + FULL_PAUSE_S
+        while self.engine.counters()["stores_behind"]:
+            ready = all(superblock.server_get(store, "state") == CONSTANTS["SERVER_READY"] for store in stores)
+            full = any(superblock.server_get(store, "alarms") & CONSTANTS["ALARM_DISK"] for store in stores)
+            if not ready or time.monotonic() >= (min(full_until, deadline) if full else deadline):
+                return False
+            self.turn(1_000_000)
+        return True
 
     def _agrees_with_stores(self) -> bool:
         """Whether the stores have said which bodies they have; nobody waits for one that does not serve."""

@@ -200,6 +200,13 @@ static bool resync_round(wr_queue_engine *e, uint32_t store) {
     return true;
 }
 
+bool wr_queue_stores_behind(wr_queue_engine *e) {
+    for (uint32_t store = 0; e->has_port && store < 2; store++)
+        if (atomic_load_explicit(&e->port.view.links[store].processed, memory_order_acquire) < e->port.prepared[store])
+            return true;
+    return false;
+}
+
 bool wr_queue_store_round(wr_queue_engine *e) {
     if (!e->has_port) return false;
     bool any = false;

@@ -10,4 +10,5 @@
 int wr_queue_store_write(wr_queue_engine *e, uint32_t store, const uint8_t id[16], uint64_t body, uint32_t length,
                          uint16_t meta_length, uint64_t owner_tag, uint8_t flags, uint64_t *sequence);
 bool wr_queue_store_round(wr_queue_engine *e); /* removes, resync; true: something moved */
+bool wr_queue_stores_behind(wr_queue_engine *e); /* something that was sent is not executed yet, as a body */
 #endif

@@ -196,3 +196,29 @@ def test_a_file_with_two_names_is_no_sign_of_a_copy(tmp_path: Path) -> None:
     assert not _copied_while_it_ran(directory, elsewhere)
     linked.unlink()
     assert _copied_while_it_ran(directory, elsewhere)
+
+
+def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
+    """What was refused for want of space is noted, and nothing that was confirmed is missing."""
+    directory, ballast = small_disk / "node", small_disk / "ballast"
+    ballast.write_bytes(bytes(6 << 20))
+    stored = 0
+    with api.open(directory, idle_exit=60, call_timeout=60, profile="small", disk_free_bytes_min=1 << 20) as node:
+        queue = node.queue("q")
+        try:
+            while stored < 10_000:
+                queue.put(b"%06d" % stored + bytes(20_000), timeout=2.0)
+                stored += 1
+        except api.DiskFull:
+            pass
+        assert 100 < stored < 10_000, "the disk was full"
+    warren("stop", directory)
+    notes = [item["note"] for item in check(directory)["files"] if item["note"]]
+    assert [note for note in notes if "without a body" in note and "could not finish them before" in note]
+    ballast.unlink()
+    with api.open(directory, idle_exit=60) as node:
+        for number in range(stored):
+            with node.queue("q").get(timeout=60) as message:
+                assert message.body[:6] == b"%06d" % number
+    warren("stop", directory)
+    assert "without a body" not in json.dumps(check(directory))

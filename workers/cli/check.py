@@ -220,9 +220,11 @@ def _bodies(
         if torn:
             checked.problem = f"{what}: this directory was copied while its node ran; {ended}"
         elif not _stopped_whole(Folder(path), node.node_id, owners[path], store):
+            why = "the node did not stop in good order"
+            if store is not None and _marked(store):
+                why = "the worker could not finish them before the node stopped, as on a disk without space"
             checked.note = (
-                f"{what}: the node did not stop in good order, and nothing says that they were not being published "
-                f"or acknowledged just then; {ended}"
+                f"{what}: {why}, and nothing says that they were not being published or acknowledged just then; {ended}"
             )
         elif store is not None and _told_since(Folder(path), store.folder) >= messages:
             checked.note = f"{what}: a repair of the store has given them up; {ended}"
@@ -235,8 +237,12 @@ def _stopped_whole(folder: Folder, node_id: int, owner: int, store: StoreCheck |
     """Whether a worker and the message store ended in good order: then nothing was on its way between them."""
     if store is None:
         return True  # it is missing, which a stop does not do
-    marked = clean_mark.read(store.folder, store.node_id, store.owner) is not None
-    return marked and read_terms(folder, node_id, owner) is not None
+    return _marked(store) and read_terms(folder, node_id, owner) is not None
+
+
+def _marked(store: StoreCheck) -> bool:
+    """Whether the message store ended in good order."""
+    return clean_mark.read(store.folder, store.node_id, store.owner) is not None
 
 
 def _told_since(folder: Folder, store: Path) -> float:
