@@ -7,6 +7,8 @@ from typing import Any, Literal, Self, final, overload
 
 from typing_extensions import Buffer
 
+_Durability = Literal["none", "written", "synced"]
+
 # ==== kernel: binding/kernel.c =======================================================================================
 
 LAYOUT_HASH: int
@@ -651,7 +653,7 @@ class StoreFace:
         self,
         id: bytes,
         body: Buffer,
-        durability: str | None = None,
+        durability: _Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
     ) -> None:
@@ -666,7 +668,7 @@ class StoreFace:
         self,
         id: bytes,
         body: Buffer,
-        durability: str | None = None,
+        durability: _Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -676,7 +678,7 @@ class StoreFace:
         self,
         id: bytes,
         body: Buffer,
-        durability: str | None,
+        durability: _Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
     ) -> Confirm: ...
@@ -685,7 +687,7 @@ class StoreFace:
         self,
         id: bytes,
         body: Buffer,
-        durability: str | None = None,
+        durability: _Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None: ...
@@ -694,7 +696,7 @@ class StoreFace:
         self,
         ids: Iterable[bytes] | Buffer,
         bodies: Iterable[Buffer],
-        durability: str | None = None,
+        durability: _Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
     ) -> None:
@@ -708,7 +710,7 @@ class StoreFace:
         self,
         ids: Iterable[bytes] | Buffer,
         bodies: Iterable[Buffer],
-        durability: str | None = None,
+        durability: _Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -718,7 +720,7 @@ class StoreFace:
         self,
         ids: Iterable[bytes] | Buffer,
         bodies: Iterable[Buffer],
-        durability: str | None,
+        durability: _Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
     ) -> Confirm: ...
@@ -727,7 +729,7 @@ class StoreFace:
         self,
         ids: Iterable[bytes] | Buffer,
         bodies: Iterable[Buffer],
-        durability: str | None = None,
+        durability: _Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None: ...

@@ -55,7 +55,7 @@ from warren.engine.errors import (
 if TYPE_CHECKING:
     from warren.engine.catalog.arguments import QueueOptions
     from warren.engine.config import NodeSettings
-    from warren.workers.client.publish import PublishManyOptions, PublishOptions
+    from warren.workers.client.publish import Durability, PublishManyOptions, PublishOptions
     from warren.workers.faces.message import Message
     from warren.workers.faces.node import Node, attach, open
     from warren.workers.faces.queues import Confirm, Queue
@@ -79,6 +79,7 @@ _LATER = {
     "Store": "warren.workers.faces.store",
     "NodeSettings": "warren.engine.config",
     "QueueOptions": "warren.engine.catalog.arguments",
+    "Durability": "warren.workers.client.publish",
     "PublishOptions": "warren.workers.client.publish",
     "PublishManyOptions": "warren.workers.client.publish",
 }
@@ -113,6 +114,7 @@ __all__ = [
     "Store",
     "NodeSettings",
     "QueueOptions",
+    "Durability",
     "PublishOptions",
     "PublishManyOptions",
     "Error",

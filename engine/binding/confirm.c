@@ -318,6 +318,14 @@ static PyObject *confirm_duplicate(PyObject *op, void *closure) {
     return PyBool_FromLong(duplicates != 0);
 }
 
+static PyObject *confirm_reduce(PyObject *op, PyObject *ignored) {
+    (void)op;
+    (void)ignored;
+    PyErr_SetString(PyExc_TypeError, "a Confirm stays in the process that published: wait for it there (wait, result, "
+                                     "add_done_callback), and tell others what came of it");
+    return NULL;
+}
+
 static PyGetSetDef confirm_attributes[] = {
     {"core", confirm_get_core, NULL, "the Client that it is of", NULL},
     {"duplicate", confirm_duplicate, NULL,
@@ -339,6 +347,7 @@ static PyMethodDef confirm_methods[] = {
     {"future", confirm_as_future, METH_NOARGS,
      "future(): a concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."},
     {"waits_for", confirm_waits_for, METH_NOARGS, "waits_for() -> (server, level, sequence) | None"},
+    {"__reduce__", confirm_reduce, METH_NOARGS, "It cannot be pickled: TypeError."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot confirm_slots[] = {

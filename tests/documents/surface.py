@@ -36,6 +36,9 @@ def putting(queue: warren.Queue, later: bool) -> None:
     each: warren.PublishManyOptions = {"priority": [1, 2], "ttl": [None, 1.5], "message_id": ["a", None]}
     assert_type(queue.put_many([b"x", b"y"], wait=False, headers=[None, {"a": 1}], **each), warren.Confirm)
 
+    level: warren.Durability = "written"
+    queue.put(b"x", level)
+    queue.put(b"x", "sync")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     queue.put("x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     queue.put(b"x", prioriti=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     queue.put(b"x", ttl="1 s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -70,6 +73,8 @@ def storing(store: warren.Store, later: bool) -> None:
     assert_type(store.write_many(bytes(32), [b"x", b"y"], wait=False), warren.Confirm)
     assert_type(store.write_many(IDS, [b"x", b"y"], "synced", False, 1.0), warren.Confirm)
     assert_type(store.write_many(IDS, [b"x", b"y"], wait=later), warren.Confirm | None)
+    store.write(IDS[0], b"x", "sync")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    store.barrier("sync")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(store.read(IDS[0]), bytes | None)
     assert_type(store.read_many(IDS), list[bytes | None])
     assert_type(store.remove(IDS), int)
@@ -89,6 +94,13 @@ def declaring(node: warren.Node, arguments: dict[str, Any]) -> None:
     numbers: warren.WorkQueue[int] = node.work_queue("w", serializer="json")
     assert_type(numbers.get(timeout=1), int)
     numbers.put("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    numbers.put(bytearray(b"a"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    raw = node.work_queue("w")
+    raw.put(bytearray(b"a"))
+    raw.put(memoryview(b"a"), timeout=1)
+    raw.put_nowait(bytearray(b"a"))
+    raw.put("a")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert_type(raw.get(), bytes)
 
     node.queue("q", max_lenght=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     node.queue("q", max_length="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -174,6 +186,11 @@ async def awaiting(node: warren.aio.Node, later: bool) -> None:
     assert_type(await numbers.get(timeout=1), int)
     numbers.task_done()
     await numbers.put("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    raw = await node.work_queue("w")
+    await raw.put(bytearray(b"a"))
+    await raw.put_nowait(memoryview(b"a"))
+    await raw.put("a")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await queue.put(b"x", durability="sync")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     await queue.put(b"x", ttl="1 s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await node.queue("q", max_lenght=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

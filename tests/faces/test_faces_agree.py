@@ -7,7 +7,7 @@ here with its reason, and nothing is listed that does not differ.
 import asyncio
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import pytest
 
@@ -46,7 +46,7 @@ PARAMETERS = {
 
 def is_shared(found: object) -> bool:
     """Errors, and what type checkers are told of arguments, are the same for both."""
-    return isinstance(found, type) and issubclass(found, (Exception, dict))
+    return get_origin(found) is Literal or (isinstance(found, type) and issubclass(found, (Exception, dict)))
 
 
 def names_of(one: object) -> set[str]:

@@ -5,6 +5,7 @@ forkservers stay as long as who began them.
 """
 
 import asyncio
+import copy
 import json
 import multiprocessing
 import pickle
@@ -217,11 +218,28 @@ def test_what_belongs_to_one_process_says_so(node: warren.Node, name: str, direc
     queue.put(b"1")
     with pytest.raises(TypeError, match="its body"):
         pickle.dumps(queue.get(timeout=5))
+    confirm = queue.put(b"2", wait=False)
+    workers = (node.worker(queue, print), node.worker(queue, print, processes=True))
+    for thing, advice in (
+        (confirm, "a Confirm stays in the process that published: wait for it there"),
+        (node.store().write(node.store().new_id(), b"x", wait=False), "a Confirm stays in the process that published"),
+        (queue.subscription("s"), r"call queue\.subscription\(name\) there"),
+        *((worker, r"call node\.worker there") for worker in workers),
+    ):
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=advice):
+                copied(thing)
+    confirm.result(60)
 
     async def of_a_loop() -> None:
         async with warren.aio.attach(directory) as there:
-            for thing in (there, await there.queue(name)):
+            mine = await there.queue(name)
+            things: list[object] = [there, mine, await mine.put(b"3", wait=False), await mine.subscription("s")]
+            things += [there.store(), await there.work_queue(name), await there.worker(name, of_a_loop), mine.consume()]  # type: ignore[arg-type]
+            for thing in things:
                 with pytest.raises(TypeError, match="belongs to its event loop"):
                     pickle.dumps(thing)
+                with pytest.raises(TypeError, match="belongs to its event loop"):
+                    copy.copy(thing)
 
     asyncio.run(of_a_loop())

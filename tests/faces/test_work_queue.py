@@ -64,8 +64,12 @@ def test_items_are_packed(node: warren.Node, name: str, serializer: object) -> N
 
 
 def test_without_a_serializer_items_are_bytes(node: warren.Node, name: str) -> None:
+    tasks = node.work_queue(name)
+    tasks.put(bytearray(b"1"))
+    tasks.put_nowait(memoryview(b"2"))
+    assert [tasks.get(timeout=5), tasks.get(timeout=5)] == [b"1", b"2"]
     with pytest.raises(warren.UsageError):
-        node.work_queue(name).put("text")  # type: ignore[arg-type]
+        tasks.put("text")  # type: ignore[call-overload]
     with pytest.raises(warren.UsageError, match="serializer"):
         node.work_queue(name, serializer=5)
 

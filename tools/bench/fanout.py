@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
+from warren import Durability
 from warren.tools.bench.harness import (
     BenchError,
     Result,
@@ -34,7 +35,7 @@ BATCH_BYTES = 2 << 20
 SETTLE_S = 1.0
 
 
-def _publisher(pipe: Connection, directory: str, size: int, seconds: float, durability: str, batch: int) -> None:
+def _publisher(pipe: Connection, directory: str, size: int, seconds: float, durability: Durability, batch: int) -> None:
     with warren.attach(directory, name="bench-producer") as node:
         bodies = [os.urandom(size) for _ in range(batch)]
         begun = wait_for_go(pipe)
@@ -58,7 +59,9 @@ def _written(temporary: TemporaryNode) -> int:
     return sum(process.io_counters().write_bytes for _role, process in temporary.processes())
 
 
-def _measured(folder: Path, size: int, seconds: float, durability: str, batch: int, queues_n: int) -> dict[str, Any]:
+def _measured(
+    folder: Path, size: int, seconds: float, durability: Durability, batch: int, queues_n: int
+) -> dict[str, Any]:
     with temporary_node(folder) as temporary:
         node = temporary.node
         node.declare_exchange(EXCHANGE, type="fanout")
@@ -82,7 +85,7 @@ def _measured(folder: Path, size: int, seconds: float, durability: str, batch: i
     return {**sent, "took": took, "rate": sent["messages"] / took, "written": written / sent["messages"]}
 
 
-def run_fanout(folder: Path, size: int, seconds: float, durability: str, batch: int) -> Result:
+def run_fanout(folder: Path, size: int, seconds: float, durability: Durability, batch: int) -> Result:
     """Publish to one queue and to four; the cell is that of four, with the ratios to one."""
     batch = max(1, min(batch, BATCH_BYTES // max(size, 1)))
     one, four = (_measured(folder, size, seconds, durability, batch, queues_n) for queues_n in QUEUES)

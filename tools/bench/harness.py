@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 
 import warren
+from warren import Durability
 
 READY_TIMEOUT_S = 60.0
 #: how long clients may take beyond the time they were given (a backlog that drains, a disk that is slow)
@@ -206,7 +207,7 @@ def percentiles_us(nanoseconds: Sequence[int] | np.ndarray[Any, Any]) -> dict[st
 
 
 def cell(
-    workload: str, size_bytes: int, durability: str, batch: int, clients: int, messages: int, seconds: float,
+    workload: str, size_bytes: int, durability: Durability, batch: int, clients: int, messages: int, seconds: float,
     latency_us: dict[str, float] | None, **more: Any,
 ) -> Result:  # fmt: skip
     """One line of the report; `limit` and `ratio_to_limit` are filled in by report.py."""

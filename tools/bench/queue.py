@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 
 import warren
+from warren import Durability
 from warren.tools.bench.harness import (
     BenchError,
     Result,
@@ -41,7 +42,7 @@ LAST = b"last message"
 IDLE_S = 30.0
 
 
-def _durable(durability: str) -> bool:
+def _durable(durability: Durability) -> bool:
     return durability != "none"
 
 
@@ -53,7 +54,7 @@ def _body(size: int) -> bytes:
 
 
 def _producer(
-    pipe: Connection, directory: str, queue: str, size: int, seconds: float, durability: str, batch: int
+    pipe: Connection, directory: str, queue: str, size: int, seconds: float, durability: Durability, batch: int
 ) -> None:
     with warren.attach(directory, name="bench-producer") as node:
         target = node.queue(queue, durable=_durable(durability))
@@ -66,14 +67,14 @@ def _producer(
 
 
 def _put_batches(
-    queue: warren.Queue, body: bytes, end: int, durability: str, batch: int
+    queue: warren.Queue, body: bytes, end: int, durability: Durability, batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
     bodies = [body] * batch
     return pipelined(lambda: (batch, queue.put_many(bodies, durability=durability, wait=False)), end, BATCHES_UNDER_WAY)
 
 
 def _put_singles(
-    queue: warren.Queue, body: bytes, end: int, durability: str, _batch: int
+    queue: warren.Queue, body: bytes, end: int, durability: Durability, _batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
     put = queue.put
 
@@ -85,7 +86,7 @@ def _put_singles(
     return pipelined(some, end, WINDOW // SAMPLE_EACH)
 
 
-def _consumer(pipe: Connection, directory: str, queue: str, durability: str, batch: int) -> None:
+def _consumer(pipe: Connection, directory: str, queue: str, durability: Durability, batch: int) -> None:
     with warren.attach(directory, name="bench-consumer") as node:
         source = node.queue(queue, durable=_durable(durability))
         start = wait_for_go(pipe)
@@ -118,7 +119,7 @@ def _take_singles(queue: warren.Queue) -> int:
         messages += 1
 
 
-def run_queue(folder: Path, size: int, seconds: float, durability: str, batch: int, clients: int) -> Result:
+def run_queue(folder: Path, size: int, seconds: float, durability: Durability, batch: int, clients: int) -> Result:
     """Throughput of publish → consume → ack; `clients` pairs of producer and consumer, each with a queue of its own."""
     with temporary_node(folder) as temporary:
         pairs: list[Any] = []
@@ -146,7 +147,7 @@ def run_queue(folder: Path, size: int, seconds: float, durability: str, batch: i
 # -- latency ----------------------------------------------------------------------------------------------------------
 
 
-def _paced_producer(pipe: Connection, directory: str, size: int, seconds: float, durability: str) -> None:
+def _paced_producer(pipe: Connection, directory: str, size: int, seconds: float, durability: Durability) -> None:
     with warren.attach(directory, name="bench-producer") as node:
         target = node.queue("latency", durable=_durable(durability))
         rest = os.urandom(max(size - 8, 0))
@@ -164,7 +165,7 @@ def _paced_producer(pipe: Connection, directory: str, size: int, seconds: float,
         pipe.send({"messages": messages, "start": start, "end": end})
 
 
-def _timing_consumer(pipe: Connection, directory: str, durability: str) -> None:
+def _timing_consumer(pipe: Connection, directory: str, durability: Durability) -> None:
     with warren.attach(directory, name="bench-consumer") as node:
         source = node.queue("latency", durable=_durable(durability))
         wait_for_go(pipe)
@@ -179,7 +180,7 @@ def _timing_consumer(pipe: Connection, directory: str, durability: str) -> None:
         pipe.send({"latencies": np.array(latencies, dtype=np.int64)})
 
 
-def run_queue_latency(folder: Path, size: int, seconds: float, durability: str) -> Result:
+def run_queue_latency(folder: Path, size: int, seconds: float, durability: Durability) -> Result:
     """Latency put → get at 500 messages a second; the message is handed out before it is durable, as RabbitMQ does."""
     size = max(size, 8)
     with temporary_node(folder) as temporary:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
+from warren import Durability
 from warren.tools.bench import limits, lmdb_peer
 from warren.tools.bench.harness import (
     BenchError,
@@ -45,7 +46,7 @@ Sides = dict[str, list[Result]]
 
 
 def _producer(
-    pipe: Connection, directory: str, size: int, seconds: float, durability: str, batch: int, fanout: bool
+    pipe: Connection, directory: str, size: int, seconds: float, durability: Durability, batch: int, fanout: bool
 ) -> None:
     with warren.attach(directory, name="bench-producer") as node:
         bodies = [os.urandom(size)] * batch
@@ -75,7 +76,7 @@ def _producer(
         )
 
 
-def _consumer(pipe: Connection, directory: str, name: str, durability: str, batch: int) -> None:
+def _consumer(pipe: Connection, directory: str, name: str, durability: Durability, batch: int) -> None:
     with warren.attach(directory, name="bench-consumer") as node:
         source = node.queue(name, durable=durability != "none")
         taken = 0
@@ -115,7 +116,7 @@ def _measured(temporary: TemporaryNode, clients: list[Any], seconds: float) -> t
     return results, {role: after[role] - before.get(role, 0.0) for role in after}
 
 
-def _published(folder: Path, size: int, seconds: float, durability: str, batch: int, clients: int) -> Result:
+def _published(folder: Path, size: int, seconds: float, durability: Durability, batch: int, clients: int) -> Result:
     with temporary_node(folder) as temporary:
         queue = temporary.node.queue("publish", durable=durability != "none")
         load = {"size": size, "seconds": seconds, "durability": durability, "batch": batch, "fanout": False}
@@ -128,7 +129,7 @@ def _published(folder: Path, size: int, seconds: float, durability: str, batch: 
     return _side(messages, results, results, node)
 
 
-def _fanned_out(folder: Path, size: int, seconds: float, durability: str, batch: int) -> Result:
+def _fanned_out(folder: Path, size: int, seconds: float, durability: Durability, batch: int) -> Result:
     with temporary_node(folder) as temporary:
         temporary.node.declare_exchange(EXCHANGE, type="fanout")
         names = [f"fanout-{n}" for n in range(QUEUES)]
@@ -179,7 +180,9 @@ def _median(runs: list[Result], what: str) -> float:
     return float(statistics.median(run[what] for run in runs))
 
 
-def _cell(workload: str, size: int, durability: str, batch: int, clients: int, runs: Sides, **more: Any) -> Result:
+def _cell(
+    workload: str, size: int, durability: Durability, batch: int, clients: int, runs: Sides, **more: Any
+) -> Result:
     own = sorted(runs["warren"], key=lambda run: run["rate"])[len(runs["warren"]) // 2]
 
     def ns_each(run: Result) -> float:
@@ -204,7 +207,7 @@ def _cell(workload: str, size: int, durability: str, batch: int, clients: int, r
 
 
 def run_queue_publish(
-    folder: Path, size: int, seconds: float, durability: str, batch: int, clients: int, repeat: int, raw: bool
+    folder: Path, size: int, seconds: float, durability: Durability, batch: int, clients: int, repeat: int, raw: bool
 ) -> Result:
     """Publishing without a consumer: Warren, LMDB, and with `raw` the log in C, in turn."""
     sides = {"warren": lambda: _published(folder, size, seconds, durability, batch, clients)}
@@ -215,7 +218,9 @@ def run_queue_publish(
     return _cell("queue-publish", size, durability, batch, clients, _in_turn(sides, repeat))
 
 
-def run_queue_fanout(folder: Path, size: int, seconds: float, durability: str, batch: int, repeat: int) -> Result:
+def run_queue_fanout(
+    folder: Path, size: int, seconds: float, durability: Durability, batch: int, repeat: int
+) -> Result:
     """One message to four queues with a consumer each, beside LMDB with four cursors; the rates are of deliveries."""
     sides = {"warren": lambda: _fanned_out(folder, size, seconds, durability, batch)}
     if lmdb_peer.installed():

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import warren
+from warren import Durability
 from warren.engine.kernel.formats import FRAME
 from warren.tools.bench import limits
 from warren.tools.bench.harness import (
@@ -49,7 +50,7 @@ OLD_IMAGES = 4
 OLD_BYTES = 96 << 20
 
 
-def _writer(pipe: Connection, directory: str, size: int, seconds: float, durability: str, batch: int) -> None:
+def _writer(pipe: Connection, directory: str, size: int, seconds: float, durability: Durability, batch: int) -> None:
     with warren.attach(directory, name="bench-writer") as node:
         store = node.store()
         body = os.urandom(size)
@@ -61,7 +62,7 @@ def _writer(pipe: Connection, directory: str, size: int, seconds: float, durabil
 
 
 def _write_batches(
-    store: warren.Store, body: bytes, end: int, durability: str, batch: int
+    store: warren.Store, body: bytes, end: int, durability: Durability, batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
     bodies = [body] * batch
     return pipelined(
@@ -72,7 +73,7 @@ def _write_batches(
 
 
 def _write_singles(
-    store: warren.Store, body: bytes, end: int, durability: str, _batch: int
+    store: warren.Store, body: bytes, end: int, durability: Durability, _batch: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
     write = store.write
     ahead: list[bytes] = []
@@ -91,7 +92,7 @@ def _write_singles(
     return pipelined(some, end, WINDOW // SAMPLE_EACH)
 
 
-def _one_at_a_time(pipe: Connection, directory: str, size: int, seconds: float, durability: str) -> None:
+def _one_at_a_time(pipe: Connection, directory: str, size: int, seconds: float, durability: Durability) -> None:
     with warren.attach(directory, name="bench-writer") as node:
         store = node.store()
         body = os.urandom(size)
@@ -110,14 +111,14 @@ def _one_at_a_time(pipe: Connection, directory: str, size: int, seconds: float, 
         pipe.send({"messages": len(latencies), "start": start, "end": now, "latencies": np.array(latencies)})
 
 
-def _joined(workload: str, results: list[Result], size: int, durability: str, batch: int, **more: Any) -> Result:
+def _joined(workload: str, results: list[Result], size: int, durability: Durability, batch: int, **more: Any) -> Result:
     seconds = (max(result["end"] for result in results) - min(result["start"] for result in results)) / 1e9
     latencies = np.concatenate([result["latencies"] for result in results])
     messages = sum(result["messages"] for result in results)
     return cell(workload, size, durability, batch, len(results), messages, seconds, percentiles_us(latencies), **more)
 
 
-def run_store(folder: Path, size: int, seconds: float, durability: str, batch: int, clients: int) -> Result:
+def run_store(folder: Path, size: int, seconds: float, durability: Durability, batch: int, clients: int) -> Result:
     """Throughput of writes: messages confirmed per second, latency of a confirm."""
     arguments = {"size": size, "seconds": seconds, "durability": durability, "batch": batch}
     with temporary_node(folder) as temporary:
@@ -125,7 +126,7 @@ def run_store(folder: Path, size: int, seconds: float, durability: str, batch: i
         return _joined("store", results, size, durability, batch)
 
 
-def run_store_latency(folder: Path, size: int, seconds: float, durability: str) -> Result:
+def run_store_latency(folder: Path, size: int, seconds: float, durability: Durability) -> Result:
     """Latency of one write at a time, each awaited."""
     arguments = {"size": size, "seconds": seconds, "durability": durability}
     with temporary_node(folder) as temporary:

@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any
 
 import warren
+from warren import Durability
 from warren.tools.crash.keeper import Keeper
 from warren.tools.crash.logs import Log
 
@@ -111,7 +112,7 @@ def none_producer(directory: str, log: Log, rng: random.Random) -> None:
     _produce(directory, log, rng, (NONE_QUEUE,), "none")
 
 
-def _produce(directory: str, log: Log, rng: random.Random, names: Sequence[str], durability: str | None) -> None:
+def _produce(directory: str, log: Log, rng: random.Random, names: Sequence[str], durability: Durability | None) -> None:
     incarnation = f"{os.getpid()}.{time.monotonic_ns() & 0xFFFFFFFF:x}"
     counter = 0
 

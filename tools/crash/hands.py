@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import warren
+from warren import Durability
 
 TIMEOUT_S = 30.0
 #: gets that follow each other within a millisecond ask for more than they need
@@ -92,7 +93,7 @@ class Hands:
         for key in [key for key in self._held if key[0] == name]:
             del self._held[key]
 
-    def do_put(self, name: str, keys: list[str], durability: str | None, options: dict[str, Any]) -> list[int]:
+    def do_put(self, name: str, keys: list[str], durability: Durability | None, options: dict[str, Any]) -> list[int]:
         """Publish, and wait for the confirm; the numbers of those that the queue refused."""
         bodies = [body_of(key) for key in keys]
         try:
@@ -104,7 +105,7 @@ class Hands:
             return list(error.refused) if len(bodies) > 1 else [0]
         return []
 
-    def do_submit(self, name: str, keys: list[str], durability: str | None, options: dict[str, Any]) -> None:
+    def do_submit(self, name: str, keys: list[str], durability: Durability | None, options: dict[str, Any]) -> None:
         """Publish, and do not wait: see `confirm`."""
         bodies = [body_of(key) for key in keys]
         confirm = self._queue(name).put_many(bodies, durability=durability, wait=False, timeout=TIMEOUT_S, **options)

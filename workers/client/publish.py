@@ -7,13 +7,15 @@ metadata) is made here. Of many messages each value is one for all, or a list or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 
 from warren.engine.catalog import metadata
 from warren.workers.client.arguments import level_of
 
+#: what a confirm means: accepted, handed to the operating system, on stable storage
+Durability = Literal["none", "written", "synced"]
 Mappings = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
 Ids = str | bytes | Sequence[str | bytes | None] | None
 Seconds = float | Sequence[float | None] | None

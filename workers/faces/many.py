@@ -17,7 +17,7 @@ from warren.engine.errors import UsageError
 from warren.engine.saying import counted
 from warren.workers.client.arguments import level_of, listed
 from warren.workers.client.client import Client, Route
-from warren.workers.client.publish import Publish
+from warren.workers.client.publish import Durability, Publish
 from warren.workers.faces.queues import time_left
 
 Body = bytes | bytearray | memoryview
@@ -38,7 +38,7 @@ class Many:
     """The messages of one publish_many."""
 
     def __init__(
-        self, client: Client, bodies: Iterable[Body], to: Destination, durability: str | None, said: Publish
+        self, client: Client, bodies: Iterable[Body], to: Destination, durability: Durability | None, said: Publish
     ) -> None:
         """Raises UsageError."""
         self.bodies: Sequence[Body] = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
@@ -124,7 +124,7 @@ class Many:
         return routes[0].meta if self._meta is None and routes else self._meta
 
 
-def level_to(durability: str | None, routes: Iterable[Route], said: Publish) -> int:
+def level_to(durability: Durability | None, routes: Iterable[Route], said: Publish) -> int:
     """The level of a durability for what is published to these routes. Raises UsageError."""
     known = list(routes)
     if not any(route.queues for route in known):

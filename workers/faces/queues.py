@@ -37,7 +37,7 @@ from warren.workers.client.arguments import (
     level_of,
     listed,
 )
-from warren.workers.client.publish import PLAIN, Batch, PublishManyOptions, PublishOptions, publish_options
+from warren.workers.client.publish import PLAIN, Batch, Durability, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.calls import reply_route
@@ -161,7 +161,7 @@ class Queue:
     def put(
         self,
         body: bytes | bytearray | memoryview,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -173,7 +173,7 @@ class Queue:
     def put(
         self,
         body: bytes | bytearray | memoryview,
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -184,7 +184,7 @@ class Queue:
     def put(
         self,
         body: bytes | bytearray | memoryview,
-        durability: str | None,
+        durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -194,7 +194,7 @@ class Queue:
     def put(
         self,
         body: bytes | bytearray | memoryview,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -205,7 +205,7 @@ class Queue:
     def put(
         self,
         body: bytes | bytearray | memoryview,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -280,7 +280,7 @@ class Queue:
     def put_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -290,7 +290,7 @@ class Queue:
     def put_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -301,7 +301,7 @@ class Queue:
     def put_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],
-        durability: str | None,
+        durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -311,7 +311,7 @@ class Queue:
     def put_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -320,7 +320,7 @@ class Queue:
     def put_many(
         self,
         bodies: Iterable[bytes | bytearray | memoryview],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,

@@ -18,6 +18,7 @@ from warren.workers.client.shared import Place, place_of, shared
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
+    from warren.workers.client.publish import Durability
 
 
 class Store(StoreFace):
@@ -36,7 +37,7 @@ class Store(StoreFace):
     def _server(self) -> int:
         return SERVER_STORE_TRANSIENT if self.transient else SERVER_STORE_PERSISTENT
 
-    def barrier(self, durability: str = "none", timeout: float | None = None) -> None:
+    def barrier(self, durability: Durability = "none", timeout: float | None = None) -> None:
         """Return when everything that this client did before has been applied (and is as durable as requested)."""
         level = level_of(durability, True, "this store")
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.queues import control
@@ -33,6 +33,13 @@ class Subscription:
         self._claims = _Claims(queue.name, declaration)
         #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
         self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.lasting_id}"
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a subscription stays in the process that opened it: give another one its queue and its name, and call "
+            "queue.subscription(name) there"
+        )
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.queue.name!r}>"

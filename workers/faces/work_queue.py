@@ -34,7 +34,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from types import ModuleType, TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 from warren.engine.errors import (
     AckTimedOut,
@@ -109,7 +109,13 @@ class WorkQueue(Generic[T]):
 
     # -- putting ------------------------------------------------------------------------------------------------
 
-    def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
+    @overload
+    def put(
+        self: WorkQueue[bytes], item: bytes | bytearray | memoryview, block: bool = True, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    def put(self, item: T, block: bool = True, timeout: float | None = None) -> None: ...
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item; when this returns it is stored (durable queue: on stable storage).
 
         With a maxsize it waits for a place for at most `timeout` seconds (also while an alarm blocks publishers); then,
@@ -146,7 +152,11 @@ class WorkQueue(Generic[T]):
         most = client_of(self.queue).call_timeout
         return None if most is None else max(most, _left(deadline))
 
-    def put_nowait(self, item: T) -> None:
+    @overload
+    def put_nowait(self: WorkQueue[bytes], item: bytes | bytearray | memoryview) -> None: ...
+    @overload
+    def put_nowait(self, item: T) -> None: ...
+    def put_nowait(self, item: Any) -> None:
         """put(item, block=False): raises QueueFull at once. It still waits until the item is stored."""
         self.put(item, block=False)
 

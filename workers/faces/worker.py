@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from warren.engine.errors import AckTimedOut, ClosedError, QueueNotFound, TimedOut, UsageError
 from warren.engine.saying import raised
@@ -143,6 +143,12 @@ class Worker:
         self._counts = {"handled": 0, "failed": 0, "rejected": 0}
         self._raised: BaseException | None = None
         self._interrupted: list[Message] = []  #: they return when no thread of ours can get them again
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a worker stays in the process that made it: give another one the queue, and call node.worker there"
+        )
 
     def __repr__(self) -> str:
         return f"<Worker of {self._queue.name!r}, {self._threads_n} at a time>"
@@ -285,6 +291,12 @@ class ProcessWorker:
         self._arguments = (attach, handled.name, function, options)
         self._processes_n = checked_count(processes, "concurrency")
         self._stop = threading.Event()
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a worker stays in the process that made it: give another one the queue, and call node.worker there"
+        )
 
     def __repr__(self) -> str:
         return f"<ProcessWorker of {self._queue.name!r}, {self._processes_n} processes>"

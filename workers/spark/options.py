@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from warren.engine.errors import NotYet, UsageError
 from warren.engine.saying import shown
+from warren.workers.client.publish import Durability
 
 #: options of Kafka's connector, and of Warren's topics, that make no sense before there are topics
 _TOPIC_OPTIONS = (
@@ -55,6 +56,7 @@ _SINK_OPTIONS = (
     "timeout",
     "delivery",
 )
+_DURABILITIES: dict[str, Durability] = {"none": "none", "written": "written", "synced": "synced"}
 #: options that Spark itself puts beside ours, or reads from among ours
 _SPARKS_OPTIONS = ("checkpointLocation", "queryName", "mergeSchema")
 
@@ -176,7 +178,7 @@ class SinkOptions:
     queue: str | None
     exchange: str | None
     routing_key: str | None
-    durability: str
+    durability: Durability
     mandatory: bool
     batch_rows: int
     timeout_s: float
@@ -190,9 +192,10 @@ class SinkOptions:
             raise UsageError('a write needs one of the options "queue" and "exchange"')
         if queue is not None and given.text("routingKey") is not None:
             raise UsageError('option "routingKey" goes with "exchange"; a write to a queue needs none')
-        durability = given.text("durability") or "synced"
-        if durability not in ("none", "written", "synced"):
-            raise UsageError(f'option "durability" must be none, written or synced, not {shown(durability)}')
+        named = given.text("durability") or "synced"
+        durability = _DURABILITIES.get(named)
+        if durability is None:
+            raise UsageError(f'option "durability" must be none, written or synced, not {shown(named)}')
         delivery = given.text("delivery") or "direct"
         if delivery == "transactional":
             raise NotYet(

@@ -14,7 +14,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
@@ -40,6 +40,12 @@ class Confirm:
         self._loop = loop
         self._parts = parts  # with the number of its first message, each
         self._queue = queue
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a Confirm of warren.aio belongs to its event loop: await it there, and tell others what came of it"
+        )
 
     def done(self) -> bool:
         """Whether awaiting it would not wait."""

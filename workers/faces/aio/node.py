@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Self, Unpack, overload
 from warren.engine.catalog.arguments import QueueOptions
 from warren.engine.catalog.names import check_name
 from warren.workers.client.arguments import checked_seconds, listed
-from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
+from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
 from warren.workers.faces.aio.loop import Confirm, Loop
@@ -264,7 +264,7 @@ class Node:
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -277,7 +277,7 @@ class Node:
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -291,7 +291,7 @@ class Node:
         exchange: str,
         routing_key: str,
         mandatory: bool,
-        durability: str | None,
+        durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -304,7 +304,7 @@ class Node:
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -316,7 +316,7 @@ class Node:
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -343,7 +343,7 @@ class Node:
         *,
         routing_keys: Sequence[str] | None = None,
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -358,7 +358,7 @@ class Node:
         *,
         routing_keys: Sequence[str] | None = None,
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[False],
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -373,7 +373,7 @@ class Node:
         *,
         routing_keys: Sequence[str] | None = None,
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -387,7 +387,7 @@ class Node:
         *,
         routing_keys: Sequence[str] | None = None,
         mandatory: bool = False,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,

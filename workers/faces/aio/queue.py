@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from warren.engine import _core
 from warren.engine.errors import AckTimedOut, QueueEmpty, QueueFull, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_seconds, listed
-from warren.workers.client.publish import Publish, PublishManyOptions, PublishOptions
+from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
 from warren.workers.faces.aio.base import (
     Body,
@@ -112,7 +112,7 @@ class Queue:
     async def put(
         self,
         body: Body,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -124,7 +124,7 @@ class Queue:
     async def put(
         self,
         body: Body,
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -135,7 +135,7 @@ class Queue:
     async def put(
         self,
         body: Body,
-        durability: str | None,
+        durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -145,7 +145,7 @@ class Queue:
     async def put(
         self,
         body: Body,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -156,7 +156,7 @@ class Queue:
     async def put(
         self,
         body: Body,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -188,7 +188,7 @@ class Queue:
     async def put_many(
         self,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -198,7 +198,7 @@ class Queue:
     async def put_many(
         self,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -209,7 +209,7 @@ class Queue:
     async def put_many(
         self,
         bodies: Iterable[Body],
-        durability: str | None,
+        durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -219,7 +219,7 @@ class Queue:
     async def put_many(
         self,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -228,7 +228,7 @@ class Queue:
     async def put_many(
         self,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -388,6 +388,13 @@ class Consumer:
         self._share = Share(prefetch)
         self._begun = False
         self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a consumer of warren.aio belongs to its event loop: give another process the node's directory and the "
+            "queue's name, and use warren.aio.attach there"
+        )
 
     def __aiter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, overload
 from warren.engine import _core
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.workers.client.arguments import listed
+from warren.workers.client.publish import Durability
 from warren.workers.faces import store as stores
 from warren.workers.faces.aio.base import Body, deadline_of, size_of
 from warren.workers.faces.aio.loop import Confirm, Loop
@@ -52,7 +53,7 @@ class Store:
         self,
         id: bytes,
         body: Body,
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
     ) -> None: ...
@@ -61,21 +62,31 @@ class Store:
         self,
         id: bytes,
         body: Body,
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
     ) -> Confirm: ...
     @overload
     async def write(
-        self, id: bytes, body: Body, durability: str | None, wait: Literal[False], timeout: float | None = None
+        self, id: bytes, body: Body, durability: Durability | None, wait: Literal[False], timeout: float | None = None
     ) -> Confirm: ...
     @overload
     async def write(
-        self, id: bytes, body: Body, durability: str | None = None, wait: bool = True, timeout: float | None = None
+        self,
+        id: bytes,
+        body: Body,
+        durability: Durability | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
     ) -> Confirm | None: ...
     async def write(
-        self, id: bytes, body: Body, durability: str | None = None, wait: bool = True, timeout: float | None = None
+        self,
+        id: bytes,
+        body: Body,
+        durability: Durability | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
     ) -> Confirm | None:
         """Write a message: as warren.Store.write; with wait=False a Confirm to await. If it is cancelled while it waits
         for the confirm, the message may be stored.
@@ -93,7 +104,7 @@ class Store:
         self,
         ids: Iterable[bytes] | Body,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
     ) -> None: ...
@@ -102,7 +113,7 @@ class Store:
         self,
         ids: Iterable[bytes] | Body,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         *,
         wait: Literal[False],
         timeout: float | None = None,
@@ -112,7 +123,7 @@ class Store:
         self,
         ids: Iterable[bytes] | Body,
         bodies: Iterable[Body],
-        durability: str | None,
+        durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
     ) -> Confirm: ...
@@ -121,7 +132,7 @@ class Store:
         self,
         ids: Iterable[bytes] | Body,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None: ...
@@ -129,7 +140,7 @@ class Store:
         self,
         ids: Iterable[bytes] | Body,
         bodies: Iterable[Body],
-        durability: str | None = None,
+        durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
     ) -> Confirm | None:
@@ -202,7 +213,7 @@ class Store:
         self._loop.enter()
         return await self._loop.ready()
 
-    async def barrier(self, durability: str = "none", timeout: float | None = None) -> None:
+    async def barrier(self, durability: Durability = "none", timeout: float | None = None) -> None:
         """Return when everything that this node did before is applied (and as durable as requested)."""
         await self._loop.do(self._store.barrier, durability, timeout)
 

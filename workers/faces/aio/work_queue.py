@@ -28,7 +28,7 @@ import sys
 import time
 from collections import deque
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 from warren.engine import _core, errors
 from warren.engine.errors import AckTimedOut, DiskFull, PeerLost, TimedOut, Undecodable
@@ -96,7 +96,13 @@ class WorkQueue(Generic[T]):
 
     # -- putting ------------------------------------------------------------------------------------------------
 
-    async def put(self, item: T, timeout: float | None = None) -> None:
+    @overload
+    async def put(
+        self: WorkQueue[bytes], item: bytes | bytearray | memoryview, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    async def put(self, item: T, timeout: float | None = None) -> None: ...
+    async def put(self, item: Any, timeout: float | None = None) -> None:
         """Put an item; when this returns it is stored (durable queue: on stable storage).
 
         With a maxsize it waits for a place for at most `timeout` seconds, as warren.WorkQueue.put, and raises the same:
@@ -132,7 +138,11 @@ class WorkQueue(Generic[T]):
         most = client_of(underneath_of(self.queue)).call_timeout
         return None if deadline is None or most is None else max(most, time_left(deadline) or 0.0)
 
-    async def put_nowait(self, item: T) -> None:
+    @overload
+    async def put_nowait(self: WorkQueue[bytes], item: bytes | bytearray | memoryview) -> None: ...
+    @overload
+    async def put_nowait(self, item: T) -> None: ...
+    async def put_nowait(self, item: Any) -> None:
         """put(item, timeout=0): raises QueueFull at once. It still waits until the item is stored."""
         await self.put(item, 0)
 

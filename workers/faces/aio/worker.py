@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from warren.engine.errors import AckTimedOut, ClosedError, TimedOut
 from warren.workers.client.arguments import checked_count, checked_seconds
@@ -75,6 +75,13 @@ class Worker:
         self._counts = {"handled": 0, "failed": 0, "rejected": 0}
         self._raised: BaseException | None = None
         self._interrupted: list[Message] = []  #: they return when nothing of ours can get them again
+
+    def __reduce__(self) -> NoReturn:
+        """It cannot be pickled: TypeError."""
+        raise TypeError(
+            "a worker of warren.aio belongs to its event loop: give another process the node's directory and the "
+            "queue's name, and use warren.aio.attach there"
+        )
 
     def __repr__(self) -> str:
         return f"<aio.Worker of {self._queue.name!r}, {self._most} at a time>"
