@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +33,10 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",  # a quarter of the CPU time
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
-#: short-lived, small JVMs
-JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+#: what a JVM logs: errors
+LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
+#: short-lived, small, quiet JVMs
+JAVA_OPTIONS = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
 #: how long a JVM gets to end by itself
 GATEWAY_END_S = 20.0
 
@@ -75,7 +78,8 @@ def session(
     memory: str = "512m",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A small, quiet Spark session with `format("warren")` registered; stopped at the end, its JVM with it.
+    """A small Spark session with `format("warren")` registered, which logs errors only; stopped at the end, its JVM
+    with it.
 
     `master` is `local[cores,tries]` or `local-cluster[executors,cores,MB]`; `memory` is the driver's heap; `settings`
     go to Spark as they are, above the defaults of this module. Raises JavaMissing. There must be no other session in
@@ -92,15 +96,18 @@ def session(
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-        "spark.log.level": "ERROR",
         **(settings or {}),
     }
+    if wanted["spark.driver.extraJavaOptions"] != JAVA_OPTIONS:  # Spark says that it sets this
+        wanted.setdefault("spark.log.level", "ERROR")
     for key, value in wanted.items():
         builder = builder.config(key, value)
     application_id = ""
     orderly = True
     try:
-        spark = builder.getOrCreate()
+        with warnings.catch_warnings():  # it says so of every pandas 3, also to who uses none; who does hears it again
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            spark = builder.getOrCreate()
         application_id = spark.sparkContext.applicationId
         register(spark)
         yield spark
