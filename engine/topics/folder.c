@@ -1,0 +1,94 @@
+/* Folders of derived files. What they are: topics/folder.h. */
+#define _GNU_SOURCE
+#include "topics/folder.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FOLDER_MODE 0770
+
+int wr_folder_make(int root, const char *path) {
+    char part[PATH_MAX];
+    if (strlen(path) >= sizeof part) return ENAMETOOLONG;
+    for (const char *end = path; *end;) {
+        end += *end == '/';
+        end += strcspn(end, "/");
+        memcpy(part, path, (size_t)(end - path));
+        part[end - path] = 0;
+        if (mkdirat(root, part, FOLDER_MODE) != 0 && errno != EEXIST) return errno;
+    }
+    return 0;
+}
+
+static int sync_one(int root, const char *path) {
+    int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
+    if (fd < 0) return errno;
+    while (fsync(fd) != 0 && !error)
+        if (errno != EINTR) error = errno;
+    close(fd);
+    return error;
+}
+
+int wr_folder_sync(int root, const char *path) {
+    char part[PATH_MAX];
+    if (strlen(path) >= sizeof part) return ENAMETOOLONG;
+    strcpy(part, path);
+    for (;;) {
+        int error = sync_one(root, part);
+        if (error || !strcmp(part, ".")) return error;
+        char *slash = strrchr(part, '/');
+        if (slash) *slash = 0;
+        else strcpy(part, ".");
+    }
+}
+
+static int compare(const void *a, const void *b) { return strcmp(a, b); }
+
+static int add(wr_folder_list *list, uint32_t *room, const char *name) {
+    if (list->n == *room) {
+        uint32_t more = *room ? 2 * *room : 16;
+        void *names = realloc(list->names, more * sizeof *list->names);
+        if (!names) return ENOMEM;
+        list->names = names;
+        *room = more;
+    }
+    strcpy(list->names[list->n++], name);
+    return 0;
+}
+
+int wr_folder_read(int root, const char *path, uint32_t digits, wr_folder_list *list) {
+    *list = (wr_folder_list){0};
+    int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 0 : errno;
+    DIR *folder = fdopendir(fd);
+    if (!folder) {
+        int error = errno;
+        close(fd);
+        return error;
+    }
+    uint32_t room = 0;
+    int error = 0;
+    while (!error) {
+        errno = 0;
+        const struct dirent *found = readdir(folder);
+        if (!found) {
+            error = errno;
+            break;
+        }
+        if (strlen(found->d_name) == digits && strspn(found->d_name, "0123456789") == digits) error = add(list, &room, found->d_name);
+    }
+    closedir(folder);
+    if (!error && list->n) qsort(list->names, list->n, sizeof *list->names, compare);
+    return error;
+}
+
+void wr_folder_list_free(wr_folder_list *list) {
+    free(list->names);
+    *list = (wr_folder_list){0};
+}
