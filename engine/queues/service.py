@@ -40,7 +40,7 @@ from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 
 TURN_NS = 250_000_000
-FULL_PAUSE_S = 0.25  #: for a store without space, which may just get some
+HINDERED_S = 0.25  #: for a store without space, which may just get some
 CATALOG_PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits
 
 
@@ -185,15 +185,15 @@ class QueueService:
 
     def _bodies_stored(self, deadline: float) -> bool:
         """Whether the stores have taken all bodies that were sent: rows without theirs are no clean stop. One that has
-        no space takes none, and is not waited for.
+        no space, or has failed, takes none, and is not waited for.
         """
         superblock = self.options.superblock
         stores = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
-        full_until = time.monotonic() + FULL_PAUSE_S
+        hindered_until = time.monotonic() + HINDERED_S
         while self.engine.counters()["stores_behind"]:
             ready = all(superblock.server_get(store, "state") == CONSTANTS["SERVER_READY"] for store in stores)
-            full = any(superblock.server_get(store, "alarms") & CONSTANTS["ALARM_DISK"] for store in stores)
-            if not ready or time.monotonic() >= (min(full_until, deadline) if full else deadline):
+            hindered = any(superblock.server_get(store, "alarms") for store in stores)
+            if not ready or time.monotonic() >= (min(hindered_until, deadline) if hindered else deadline):
                 return False
             self.turn(1_000_000)
         return True
