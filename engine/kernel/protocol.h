@@ -28,6 +28,8 @@
 #define WR_OP_LOCATE 21
 #define WR_OP_CONTROL 22
 #define WR_OP_BARRIER 23
+#define WR_OP_APPEND 32
+#define WR_OP_APPEND_MANY 33
 #define WR_FLAG_SYNCED 1
 #define WR_FLAG_WRITTEN 2
 #define WR_FLAG_PERSISTENT 4
@@ -66,6 +68,7 @@
 #define WR_PRIORITY_MAX 9
 #define WR_KEY_BYTES 16
 #define WR_DIRECTORY_WAYS 32
+#define WR_APPEND_COUNT_MAX 4096
 #define WR_BATCH_COUNT_MAX 4096
 #define WR_DIRECTORY_GROUP 64
 #define WR_PART_WHOLE 65535
@@ -74,7 +77,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x032f99326a7a3373ull
+#define WR_LAYOUT_HASH 0xe89c2b14ad536775ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -238,6 +241,15 @@ _Static_assert(offsetof(wr_summary_row, position_high) == 72, "wr_summary_row.po
 _Static_assert(offsetof(wr_summary_row, replay_free) == 80, "wr_summary_row.replay_free");
 _Static_assert(offsetof(wr_summary_row, ghosts) == 84, "wr_summary_row.ghosts");
 _Static_assert(offsetof(wr_summary_row, messages) == 88, "wr_summary_row.messages");
+
+/* Lengths of one record of an APPEND_MANY. Writer: the client. */
+typedef struct {
+    uint32_t body_length; /* bytes of its body */
+    uint32_t properties_length; /* bytes of its properties */
+} wr_append_part;
+_Static_assert(sizeof(wr_append_part) == 8, "wr_append_part");
+_Static_assert(offsetof(wr_append_part, body_length) == 0, "wr_append_part.body_length");
+_Static_assert(offsetof(wr_append_part, properties_length) == 4, "wr_append_part.properties_length");
 
 /* State of the topics' commit log (header page of its ring's region); positions of the log. Writer: the topic worker. */
 typedef struct {

@@ -48,6 +48,8 @@ PROTOCOL: dict[str, int] = {
     "OP_LOCATE": 21,
     "OP_CONTROL": 22,
     "OP_BARRIER": 23,
+    "OP_APPEND": 32,
+    "OP_APPEND_MANY": 33,
     # command flags (bits)
     "FLAG_SYNCED": 1,
     "FLAG_WRITTEN": 2,
@@ -93,6 +95,10 @@ PROTOCOL: dict[str, int] = {
     "PRIORITY_MAX": 9,
     "KEY_BYTES": 16,  # of FLAG_DEDUPLICATE
     "DIRECTORY_WAYS": 32,
+    # APPEND: `queue` is the topic's id, `row` the queue's number, `tag` the time when it was born (ms since 1970), the blob
+    # properties and body. APPEND_MANY: `count` parts (append_part), then properties and body of each. Before RESULT_OK the
+    # worker writes where the first record lies into `id`: queue offset, then position in the log, 8 bytes each.
+    "APPEND_COUNT_MAX": 4096,
     # batches of writes (OP_STORE_WRITE_MANY)
     "BATCH_COUNT_MAX": 4096,
     "DIRECTORY_GROUP": 64,
@@ -223,6 +229,16 @@ SUMMARY_ROW = Struct(
     ),
 )
 
+APPEND_PART = Struct(
+    "append_part",
+    8,
+    "Lengths of one record of an APPEND_MANY. Writer: the client.",
+    (
+        Field("body_length", 0, "u32", "bytes of its body"),
+        Field("properties_length", 4, "u32", "bytes of its properties"),
+    ),
+)
+
 TOPIC_RING = Struct(
     "topic_ring",
     4096,
@@ -277,6 +293,7 @@ STRUCTS = (
     DENSE_TABLE_ROW,
     INDEX_ROW,
     SUMMARY_ROW,
+    APPEND_PART,
     TOPIC_RING,
     QUEUE_STATS,
 )

@@ -1,0 +1,134 @@
+/* Records into the log. Declared in topics/append.h. */
+#include "topics/append.h"
+#include "kernel/racy.h"
+#include "topics/links.h"
+#include "topics/table.h"
+
+/* A batch's lengths, read once. */
+typedef struct {
+    uint32_t n;
+    uint64_t bytes; /* of all records */
+    wr_append_part parts[WR_APPEND_COUNT_MAX];
+    uint32_t sizes[WR_APPEND_COUNT_MAX];
+} lengths;
+
+static wr_topic_outcome answer(wr_command *record, uint32_t result) {
+    atomic_store_explicit(&record->result, result, memory_order_relaxed); /* visible with `processed` */
+    return WR_TOPIC_DONE;
+}
+
+static wr_topic_outcome evict(wr_topic_server *s, wr_topic_link *l, uint32_t reason) {
+    wr_topic_evict(s, l, reason);
+    return WR_TOPIC_WAIT;
+}
+
+/* What `synced` or `written` of a command must cover, although it wrote nothing. */
+static void wants(wr_topic_server *s, wr_topic_link *l, uint8_t flags) {
+    if (flags & WR_FLAG_SYNCED && (l->dirty || l->unsynced)) s->want_commit = s->want_sync = true;
+    else if (flags & WR_FLAG_WRITTEN && l->dirty) s->want_commit = true;
+}
+
+/* The lengths of a command's records, and the bytes behind them. False: they do not add up. */
+static bool measure(const wr_command *c, const wr_topic *topic, const uint8_t *blob, lengths *to, const uint8_t **data) {
+    uint64_t table = 0;
+    if (c->op == WR_OP_APPEND) {
+        if (c->meta_length > c->length) return false;
+        to->n = 1;
+        to->parts[0] = (wr_append_part){c->length - c->meta_length, c->meta_length};
+    } else {
+        if (!c->count || c->count > WR_APPEND_COUNT_MAX || c->count * sizeof *to->parts > c->length) return false;
+        to->n = (uint32_t)c->count;
+        table = c->count * sizeof *to->parts;
+        wr_copy_racy(to->parts, blob, table);
+    }
+    uint64_t left = c->length - table;
+    to->bytes = 0;
+    for (uint32_t i = 0; i < to->n; i++) {
+        const wr_append_part *part = &to->parts[i];
+        uint64_t bytes = (uint64_t)part->body_length + part->properties_length;
+        wr_record_reason reason;
+        if (bytes > left) return false;
+        left -= bytes;
+        to->sizes[i] = wr_record_size(0, topic->name_length, part->properties_length, part->body_length, &reason);
+        if (!to->sizes[i]) return false;
+        to->bytes += to->sizes[i];
+    }
+    *data = blob + table;
+    return !left;
+}
+
+/* Put the records into the ring. False: one of them is none, so there are none. */
+static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topic, const lengths *of, const uint8_t *data, uint8_t *to,
+                   uint64_t position, uint64_t offset) {
+    for (uint32_t i = 0; i < of->n; i++) {
+        const wr_append_part *part = &of->parts[i];
+        wr_record_head head = {.queue_id = c->row, .queue_offset = offset + i, .physical_offset = position, .born_timestamp = c->tag, .store_timestamp = s->store_ms};
+        memcpy(head.born_host, s->host, sizeof s->host);
+        memcpy(head.store_host, s->host, sizeof s->host);
+        const struct iovec body = {(void *)(uintptr_t)(data + part->properties_length), part->body_length};
+        if (wr_record_encode(to, of->sizes[i], &head, topic->name, topic->name_length, data, part->properties_length, &body, 1) != WR_RECORD_GOOD)
+            return false;
+        data += (uint64_t)part->properties_length + part->body_length;
+        to += of->sizes[i];
+        position += of->sizes[i];
+    }
+    return true;
+}
+
+static void tell(wr_topic_server *s, const wr_topic *topic, uint32_t queue, const lengths *of, const uint8_t *bytes, uint64_t position,
+                 uint64_t offset) {
+    wr_topic_note note = {.topic = topic, .queue = queue, .offset = offset, .position = position, .store_ms = s->store_ms, .bytes = bytes};
+    for (uint32_t i = 0; i < of->n; i++) {
+        note.size = of->sizes[i];
+        s->note(s->note_context, &note);
+        note.offset++;
+        note.position += note.size;
+        note.bytes += note.size;
+    }
+}
+
+static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record) {
+    wr_topic *topic = wr_topic_find(s, c->queue);
+    if (!topic && l->checked != l->next + 1) {
+        l->waits = s->unknown = true;
+        return WR_TOPIC_WAIT;
+    }
+    if (!topic || c->row >= topic->queues_n) return answer(record, WR_RESULT_NO); /* deleted meanwhile, or never there */
+    const uint8_t *blob = wr_view_blob(&l->view, c->body, c->length), *data;
+    static _Thread_local lengths of;
+    if (!blob || !measure(c, topic, blob, &of, &data)) return evict(s, l, WR_EVICTED_BLOB);
+    if (of.bytes > wr_topic_log_most(s->log)) return answer(record, WR_RESULT_REFUSED);
+    if (wr_topic_log_look(s->log)->failed) {
+        atomic_store_explicit(&s->me->error, (uint32_t)wr_topic_log_look(s->log)->failed, memory_order_release);
+        return answer(record, WR_RESULT_ERROR);
+    }
+    uint64_t position, offset = topic->rows[c->row].next;
+    uint8_t *to = wr_topic_log_reserve(s->log, of.bytes, &position);
+    if (!to) return WR_TOPIC_WAIT;
+    if (!encode(s, c, topic, &of, data, to, position, offset)) return evict(s, l, WR_EVICTED_BLOB);
+    wr_topic_log_append(s->log, of.bytes, s->store_ms);
+    topic->rows[c->row].next += of.n;
+    s->records_n += of.n;
+    l->dirty = true;
+    s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) != 0;
+    s->want_sync |= (c->flags & WR_FLAG_SYNCED) != 0;
+    if (s->note) tell(s, topic, c->row, &of, to, position, offset);
+    memcpy(record->id, &offset, 8);
+    memcpy(record->id + 8, &position, 8);
+    return answer(record, WR_RESULT_OK);
+}
+
+wr_topic_outcome wr_topic_execute(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record) {
+    switch (c->op) {
+    case WR_OP_APPEND:
+    case WR_OP_APPEND_MANY:
+        /* A server that is dead has appended it, and answered before it sealed. */
+        if (l->next < l->high) return WR_TOPIC_DONE;
+        return append(s, l, c, record);
+    case WR_OP_BARRIER:
+        wants(s, l, c->flags);
+        return answer(record, WR_RESULT_OK);
+    default:
+        return evict(s, l, WR_EVICTED_OPERATION);
+    }
+}

@@ -1,0 +1,10 @@
+/* Records into the log (topics/append.c). */
+#ifndef WR_TOPIC_APPEND_H
+#define WR_TOPIC_APPEND_H
+#include "topics/state.h"
+
+typedef enum { WR_TOPIC_DONE, WR_TOPIC_WAIT } wr_topic_outcome;
+
+/* Execute a command, of which `c` is a copy. WAIT: nothing was done; try again when the log has room or the catalog was read. */
+wr_topic_outcome wr_topic_execute(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record);
+#endif

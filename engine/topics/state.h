@@ -1,0 +1,89 @@
+/* The topic worker's core: it takes commands from the rings of its clients, appends records to the commit log, and confirms.
+ * docs/design/019-topics.md.
+ *
+ * Threads: the loop thread calls everything but the log's callbacks, which the committer calls (confirm.c); what both touch of a link
+ * is under `mutex`.
+ *
+ * Invariants
+ *   The server alone appends, so offsets are numbers in its memory. A record and its row's offset change together, or not at all.
+ *   A command counts as done (`next`) when its records are in the ring; `processed` says so after its answer is written.
+ *   A commit carries a mark for each link with records in it: the commands below are in the log. Who attaches with commands below
+ *   its mark had them executed by a server that is dead: their records are not appended again (`high`).
+ *   `head` rises when a commit is done, so a command stays in its ring until its records are in a file.
+ *   What a client wrote is read once, and checked: it loses its link by nonsense, and nobody else anything.
+ * Crash points: all is in the log, or comes again from the rings; see topics/log.h.
+ */
+#ifndef WR_TOPIC_STATE_H
+#define WR_TOPIC_STATE_H
+#include "ipc/core/view.h"
+#include "kernel/map.h"
+#include "topics/log.h"
+#include "topics/record.h"
+#include <pthread.h>
+
+typedef struct {
+    uint64_t next; /* offset of its next record */
+} wr_topic_row;
+
+typedef struct {
+    uint32_t id, queues_n;
+    uint32_t name_length;
+    char *name;
+    wr_topic_row *rows; /* a queue each */
+} wr_topic;
+
+typedef struct {
+    uint32_t slot, generation;
+    uint64_t client_epoch;
+    wr_view view;
+    uint64_t next;          /* commands executed */
+    uint64_t high;          /* commands below it are in the log already */
+    uint64_t sealed;        /* commands whose records are in a commit */
+    uint64_t checked;       /* command + 1 that was looked for in a catalog as new as its client's */
+    bool waits;             /* for the catalog: its next command names a topic that is not known */
+    bool dirty;             /* records since the last seal */
+    bool unsynced;          /* sealed without sync since the last one with it */
+    bool spoken;            /* answers since `processed` rose */
+    bool closing, finished, evicted;
+    /* under the mutex */
+    uint64_t done_written, done_synced, done_head;
+    uint32_t in_work;       /* commits that hold a mark of it */
+} wr_topic_link;
+
+/* One record that was appended, for what is derived from the log. `bytes` are the ring's: whole now, until they are written over. */
+typedef struct {
+    const wr_topic *topic;
+    uint32_t queue;
+    uint64_t offset, position, store_ms;
+    const uint8_t *bytes;
+    uint32_t size;
+} wr_topic_note;
+
+typedef struct wr_topic_server {
+    /* set by topics/server.c */
+    wr_superblock *super;
+    wr_server *me;
+    uint32_t server; /* which one of the node's */
+    wr_geometry geometry;
+    wr_topic_log *log;
+    uint64_t tick_ns, commit_bytes;
+    uint8_t host[WR_HOST_V4_SIZE]; /* of records: where they were born and stored */
+    uint64_t epoch;
+
+    wr_map topics; /* id → wr_topic */
+    wr_map high;   /* client epoch → mark */
+    wr_topic_link *links[WR_CLIENT_SLOTS];
+    uint32_t order[WR_CLIENT_SLOTS], links_n;
+    uint64_t store_ms;       /* never steps back */
+    uint64_t unsealed_since; /* 0: nothing is unsealed */
+    uint64_t synced_at;
+    bool want_commit, want_sync, unsynced, unknown;
+    uint64_t records_n, processed_n, evicted_n;
+
+    void (*note)(void *context, const wr_topic_note *note); /* NULL: nobody wants to know */
+    void *note_context;
+    pthread_mutex_t mutex;
+} wr_topic_server;
+
+static inline wr_link *wr_topic_shared(const wr_topic_server *s, const wr_topic_link *l) { return &l->view.links[s->server]; }
+#endif
