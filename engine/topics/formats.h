@@ -24,11 +24,13 @@
 #define WR_PROPERTY_VALUE_END 2
 #define WR_KEY_SEPARATOR 32
 #define WR_COMMIT_VERSION 1
+#define WR_CHECKPOINT_VERSION 1
 #define WR_LOG_FILE_BYTES 0x40000000
 #define WR_CONSUME_QUEUE_ENTRIES 0x493e0
 #define WR_INDEX_SLOTS 0x4c4b40
 #define WR_INDEX_ENTRIES 0x1312d00
 #define WR_COMMIT_TOPIC "WARREN_SYS_COMMIT"
+#define WR_CHECKPOINT_MAGIC "WRTOPICS"
 
 /* Head of a record of the commit log, up to the born host. */
 #define WR_LOG_HEAD_AT_SIZE 0 /* u32: bytes of the whole record */
@@ -109,5 +111,33 @@
 #define WR_COMMIT_MARK_AT_CLIENT_EPOCH 0 /* u64: the client */
 #define WR_COMMIT_MARK_AT_SEQUENCE 8 /* u64: its commands below it are in the log */
 #define WR_COMMIT_MARK_SIZE 16
+
+/* Head of the checkpoint of consume queues and key index: from where the log is walked, and what is on stable storage. */
+#define WR_CHECKPOINT_AT_MAGIC 0 /* bytes[8]: CHECKPOINT_MAGIC */
+#define WR_CHECKPOINT_AT_VERSION 8 /* u32: CHECKPOINT_VERSION */
+#define WR_CHECKPOINT_AT_CRC 12 /* u32: CRC-32C of all of the file but these 4 bytes */
+#define WR_CHECKPOINT_AT_NODE 16 /* bytes[16]: whose log it is */
+#define WR_CHECKPOINT_AT_EPOCH 32 /* u64: of the last commit below `position` */
+#define WR_CHECKPOINT_AT_NUMBER 40 /* u64: of that commit */
+#define WR_CHECKPOINT_AT_POSITION 48 /* u64: the log is walked from here on */
+#define WR_CHECKPOINT_AT_STORE_TIMESTAMP 56 /* u64: of the newest record below it */
+#define WR_CHECKPOINT_AT_BOOT 64 /* bytes[16]: of the machine: in another one, what was not synced may be gone */
+#define WR_CHECKPOINT_AT_CONSUME_QUEUE_ENTRIES 80 /* u32: setting of the files */
+#define WR_CHECKPOINT_AT_INDEX_SLOTS 84 /* u32: setting of the files */
+#define WR_CHECKPOINT_AT_INDEX_ENTRIES 88 /* u32: setting of the files */
+#define WR_CHECKPOINT_AT_INDEX_COUNT 92 /* u32: index_count of the newest file of the key index; older files are whole */
+#define WR_CHECKPOINT_AT_INDEX_BEGIN 96 /* u64: its begin_timestamp */
+#define WR_CHECKPOINT_AT_INDEX_NAME 104 /* bytes[17]: its name; zeros: there is none */
+#define WR_CHECKPOINT_AT_MARKS_N 124 /* u32: commit_mark records that follow */
+#define WR_CHECKPOINT_AT_ROWS_N 128 /* u32: checkpoint_row records that follow those */
+#define WR_CHECKPOINT_SIZE 132
+
+/* A queue of a topic, in a checkpoint. */
+#define WR_CHECKPOINT_ROW_AT_TOPIC 0 /* u32: id of the topic */
+#define WR_CHECKPOINT_ROW_AT_QUEUE 4 /* u32: queue of it */
+#define WR_CHECKPOINT_ROW_AT_MINIMUM 8 /* u64: offset of the first message that a reader may see */
+#define WR_CHECKPOINT_ROW_AT_NEXT 16 /* u64: offset behind the last message below `position` */
+#define WR_CHECKPOINT_ROW_AT_DURABLE 24 /* u64: units below are on stable storage */
+#define WR_CHECKPOINT_ROW_SIZE 32
 
 #endif

@@ -15,6 +15,10 @@ Properties are `name 0x01 value 0x02`, one behind the other. KEYS (separated by 
 Records lie in commits. A commit record, of a topic of its own, ends each of them: it says where the commit begins, sums all
 of it, and says to each client how many of its commands are in the log. For other readers it is a message like any other.
 
+Consume queues and key index are derived from the log. A checkpoint says from where it is walked to bring them up to date: one
+file, replaced as a whole, a checkpoint with its commit_mark and checkpoint_row records. One that is damaged, of another node or of
+other settings is none, and the log is walked from its first file.
+
 Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
 the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
 prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
@@ -74,6 +78,10 @@ KEY_SEPARATOR = 32  # between the keys of KEYS
 COMMIT_TOPIC = "WARREN_SYS_COMMIT"
 COMMIT_VERSION = 1
 
+#: Warren's own, too: what the derived files hold, at a place of the log
+CHECKPOINT_MAGIC = "WRTOPICS"
+CHECKPOINT_VERSION = 1
+
 #: defaults, all of them settings of the node
 LOG_FILE_BYTES = 1 << 30
 CONSUME_QUEUE_ENTRIES = 300_000
@@ -103,6 +111,7 @@ CONSTANTS: dict[str, int] = {
     "PROPERTY_VALUE_END": PROPERTY_VALUE_END,
     "KEY_SEPARATOR": KEY_SEPARATOR,
     "COMMIT_VERSION": COMMIT_VERSION,
+    "CHECKPOINT_VERSION": CHECKPOINT_VERSION,
     "LOG_FILE_BYTES": LOG_FILE_BYTES,
     "CONSUME_QUEUE_ENTRIES": CONSUME_QUEUE_ENTRIES,
     "INDEX_SLOTS": INDEX_SLOTS,
@@ -262,6 +271,46 @@ COMMIT_MARK = Struct(
     ">",
 )
 
+CHECKPOINT = Struct(
+    "checkpoint",
+    132,
+    "Head of the checkpoint of consume queues and key index: from where the log is walked, and what is on stable storage.",
+    (
+        Field("magic", 0, "bytes", "CHECKPOINT_MAGIC", 8),
+        Field("version", 8, "u32", "CHECKPOINT_VERSION"),
+        Field("crc", 12, "u32", "CRC-32C of all of the file but these 4 bytes"),
+        Field("node", 16, "bytes", "whose log it is", 16),
+        Field("epoch", 32, "u64", "of the last commit below `position`"),
+        Field("number", 40, "u64", "of that commit"),
+        Field("position", 48, "u64", "the log is walked from here on"),
+        Field("store_timestamp", 56, "u64", "of the newest record below it"),
+        Field("boot", 64, "bytes", "of the machine: in another one, what was not synced may be gone", 16),
+        Field("consume_queue_entries", 80, "u32", "setting of the files"),
+        Field("index_slots", 84, "u32", "setting of the files"),
+        Field("index_entries", 88, "u32", "setting of the files"),
+        Field("index_count", 92, "u32", "index_count of the newest file of the key index; older files are whole"),
+        Field("index_begin", 96, "u64", "its begin_timestamp"),
+        Field("index_name", 104, "bytes", "its name; zeros: there is none", 17),
+        Field("marks_n", 124, "u32", "commit_mark records that follow"),
+        Field("rows_n", 128, "u32", "checkpoint_row records that follow those"),
+    ),
+    ">",
+)
+
+CHECKPOINT_ROW = Struct(
+    "checkpoint_row",
+    32,
+    "A queue of a topic, in a checkpoint.",
+    (
+        Field("topic", 0, "u32", "id of the topic"),
+        Field("queue", 4, "u32", "queue of it"),
+        Field("minimum", 8, "u64", "offset of the first message that a reader may see"),
+        Field("next", 16, "u64", "offset behind the last message below `position`"),
+        Field("durable", 24, "u64", "units below are on stable storage"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     LOG_HEAD,
@@ -276,6 +325,8 @@ STRUCTS = (
     KEY_INDEX_ENTRY,
     COMMIT,
     COMMIT_MARK,
+    CHECKPOINT,
+    CHECKPOINT_ROW,
 )
 
 

@@ -1,0 +1,162 @@
+/* Look-ups over the files of a key index. What they are: topics/index_reader.h. */
+#define _GNU_SOURCE
+#include "topics/index_reader.h"
+#include "topics/folder.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A file of the list, mapped when it is first looked at. */
+typedef struct {
+    char name[WR_INDEX_NAME_DIGITS + 1];
+    int fd; /* −1: not yet */
+    uint8_t *base;
+} mapped;
+
+struct wr_index_reader {
+    int root;
+    uint32_t slots_n, entries_n;
+    uint64_t bytes;
+    bool ordered;
+    mapped *files; /* oldest first */
+    uint32_t files_n;
+    uint32_t left;  /* of them, not looked at yet */
+    bool looking;   /* in the file `left` */
+    wr_key_find find;
+    uint32_t key_hash;
+    int64_t since, until;
+    char folder[];
+};
+
+wr_index_reader *wr_index_reader_new(int root, const char *folder, uint32_t slots_n, uint32_t entries_n, bool ordered) {
+    if (!slots_n || slots_n > WR_KEY_COUNT_MAX || entries_n < 2 || entries_n > WR_KEY_COUNT_MAX) return NULL;
+    size_t n = strlen(folder) + 1;
+    wr_index_reader *r = calloc(1, sizeof *r + n);
+    if (!r) return NULL;
+    r->root = root;
+    r->slots_n = slots_n;
+    r->entries_n = entries_n;
+    r->bytes = wr_key_index_bytes(slots_n, entries_n);
+    r->ordered = ordered;
+    memcpy(r->folder, folder, n);
+    return r;
+}
+
+static void unmap(const wr_index_reader *r, mapped *file) {
+    if (file->base) munmap(file->base, r->bytes);
+    if (file->fd >= 0) close(file->fd);
+    file->base = NULL;
+    file->fd = -1;
+}
+
+static void forget_all(wr_index_reader *r) {
+    for (uint32_t i = 0; i < r->files_n; i++) unmap(r, &r->files[i]);
+    free(r->files);
+    r->files = NULL;
+    r->files_n = r->left = 0;
+    r->looking = false;
+}
+
+void wr_index_reader_free(wr_index_reader *r) {
+    if (!r) return;
+    forget_all(r);
+    free(r);
+}
+
+/* The files that are there now; what was mapped of them stays so. */
+static int list_again(wr_index_reader *r) {
+    wr_folder_list list;
+    int error = wr_folder_read(r->root, r->folder, WR_INDEX_NAME_DIGITS, &list);
+    mapped *files = error || !list.n ? NULL : calloc(list.n, sizeof *files);
+    if (!error && list.n && !files) error = ENOMEM;
+    if (!error) {
+        for (uint32_t i = 0, k = 0; i < list.n; i++) {
+            files[i].fd = -1;
+            memcpy(files[i].name, list.names[i], sizeof files[i].name);
+            while (k < r->files_n && strcmp(r->files[k].name, files[i].name) < 0) k++;
+            if (k == r->files_n || strcmp(r->files[k].name, files[i].name)) continue;
+            files[i] = r->files[k];
+            r->files[k] = (mapped){.fd = -1};
+            memcpy(r->files[k].name, files[i].name, sizeof files[i].name);
+        }
+        forget_all(r);
+        r->files = files;
+        r->files_n = list.n;
+    }
+    wr_folder_list_free(&list);
+    return error;
+}
+
+/* Map a file, whole. 0, ENOENT, ESTALE: another size, or an errno. */
+static int map_file(const wr_index_reader *r, mapped *file) {
+    struct stat found;
+    if (file->fd >= 0 && (fstat(file->fd, &found) != 0 || !found.st_nlink)) unmap(r, file); /* it may have been made again */
+    if (file->fd < 0) {
+        char path[PATH_MAX];
+        int n = snprintf(path, sizeof path, "%s/%s", r->folder, file->name);
+        if (n < 0 || n >= (int)sizeof path) return ENAMETOOLONG;
+        if ((file->fd = openat(r->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0) return errno;
+        if (fstat(file->fd, &found) != 0) return errno;
+    }
+    if ((uint64_t)found.st_size != r->bytes) return ESTALE;
+    if (file->base) return 0;
+    void *base = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
+    if (base == MAP_FAILED) return errno;
+    file->base = base;
+    return 0;
+}
+
+int wr_index_reader_find(wr_index_reader *r, uint32_t key_hash, int64_t since, int64_t until) {
+    int error = list_again(r);
+    if (error) return error;
+    r->key_hash = key_hash;
+    r->since = since;
+    r->until = until;
+    r->left = r->files_n;
+    r->looking = false;
+    return 0;
+}
+
+/* Look into the file before. Whether something may be found there. */
+static int next_file(wr_index_reader *r, bool *bad) {
+    mapped *file = &r->files[--r->left];
+    wr_key_index index;
+    wr_key_header header;
+    int error = map_file(r, file);
+    *bad = error == ESTALE;
+    if (error) return error == ESTALE || error == ENOENT ? 0 : error;
+    if (!wr_key_index_take(&index, file->base, r->bytes, r->slots_n, r->entries_n)) return EINVAL;
+    wr_key_index_header(&index, &header);
+    bool outside = r->ordered && header.begin_timestamp <= header.end_timestamp &&
+                   (header.begin_timestamp > r->until || header.end_timestamp < r->since);
+    if (outside && header.index_count > 1) return 0;
+    wr_key_find_begin(&r->find, &index, r->key_hash, r->since, r->until, r->ordered);
+    r->looking = true;
+    return 0;
+}
+
+int wr_index_reader_next(wr_index_reader *r, wr_key_entry *entry, wr_key_code *code) {
+    for (;;) {
+        if (r->looking) {
+            *code = wr_key_find_next(&r->find, entry);
+            if (*code == WR_KEY_FOUND) return 0;
+            r->looking = false;
+            if (*code != WR_KEY_END) return 0;
+        }
+        *code = WR_KEY_END;
+        if (!r->left) return 0;
+        bool bad;
+        int error = next_file(r, &bad);
+        if (error) return error;
+        if (bad) *code = WR_KEY_BAD_HEADER;
+        if (bad) return 0;
+    }
+}
+
+const char *wr_index_reader_file(const wr_index_reader *r) { return r->left < r->files_n ? r->files[r->left].name : ""; }
