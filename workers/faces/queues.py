@@ -496,6 +496,16 @@ class Queue:
         """
         self._release(None)
 
+    def _put_back(self) -> bool:
+        """Before a look: what lies ahead here and was handed to nobody returns, unless a loop of consume is under way.
+        Whether anything had to.
+        """
+        with self._lock:  # no consume begins meanwhile
+            if self._consuming or not self._handle.usable or not self._handle.hoard():
+                return False
+            self._release(None)
+            return True
+
     def _release(self, begun: int | None) -> None:
         if self._handle.usable:
             try:
@@ -565,10 +575,18 @@ class Queue:
     def stats(self) -> dict[str, int]:
         """Counters of the queue; they may be a few milliseconds old.
 
-        Messages now: `ready`, `unacked`, and `bytes` of both (bodies and headers). Since the worker started:
-        `published`, `delivered`, `acked`, `requeued`. `consumers` counts those that can receive messages now. `base`
-        and `next` are the lowest sequence in the queue and the next one to be assigned. Messages that lie ready at a
-        client count as unacked. Raises QueueNotFound, TimedOut, PeerLost.
+        Messages now: `ready`, `unacked`, `delayed`, and `bytes` of the bodies of the first two. What was delivered
+        ahead counts as unacked, also to this process: `depth()` returns that first. Of these messages, `alpha` have
+        body and row in memory, `beta` the row alone, `gamma` the row in memory and on disk, `delta` on disk alone.
+
+        Since the worker started: `published`, `delivered`, `acked`, `requeued`, `expired`, `dropped` and `refused` (the
+        queue was full), `duplicates`, `dead_lettered`, and `lost` (damaged files).
+
+        `consumers` can receive messages now; `consuming` of them consume, others get. `consumed` counts those that
+        began to consume since the worker started, `asked` how often any consumer asked for messages. `base` and `next`
+        are the lowest sequence in the queue and the next one to be assigned.
+
+        Raises QueueNotFound, TimedOut, PeerLost.
         """
         while True:
             attachment = self._client.attachment()
@@ -583,8 +601,11 @@ class Queue:
             return {name: int(answer.get(name, 0)) for name in _STATISTICS}
 
     def depth(self) -> int:
-        """Number of ready messages."""
-        return self.stats()["ready"]
+        """Number of ready messages. What was delivered ahead to gets of this process, and handed to nobody, returns
+        first and counts (while a consume of this process runs, it stays there, and does not count); what lies ahead at
+        other processes does not. Raises what stats and release raise.
+        """
+        return counts_of(self)["ready"] if self._put_back() else self.stats()["ready"]
 
     def __len__(self) -> int:
         return self.depth()
@@ -597,8 +618,9 @@ class Queue:
 
         They come in the order in which they were published, whatever their priority; one that was returned, or whose
         delay is over, at its old place. What is unacked, delayed or expired is left out, as a consumer would not get it
-        now; `depth()` counts expired ones until they are removed.
+        now; `depth()` counts expired ones until they are removed. Messages delivered ahead: as for depth().
         """
+        self._put_back()
         return list(self._browse(checked_count(max, "max", 0)))
 
     def _browse(self, max: int) -> Iterator[Message]:
@@ -631,6 +653,7 @@ class Queue:
         from warren.workers.faces.arrow import Batches
 
         most, bytes_most = checked_count(max, "max", 0), checked_count(max_bytes, "max_bytes")
+        self._put_back()
         if not self._handle.usable:
             self._renew()
         batches = Batches(self._client, self, self._declaration, ready_only=True)
@@ -649,7 +672,10 @@ class Queue:
         self._client.router()
 
     def subscription(self, name: str) -> Subscription:
-        """A subscription (durable numbered claims) of this queue; created if it does not exist."""
+        """A subscription of this queue; created if it does not exist. It claims messages in numbered batches that
+        outlive its reader: whoever reads again after a failure gets the same batches, as Spark does for each batch of a
+        stream. For programs that keep their own place, and settle up to it; all others get and ack.
+        """
         check_name(name, "subscription")
         if not self._handle.usable:
             self._renew()

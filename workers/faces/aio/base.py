@@ -98,6 +98,10 @@ class Underneath(queues.Queue):
         """The queue that has the name now. Raises QueueNotFound."""
         return cls(client, client.catalog().queue(name), messages)
 
+    def _put_back(self) -> bool:
+        """What lies ahead is the event loop's, and this is another thread."""
+        return False
+
     @property
     def handle(self) -> _core.QueueHandle:
         """The handle in use; it may belong to an attachment that has ended."""

@@ -1,0 +1,87 @@
+"""Goal: a program that looks into its queue sees every message that nobody has received, also right after its gets.
+
+Method: puts, gets and looks in one process, as a stranger tries it; loops, because what is delivered ahead is a matter
+of moments.
+"""
+
+import threading
+
+import pytest
+
+import warren
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+ROUNDS = 200
+
+
+def test_what_is_put_after_a_get_is_there(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    for number in range(ROUNDS):
+        queue.put(b"%d" % number)
+        queue.get(timeout=5).ack()
+        queue.put(b"%d, again" % number)
+        assert (queue.depth(), [message.body for message in queue.browse()]) == (1, [b"%d, again" % number])
+        (batch,) = queue.browse_arrow()
+        assert batch.column("value").to_pylist() == [b"%d, again" % number]
+        assert queue.get(timeout=5, ahead=False).body == b"%d, again" % number
+
+
+def test_what_lies_ahead_of_a_loop_of_gets_is_counted_and_stays_in_order(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"%d" % number for number in range(ROUNDS)])
+    for number in range(ROUNDS):
+        assert len(queue) >= ROUNDS - number, "counters may be a moment old, and then count too many"
+        message = queue.get(timeout=5)
+        assert (int(message.body), message.redelivered) == (number, False)
+        message.ack()
+    wait_until(lambda: queue.depth() == 0, what="the counters")
+
+
+def test_a_loop_that_consumes_keeps_what_lies_ahead(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"%d" % number for number in range(ROUNDS)])
+    found = []
+    for message in queue.consume(prefetch=20, timeout=5):
+        found.append(int(message.body))
+        assert queue.depth() <= ROUNDS - len(found)
+        assert len(queue.browse()) <= ROUNDS - len(found)
+        message.ack()
+        if len(found) == ROUNDS:
+            break
+    assert found == list(range(ROUNDS))
+
+
+def test_looking_beside_threads_that_get_loses_and_doubles_nothing(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    found: list[int] = []
+    done = threading.Event()
+
+    def take() -> None:
+        while not done.is_set():
+            for message in queue.get_many(1, timeout=0.01):
+                found.append(int(message.body))
+                message.ack()
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(ROUNDS):
+            queue.put(b"%d" % number)
+            assert queue.depth() >= 0
+            queue.browse()
+        while queue.depth():
+            pass
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(60)
+    found += [int(message.body) for message in queue.get_many(ROUNDS, timeout=0)]
+    assert sorted(found) == list(range(ROUNDS))
+
+
+def test_the_help_of_stats_names_every_counter(node: warren.Node, name: str) -> None:
+    told = warren.Queue.stats.__doc__ or ""
+    assert [counter for counter in node.queue(name).stats() if f"`{counter}`" not in told] == []
