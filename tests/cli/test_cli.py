@@ -262,12 +262,34 @@ def test_arguments_headers_and_options(directory: Path) -> None:
     to_heads = ("publish", directory, "--exchange", "heads", "--mandatory", "--body", "b")
     warren(*to_heads, "--header", "kind=a", "--priority", 3, "--ttl", 600)
     assert "no queue" in warren(*to_heads, "--header", "level=2", code=1).said, "a header of the command line is text"
+    assert "not JSON: give text as --header" in warren(*to_heads, "--header-json", "kind=a", code=2).said
+    twice = ("--header", "kind=a", "--header-json", "kind=1")
+    assert "only one of them" in warren(*to_heads, *twice, code=2).said
     warren("publish", directory, "limited", "--delay", 600, "--transient", "--body", "later")
     shown = warren("queue", "show", directory, "limited").stdout
     assert "max_length = 5" in shown
     assert "bound to heads" in shown
     got = json.loads(warren("consume", directory, "limited", "--count", 1, "--format", "json").stdout)
     assert (got["headers"], got["body"]) == ({"kind": "a"}, "b")
+    warren(*to_heads, "--header-json", "level=2", "--header-json", 'parts=[1, "a"]')
+    got = json.loads(warren("consume", directory, "limited", "--count", 1, "--format", "json").stdout)
+    assert got["headers"] == {"level": 2, "parts": [1, "a"]}
+    bound = warren("queue", "bind", directory, "limited", "heads", "--argument", 'kind="7"', "--argument", "level=7")
+    assert 'kind="7", level=7' in bound.stdout
+    for command in (
+        ("queue", "list", directory, "--all"),
+        ("exchange", "list", directory),
+        ("queue", "show", directory, "limited"),
+    ):
+        listed = warren(*command).stdout
+        assert 'kind="7", level=7' in listed, command
+        assert "level=2" in listed, command
+    assert (
+        'kind="7", level=7'
+        in warren(
+            "queue", "unbind", directory, "limited", "heads", "--argument", 'kind="7"', "--argument", "level=7"
+        ).stdout
+    )
     assert "no queue 'none'" in warren("queue", "show", directory, "none", code=2).said
     warren("queue", "delete", directory, "limited")
     warren("exchange", "delete", directory, "heads")

@@ -146,6 +146,43 @@ def test_peek_leaves_everything_as_it_is(directory: Path, name: str) -> None:
         queue.delete()
 
 
+def test_peek_has_the_id_that_logs_name_a_message_by(
+    directory: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with warren.attach(directory) as node:
+        queue = node.queue(name)
+        queue.put(b"not for us", message_id="ours")
+
+        def fail(_message: warren.Message) -> None:
+            worker.stop()
+            raise ValueError("no")
+
+        worker = node.worker(queue, fail, backoff=0.001)
+        worker.run()
+        for command in (("peek",), ("consume", "--count", "1")):
+            shown = begin(command[0], directory, name, "--json", *command[1:])
+            row = json.loads(shown.communicate(timeout=100)[0])
+            assert any(f"message {row['id']}" in record.getMessage() for record in caplog.records)
+            assert row["properties"] == {"message_id": "ours"}
+        queue.delete()
+
+
+def test_json_marks_what_it_cannot_say(directory: Path, name: str) -> None:
+    headers = {"raw": b"\xff", "text": "/w==", "rates": [1.5, float("nan"), {"most": float("-inf")}]}
+    with warren.attach(directory) as node:
+        queue = node.queue(name)
+        queue.put(b"x", headers=headers, properties={"correlation_id": b"\x00"})
+        (row,) = map(json.loads, begin("peek", directory, name, "--json").communicate(timeout=100)[0].splitlines())
+        marked = {
+            "raw": {"base64": "/w=="},
+            "text": "/w==",
+            "rates": [1.5, {"float": "nan"}, {"most": {"float": "-inf"}}],
+        }
+        assert row["headers"] == marked
+        assert row["properties"] == {"correlation_id": {"base64": "AA=="}}
+        queue.delete()
+
+
 # -- what a message is published with ----------------------------------------------------------------------------------
 
 

@@ -372,6 +372,17 @@ def test_logs_stay_bounded_and_keep_what_is_new(tmp_path: Path) -> None:
     assert rows[-1]["text"].startswith("399 ")
 
 
+def test_the_first_line_of_a_process_rotates_a_file_that_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "store.log"
+    for _start in range(60):
+        handler = LogFile(path, 4096, 4, False)
+        handler.setFormatter(Lines("store", False))
+        handler.handle(record("%s", logs.starts(tmp_path, Settings())))
+        handler.close()
+        assert path.stat().st_size <= 4096
+    assert len(files(path)) > 1
+
+
 def test_several_processes_keep_as_many_files_as_one(tmp_path: Path) -> None:
     path = tmp_path / "store.log"
     writers(path, 400, 8192, 3)

@@ -6,6 +6,7 @@ import array
 import base64
 import contextlib
 import fcntl
+import math
 import os
 import select
 import stat
@@ -13,15 +14,19 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
+import msgspec
 
 from warren.engine.catalog.metadata import PROPERTIES
 from warren.engine.errors import QueueEmpty, Unroutable, UsageError
 from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.cli import output
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
+
+if TYPE_CHECKING:
+    import warren
 
 DIRECTORY = click.argument("directory", metavar="DIR")
 BATCH = 1000
@@ -51,7 +56,15 @@ AGAIN_S = 0.001
 @click.option("--priority", type=click.IntRange(0, 9), default=0, help="Priority, 0 to 9.")
 @click.option("--ttl", type=output.Seconds(min=0), help="Messages expire after this many seconds.")
 @click.option("--delay", type=output.Seconds(min=0), help="Messages are not delivered for this many seconds.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as text; repeatable.")
+@click.option(
+    "--header-json",
+    "headers_json",
+    multiple=True,
+    metavar="NAME=JSON",
+    help="A header whose value is read as JSON: 7, 1.5, true, null, a list, …; repeatable. What `queue bind --argument "
+    "shop=7` matches is --header-json shop=7.",
+)
 @click.option(
     "--property",
     "properties",
@@ -78,6 +91,7 @@ def publish(
     ttl: float | None,
     delay: float | None,
     headers: tuple[str, ...],
+    headers_json: tuple[str, ...],
     properties: tuple[str, ...],
     message_id: str | None,
     reply_to: str | None,
@@ -111,7 +125,7 @@ def publish(
         "priority": priority,
         "ttl": ttl,
         "delay": delay,
-        "headers": {name: _told(value) for name, value in output.pairs("--header", headers).items()} or None,
+        "headers": _headers(headers, headers_json) or None,
         "properties": told or None,
         "message_id": None if message_id is None else _told(message_id),
         "persistent": not transient,
@@ -172,6 +186,22 @@ def _check_target(
         raise UsageError(f"{given} goes with --exchange: a QUEUE that is named receives every message")
 
 
+def _headers(texts: tuple[str, ...], values: tuple[str, ...]) -> dict[str, Any]:
+    """What is said of the messages by --header and --header-json. Raises UsageError."""
+    told: dict[str, Any] = {name: _told(value) for name, value in output.pairs("--header", texts).items()}
+    for name, value in output.pairs("--header-json", values).items():
+        if name in told:
+            raise UsageError(f"--header {name} and --header-json {name} are the same header: give only one of them")
+        try:
+            told[name] = msgspec.json.decode(_told(value))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            advice = f"give text as --header {shown(f'{name}={value}')}"
+            raise UsageError(
+                f"--header-json {shown(f'{name}={value}')}: {shown(value)} is not JSON: {advice}"
+            ) from None
+    return told
+
+
 def _properties(given: tuple[str, ...], reply_to: str | None) -> dict[str, Any]:
     """What is said of the messages by --property and --reply-to. Raises UsageError."""
     told: dict[str, Any] = {name: _told(value) for name, value in output.pairs("--property", given).items()}
@@ -208,7 +238,7 @@ def _take(bodies: Iterator[bytes]) -> list[bytes]:
 
 
 FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
-JSON = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+JSON = click.option("--json", "as_json", is_flag=True, help="The same as --format json: an object per line.")
 
 
 @click.command()
@@ -229,6 +259,9 @@ def consume(
     as_json: bool,
 ) -> int:
     """Print messages of QUEUE and ack them: one per line (raw), or as JSON with their properties.
+
+    In JSON, `id` is the one that logs name a message by. A body that is no UTF-8 is body_base64. In headers and
+    properties, {"base64": "…"} stands for bytes, and {"float": "nan"} (inf, -inf) for a number that JSON has not.
 
     A message is acked when it was written or, to a pipe, when its reader has taken it: what a reader leaves behind
     (`warren consume DIR QUEUE | head -n 1`) returns to the queue.
@@ -270,7 +303,8 @@ def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> N
     """Print the first ready messages of QUEUE, and leave them there: nothing is delivered, acked or marked.
 
     They come in the order in which they were published, whatever their priority; what was returned, or delayed until
-    now, at its old place. Unacked, delayed and expired messages are not shown.
+    now, at its old place. Unacked, delayed and expired messages are not shown. JSON is that of `warren consume`: `id`,
+    body or body_base64; {"base64": "…"} and {"float": "nan"} in headers and properties.
     """
     import warren
 
@@ -310,13 +344,13 @@ class _Taken:
         return count[0]
 
 
-def _print(message: object, style: str) -> None:
-    body = bytes(getattr(message, "body", b""))
+def _print(message: warren.Message, style: str) -> None:
+    body = message.body
     if style == "raw":
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
         return
-    told: dict[str, object] = {}
+    told: dict[str, object] = {"id": message.message_id.hex()}
     try:
         told["body"] = body.decode()
     except UnicodeDecodeError:
@@ -333,5 +367,20 @@ def _print(message: object, style: str) -> None:
     ):
         value = getattr(message, name, None)
         if value is not None:
-            told[name] = value
+            told[name] = _for_json(value)
     output.print_json(told)
+
+
+def _for_json(value: object) -> object:
+    """The same, with marks for what JSON cannot say: {"base64": …}, {"float": "nan"}."""
+    match value:
+        case bytes():
+            return {"base64": base64.b64encode(value).decode()}
+        case float() if not math.isfinite(value):
+            return {"float": str(value)}
+        case list():
+            return [_for_json(item) for item in value]
+        case dict():
+            return {name: _for_json(item) for name, item in value.items()}
+        case _:
+            return value

@@ -23,6 +23,13 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 
 
 ARGUMENT = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; repeatable.")
+CONDITION = click.option(
+    "--argument",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help='A header to match; repeatable. 7, 1.5, true and null (any value) are that, "7" and all else is text.',
+)
 
 
 def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
@@ -38,6 +45,19 @@ def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
                 f"--argument {shown(f'{name}={text}')}: give a number, true, false, null (any value) or text"
             )
     return found
+
+
+def _conditions(arguments: dict[str, Any]) -> str:
+    """Those of a binding of a headers exchange, as they are typed: shop=7 is a number, shop="7" text."""
+    return ", ".join(
+        output.escaped(f"{name}={msgspec.json.encode(value).decode()}") for name, value in arguments.items()
+    )
+
+
+def _bound(item: dict[str, Any]) -> str:
+    """How a binding reaches its queue: the routing key, or what headers have to be."""
+    conditions = _conditions(item.get("arguments") or {})
+    return f"{item['routing_key']!r}{' ' if conditions else ''}{conditions}"
 
 
 def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
@@ -166,7 +186,7 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
             f"{row['unacked']:,}",
             output.bytes_text(row["bytes"]),
             str(row["consumers"]),
-            ", ".join(output.escaped(f"{item['exchange']}:{item['routing_key']}") for item in row["bindings"]),
+            ", ".join(output.escaped(_way(item)) for item in row["bindings"]),
             ", ".join(f"{key}={output.escaped(value)}" for key, value in row["arguments"].items()),
         ]
         lines.append(line)
@@ -176,6 +196,12 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
     console.print(output.table("", columns, lines))
     if more := output.more(len(lines), report["queues_n"], "--all shows them, a PATTERN those that match"):
         print(more)
+
+
+def _way(item: dict[str, Any]) -> str:
+    """A binding of a queue, in a table."""
+    conditions = _conditions(item.get("arguments") or {})
+    return f"{item['exchange']}:{item['routing_key']}" + (f" ({conditions})" if conditions else "")
 
 
 def _not_there(directory: str, name: str) -> QueueNotFound:
@@ -215,7 +241,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
                 print(f"  {argument} = {output.escaped(set_to)}")
         elif key == "bindings":
             for item in value:
-                print(f"bound to {item['exchange']} with {item['routing_key']!r} {item.get('arguments', '')}".rstrip())
+                print(f"bound to {item['exchange']} with {_bound(item)}")
         elif key == "subscriptions":
             for item in value:
                 print(f"subscription {item['name']}: {item['ready']:,} claimed")
@@ -246,16 +272,18 @@ def purge_queue(directory: str, name: str, as_json: bool) -> None:
 @NAME
 @click.argument("exchange")
 @click.argument("routing_key", default="")
-@ARGUMENT
+@CONDITION
 @JSON
 def bind_queue(
     directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Route messages of EXCHANGE with ROUTING_KEY to the queue. --argument: headers that a headers exchange matches."""
+    """Route messages of EXCHANGE with ROUTING_KEY to the queue. --argument: headers that a headers exchange matches;
+    `warren publish --header shop=7` sends text, which --argument shop='"7"' matches, and --header-json shop=7 a number.
+    """
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
     with output.found_in(directory, queue=name, exchange=exchange):
         answer = _call(directory, "bind", queue=name, **fields)
-    _done(as_json, answer, f"queue {name} is bound to exchange {exchange} with {routing_key!r}")
+    _done(as_json, answer, f"queue {name} is bound to exchange {exchange} with {_bound(fields)}")
 
 
 @queue.command("unbind")
@@ -263,7 +291,7 @@ def bind_queue(
 @NAME
 @click.argument("exchange")
 @click.argument("routing_key", default="")
-@ARGUMENT
+@CONDITION
 @JSON
 def unbind_queue(
     directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
@@ -272,7 +300,7 @@ def unbind_queue(
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
     answer = _call_named(directory, "unbind", queue=name, **fields)
     text = "is no longer bound" if answer["removed"] else "was not bound"
-    _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {routing_key!r}")
+    _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {_bound(fields)}")
 
 
 @click.group()
@@ -324,7 +352,7 @@ def list_exchanges(directory: str, as_json: bool) -> None:
     lines = []
     for row in rows:
         first, count = row["bindings"][: output.ROWS], len(row["bindings"])
-        bound = ", ".join(f"{item['queue']} ({item['routing_key']!r})" for item in first)
+        bound = ", ".join(f"{item['queue']} ({_bound(item)})" for item in first)
         bound += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
         lines.append([row["name"] or "(default)", row["type"], kind(row), row["alternate"] or "", bound])
     output.print_rows(columns, lines)

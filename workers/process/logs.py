@@ -135,7 +135,7 @@ class LogFile(logging.Handler):
         try:
             if self._fd < 0 or not self._in_place():
                 self._open()
-            elif os.fstat(self._fd).st_size + more > self._bytes_max:
+            if os.fstat(self._fd).st_size + more > self._bytes_max:
                 self._rotate()
         except OSError:
             if self._fd < 0:
