@@ -405,6 +405,36 @@ def test_a_line_does_not_wait_for_the_rotation_of_another_process(tmp_path: Path
     assert path.read_text().count("\n") == 1
 
 
+FORKED = """
+import logging, os, sys
+from pathlib import Path
+from warren.engine.config import Settings
+from warren.workers.process import logs
+place = Path(sys.argv[1])
+logs.begin("supervisor", place / "log" / "supervisor.log", Settings(), streams=False)
+os.rename(place, place.with_name("old"))
+(place / "log").mkdir(parents=True)
+child = os.fork()
+if not child:
+    logs.begin("store", place / "log" / "store.log", Settings(), streams=True)
+    logging.getLogger("warren.node").info("here")
+    os.write(2, b"and there\\n")
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_server_logs_into_the_folder_that_its_supervisor_opened(tmp_path: Path) -> None:
+    """Another directory was put in the place of the node's a moment before a server was started again."""
+    (tmp_path / "node" / "log").mkdir(parents=True)
+    words = [sys.executable, "-P", "-c", FORKED, str(tmp_path / "node")]
+    subprocess.run(words, env=interpreter.environment(), check=True, timeout=100)
+    assert list((tmp_path / "node" / "log").iterdir()) == []
+    said = (tmp_path / "old" / "log" / "store.log").read_text()
+    assert ": here\n" in said
+    assert said.endswith("and there\n")
+
+
 def test_a_file_that_was_compressed_keeps_its_number(tmp_path: Path, handler: LogFile) -> None:
     def rotate() -> None:
         for _ in range(5):

@@ -8,8 +8,8 @@ another suffix (`.1.gz`); it keeps its number. Standard output and error of a se
 or a crash of the interpreter writes lies there as it is, between the lines.
 
 Invariants
-  The file is found from the folder that was opened at first: a directory that is put in the place of this node's is
-  another one's.
+  The file is found from the folder that was opened at first, by the supervisor for all: a directory that is put in the
+  place of this node's is another one's.
   A line is one write to the end of the file, so those of several processes do not mix: a server that waits for the one
   before it has the same file, and so have those that begin to be supervisor at the same time.
   Who rotates holds a flock on the file, and has looked that it still has its name. Nobody waits for that lock: who does
@@ -84,20 +84,31 @@ class Lines(logging.Formatter):
 class LogFile(logging.Handler):
     """Writes to the log file of a process. `streams`: its standard output and error lead there, too."""
 
-    def __init__(self, path: Path, bytes_max: int, files_n: int, streams: bool) -> None:
+    def __init__(self, path: Path, bytes_max: int, files_n: int, streams: bool, folder: int = -1) -> None:
+        """`folder`: a descriptor of the folder that the path was in when it was opened; it is this handler's now."""
         super().__init__()
         self._path = path
         self._bytes_max = bytes_max
         self._files_n = files_n
         self._streams = streams
-        self._folder = -1
+        self._folder = folder
         self._fd = -1
         self._lost_n = 0
-        with contextlib.suppress(OSError):  # a line that finds no folder is lost, and counted
-            self._find()
+        if folder < 0:
+            with contextlib.suppress(OSError):  # a line that finds no folder is lost, and counted
+                self._find()
 
     def _find(self) -> None:
         self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def folder_of(self, path: Path) -> int:
+        """Another descriptor of its folder, for a log that lies there, too; -1: it does not, or there is none."""
+        if self._folder < 0 or path.parent != self._path.parent:
+            return -1
+        try:
+            return fcntl.fcntl(self._folder, fcntl.F_DUPFD_CLOEXEC, 0)
+        except OSError:
+            return -1
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record. Never raises."""
@@ -228,11 +239,13 @@ def open_to_append(path: Path | str, folder: int | None = None) -> int:
     return os.open(path, flags, access.file_mode(), dir_fd=folder)
 
 
-def redirect(path: Path) -> None:
-    """Standard output and error to a log file (to nowhere when it cannot be written), standard input from nowhere."""
+def redirect(path: Path, folder: int | None = None) -> None:
+    """Standard output and error to a log file (to nowhere when it cannot be written), standard input from nowhere.
+    `folder`: a descriptor of its folder.
+    """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        opened = open_to_append(path)
+        opened = open_to_append(path) if folder is None else open_to_append(path.name, folder)
     except OSError:
         opened = os.dup(null)
     os.dup2(null, 0)
@@ -244,12 +257,15 @@ def redirect(path: Path) -> None:
 
 def begin(process: str, path: Path, settings: Settings, *, streams: bool, terminal: bool = False) -> None:
     """Lead all that this process logs to a file, in the place of what it had. `streams`: see LogFile; `terminal`: to
-    standard error, too.
+    standard error, too. A child of fork whose log lies beside its parent's finds the folder that the parent opened.
     """
+    beside = next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogFile)), None)
+    folder = beside.folder_of(path) if beside is not None else -1
     end()
-    handlers: list[logging.Handler] = [LogFile(path, settings.log_file_bytes, settings.log_files, streams)]
+    file = LogFile(path, settings.log_file_bytes, settings.log_files, streams, folder)
+    handlers: list[logging.Handler] = [file]
     if streams:
-        redirect(path)
+        redirect(path, folder if folder >= 0 else None)
     if terminal:
         handlers.append(_Terminal())
     for handler in handlers:
