@@ -128,7 +128,9 @@ void wr_topic_log_begin(wr_topic_log *log, uint64_t position, uint64_t number, u
     log->synced = position;
     log->low = page_of(position); /* nothing of before is in the ring, but what the first page is written again with */
     atomic_store_explicit(&log->done_to, position, memory_order_relaxed);
+    /* SYNC ring-reuse: readers may still look at the region of an earlier server, which this one writes over */
     atomic_store_explicit(&log->shared->low, position, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&log->shared->written, position, memory_order_relaxed);
     atomic_store_explicit(&log->shared->synced, position, memory_order_relaxed);
     atomic_store_explicit(&log->shared->appended, position, memory_order_release);

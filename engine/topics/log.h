@@ -61,8 +61,8 @@ void wr_topic_log_free(wr_topic_log *log); /* after wr_topic_log_stop and the co
 /* For tests. Before the committer runs. */
 void wr_topic_log_set_io(wr_topic_log *log, const wr_commit_io *io, void *io_context);
 
-/* Where the log goes on: behind the commit `number`, whose newest record has store_ms. All below is in its file, and synced. Before the first
- * file; a new log begins at 0, 0, 0. */
+/* Where the log goes on: behind the commit `number`, whose newest record has store_ms. All below is in its file, and synced
+ * (wr_log_settle), for every commit from now on says so. Before the first file; a new log begins at 0, 0, 0. */
 void wr_topic_log_begin(wr_topic_log *log, uint64_t position, uint64_t number, uint64_t store_ms);
 
 /* Offer the file of a base: open for writing (O_DIRECT or not; the first one for reading, too), of file_bytes, its directory synced, zeros

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define PART_BYTES (4ull << 20)
-#define ZEROS_BYTES (64u << 10)
+#define BLOCK_BYTES (64u << 10)
 
 /* A part of a file in memory. */
 typedef struct {
@@ -102,6 +102,7 @@ static int walk(part *p, const wr_log_visitor *visitor, void *context, wr_log_en
             error = visitor->commit(context, p->bytes + (end->position - p->position), to - end->position, &head, marks);
             if (error) return error;
             end->last = head;
+            if (head.synced > end->synced) end->synced = head.synced;
         }
         end->position = to;
     }
@@ -121,7 +122,7 @@ static int judge(part *p, const wr_log_visitor *visitor, void *context, wr_log_e
 int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t position, const wr_commit_head *after,
                 wr_log_end *end) {
     part p = {.fd = -1, .file_bytes = file_bytes};
-    *end = (wr_log_end){.position = position, .last = *after};
+    *end = (wr_log_end){.position = position, .synced = position, .last = *after};
     int error = walk(&p, visitor, context, end);
     if (!error) error = judge(&p, visitor, context, end);
     if (p.fd >= 0) close(p.fd);
@@ -129,25 +130,86 @@ int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_byte
     return error;
 }
 
-/* ---- cut ---- */
+/* ---- before the log goes on ---- */
 
-static int zero(int fd, uint64_t from, uint64_t to) {
-    static const uint8_t zeros[ZEROS_BYTES];
+static ssize_t real_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
+    (void)context;
+    return pwrite(fd, from, n, at);
+}
+
+static int real_fdatasync(void *context, int fd) {
+    (void)context;
+    return fdatasync(fd);
+}
+
+/* A file that is made ready. */
+typedef struct {
+    int fd;
+    const wr_commit_io *io;
+    void *io_context;
+} target;
+
+static int write_all(const target *t, const uint8_t *from, uint64_t n, uint64_t at) {
+    while (n) {
+        ssize_t written = t->io->pwrite(t->io_context, t->fd, from, n, (off_t)at);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return written ? errno : EIO;
+        from += written, n -= (uint64_t)written, at += (uint64_t)written;
+    }
+    return 0;
+}
+
+static int zero(const target *t, uint64_t from, uint64_t to) {
+    static const uint8_t zeros[BLOCK_BYTES];
+    int error = 0;
+    for (uint64_t n; !error && from < to; from += n) {
+        n = to - from < sizeof zeros ? to - from : sizeof zeros;
+        error = write_all(t, zeros, n, from);
+    }
+    return error;
+}
+
+/* Zero a file from a place on, and sync it. */
+static int cut(const target *t, uint64_t file_bytes, uint64_t from) {
+    uint64_t page = (from + WR_PAGE_BYTES - 1) & ~(uint64_t)(WR_PAGE_BYTES - 1);
+    int error = zero(t, from, page < file_bytes ? page : file_bytes);
+    while (!error && page < file_bytes) {
+        if (fallocate(t->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)page, (off_t)(file_bytes - page)) == 0) break;
+        if (errno == EINTR) continue;
+        error = errno == EOPNOTSUPP ? zero(t, page, file_bytes) : errno;
+        break;
+    }
+    while (!error && t->io->fdatasync(t->io_context, t->fd) != 0)
+        if (errno != EINTR) error = errno;
+    return error;
+}
+
+/* Write a part of a file with what it holds. */
+static int write_again(const target *t, uint64_t from, uint64_t to) {
+    uint8_t bytes[BLOCK_BYTES];
     while (from < to) {
-        ssize_t n = pwrite(fd, zeros, to - from < sizeof zeros ? to - from : sizeof zeros, (off_t)from);
+        ssize_t n = pread(t->fd, bytes, to - from < sizeof bytes ? to - from : sizeof bytes, (off_t)from);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
+        if (n <= 0) return n ? errno : EIO; /* somebody has cut the file since it was walked through */
+        int error = write_all(t, bytes, (uint64_t)n, from);
+        if (error) return error;
         from += (uint64_t)n;
     }
     return 0;
 }
 
-int wr_log_cut(int fd, uint64_t file_bytes, uint64_t from) {
-    uint64_t page = (from + WR_PAGE_BYTES - 1) & ~(uint64_t)(WR_PAGE_BYTES - 1);
-    int error = zero(fd, from, page < file_bytes ? page : file_bytes);
-    if (!error && page < file_bytes && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)page, (off_t)(file_bytes - page)) != 0)
-        error = errno == EOPNOTSUPP ? zero(fd, page, file_bytes) : errno;
-    while (!error && fdatasync(fd) != 0)
-        if (errno != EINTR) error = errno;
-    return error;
+int wr_log_settle(int (*open)(void *context, uint64_t base), void *context, const wr_commit_io *io, void *io_context, uint64_t file_bytes,
+                  const wr_log_end *end) {
+    static const wr_commit_io system_calls = {real_pwrite, real_fdatasync};
+    /* From the file on in which something may not be synced: the one before, when the log ends with it. */
+    for (uint64_t base = end->synced / file_bytes * file_bytes;; base += file_bytes) {
+        target t = {open(context, base), io ? io : &system_calls, io_context};
+        if (t.fd < 0) return t.fd == -ENOENT && base >= end->position ? 0 : -t.fd;
+        uint64_t from = end->synced > base ? end->synced - base : 0, to = end->position > base ? end->position - base : 0;
+        if (to > file_bytes) to = file_bytes;
+        int error = write_again(&t, from, to);
+        if (!error) error = cut(&t, file_bytes, to);
+        close(t.fd);
+        if (error) return error;
+    }
 }

@@ -1,11 +1,13 @@
-/* The commit log from its files: all commits from a position on, where they end and why, and how what is behind the end is cut off
- * (docs/design/019-topics.md, section 6).
+/* The commit log from its files: all commits from a position on, where they end and why, and what is done to the files before the log
+ * goes on there (docs/design/019-topics.md, section 6).
  *
  * Nothing in a file is trusted: a commit counts when its record and checksum are right and it follows the one before.
- * Crash points: a walk changes nothing. A cut that was begun is begun again by the next start, for it only takes away what no commit has.
+ * Crash points: a walk changes nothing. A wr_log_settle that was begun is begun again by the next start: it writes what the files have
+ * already, and takes away what no commit has.
  */
 #ifndef WR_TOPIC_WALK_H
 #define WR_TOPIC_WALK_H
+#include "kernel/committer.h"
 #include "topics/commit_record.h"
 
 /* No commit is larger: the ring that it was made in is not. */
@@ -20,15 +22,23 @@ typedef struct {
 
 typedef struct {
     uint64_t position;   /* where the last sound commit ends: the next one's place */
+    uint64_t synced;     /* all below is on stable storage: the given position, or what the last commit says */
     wr_commit_head last; /* that commit; the given one, if there is none */
-    bool torn;           /* something lies behind it that is no commit */
+    bool torn;           /* something lies right behind it that is no commit. False: it reads as zeros there, which proves nothing */
     bool damaged;        /* and a commit still further says that it was on stable storage */
 } wr_log_end;
 
-/* Walk from a position on, where a commit or the end of a file is due, behind the commit `after`. 0 with *end set, or an errno. */
+/* Walk from a position on, where a commit or the end of a file is due, behind the commit `after`; what is below is on stable storage.
+ * 0 with *end set, or an errno. */
 int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t position, const wr_commit_head *after,
                 wr_log_end *end);
 
-/* Zero a log file of file_bytes from a place on, and sync it. 0 or an errno. */
-int wr_log_cut(int fd, uint64_t file_bytes, uint64_t from);
+/* Make the files so that the log can go on at an end that is not damaged: what is below is on stable storage afterwards, and zeros are
+ * behind it, in all files that there are. Before anything is confirmed, shown to a reader or written by a new server. 0 or an errno.
+ * What no commit says was synced is written once more before the sync: after a sync that failed, the file still reads as it was
+ * written, the system takes that for clean, and another sync would return 0 without writing it. The file before is synced, too, when
+ * the log ends with it: its server may have died right before.
+ * `open`: as of the visitor, but for writing, too, and not O_DIRECT. `io`: tests put losses there; NULL: the system calls. */
+int wr_log_settle(int (*open)(void *context, uint64_t base), void *context, const wr_commit_io *io, void *io_context, uint64_t file_bytes,
+                  const wr_log_end *end);
 #endif

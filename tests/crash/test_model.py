@@ -1,7 +1,7 @@
 """The explicit-state models of the protocols: no reachable state breaks an invariant, and every rule is needed.
 
-Goal: the store's ring + flying + directory + index + head, the large publish, and deliveries hold with kills between
-any two steps.
+Goal: the store's ring + flying + directory + index + head, the large publish, deliveries, and the log of topics hold
+with kills between any two steps.
 Method: breadth-first search of each model; then each rule is broken in turn, and the search must find what that does.
 """
 

@@ -86,8 +86,14 @@ static ssize_t recorded_pwrite(void *context, int fd, const void *from, size_t n
     return written;
 }
 
+static _Atomic bool sync_fails;
+
 static int recorded_sync(void *context, int fd) {
     (void)context;
+    if (sync_fails) {
+        errno = EIO;
+        return -1;
+    }
     pthread_mutex_lock(&past->mutex);
     CHECK(past->events_n < EVENTS_MAX);
     past->events[past->events_n++] = (event){fd, past->bases[fd], 0, 0, NULL};
@@ -95,9 +101,12 @@ static int recorded_sync(void *context, int fd) {
     return 0;
 }
 
+static const wr_commit_io recorded = {recorded_pwrite, recorded_sync};
+
 static void committed(void *context, const wr_topic_commit *commit) {
     (void)context;
-    CHECK(!commit->error);
+    CHECK(!commit->error || sync_fails);
+    if (commit->error) return;
     pthread_mutex_lock(&past->mutex);
     for (; past->done_n < past->commits_n && past->commits[past->done_n].to <= commit->to; past->done_n++) {}
     if (commit->sync)
@@ -201,7 +210,6 @@ static int open_file(uint64_t base) {
 }
 
 static void begin(bench *b, uint64_t position, uint64_t number, uint64_t offset, uint64_t epoch) {
-    static const wr_commit_io io = {recorded_pwrite, recorded_sync};
     memset((void *)b, 0, sizeof *b);
     b->fd = memfd_create("ring", 0);
     CHECK(b->fd >= 0 && ftruncate(b->fd, WR_PAGE_BYTES + RING_BYTES) == 0);
@@ -212,7 +220,7 @@ static void begin(bench *b, uint64_t position, uint64_t number, uint64_t offset,
     memcpy(origin.node, node, sizeof node);
     b->log = wr_topic_log_new(b->region, RING_BYTES, FILE_BYTES, &origin, NULL, committed, NULL);
     CHECK(b->log);
-    wr_topic_log_set_io(b->log, &io, NULL);
+    wr_topic_log_set_io(b->log, &recorded, NULL);
     b->offset = offset;
     b->epoch = epoch;
     wr_topic_log_begin(b->log, position, number, offset);
@@ -319,12 +327,12 @@ static void drop(disk *d) {
     memset(d, 0, sizeof *d);
 }
 
-/* What is on the disk when power fails behind so many events: all that was synced, and of the rest any sectors, or parts of one. */
-static void fail_power(disk *d, uint64_t events_n) {
+/* What is on the disk when power fails behind so many events: all that was synced, and of the rest any sectors, or parts of one.
+ * chance: of 4, what gets there. */
+static void fail_power(disk *d, uint64_t events_n, uint64_t chance) {
     uint64_t synced[FILES_MAX] = {0};
     for (uint64_t i = 0; i < events_n; i++)
         if (!past->events[i].copy) synced[number_of(past->events[i].base)] = i + 1;
-    uint64_t chance = random64() % 5; /* of 4: what gets there */
     for (uint64_t i = 0; i < events_n; i++) {
         const event *e = &past->events[i];
         if (!e->copy) continue;
@@ -391,22 +399,42 @@ static void put_back(disk *d) {
     }
 }
 
-/* Cut all behind a position off, as a start does, in the files and here. */
-static void cut(disk *d, uint64_t position) {
-    for (uint64_t i = position / FILE_BYTES; i < FILES_MAX; i++) {
+static int settle_open(void *context, uint64_t base) {
+    (void)context;
+    int fd = open(path_of(base), O_RDWR);
+    if (fd < 0) return -errno;
+    CHECK(fd < 4096);
+    past->bases[fd] = base;
+    return fd;
+}
+
+/* Cut all behind the end off, as a start does, in the files and here. */
+static void cut(disk *d, const wr_log_end *end) {
+    CHECK(wr_log_settle(settle_open, NULL, NULL, NULL, FILE_BYTES, end) == 0);
+    for (uint64_t i = end->position / FILE_BYTES; i < FILES_MAX; i++) {
         uint64_t base = i * FILE_BYTES;
         if (!d->bytes[i]) continue;
-        if (base > position) {
-            CHECK(unlink(path_of(base)) == 0);
-            free(d->bytes[i]);
-            d->bytes[i] = NULL;
-            continue;
-        }
-        int fd = open(path_of(base), O_RDWR);
-        CHECK(fd >= 0 && wr_log_cut(fd, FILE_BYTES, position - base) == 0);
-        CHECK(pread(fd, d->bytes[i], FILE_BYTES, 0) == FILE_BYTES);
-        for (uint64_t at = position - base; at < FILE_BYTES; at++) CHECK(!d->bytes[i][at]);
+        uint8_t *bytes = d->bytes[i];
+        int fd = open(path_of(base), O_RDONLY);
+        CHECK(fd >= 0 && pread(fd, bytes, FILE_BYTES, 0) == FILE_BYTES);
         close(fd);
+        for (uint64_t at = base > end->position ? 0 : end->position - base; at < FILE_BYTES; at++) CHECK(!bytes[at]);
+        if (base <= end->position) continue;
+        CHECK(unlink(path_of(base)) == 0);
+        free(bytes);
+        d->bytes[i] = NULL;
+    }
+}
+
+/* A start that cut what is behind a position, until power failed again: some sectors are zeroed. */
+static void cut_in_part(disk *d, uint64_t position) {
+    for (uint64_t i = position / FILE_BYTES; i < FILES_MAX; i++) {
+        if (!d->bytes[i]) continue;
+        uint64_t base = i * FILE_BYTES, at = position > base ? position - base : 0;
+        for (uint64_t next; at < FILE_BYTES; at = next) {
+            next = (at / SECTOR + 1) * SECTOR;
+            if (random64() % 2) memset(d->bytes[i] + at, 0, next - at);
+        }
     }
 }
 
@@ -425,15 +453,16 @@ static int walk_commit(void *context, const uint8_t *bytes, uint64_t n, const wr
     return 0;
 }
 
-/* All of the log, from its files: it must end at a position, torn or not, and damaged or not. */
-static void walk_all(uint64_t position, bool torn, bool damaged) {
+/* All of the log, from its files: it must end at a position, and be damaged or not. */
+static wr_log_end walk_all(uint64_t position, bool damaged) {
     static const wr_log_visitor visitor = {walk_open, walk_commit};
     wr_commit_head none = {.origin.epoch = 1};
     memcpy(none.origin.node, node, sizeof node);
     wr_log_end end;
     uint64_t at = 0;
     CHECK(wr_log_walk(&visitor, &at, FILE_BYTES, 0, &none, &end) == 0);
-    CHECK(end.position == position && end.torn == torn && end.damaged == damaged);
+    CHECK(end.position == position && end.damaged == damaged && end.synced <= position);
+    return end;
 }
 
 static bool vouched(disk *d, uint64_t position) {
@@ -463,7 +492,7 @@ static void lives(int lives_n) {
         memset(&d, 0, sizeof d);
         for (int i = 0; i < FILES_MAX; i++)
             if (kept.bytes[i]) memcpy(file_of(&d, (uint64_t)i * FILE_BYTES), kept.bytes[i], FILE_BYTES);
-        fail_power(&d, at);
+        fail_power(&d, at, random64() % 5);
         for (uint64_t i = 0; i < FILES_MAX && i * FILE_BYTES < position; i++) { /* what was there before is untouched */
             uint64_t most = position - i * FILE_BYTES;
             CHECK(!memcmp(file_of(&d, i * FILE_BYTES), file_of(&kept, i * FILE_BYTES), most < FILE_BYTES ? most : FILE_BYTES));
@@ -476,7 +505,7 @@ static void lives(int lives_n) {
         CHECK(last == WR_COMMIT_END || last == WR_COMMIT_TORN);
         CHECK(!vouched(&d, end_at)); /* what is missing is a torn tail, and no damage */
         put_back(&d);
-        walk_all(end_at, last == WR_COMMIT_TORN, false);
+        CHECK(walk_all(end_at, false).torn == (last == WR_COMMIT_TORN));
         /* A byte of something confirmed changes: that is damage, and is told so as long as a later commit vouches for it. */
         if (n > 3 && past->commits[n - 1].synced_at && past->commits[n - 1].synced_at <= at) {
             uint64_t victim = random64() % n, place = past->commits[victim].from + random64() % (past->commits[victim].to - past->commits[victim].from);
@@ -489,11 +518,16 @@ static void lives(int lives_n) {
             for (uint64_t i = victim + 1; i < n; i++) vouches |= past->commits[i].from > found && vouched(&d, found);
             damaged_once |= vouches;
             put_back(&d);
-            walk_all(found, last == WR_COMMIT_TORN, vouched(&d, found));
+            CHECK(walk_all(found, vouched(&d, found)).torn == (last == WR_COMMIT_TORN));
             *byte = old;
             put_back(&d);
         }
-        cut(&d, end_at);
+        if (random64() % 2) {
+            cut_in_part(&d, end_at);
+            put_back(&d);
+        }
+        wr_log_end found = walk_all(end_at, false);
+        cut(&d, &found);
         drop(&kept);
         kept = d;
         position = end_at;
@@ -603,6 +637,58 @@ static void nothing_comes_again(void) {
     unlink(path_of(0));
 }
 
+/* ---- what was not synced ---- */
+
+/* What a start leaves on stable storage of an end at a position: exactly the log up to there, when power fails right behind it. */
+static void settles(disk *d, uint64_t position) {
+    wr_log_end end = walk_all(position, false);
+    forget();
+    CHECK(wr_log_settle(settle_open, NULL, &recorded, NULL, FILE_BYTES, &end) == 0);
+    fail_power(d, past->events_n, 0);
+    put_back(d);
+    walk_all(position, false);
+    forget();
+    drop(d);
+    put_back(d);
+}
+
+/* A sync has failed: the file reads as it was written, the disk has not got it, and the system takes it for clean. A commit in it that
+ * a later start reads is on the disk before anything is confirmed for it. */
+static void a_failed_sync_is_made_good(void) {
+    static bench b;
+    static disk d;
+    begin(&b, 0, 0, 0, 1);
+    one_commit(&b);
+    CHECK(wr_topic_log_seal(b.log, true, NULL, 0) == 0 && wr_topic_log_quiesce(b.log, 60 * SECOND) == 0);
+    CHECK(wr_topic_log_look(b.log)->syncs_n == 1);
+    one_commit(&b);
+    sync_fails = true;
+    CHECK(wr_topic_log_seal(b.log, true, NULL, 0) == 0 && wr_topic_log_quiesce(b.log, 60 * SECOND) == 0);
+    const wr_topic_log_state *s = wr_topic_log_look(b.log);
+    uint64_t position = s->sealed;
+    CHECK(s->failed == EIO && s->syncs_n == 1);
+    end(&b);
+    sync_fails = false;
+    fail_power(&d, past->events_n, 0);
+    settles(&d, position);
+}
+
+/* A server died between the blank record that ends a file and its sync: the log goes on in the next file, which there is not yet. */
+static void a_file_that_ends_is_synced(void) {
+    static bench b;
+    static disk d;
+    begin(&b, 0, 0, 0, 1);
+    one_commit(&b);
+    uint64_t position = wr_topic_log_look(b.log)->sealed;
+    end(&b);
+    uint8_t blank[WR_BLANK_SIZE];
+    wr_record_blank(blank, (uint32_t)(FILE_BYTES - position));
+    int fd = open(path_of(0), O_RDWR);
+    CHECK(fd >= 0 && pwrite(fd, blank, sizeof blank, (off_t)position) == sizeof blank);
+    close(fd);
+    settles(&d, FILE_BYTES);
+}
+
 /* ---- what is refused ---- */
 
 static void refusals(void) {
@@ -643,6 +729,8 @@ int main(int argc, char **argv) {
     keeps_its_bytes();
     refusals();
     nothing_comes_again();
+    a_failed_sync_is_made_good();
+    a_file_that_ends_is_synced();
     for (int i = 0; i < 3; i++) lives(12);
     free(past);
     CHECK(rmdir(folder) == 0);

@@ -201,6 +201,12 @@ static int open_to_read(void *context, uint64_t base) {
     return fd < 0 ? -errno : fd;
 }
 
+static int open_to_write(void *context, uint64_t base) {
+    (void)context;
+    int fd = open(path_of(base), O_RDWR);
+    return fd < 0 ? -errno : fd;
+}
+
 /* A commit of the log: offsets and marks for the next server. */
 static int take_up(void *context, const uint8_t *bytes, uint64_t n, const wr_commit_head *head, const uint8_t *marks) {
     wr_topic_server *s = context;
@@ -233,10 +239,8 @@ static void be_born(life *l) {
     memcpy(none.origin.node, node, sizeof node);
     wr_log_end end;
     CHECK(wr_log_walk(&visitor, &l->s, FILE_BYTES, 0, &none, &end) == 0 && !end.damaged);
-    uint64_t base = end.position / FILE_BYTES * FILE_BYTES;
-    int fd = open(path_of(base), O_RDWR);
-    if (fd >= 0) CHECK(wr_log_cut(fd, FILE_BYTES, end.position - base) == 0 && close(fd) == 0);
-    unlink(path_of(base + FILE_BYTES));
+    CHECK(wr_log_settle(open_to_write, NULL, NULL, NULL, FILE_BYTES, &end) == 0);
+    unlink(path_of(end.position / FILE_BYTES * FILE_BYTES + FILE_BYTES));
     CHECK((l->fd = memfd_create("ring", 0)) >= 0 && ftruncate(l->fd, WR_PAGE_BYTES + RING_BYTES) == 0);
     CHECK((l->ring = wr_topic_ring_map(l->fd, RING_BYTES)));
     wr_commit_origin origin = end.last.origin;
@@ -250,7 +254,7 @@ static void be_born(life *l) {
     for (uint32_t i = 0; i < CLIENTS; i++) CHECK(wr_topic_attach(&l->s, i, 1, 100 + i, clients[i].region, wr_view_bytes(&l->s.geometry)) == 0);
     CHECK(wr_topic_attach(&l->s, 0, 1, 100, clients[0].region, 4096) == EEXIST);
     wr_topic_serve(&l->s, epochs);
-    for (uint32_t i = 0; i < CLIENTS; i++) { /* the cut has synced what was there */
+    for (uint32_t i = 0; i < CLIENTS; i++) { /* what was there is synced */
         const wr_link *link = &clients[i].port.view.links[SERVER];
         CHECK(atomic_load(&link->synced) >= atomic_load(&link->head) && atomic_load(&link->server_epoch) == epochs);
     }

@@ -9,7 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from warren.tools.model import batches, collection, credit, deliveries, dying, readers, store, stored, waiting
+from warren.tools.model import (
+    batches,
+    collection,
+    credit,
+    deliveries,
+    dying,
+    readers,
+    store,
+    stored,
+    topic_log,
+    waiting,
+)
 from warren.tools.model.search import Found, search
 
 MODELS: tuple[tuple[str, Any], ...] = (
@@ -22,11 +33,16 @@ MODELS: tuple[tuple[str, Any], ...] = (
     ("readers", readers),
     ("credit", credit),
     ("waiting", waiting),
+    ("topic_log", topic_log),
 )
 
 #: a rule that another one covers as well: it shows only when that one is broken, too
 WITH: Mapping[tuple[str, str], dict[str, bool]] = {
     ("store", "row_before_head"): {"reader_checks_head": False},
+    ("topic_log", "epochs"): {"cut": False},
+    ("topic_log", "cut"): {"epochs": False},
+    ("topic_log", "zeros_are_cut"): {"epochs": False},
+    ("topic_log", "cut_is_synced"): {"epochs": False},
 }
 
 
