@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -302,8 +303,140 @@ def test_a_worker_notes_it_and_goes_on(
     with caplog.at_level(logging.WARNING, "warren"):
         worker.run()
     assert taken.is_set()
-    assert worker.counts == {"handled": 1, "failed": 0, "rejected": 0}
+    assert worker.counts == {"handled": 1, "failed": 0, "rejected": 0, "late": 1}
     assert "ack_timeout" in caplog.text
+
+
+@pytest.fixture
+def slow(node: warren.Node, name: str) -> tuple[warren.Queue, warren.Queue]:
+    """A queue whose functions are too slow, and its dead letters."""
+    letters = node.queue(f"{name}-dead")
+    return (
+        node.queue(f"{name}-slow", ack_timeout=SHORT_S, dead_letter_exchange="", dead_letter_routing_key=letters.name),
+        letters,
+    )
+
+
+def check_told(counts: dict[str, int], log: str) -> None:
+    """Both tries came too late; then it was rejected without a third."""
+    assert counts == {"handled": 0, "failed": 0, "rejected": 1, "late": 2}
+    assert "it was the last try" not in log
+    assert "tried again in" not in log
+    assert log.count("longer than the queue's ack_timeout") == 2
+    assert log.count("rejected to the dead letters, without a further try") == 1
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_function_that_is_always_too_slow_ends_in_the_dead_letters(
+    node: warren.Node,
+    slow: tuple[warren.Queue, warren.Queue],
+    caplog: pytest.LogCaptureFixture,
+    fails: bool,
+    concurrency: int,
+) -> None:
+    queue, letters = slow
+    queue.put(b"slow")
+    calls = []
+
+    def handle(message: warren.Message) -> None:
+        calls.append(message.delivery_count)
+        wait_until(lambda: message.timed_out, 30)
+        if fails:
+            raise RuntimeError("too slow, and wrong")
+
+    worker = node.worker(queue, handle, concurrency=concurrency, retries=1, backoff=0.01)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    with caplog.at_level(logging.WARNING, "warren"):
+        thread.start()
+        assert letters.get(timeout=60).body == b"slow"
+        wait_until(lambda: worker.counts["rejected"] == 1, 10)
+        worker.stop()
+        thread.join(60)
+    assert calls == [0, 1]
+    check_told(worker.counts, caplog.text)
+    assert queue.depth() == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_coroutine_function_that_is_always_too_slow_ends_in_the_dead_letters(
+    directory: Path, slow: tuple[warren.Queue, warren.Queue], caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    queue, letters = slow
+    queue.put(b"slow")
+    calls = []
+
+    async def main() -> dict[str, int]:
+        async with warren.aio.attach(directory) as node:
+
+            async def handle(message: warren.aio.Message) -> None:
+                calls.append(message.delivery_count)
+                while not message.timed_out:
+                    await asyncio.sleep(0.01)
+                if fails:
+                    raise RuntimeError("too slow, and wrong")
+
+            worker = await node.worker(queue.name, handle, retries=1, backoff=0.01)
+            running = asyncio.create_task(worker.run())
+            while not worker.counts["rejected"]:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+            return worker.counts
+
+    with caplog.at_level(logging.WARNING, "warren"):
+        counts = asyncio.run(main())
+    assert letters.get(timeout=60).body == b"slow"
+    assert calls == [0, 1]
+    check_told(counts, caplog.text)
+
+
+def fail_slowly(message: warren.Message) -> None:
+    """For a process."""
+    with Path(os.environ["CALLS"]).open("a") as file:
+        file.write(f"{message.delivery_count}\n")
+    wait_until(lambda: message.timed_out, 30)
+    raise RuntimeError("too slow, and wrong")
+
+
+def test_processes_that_are_always_too_slow_end_in_the_dead_letters(
+    node: warren.Node, slow: tuple[warren.Queue, warren.Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, letters = slow
+    queue.put(b"slow")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    worker = node.worker(queue, fail_slowly, concurrency=2, processes=True, retries=1, backoff=0.01)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    assert letters.get(timeout=120).body == b"slow"
+    worker.stop()
+    thread.join(60)
+    assert (tmp_path / "calls").read_text().split() == ["0", "1"]
+
+
+def test_what_waits_for_a_thread_does_not_time_out_here(
+    node: warren.Node, slow: tuple[warren.Queue, warren.Queue]
+) -> None:
+    queue, _letters = slow
+    queue.put_many(BODIES[:6])
+    late: list[bytes] = []
+    calls: list[bytes] = []
+
+    def handle(message: warren.Message) -> None:
+        if message.timed_out:
+            late.append(message.body)
+        calls.append(message.body)
+        if len(calls) <= 2:
+            wait_until(lambda: message.timed_out, 30)
+            time.sleep(SHORT_S)  # those that would lie with it have timed out, too
+
+    worker = node.worker(queue, handle, concurrency=2, prefetch=6)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    wait_until(lambda: worker.counts["handled"] >= 6, 60)
+    worker.stop()
+    thread.join(60)
+    assert late == []
 
 
 # ---- asyncio ---------------------------------------------------------------------------------------------------------

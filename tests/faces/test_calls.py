@@ -232,7 +232,7 @@ def test_a_message_that_asks_nothing_is_done_when_it_was_handled(
                 await asyncio.sleep(0.01)
             worker.stop()
             await running
-            assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0}
+            assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0, "late": 0}
 
     with serving(node, name, function) as worker:
         queue.put_many([b"plain", b"bad", b"last"])
@@ -305,7 +305,7 @@ def test_an_answer_that_cannot_be_sent_costs_one_try(
             node.call(name, b"names", CALL_S)
         queue.put(b"nowhere", properties={"reply_to": "x" * 300})
         wait_until(lambda: worker.counts["handled"] == 2, 60)
-        assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0}
+        assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0, "late": 0}
     assert seen == [b"names", b"nowhere"]
     assert "cannot be answered" in caplog.text
 

@@ -174,7 +174,7 @@ def test_what_fails_is_tried_again_and_then_dead_lettered(node: warren.Node, nam
     for body, counts in tries.items():
         assert counts == ([0, 1, 2] if int(body) % 10 in (3, 5) else [0]), body
     assert len(tries) == 40
-    assert worker.counts == {"handled": 36, "failed": 16, "rejected": 4}
+    assert worker.counts == {"handled": 36, "failed": 16, "rejected": 4, "late": 0}
 
 
 def test_without_retries_it_is_tried_until_it_succeeds(node: warren.Node, name: str) -> None:
@@ -361,7 +361,7 @@ def test_what_a_function_leaves_to_be_awaited_has_not_been_done(
     thread = run_in_thread(worker)
     wait_until(lambda: worker.counts["rejected"] == 1, 60)
     ended(worker, thread)
-    assert worker.counts == {"handled": 0, "failed": 1, "rejected": 1}
+    assert worker.counts == {"handled": 0, "failed": 1, "rejected": 1, "late": 0}
     assert "which nobody awaits" in caplog.text
     with node.queue("dead").get(timeout=30) as message:
         assert message.body == b"1"
@@ -433,7 +433,7 @@ def test_a_function_that_awaits_what_was_cancelled_has_failed(node: warren.Node,
             await running
             return worker.counts
 
-    assert asyncio.run(main()) == {"handled": 0, "failed": 2, "rejected": 1}
+    assert asyncio.run(main()) == {"handled": 0, "failed": 2, "rejected": 1, "late": 0}
     assert letters.get(timeout=30).body == b"1"
 
 
@@ -469,7 +469,7 @@ def test_asyncio_handles_many_at_once_with_retries(node: warren.Node, name: str)
             await running
             return worker.counts
 
-    assert asyncio.run(main()) == {"handled": 54, "failed": 6, "rejected": 6}
+    assert asyncio.run(main()) == {"handled": 54, "failed": 6, "rejected": 6, "late": 0}
     assert 10 <= most <= 20
     assert len([letters.get(timeout=30) for _ in range(6)]) == 6
     assert is_empty(queue)

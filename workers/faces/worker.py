@@ -9,11 +9,14 @@ What happens to a message
   The function returns: it is acked. It raises: it waits for `backoff` seconds, twice as long after each further try,
   and is delivered again; after `retries` of them it is rejected to the dead letters. What the function settles itself
   stays so. When its process dies the message goes to another consumer at once. When the function takes longer than the
-  queue's ack_timeout, another consumer gets the message meanwhile; what this one made of it counts for nothing more.
+  queue's ack_timeout, another consumer gets the message meanwhile; what this one made of it counts for nothing more. So
+  in a queue with an ack_timeout, a message that comes for more than the `retries` + first time is rejected before the
+  function is called: afterwards it would be too late for that, each time.
 
 Invariants
   No more than `prefetch` messages are held. Without one: with threads, as many as are being handled; else as many as
-  consume() has ahead.
+  consume() has ahead. A message is taken when a thread is free: until then its ack_timeout does not run.
+  The log says what was done, after it was done.
   run() returns with nothing in hand, or raises TimedOut.
 """
 
@@ -52,6 +55,8 @@ PAUSE_FIRST_S = 0.5
 PAUSE_MOST_S = 15.0
 
 
+#: what a worker counts
+COUNTED = ("handled", "failed", "rejected", "late")
 #: the longest pause between two tries
 PAUSE_LONGEST_S = 365 * 24 * 3600.0
 
@@ -82,20 +87,71 @@ class Retries:
                 )
         return Retries(retries, backoff, backoff_max)
 
-    def after(self, error: BaseException, message: Message, queue_name: str) -> float | None:
-        """Seconds until the next try of a message whose function raised, None when that was the last one; logged."""
+    def pause(self, message: Message) -> float | None:
+        """Seconds until the next try of a message whose function raised, None when that was the last one."""
+        if self.retries is not None and message.delivery_count >= self.retries:
+            return None
+        return min(self.backoff_max, PAUSE_LONGEST_S, self.backoff * 2.0 ** min(message.delivery_count, 64))
+
+    def spent(self, message: Message, handled: Queue) -> bool:
+        """Whether it had all its tries, and comes again because of the queue's ack_timeout."""
+        return (
+            self.retries is not None
+            and message.delivery_count > self.retries
+            and arguments_of(handled).get("ack_timeout") is not None
+        )
+
+
+#: what was done with a message came after the queue's ack_timeout
+TOO_LATE = (
+    "but that took longer than the queue's ack_timeout: it went back to the queue before, and is delivered again; "
+    "declare the queue with an ack_timeout well above the time that the function takes"
+)
+
+
+def log_failure(
+    message: Message, queue_name: str, error: BaseException, pause: float | None, done: bool, trouble: Exception | None
+) -> None:
+    """What a function raised, and what came of the message: `done`, the function had settled it itself; `trouble`, what
+    prevented its nack or reject."""
+    last = False
+    if done:
+        then = "the function had settled the message before"
+    elif isinstance(trouble, AckTimedOut):
+        then = TOO_LATE
+    elif trouble is not None:
+        then = f"and it could not be given back: {trouble}"
+    elif pause is None:
+        last, then = True, "it was the last try: rejected to the dead letters"
+    else:
+        then = f"tried again in {pause:g} s"
+    log.log(
+        logging.ERROR if last else logging.WARNING,
+        "queue %r: message %s failed at try %d (%s); %s",
+        queue_name, message.message_id.hex(), message.delivery_count + 1, raised(error), then,
+        exc_info=error,
+    )  # fmt: skip
+
+
+def log_trouble(message: Message, queue_name: str, trouble: Exception | None) -> None:
+    """What prevented the ack of a message that was handled, or the return of one that was not."""
+    if isinstance(trouble, AckTimedOut):
         tries = message.delivery_count + 1
-        pause = None
-        if self.retries is None or tries <= self.retries:
-            pause = min(self.backoff_max, PAUSE_LONGEST_S, self.backoff * 2.0 ** min(tries - 1, 64))
-        then = "it was the last try: rejected to the dead letters" if pause is None else f"tried again in {pause:g} s"
-        log.log(
-            logging.ERROR if pause is None else logging.WARNING,
-            "queue %r: message %s failed at try %d (%s); %s",
-            queue_name, message.message_id.hex(), tries, raised(error), then,
-            exc_info=error,
-        )  # fmt: skip
-        return pause
+        log.warning("queue %r: message %s: try %d ended, %s", queue_name, message.message_id.hex(), tries, TOO_LATE)
+    elif trouble is not None:
+        log.warning("queue %r: message %s: %s", queue_name, message.message_id.hex(), trouble)
+
+
+def log_spent(message: Message, queue_name: str, trouble: Exception | None) -> None:
+    """A message was to be rejected because it was delivered too often."""
+    if trouble is not None:
+        log_trouble(message, queue_name, trouble)
+        return
+    log.error(
+        "queue %r: message %s was delivered %d times before, and not settled within the queue's ack_timeout: "
+        "rejected to the dead letters, without a further try",
+        queue_name, message.message_id.hex(), message.delivery_count,
+    )  # fmt: skip
 
 
 def checked_function(function: object, asynchronous: bool) -> None:
@@ -140,7 +196,7 @@ class Worker:
         self._retries = retries
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._counts = {"handled": 0, "failed": 0, "rejected": 0}
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._raised: BaseException | None = None
         self._interrupted: list[Message] = []  #: they return when no thread of ours can get them again
 
@@ -155,7 +211,8 @@ class Worker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Messages since it was made: `handled` (acked), `failed` (tried again later), `rejected` (the last try)."""
+        """Messages since it was made: `handled` (acked), `failed` (tried again later), `rejected` (after the last try),
+        `late` (the function took longer than the queue's ack_timeout: they are delivered again)."""
         with self._lock:
             return dict(self._counts)
 
@@ -181,16 +238,23 @@ class Worker:
         finally:
             while self._interrupted:
                 message = self._interrupted.pop()
-                self._settle(message, message.nack)
+                log_trouble(message, self._queue.name, self._settle(message, message.nack))
         if self._raised is not None:
             raise self._raised
 
     def _run_threads(self, grace: float) -> None:
         given: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        free = threading.Semaphore(self._threads_n - 1)
 
         def work() -> None:
             while (message := given.get()) is not None:
                 self._handle(message)
+                free.release()
+
+        def hand(message: Message) -> None:
+            given.put(message)
+            while not free.acquire(timeout=LOOK_S) and not self._stop.is_set():
+                pass  # the next one stays where it is until a thread is free
 
         threads = [
             threading.Thread(target=work, name=f"warren-worker-{n}", daemon=True) for n in range(self._threads_n)
@@ -198,7 +262,7 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
-            self._take(given.put)
+            self._take(hand)
         finally:
             for _thread in threads:
                 given.put(None)
@@ -219,7 +283,10 @@ class Worker:
             try:
                 for message in self._queue.consume(self._prefetch, LOOK_S):
                     pause = PAUSE_FIRST_S
-                    hand(message)
+                    if self._retries.spent(message, self._queue):
+                        log_spent(message, self._queue.name, self._settle(message, message.reject, "rejected"))
+                    else:
+                        hand(message)
                     if self._stop.is_set():
                         break
             except (*TROUBLE, ClosedError) as error:
@@ -239,25 +306,30 @@ class Worker:
             self._interrupted.append(message)
             self.stop()
         else:
-            self._settle(message, message.ack, "handled")
+            log_trouble(message, self._queue.name, self._settle(message, message.ack, "handled"))
 
     def _failed(self, message: Message, error: Exception) -> None:
-        pause = self._retries.after(error, message, self._queue.name)
+        pause, done = self._retries.pause(message), message.settled
         if pause is None:
-            self._settle(message, message.reject, "rejected")
+            trouble = self._settle(message, message.reject, "rejected")
         else:
-            self._settle(message, lambda: message.nack(delay=pause), "failed")
+            trouble = self._settle(message, lambda: message.nack(delay=pause), "failed")
+        log_failure(message, self._queue.name, error, pause, done, trouble)
 
-    def _settle(self, message: Message, how: Callable[[], None], counted: str | None = None) -> None:
-        if not message.settled:  # the function may have done it
+    def _settle(self, message: Message, how: Callable[[], None], counted: str | None = None) -> Exception | None:
+        """Settle it, unless the function did, and count it; what prevented that."""
+        trouble: Exception | None = None
+        if not message.settled:
             try:
                 how()
-            except (*TROUBLE, AckTimedOut) as error:
-                log.warning("queue %r: message %s: %s", self._queue.name, message.message_id.hex(), error)
-                return
+            except AckTimedOut as error:
+                trouble, counted = error, "late"
+            except TROUBLE as error:
+                trouble, counted = error, None
         if counted:
             with self._lock:
                 self._counts[counted] += 1
+        return trouble
 
 
 def _check_importable(function: object) -> None:

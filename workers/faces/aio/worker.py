@@ -13,12 +13,16 @@ from warren.workers.faces.aio.queue import Message, Queue, underneath_of
 from warren.workers.faces.calls import TROUBLE, asks, failed, unanswerable
 from warren.workers.faces.queues import client_of
 from warren.workers.faces.worker import (
+    COUNTED,
     LOOK_S,
     PAUSE_FIRST_S,
     PAUSE_MOST_S,
     Retries,
     checked_function,
     log,
+    log_failure,
+    log_spent,
+    log_trouble,
     stopped_by_signals,
 )
 
@@ -72,7 +76,7 @@ class Worker:
         self._retries = retries
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counts = {"handled": 0, "failed": 0, "rejected": 0}
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._raised: BaseException | None = None
         self._interrupted: list[Message] = []  #: they return when nothing of ours can get them again
 
@@ -116,7 +120,7 @@ class Worker:
                     await asyncio.wait(late)
                 while self._interrupted:
                     message = self._interrupted.pop()
-                    await self._settle(message, message.nack)
+                    log_trouble(message, self._queue.name, await self._settle(message, message.nack))
         if self._raised is not None:
             raise self._raised
         if late:
@@ -147,30 +151,41 @@ class Worker:
                     pause = min(2 * pause, PAUSE_MOST_S)
 
     async def _handle(self, message: Message) -> None:
+        name = self._queue.name
+        if self._retries.spent(message, underneath_of(self._queue)):
+            log_spent(message, name, await self._settle(message, message.reject, "rejected"))
+            return
         try:
             await self._function(message)
         except (Exception, asyncio.CancelledError) as error:  # logged, and tried again
             if _cancelled(error):  # the message is somebody else's
-                await self._settle(message, message.nack)
+                log_trouble(message, name, await self._settle(message, message.nack))
                 raise
-            pause = self._retries.after(error, message, self._queue.name)
+            pause, done = self._retries.pause(message), message.settled
             if pause is None:
-                await self._settle(message, message.reject, "rejected")
+                trouble = await self._settle(message, message.reject, "rejected")
             else:
-                await self._settle(message, lambda: message.nack(delay=pause), "failed")
+                trouble = await self._settle(message, lambda: message.nack(delay=pause), "failed")
+            log_failure(message, name, error, pause, done, trouble)
         except BaseException as error:  # noqa: BLE001 - an interrupt: run() raises it, and the message is another's
             self._raised = error
             self._interrupted.append(message)
             self.stop()
         else:
-            await self._settle(message, message.ack, "handled")
+            log_trouble(message, name, await self._settle(message, message.ack, "handled"))
 
-    async def _settle(self, message: Message, how: Callable[[], Awaitable[None]], counted: str | None = None) -> None:
-        if not message.settled:  # the function may have done it
+    async def _settle(
+        self, message: Message, how: Callable[[], Awaitable[None]], counted: str | None = None
+    ) -> Exception | None:
+        """Settle it, unless the function did, and count it; what prevented that."""
+        trouble: Exception | None = None
+        if not message.settled:
             try:
                 await how()
-            except (*TROUBLE, AckTimedOut) as error:
-                log.warning("queue %r: message %s: %s", self._queue.name, message.message_id.hex(), error)
-                return
+            except AckTimedOut as error:
+                trouble, counted = error, "late"
+            except TROUBLE as error:
+                trouble, counted = error, None
         if counted:
             self._counts[counted] += 1
+        return trouble
