@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -238,9 +239,10 @@ def _properties(properties: object, message_id: object) -> dict[str, Any]:
         if name == "timestamp":
             if isinstance(value, datetime.datetime):
                 value = value.timestamp()
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise UsageError(
-                    f"property timestamp must be a number of seconds since 1970, or a datetime, not {shown(value)}"
+                    "property timestamp must be a finite number of seconds since 1970, or a datetime, not "
+                    f"{shown(value)}"
                 )
         elif name not in _TEXTS:
             if name == "headers":

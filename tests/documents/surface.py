@@ -5,8 +5,10 @@ A line that a checker must refuse carries what it calls the error; both are told
 there is no error.
 """
 
+import array
 import asyncio
 import concurrent.futures
+import mmap
 from collections.abc import Iterator
 from typing import Any, assert_type
 
@@ -56,6 +58,31 @@ def publishing(node: warren.Node, later: bool) -> None:
     node.publish(b"x", "events", properties=["a"])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
+def any_memory(node: warren.Node, column: array.array[float], mapped: mmap.mmap) -> None:
+    queue, store = node.queue("q"), node.store()
+    assert_type(queue.put(column), None)
+    assert_type(queue.put(array.array("d", [1.0]), wait=False), warren.Confirm)
+    queue.put_many([column, mapped, b"x"])
+    node.publish(column, "events", "a.b")
+    node.publish_many([column, b"x"], "events", routing_keys=["a", "b"])
+    node.call("q", column)
+    queue.reply(queue.get(), column)
+    store.write(store.new_id(), column)
+    queue.put(1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    node.publish_many(["x"], "events")  # type: ignore[list-item]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def any_memory_awaited(node: warren.aio.Node, column: array.array[float], mapped: mmap.mmap) -> None:
+    queue, store = await node.queue("q"), node.store()
+    await queue.put(column)
+    await queue.put_many([column, mapped, b"x"])
+    await node.publish(column, "events", "a.b")
+    await node.publish_many([column, b"x"], "events", routing_keys=["a", "b"])
+    await node.call("q", column)
+    await queue.reply(await queue.get(), column)
+    await store.write(IDS[0], column)
+
+
 def promised(confirm: warren.Confirm) -> None:
     confirm.add_done_callback(lambda done: print(done.exception()))
     assert_type(confirm.future(), concurrent.futures.Future[None])
@@ -99,6 +126,7 @@ def declaring(node: warren.Node, arguments: dict[str, Any]) -> None:
     raw.put(bytearray(b"a"))
     raw.put(memoryview(b"a"), timeout=1)
     raw.put_nowait(bytearray(b"a"))
+    raw.put(array.array("d", [1.0]))
     raw.put("a")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert_type(raw.get(), bytes)
 

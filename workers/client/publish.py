@@ -6,13 +6,24 @@ metadata) is made here. Of many messages each value is one for all, or a list or
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 
 from warren.engine.catalog import metadata
 from warren.workers.client.arguments import level_of
+
+# a body: bytes, bytearray, memoryview, arrays, …: whatever has contiguous memory
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer as Body
+elif TYPE_CHECKING:
+    from typing_extensions import Buffer as Body
+else:
+    Body = bytes | bytearray | memoryview
+
+__all__ = ["Batch", "Body", "Durability", "PLAIN", "Publish", "PublishManyOptions", "PublishOptions", "publish_options"]
 
 #: what a confirm means: accepted, handed to the operating system, on stable storage
 Durability = Literal["none", "written", "synced"]

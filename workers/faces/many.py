@@ -17,10 +17,8 @@ from warren.engine.errors import UsageError
 from warren.engine.saying import counted
 from warren.workers.client.arguments import level_of, listed
 from warren.workers.client.client import Client, Route
-from warren.workers.client.publish import Durability, Publish
+from warren.workers.client.publish import Body, Durability, Publish
 from warren.workers.faces.queues import time_left
-
-Body = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)

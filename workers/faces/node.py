@@ -36,7 +36,7 @@ from warren.workers.client.arguments import (
     listed,
 )
 from warren.workers.client.client import CALL_TIMEOUT_S, Client
-from warren.workers.client.publish import PLAIN, Durability, PublishManyOptions, PublishOptions, publish_options
+from warren.workers.client.publish import PLAIN, Body, Durability, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.many import Destination, Many, level_to
@@ -253,7 +253,7 @@ class Node:
     def call(
         self,
         queue: str | Queue,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         timeout: float = 30.0,
         *,
         headers: Mapping[str, Any] | None = None,
@@ -396,7 +396,7 @@ class Node:
     @overload
     def publish(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
@@ -409,7 +409,7 @@ class Node:
     @overload
     def publish(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
@@ -423,7 +423,7 @@ class Node:
     @overload
     def publish(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         exchange: str,
         routing_key: str,
         mandatory: bool,
@@ -436,7 +436,7 @@ class Node:
     @overload
     def publish(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
@@ -448,7 +448,7 @@ class Node:
     ) -> Confirm | None: ...
     def publish(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         exchange: str = "",
         routing_key: str = "",
         mandatory: bool = False,
@@ -491,7 +491,7 @@ class Node:
     @overload
     def publish_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -506,7 +506,7 @@ class Node:
     @overload
     def publish_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -521,7 +521,7 @@ class Node:
     @overload
     def publish_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -535,7 +535,7 @@ class Node:
     ) -> Confirm | None: ...
     def publish_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         exchange: str = "",
         routing_key: str = "",
         *,

@@ -37,7 +37,15 @@ from warren.workers.client.arguments import (
     level_of,
     listed,
 )
-from warren.workers.client.publish import PLAIN, Batch, Durability, PublishManyOptions, PublishOptions, publish_options
+from warren.workers.client.publish import (
+    PLAIN,
+    Batch,
+    Body,
+    Durability,
+    PublishManyOptions,
+    PublishOptions,
+    publish_options,
+)
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.calls import reply_route
@@ -160,7 +168,7 @@ class Queue:
     @overload
     def put(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
@@ -172,7 +180,7 @@ class Queue:
     @overload
     def put(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         durability: Durability | None = None,
         *,
         wait: Literal[False],
@@ -183,7 +191,7 @@ class Queue:
     @overload
     def put(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
@@ -193,7 +201,7 @@ class Queue:
     @overload
     def put(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
@@ -204,7 +212,7 @@ class Queue:
     ) -> Confirm | None: ...
     def put(
         self,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
@@ -279,7 +287,7 @@ class Queue:
     @overload
     def put_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         durability: Durability | None = None,
         wait: Literal[True] = True,
         timeout: float | None = None,
@@ -289,7 +297,7 @@ class Queue:
     @overload
     def put_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         durability: Durability | None = None,
         *,
         wait: Literal[False],
@@ -300,7 +308,7 @@ class Queue:
     @overload
     def put_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         durability: Durability | None,
         wait: Literal[False],
         timeout: float | None = None,
@@ -310,7 +318,7 @@ class Queue:
     @overload
     def put_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
@@ -319,7 +327,7 @@ class Queue:
     ) -> Confirm | None: ...
     def put_many(
         self,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Body],
         durability: Durability | None = None,
         wait: bool = True,
         timeout: float | None = None,
@@ -347,7 +355,7 @@ class Queue:
 
     def _put_many(
         self,
-        bodies: Sequence[bytes | bytearray | memoryview],
+        bodies: Sequence[Body],
         level: int,
         said: Batch,
         timeout: float | None,
@@ -548,7 +556,7 @@ class Queue:
     def reply(
         self,
         message: Message,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         headers: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,

@@ -47,6 +47,7 @@ from warren.engine.errors import (
     Undecodable,
 )
 from warren.workers.client.arguments import checked_count, checked_seconds
+from warren.workers.client.publish import Body
 from warren.workers.faces.full import Room
 from warren.workers.faces.interrupts import is_interrupt
 from warren.workers.faces.message import Message
@@ -110,9 +111,7 @@ class WorkQueue(Generic[T]):
     # -- putting ------------------------------------------------------------------------------------------------
 
     @overload
-    def put(
-        self: WorkQueue[bytes], item: bytes | bytearray | memoryview, block: bool = True, timeout: float | None = None
-    ) -> None: ...
+    def put(self: WorkQueue[bytes], item: Body, block: bool = True, timeout: float | None = None) -> None: ...
     @overload
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None: ...
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
@@ -153,7 +152,7 @@ class WorkQueue(Generic[T]):
         return None if most is None else max(most, _left(deadline))
 
     @overload
-    def put_nowait(self: WorkQueue[bytes], item: bytes | bytearray | memoryview) -> None: ...
+    def put_nowait(self: WorkQueue[bytes], item: Body) -> None: ...
     @overload
     def put_nowait(self, item: T) -> None: ...
     def put_nowait(self, item: Any) -> None:

@@ -17,13 +17,13 @@ from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Batch, Publish
+from warren.workers.client.publish import Body as Body
 from warren.workers.faces import queues
 from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Body = bytes | bytearray | memoryview
 
 #: threads for what blocks, shared by all nodes of the process
 BLOCKING_THREADS = 8

@@ -230,9 +230,10 @@ def _is_id(id: object) -> bool:
     return isinstance(id, bytes) and len(id) == 16
 
 
-def _ids(ids: Iterable[bytes] | Body) -> list[bytes] | tuple[bytes, ...]:
+def _ids(ids: Any) -> list[bytes] | tuple[bytes, ...]:
     """One by one, also out of a buffer of 16 bytes each; what is no whole number of them is for the store to refuse."""
-    if isinstance(ids, (bytes, bytearray, memoryview)):
-        flat = bytes(ids)
-        return [flat[at : at + 16] for at in range(0, len(flat), 16)]
-    return listed(ids, "ids")
+    try:
+        flat = bytes(memoryview(ids))
+    except TypeError:  # no buffer
+        return listed(ids, "ids")
+    return [flat[at : at + 16] for at in range(0, len(flat), 16)]

@@ -32,7 +32,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 from warren.engine import _core, errors
 from warren.engine.errors import AckTimedOut, DiskFull, PeerLost, TimedOut, Undecodable
-from warren.workers.faces.aio.base import deadline_of, is_late, run_blocking, time_left
+from warren.workers.faces.aio.base import Body, deadline_of, is_late, run_blocking, time_left
 from warren.workers.faces.aio.queue import Message, Queue, line_of, underneath_of
 from warren.workers.faces.full import Room
 from warren.workers.faces.interrupts import is_interrupt
@@ -97,9 +97,7 @@ class WorkQueue(Generic[T]):
     # -- putting ------------------------------------------------------------------------------------------------
 
     @overload
-    async def put(
-        self: WorkQueue[bytes], item: bytes | bytearray | memoryview, timeout: float | None = None
-    ) -> None: ...
+    async def put(self: WorkQueue[bytes], item: Body, timeout: float | None = None) -> None: ...
     @overload
     async def put(self, item: T, timeout: float | None = None) -> None: ...
     async def put(self, item: Any, timeout: float | None = None) -> None:
@@ -139,7 +137,7 @@ class WorkQueue(Generic[T]):
         return None if deadline is None or most is None else max(most, time_left(deadline) or 0.0)
 
     @overload
-    async def put_nowait(self: WorkQueue[bytes], item: bytes | bytearray | memoryview) -> None: ...
+    async def put_nowait(self: WorkQueue[bytes], item: Body) -> None: ...
     @overload
     async def put_nowait(self, item: T) -> None: ...
     async def put_nowait(self, item: Any) -> None:
