@@ -118,12 +118,12 @@ static uint32_t still_ours(HandleObject *h, uint64_t *tags, wr_place *places, ui
     return kept;
 }
 
-/* *late_n of *of were not ours any more. */
-static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, uint64_t tag, Py_ssize_t *late_n, Py_ssize_t *of) {
+/* A message, and all that were handed out before it. *late_n of *of were not ours any more. */
+static int settle_up_to(HandleObject *h, uint8_t op, uint8_t flags, const DeliveryObject *m, Py_ssize_t *late_n, Py_ssize_t *of) {
     uint64_t tags[512];
     wr_place places[512];
     for (;;) {
-        uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, tag, tags, places, 512);
+        uint32_t n = wr_client_consumer_forget_up_to(&h->consumer, m->tag, m->place, tags, places, 512);
         if (!n) return 0;
         uint32_t ours = still_ours(h, tags, places, n);
         *late_n += n - ours;
@@ -170,7 +170,7 @@ static PyObject *settle_one(DeliveryObject *m, uint8_t op, uint8_t flags, bool m
     bool timed = h->consumer.timed;
     if (multiple) {
         m->late = timed && wr_client_consumer_taken(&h->client->a, &h->consumer, m->tag, m->place);
-        error = settle_up_to(h, op, flags, m->tag, &late_n, &of);
+        error = settle_up_to(h, op, flags, m, &late_n, &of);
     } else if (wr_client_consumer_forget(&h->consumer, m->tag, m->place)) {
         if (still_ours(h, &m->tag, &m->place, 1)) error = send_tags(h, op, flags, &m->tag, &m->place, 1, due);
         else m->late = true;
@@ -217,9 +217,8 @@ static int check_batch(HandleObject *h, PyObject *list) {
         const char *wrong = !PyObject_TypeCheck(item, wr_module.delivery_type)     ? "not a message"
                             : ((DeliveryObject *)item)->handle->queue != h->queue ? "of another queue"
                             : ((DeliveryObject *)item)->browsed          ? "a message that was only looked at (browse)"
-                            : ((DeliveryObject *)item)->handle != h      ? NULL
-                            : ((DeliveryObject *)item)->late             ? "known to be back in the queue (ack_timeout)"
-                            : ((DeliveryObject *)item)->settled          ? "acked or nacked before"
+                            : ((DeliveryObject *)item)->handle != h || ((DeliveryObject *)item)->late ? NULL
+                            : ((DeliveryObject *)item)->settled                                       ? "acked or nacked before"
                                                                          : NULL;
         if (wrong) return wr_raise("UsageError", "element %zd is %s; nothing was done", i, wrong);
         if (((DeliveryObject *)item)->handle != h)
@@ -254,7 +253,10 @@ static int settle_batch(HandleObject *h, uint8_t op, uint8_t flags, PyObject *li
             PyObject *item = PySequence_Fast_GET_ITEM(list, i);
             if (!PyObject_TypeCheck(item, wr_module.delivery_type) || ((DeliveryObject *)item)->handle != h) continue;
             DeliveryObject *m = (DeliveryObject *)item;
-            if (m->settled) continue;
+            if (m->settled) {
+                if (late && m->late) error = note_late(h, m, true, i, late); /* as it was said before */
+                continue;
+            }
             m->settled = true;
             tags[k] = m->tag;
             places[k] = m->place;

@@ -197,11 +197,15 @@ bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place pla
     return false;
 }
 
-uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, wr_place *places, uint32_t room) {
+uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, wr_place place, uint64_t *tags, wr_place *places, uint32_t room) {
     uint32_t mask = c->unacked_size - 1, n = 0;
-    for (uint64_t i = c->unacked_first; i != c->unacked_next && n < room; i++) {
+    uint64_t last = c->unacked_first;
+    for (; last != c->unacked_next; last++)
+        if (c->unacked[last & mask].tag == tag && c->unacked[last & mask].place.mark == place.mark) break;
+    if (last == c->unacked_next) return 0;
+    for (uint64_t i = c->unacked_first; i != last + 1 && n < room; i++) {
         wr_in_hand *held = &c->unacked[i & mask];
-        if (held->tag == WR_TAG_NONE || held->tag > tag) continue;
+        if (held->tag == WR_TAG_NONE) continue;
         tags[n] = held->tag;
         places[n++] = held->place;
         held->tag = WR_TAG_NONE;

@@ -78,8 +78,9 @@ int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p);
 int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place place);
 /* Forget a tag; false when it was not handed out from there (or settled before). */
 bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place place);
-/* Move all handed-out tags <= tag into `tags` and `places` (room for `room`), at most `room`; returns how many. */
-uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, uint64_t *tags, wr_place *places, uint32_t room);
+/* Move this one, and all that were handed out before it, into `tags` and `places`, in this order; returns how many, at most `room`:
+ * 0 when it was not handed out from there (or settled before). */
+uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, wr_place place, uint64_t *tags, wr_place *places, uint32_t room);
 /* How many are handed out and not settled, without those that the worker took back. */
 uint64_t wr_client_consumer_unacked(const wr_attachment *a, const wr_client_consumer *c);
 

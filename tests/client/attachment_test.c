@@ -46,9 +46,9 @@ static void books(void) {
         } else {
             uint64_t tag = next ? random_below(next) : 0, tags[8], expected = 0;
             wr_place places[8];
-            for (uint64_t i = 0; i <= tag && i < next; i++) expected += held[i];
+            for (uint64_t i = 0; i <= tag && i < next && held[tag]; i++) expected += held[i];
             for (;;) {
-                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, tags, places, 8);
+                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, (wr_place){0, (uint32_t)tag}, tags, places, 8);
                 if (!some) break;
                 expected -= some;
                 for (uint32_t i = 0; i < some; i++) {

@@ -125,7 +125,9 @@ static void consumes(node *n, worker *w, wr_client_consumer *consumers) {
     }
     CHECK(seen == SLOTS);
     for (uint32_t i = 0; i < QUEUES; i++) {
-        uint32_t some = wr_client_consumer_forget_up_to(&consumers[i], SLOTS, tags, places, SLOTS);
+        const wr_client_consumer *c = &consumers[i];
+        const wr_in_hand *last = &c->unacked[(c->unacked_next - 1) & (c->unacked_size - 1)];
+        uint32_t some = c->unacked_next == c->unacked_first ? 0 : wr_client_consumer_forget_up_to(&consumers[i], last->tag, last->place, tags, places, SLOTS);
         wr_condition blocked;
         handed += some;
         if (some < 2) continue;

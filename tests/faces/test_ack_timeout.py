@@ -130,8 +130,9 @@ def test_what_comes_too_late_says_so_each_time(node: warren.Node, theirs: warren
             getattr(message, how)()
     with pytest.raises(warren.AckTimedOut):
         message.nack(delay=1) if how == "nack" else message.ack(multiple=True)
-    with pytest.raises(warren.UsageError, match="nothing was done"):
+    with pytest.raises(warren.AckTimedOut) as caught:
         queue.ack([message])
+    assert caught.value.late == (0,)
     wait_until(lambda: theirs.stats()["ready"] + theirs.stats()["unacked"] == 0)
     theirs.put(b"y")
     message = queue.get(timeout=30)
@@ -190,6 +191,23 @@ def test_of_a_batch_the_others_are_settled(node: warren.Node, theirs: warren.Que
     assert caught.value.late == (0, 1, 2)
     wait_until(lambda: theirs.stats()["ready"] + theirs.stats()["unacked"] == 0)
     assert all(message.settled for message in batch)
+
+
+def test_what_was_said_to_be_late_is_late_in_a_batch_too(node: warren.Node, theirs: warren.Queue, name: str) -> None:
+    queue = node.queue(name, create=False)
+    theirs.put(b"old")
+    old = queue.get(timeout=30, ahead=False)
+    assert len(take(theirs, 1)) == 1
+    theirs.release()
+    theirs.put(b"new")
+    new = queue.get(timeout=30, ahead=False)
+    with pytest.raises(warren.AckTimedOut):
+        old.ack()
+    with pytest.raises(warren.AckTimedOut) as caught:
+        queue.ack([old, new])
+    assert caught.value.late == (0,)
+    assert new.settled
+    wait_until(lambda: theirs.stats()["ready"] + theirs.stats()["unacked"] == 0)
 
 
 def test_ack_with_multiple_settles_the_rest(node: warren.Node, theirs: warren.Queue, name: str) -> None:

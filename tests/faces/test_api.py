@@ -205,6 +205,36 @@ def test_nack_returns_to_its_place(node: warren.Node, name: str) -> None:
     wait_until(lambda: (queue.stats()["ready"], queue.stats()["unacked"]) == (0, 0))
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_ack_multiple_goes_by_what_was_handed_out_before(node: warren.Node, name: str, last: int) -> None:
+    """Not by places in the queue: with priorities these are in another order."""
+    queue = node.queue(name, max_priority=9)
+    for body, priority in ((b"low", 0), (b"high", 9)):
+        queue.put(body, priority=priority)
+    handed = [queue.get(timeout=20, ahead=False) for _ in range(2)]
+    assert [message.body for message in handed] == [b"high", b"low"]
+    handed[last].ack(multiple=True)
+    wait_until(lambda: queue.stats()["acked"] == last + 1)
+    if not last:
+        handed[1].ack()
+    wait_until(lambda: queue.stats()["unacked"] == 0)
+    assert queue.stats()["acked"] == 2
+
+
+def test_ack_multiple_leaves_what_came_again_later(node: warren.Node, name: str) -> None:
+    queue = node.queue(name)
+    queue.put_many([b"0", b"1", b"2"])
+    first, _second, third = [queue.get(timeout=20, ahead=False) for _ in range(3)]
+    first.nack()
+    again = queue.get(timeout=20)
+    assert again.body == b"0"
+    third.ack(multiple=True)
+    wait_until(lambda: queue.stats()["acked"] == 2)
+    assert queue.stats()["unacked"] == 1
+    again.ack()
+    wait_until(lambda: queue.stats()["acked"] == 3)
+
+
 def test_ack_multiple_leaves_what_was_not_handed_out(node: warren.Node, directory: Path, name: str) -> None:
     """A lower message that returned to the queue, and lies here without being asked for, is not acked along."""
     queue = node.queue(name)

@@ -689,13 +689,16 @@ class Line:
 
     def _settled(self, messages: Sequence[Message], multiple: bool) -> None:
         """Consumers do not have these in hand any more."""
-        if not self._held:
-            return
+        if multiple:
+            self._let_go_up_to(messages[-1])
         for message in messages:
             held = self._held.get(message.delivery_tag)
             if held is not None and held.identity == id(message):
                 self._let_go(message.delivery_tag)
-        if multiple:
-            last = max(message.delivery_tag for message in messages)
-            for tag in [tag for tag in self._held if tag <= last]:
-                self._let_go(tag)
+
+    def _let_go_up_to(self, message: Message) -> None:
+        """What consumers were handed before a message. Of one that a get had only its place in the queue is known."""
+        tag = message.delivery_tag
+        in_order = list(self._held)
+        for before in in_order[: in_order.index(tag)] if tag in self._held else [one for one in in_order if one <= tag]:
+            self._let_go(before)
