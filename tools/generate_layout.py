@@ -112,7 +112,7 @@ def topic_formats_header() -> str:
     return _offsets_header(
         "TOPIC_FORMATS",
         topic_formats.CONSTANTS,
-        {"COMMIT_TOPIC": topic_formats.COMMIT_TOPIC, "CHECKPOINT_MAGIC": topic_formats.CHECKPOINT_MAGIC},
+        {name: getattr(topic_formats, name) for name in ("SYSTEM_TOPICS", "COMMIT_TOPIC", "CHECKPOINT_MAGIC")},
         topic_formats.STRUCTS,
     )
 

@@ -74,8 +74,11 @@ PROPERTY_NAME_END = 1
 PROPERTY_VALUE_END = 2
 KEY_SEPARATOR = 32  # between the keys of KEYS
 
-#: Warren's own: what a commit ends with (docs/design/019-topics.md). No topic of a program begins with COMMIT_TOPIC's first word
-COMMIT_TOPIC = "WARREN_SYS_COMMIT"
+#: topics whose names begin so are Warren's own: programs have none, and nothing is dispatched for them
+SYSTEM_TOPICS = "WARREN_SYS_"
+
+#: Warren's own: what a commit ends with (docs/design/019-topics.md)
+COMMIT_TOPIC = f"{SYSTEM_TOPICS}COMMIT"
 COMMIT_VERSION = 1
 
 #: Warren's own, too: what the derived files hold, at a place of the log

@@ -448,23 +448,47 @@ int wr_index_files_remove(wr_index_files *f, uint64_t minimum, uint64_t *removed
 
 /* ---- recovery ---- */
 
-/* Files that the last writer filled behind the mark may not be synced. */
-static int keep_to_sync(wr_index_files *f, const wr_folder_list *list, const wr_index_mark *mark) {
-    for (uint32_t i = 0; i + 1 < list->n; i++) {
-        char path[PATH_MAX];
-        if (mark && strcmp(list->names[i], mark->name) < 0) continue;
-        full_file *w = calloc(1, sizeof *w);
-        if (!w) return ENOMEM;
-        memcpy(w->name, list->names[i], sizeof w->name);
-        int error = path_of(f, path, w->name);
-        if (!error) error = wr_mapped_open(&w->file, f->root, path, f->bytes, NULL);
-        if (error) free(w);
-        if (error == ESTALE || error == ENOENT) continue; /* damaged, and nobody's to sync */
-        if (error) return error;
-        w->next = f->full;
-        f->full = w;
+/* Store what is there again, of the entries from a number on: a sync of the last writer may have failed, and then the system takes
+ * for clean what is in memory alone. */
+static void store_again(const wr_index_files *f, uint8_t *base, uint32_t from, uint32_t to) {
+    for (uint32_t number = from ? from : 1; number < to; number++) {
+        uint8_t *entry = base + entry_at(f, number);
+        volatile uint32_t *words[] = {(uint32_t *)(void *)base, (uint32_t *)(void *)(base + slot_at(f, wr_get32(entry + ENTRY(KEY_HASH)))),
+                                      (uint32_t *)(void *)entry, (uint32_t *)(void *)(entry + ENTRY(PREVIOUS))};
+        for (int i = 0; i < 4; i++) *words[i] = *words[i];
     }
+}
+
+/* Have a file that the last writer filled behind the mark synced by the next one. */
+static int keep_file(wr_index_files *f, const char *name, uint32_t from) {
+    char path[PATH_MAX];
+    summary s;
+    full_file *w = calloc(1, sizeof *w);
+    if (!w) return ENOMEM;
+    memcpy(w->name, name, sizeof w->name);
+    int error = path_of(f, path, name);
+    if (!error) error = sum_up(f, name, &s);
+    if (!error) error = wr_mapped_open(&w->file, f->root, path, f->bytes, NULL);
+    if (error) {
+        free(w);
+        return error == EUCLEAN || error == ESTALE || error == ENOENT ? 0 : error; /* damaged, and nobody's to sync */
+    }
+    store_again(f, w->file.base, from, s.count);
+    w->next = f->full;
+    f->full = w;
     return 0;
+}
+
+static int keep_to_sync(wr_index_files *f, const wr_folder_list *list, const wr_index_mark *mark) {
+    int error = 0;
+    for (uint32_t i = 0; !error && i < list->n; i++) {
+        int order = strcmp(list->names[i], mark ? mark->name : "");
+        uint32_t from = order ? 1 : mark->count;
+        if (order < 0) continue;
+        if (i + 1 < list->n) error = keep_file(f, list->names[i], from);
+        else store_again(f, f->file.base, from, f->writer.count);
+    }
+    return error;
 }
 
 /* Put entries of a damaged file, n of them from a number on, into the new one: each must become what it was. */

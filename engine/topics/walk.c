@@ -2,9 +2,11 @@
 #define _GNU_SOURCE
 #include "topics/walk.h"
 #include "kernel/protocol.h"
+#include "topics/record.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define PART_BYTES (4ull << 20)
@@ -128,6 +130,37 @@ int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_byte
     if (p.fd >= 0) close(p.fd);
     free(p.bytes);
     return error;
+}
+
+/* The first commit record of a file whose begin is in memory. ENOENT: there is none; EAGAIN: it may lie behind these bytes. */
+static int first_commit(const part *p, const uint8_t node[16], wr_commit_head *head) {
+    const uint8_t *marks;
+    wr_record record;
+    for (uint64_t at = 0;; at += record.size) {
+        wr_scan kind = wr_record_scan(p->bytes + at, p->n - at, p->base + at, 0, &record);
+        if (kind == WR_SCAN_BAD && record.reason == WR_RECORD_TRUNCATED && p->n < p->file_bytes) return EAGAIN;
+        if (kind == WR_SCAN_END && p->n - at < WR_BLANK_SIZE && p->n < p->file_bytes) return EAGAIN;
+        if (kind != WR_SCAN_RECORD) return ENOENT;
+        if (wr_commit_record_read(p->bytes + at, p->n - at, p->base + at, head, &marks) && !memcmp(head->origin.node, node, 16)) return 0;
+    }
+}
+
+int wr_log_before(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, wr_commit_head *before) {
+    part p = {.fd = -1, .file_bytes = file_bytes};
+    wr_commit_head first;
+    int error = open_part(&p, visitor, context, base);
+    for (uint64_t size = PART_BYTES; !error; size *= 2) {
+        error = load(&p, base, size);
+        if (!error) error = first_commit(&p, before->origin.node, &first);
+        if (error == EAGAIN) error = p.n < size || size >= WR_COMMIT_BYTES_MAX ? ENOENT : 0;
+        else if (!error) break;
+    }
+    if (p.fd >= 0) close(p.fd);
+    free(p.bytes);
+    if (error) return error;
+    before->number = first.number - 1;
+    before->origin.epoch = first.origin.epoch;
+    return 0;
 }
 
 /* ---- before the log goes on ---- */

@@ -33,6 +33,10 @@ typedef struct {
 int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t position, const wr_commit_head *after,
                 wr_log_end *end);
 
+/* What stands before the first commit of a file, to walk from there: its number is that of the first commit less 1, and its epoch that one's.
+ * `before` has the node, and gets the rest. 0; ENOENT: there is no commit in this file; or an errno. */
+int wr_log_before(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, wr_commit_head *before);
+
 /* Make the files so that the log can go on at an end that is not damaged: what is below is on stable storage afterwards, and zeros are
  * behind it, in all files that there are. Before anything is confirmed, shown to a reader or written by a new server. 0 or an errno.
  * What no commit says was synced is written once more before the sync: after a sync that failed, the file still reads as it was
