@@ -823,6 +823,9 @@ class QueueHandle:
     def hoard(self) -> int:
         """Messages that lie or may come here unasked for 50 ms; -1: a get is under way, or was just now; 0: none."""
 
+    def check_slots(self) -> None:
+        """Raises LimitError when all delivery slots of the worker are held here, and nothing else has come."""
+
     def poll(self, max: int, wanted: int, memory: bool, /) -> list[Delivery] | int:
         """Up to `max` messages that lie here, else a POLL_ code; asks the worker for `wanted`. Never waits."""
 

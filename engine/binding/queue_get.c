@@ -23,10 +23,12 @@
 #define CHECK_NS 1000000000ull
 #define LAST_WORD_NS 40000000ull /* a get that knows that the worker looked waits so long for its last word */
 
-/* Does this client hold so many messages of the worker that no other can be delivered? */
+/* Does this client hold so many messages of the worker that no other can be delivered? Nothing came that was not seen. */
 static bool all_slots_held(HandleObject *h) {
     const wr_attachment *a = &h->client->a;
     uint64_t held = 0;
+    if (wr_condition_met(&(wr_condition){&wr_attachment_link(a, h->server)->delivery_tail, a->workers[h->server].popped, h->server}))
+        return false;
     for (uint32_t i = 0; i < a->consumers_size; i++) {
         wr_client_consumer *c = a->consumers[i];
         if (!c || c->server != h->server) continue;
@@ -34,6 +36,20 @@ static bool all_slots_held(HandleObject *h) {
         held += wr_client_consumer_pending(c) + wr_client_consumer_unacked(a, c);
     }
     return held >= a->port.view.g.delivery_slots;
+}
+
+static void raise_full(const HandleObject *h) {
+    wr_raise("LimitError", "this client holds %u messages of the worker unacked, which is the most: ack some, or raise the setting "
+                           "delivery_slots", h->client->a.port.view.g.delivery_slots);
+}
+
+PyObject *wr_handle_check_slots(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    if (!all_slots_held(h)) Py_RETURN_NONE;
+    raise_full(h);
+    return NULL;
 }
 
 /* Wait until the worker has taken our link up; a moment longer than the deadline, so that a first look finds something.
@@ -167,13 +183,11 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
         }
         if (answer < 0 || wr_handle_still_there(h)) return NULL;
         bool late = poll || (deadline && now >= deadline);
-        if (!wr_condition_met(&(wr_condition){&wr_attachment_link(&c->a, h->server)->delivery_tail,
-                                              c->a.workers[h->server].popped, h->server}) && all_slots_held(h)) {
+        if (all_slots_held(h)) {
             /* Nothing can come before something is acked. Another thread may do that, in a while. */
             if (!full_since) full_since = now;
             if (late || now - full_since > FULL_NS) {
-                wr_raise("LimitError", "this client holds %u messages of the worker unacked, which is the most: ack "
-                                       "some, or raise the setting delivery_slots", c->a.port.view.g.delivery_slots);
+                raise_full(h);
                 return NULL;
             }
         } else {

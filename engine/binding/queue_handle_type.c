@@ -155,6 +155,7 @@ static PyMethodDef handle_methods[] = {
     {"give_back", (PyCFunction)(void (*)(void))wr_handle_give_back, METH_FASTCALL,
      "give_back(keep=0) -> bool: what was not handed out returns to the queue but for the first `keep`; False: no room"},
     {"settle_many", (PyCFunction)(void (*)(void))wr_handle_settle_many, METH_FASTCALL, "settle_many(messages, ack, requeue, unseen=False)"},
+    {"check_slots", wr_handle_check_slots, METH_NOARGS, "check_slots(): LimitError when nothing can come before something is settled"},
     {"wake", handle_wake, METH_NOARGS, "wake(): gets that wait raise AttachmentLost once, in their next slice"},
     {"kill", handle_kill, METH_O, "kill(reason): calls fail with AttachmentLost from now on"},
     {NULL, NULL, 0, NULL}};

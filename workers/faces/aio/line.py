@@ -228,6 +228,8 @@ class Line:
                 await loop.in_time(future, time.monotonic() + RETRY_S)
             if future.done():
                 break
+            with contextlib.suppress(AttachmentLost):  # it is met again below
+                self.queue.handle.check_slots()
             end = None if answer_by is None else max(answer_by, time.monotonic() + LAST_WORD_S)
             now, handle = self._asked(), self.queue.handle
             if now is None or not await self._last_word(future, end) or not self._same(now):
@@ -458,6 +460,11 @@ class Line:
         self.loop.look_soon()
         if self._ahead and not self.getters:
             self._tidy_later()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing lies here that whoever waits is about to get."""
+        return not self._ahead and not self._filling and not (self.queue.handle.usable and self.queue.handle.pending)
 
     def fail(self, error: Exception) -> None:
         """Whoever waits gets this error."""

@@ -12,13 +12,24 @@ import asyncio
 import contextlib
 import functools
 import os
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
-from warren.engine.errors import ClosedError, DiskFull, Error, NodeNotRunning, PeerLost, QueueFull, TimedOut, UsageError
+from warren.engine.errors import (
+    ClosedError,
+    DiskFull,
+    Error,
+    LimitError,
+    NodeNotRunning,
+    PeerLost,
+    QueueFull,
+    TimedOut,
+    UsageError,
+)
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client import waiter
 from warren.workers.client.client import Client
@@ -29,6 +40,8 @@ T = TypeVar("T")
 
 #: how often the servers' lives and the catalog are looked at while somebody waits
 TICK_S = 0.5
+#: how long all delivery slots are held before who waits is told (as in engine/binding/queue_get.c)
+FULL_S = 1.0
 #: pause before the next try while an alarm is on
 ALARM_S = 0.02
 
@@ -90,6 +103,10 @@ class Taker(Protocol):
     def pump(self) -> None:
         """Something may have come."""
 
+    @property
+    def idle(self) -> bool:
+        """Nothing lies here that whoever waits is about to get."""
+
     def fail(self, error: Exception) -> None:
         """Whoever waits gets this error."""
 
@@ -129,6 +146,7 @@ class Loop:
         self._stores: dict[int, tuple[object, int]] = {}  # of which attachment and epoch the regions are open
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._ticker: asyncio.TimerHandle | None = None
+        self._full_since: dict[int, float] = {}  # servers whose delivery slots are all held here
 
     @property
     def closed(self) -> bool:
@@ -458,14 +476,32 @@ class Loop:
         servers = {server for server, waiting in self.waiting.items() if waiting}
         servers |= {server for server, *_want in self._until} | self._promises.servers()
         if not servers or self.closing:
+            self._full_since.clear()
             return
         self.tick_later()
         self.look_soon()
         for waiting in [queue for queues in self.waiting.values() for queue in queues]:
             if waiting.handle.ack_timeout:
                 waiting.pump()  # the worker hears that somebody waits (engine/queues/overdue.h)
+        self._look_for_slots()
         if self._coming_back is None:
             self.spawn(self._check(servers))
+
+    def _look_for_slots(self) -> None:
+        """Who waits while this client holds all that a worker may deliver to it is told, as in a blocking get: nothing
+        comes before something is settled. That may happen in a moment."""
+        self._full_since = {server: since for server, since in self._full_since.items() if self.waiting.get(server)}
+        for server, waiting in list(self.waiting.items()):
+            try:
+                for handle in [one.handle for one in waiting if one.handle.usable][:1]:
+                    handle.check_slots()
+                self._full_since.pop(server, None)
+            except LimitError as error:
+                if time.monotonic() - self._full_since.setdefault(server, time.monotonic()) > FULL_S:
+                    for taker in [one for one in waiting if one.idle]:
+                        taker.fail(error)
+            except AttachmentLost:
+                self._full_since.pop(server, None)  # others find that out, too
 
     async def _check(self, servers: set[int]) -> None:
         """Is anybody alive? Does the catalog still have the queues that are waited for?"""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
-from warren.engine.errors import AckTimedOut, QueueEmpty, QueueFull, TimedOut, UsageError
+from warren.engine.errors import AckTimedOut, LimitError, QueueEmpty, QueueFull, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_seconds, listed
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
@@ -424,7 +424,11 @@ class Consumer:
         if share.adapts:
             await line.widen(share)
         left = time_left(deadline)
-        found = await line.get(1, max(left, LEAST_S) if left is not None and self._timeout else left)
+        try:
+            found = await line.get(1, max(left, LEAST_S) if left is not None and self._timeout else left)
+        except LimitError:  # as the end of a blocking consume
+            await self.aclose()
+            raise
         if not found:
             await self.aclose()
             raise StopAsyncIteration
