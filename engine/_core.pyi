@@ -496,7 +496,7 @@ class Delivery:
     def priority(self) -> int: ...
     @property
     def reason(self) -> int:
-        """REASON_…: why it died, in a queue of dead letters; else 0."""
+        """Why it is a dead letter: 1 rejected, 2 expired, 3 maximum length, 4 delivery_limit; 0: it is none."""
     @property
     def persistent(self) -> bool: ...
     @property
@@ -509,7 +509,8 @@ class Delivery:
     def timed_out(self) -> bool:
         """Its queue's ack_timeout ran out before it was settled: it went back."""
     @property
-    def message_id(self) -> bytes: ...
+    def message_id(self) -> bytes:
+        """The engine's id, 16 bytes, by whose hex logs name it; the publisher's is properties["message_id"]."""
     @property
     def queue(self) -> Any:
         """The queue it came from."""
@@ -520,7 +521,7 @@ class Delivery:
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Return it to its place in the queue (marked redelivered), or drop it."""
     def nack_until(self, due: int) -> None:
-        """Return it, to be delivered from then on; milliseconds since 1970."""
+        """As nack(delay=…), but until a time, in milliseconds since 1970."""
 
 # ==== client: binding/client_type.c ==================================================================================
 

@@ -275,6 +275,13 @@ static PyObject *confirm_done(PyObject *op, PyObject *unused) {
     return PyBool_FromLong(!pair || c->ended || !c->open || c->forks != wr_module.forks || wr_trouble(c, pair->server, WR_FOR_CONFIRM));
 }
 
+static PyObject *confirm_repr(PyObject *op) {
+    PyObject *done = confirm_done(op, NULL);
+    PyObject *text = PyUnicode_FromFormat("<Confirm, %s>", done == Py_True ? "done" : "pending");
+    Py_DECREF(done);
+    return text;
+}
+
 /* waits_for(): (server, level, sequence): it is confirmed, or waits for another one, when the level's horizon has
  * passed that; None: done. */
 static PyObject *confirm_waits_for(PyObject *op, PyObject *unused) {
@@ -352,6 +359,7 @@ static PyMethodDef confirm_methods[] = {
 
 static PyType_Slot confirm_slots[] = {
     {Py_tp_dealloc, confirm_dealloc},
+    {Py_tp_repr, confirm_repr},
     {Py_tp_methods, confirm_methods},
     {Py_tp_getset, confirm_attributes},
     {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future whose result is None."},

@@ -348,10 +348,11 @@ static PyMethodDef delivery_methods[] = {
     {"view", delivery_view, METH_NOARGS,
      "view(): the body as a read-only memoryview, without a copy; good for as long as something refers to it."},
     {"nack_until", delivery_nack_until, METH_O,
-     "nack_until(due): return it, to be delivered from then on; milliseconds since 1970."},
+     "nack_until(due): as nack(delay=…), but until a time, in milliseconds since 1970."},
     {NULL, NULL, 0, NULL}};
 
-static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "16 bytes", NULL},
+static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL,
+                                             "the engine's id, 16 bytes; the publisher's is properties['message_id']", NULL},
                                             {"queue", delivery_owner, NULL, "the queue it came from", NULL},
                                             {"timed_out", delivery_timed_out, NULL,
                                              "its queue's ack_timeout ran out: it went back", NULL},
@@ -360,11 +361,11 @@ static PyGetSetDef delivery_attributes[] = {{"message_id", delivery_id, NULL, "1
 static PyMemberDef delivery_members[] = {
     {"body", T_OBJECT_EX, offsetof(DeliveryObject, body), READONLY, "the bytes that were put"},
     {"meta", T_OBJECT, offsetof(DeliveryObject, meta), READONLY, "metadata as it was published (msgpack), or None"},
-    {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue"},
+    {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue (sequence)"},
     {"delivery_count", T_USHORT, offsetof(DeliveryObject, delivery_count), READONLY, "deliveries before this one"},
     {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been delivered before"},
     {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 9"},
-    {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "REASON_...: why it died, in a queue of dead letters; else 0"},
+    {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "why it is a dead letter: 1 rejected, 2 expired, 3 maximum length, 4 delivery_limit; 0: it is none"},
     {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives a stop of the node"},
     {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked, or tried too late"},
     {"browsed", T_BOOL, offsetof(DeliveryObject, browsed), READONLY, "it was only looked at: it cannot be acked"},

@@ -208,6 +208,41 @@ def test_publish_says_of_a_message_what_a_program_can_say(directory: Path, name:
         queue.delete()
 
 
+# -- what is for people -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queue", "list", "NONE"),
+        ("queue", "show", "NONE", "q"),
+        ("queue", "declare", "NONE", "q"),
+        ("queue", "delete", "NONE", "q"),
+        ("queue", "bind", "NONE", "q", "amq.topic", "k"),
+        ("exchange", "list", "NONE"),
+    ],
+    ids=" ".join,
+)
+def test_a_directory_that_is_not_there_is_said_to_be_so(tmp_path: Path, words: tuple[str, ...]) -> None:
+    said = end(begin(*(tmp_path / "none" if word == "NONE" else word for word in words)), 3)
+    assert "(it does not exist)" in said
+
+
+def test_top_writes_whole_looks_into_a_pipe(directory: Path) -> None:
+    shown, _said = begin("top", directory, "--count", 2, "--interval", 0.1).communicate(timeout=100)
+    assert shown.endswith(b"\n")
+    assert shown.count(b"store: ") == 2
+    assert shown.count(b"under way") == 2
+    assert b"\x1b" not in shown
+
+
+def test_check_gives_the_size_of_each_file(directory: Path) -> None:
+    shown, _said = begin("check", directory, "--verbose").communicate(timeout=100)
+    for name in ("node.json", "catalog.json"):
+        (line,) = [line for line in shown.decode().splitlines() if f"{name}:" in line]
+        assert not line.endswith(", 0 B"), line
+
+
 # -- output that fails, terminals, JSON --------------------------------------------------------------------------------
 
 

@@ -360,3 +360,21 @@ def test_a_child_consumes_though_a_thread_of_its_parent_did(running: RealNode, q
     _pid, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     held.ack()
+
+
+def test_a_confirm_shows_whether_it_is_done(running: RealNode, queue: warren.Queue) -> None:
+    async def shown() -> None:
+        async with warren.aio.attach(running.directory) as node:
+            theirs = await node.queue(queue.name)
+            with frozen(running):
+                confirm = await theirs.put(b"x", wait=False)
+                assert repr(confirm) == "<Confirm, pending>"
+            await confirm
+            assert repr(confirm) == "<Confirm, done>"
+
+    with frozen(running):
+        confirm = put(queue)
+        assert repr(confirm) == "<Confirm, pending>"
+    confirm.wait(60)
+    assert repr(confirm) == "<Confirm, done>"
+    asyncio.run(shown())

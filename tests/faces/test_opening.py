@@ -137,3 +137,18 @@ def test_a_queue_of_a_client_that_is_gone_is_free(node: warren.Node, directory: 
             node.queue(name)
         assert owner.queue(name) is owner.queue(name, exclusive=True)
     assert node.queue(name).durable
+
+
+def test_a_node_of_asyncio_that_was_not_awaited_says_so(directory: Path) -> None:
+    for opening in (warren.aio.attach(directory), warren.aio.open(directory)):
+        forgotten: Any = opening
+        with pytest.raises(AttributeError, match="no node yet, and has no 'queue': write `async with"):
+            forgotten.queue("q")
+
+
+def test_the_help_of_a_message_names_all_it_has() -> None:
+    told = warren.Message.__doc__ or ""
+    names = [name for name in dir(warren.Message) if not name.startswith("_")]
+    data = [name for name in names if not callable(getattr(warren.Message, name))]
+    elsewhere = {"meta", "queue", "content_type", "correlation_id", "reply_to", "timestamp", "app_id", "type"}
+    assert [name for name in data if f"`{name}`" not in told and name not in elsewhere] == []

@@ -4,6 +4,7 @@ And the whole of it on a small file, with kills.
 """
 
 import gzip
+import io
 import json
 import os
 import signal
@@ -19,12 +20,14 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from warren.engine.errors import UsageError
 from warren.tools.demo import check, inputs
 from warren.tools.demo.chaos import Chaos, Progress
 from warren.tools.demo.consumer import BAD, REDELIVERED, ROW
 from warren.tools.demo.direct import Direct, Group, compute, percentile
+from warren.tools.demo.report import Plain
 from warren.tools.demo.stream import Row
 
 from support.waiting import patience, wait_until
@@ -240,6 +243,22 @@ def test_records_of_a_killed_consumer(tmp_path: Path) -> None:
     second.write_bytes(rows((1, REDELIVERED), (2, 0)).tobytes())
     found = check.read_records({first: ["q"], second: ["q"], tmp_path / "never": ["q"]})
     assert found["q"]["n"].tolist() == [0, 1, 1, 2]
+
+
+def test_lines_of_progress_say_what_is_waited_for() -> None:
+    shown = io.StringIO()
+    progress = Progress(publish_total=10, receive_total=10, stream_total=10)
+    for done, words in (
+        ({}, "publishing"),
+        ({"published": 10}, "waiting for the consumers"),
+        ({"received": 10}, "waiting for Spark, which takes longest to start"),
+        ({"streamed": 5}, "waiting for Spark's stream"),
+        ({"streamed": 10}, "comparing the results"),
+    ):
+        for name, count in done.items():
+            setattr(progress, name, count)
+        Plain(Console(file=shown, width=200)).progress(progress)
+        assert shown.getvalue().splitlines()[-1].endswith(f"of 10; {words}")
 
 
 def test_chaos_kills_once_each_and_in_time() -> None:

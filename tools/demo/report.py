@@ -63,6 +63,17 @@ class Bar:
             yield
 
 
+def _waits_for(progress: Progress) -> str:
+    """What is not through yet, the first of it: lines that stay the same for long say why."""
+    if progress.published < progress.publish_total:
+        return "; publishing"
+    if progress.received < progress.receive_total:
+        return "; waiting for the consumers"
+    if not progress.streamed:
+        return "; waiting for Spark, which takes longest to start"
+    return "; waiting for Spark's stream" if progress.streamed < progress.stream_total else "; comparing the results"
+
+
 class Plain:
     """Lines, for where there is no terminal."""
 
@@ -83,7 +94,7 @@ class Plain:
         self.stage(
             f"published {progress.published:,} of {progress.publish_total:,}, "
             f"received {progress.received:,} of {progress.receive_total:,}, "
-            f"streamed {progress.streamed:,} of {progress.stream_total:,}"
+            f"streamed {progress.streamed:,} of {progress.stream_total:,}{_waits_for(progress)}"
         )
 
     @contextmanager
@@ -139,8 +150,8 @@ def _elided_text(outcome: Outcome) -> str:
     return (
         f"{found['manifests']:,} large bodies went to the store once for {found['manifest_references']:,} queue "
         f"entries, and {found['store_writes_eliminated']:,} of them were acked before they reached the disk; of "
-        f"{found['queue_entries']:,} entries {'none' if not segments else f'some (in {segments} files)'} outlived "
-        "the journal into a segment"
+        f"{found['queue_entries']:,} entries {'none' if not segments else f'some (in {segments} files)'} waited for so "
+        "long that they were written a second time, into files for long queues"
     )
 
 
@@ -266,7 +277,7 @@ def _figures(outcome: Outcome) -> Table:
     table.add_row("streamed", f"{outcome.streamed:,} in {outcome.stream_seconds:.1f} s: {stream:,.0f}/s")
     executors = [name for name in outcome.spark_clients if "-executor-" in name]
     table.add_row("Spark's clients", f"{len(executors)} executor workers attached, such as {', '.join(executors[:2])}")
-    table.add_row("elided", _elided_text(outcome))
+    table.add_row("work saved", _elided_text(outcome))
     if outcome.killed:
         kills = ", ".join(f"{killed.what} {killed.index} ({killed.when})" for killed in outcome.killed)
         table.add_row("killed on the way", kills)

@@ -125,7 +125,8 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     node = directory.read()
     tell = progress if progress is not None else lambda _done, _all: None
     report = Report(str(directory.path), not repair and (directory.locked() or served(directory.path)))
-    report.files.append(Checked(str(directory.path / "node.json"), "node"))
+    identity = directory.path / "node.json"
+    report.files.append(Checked(str(identity), "node", identity.stat().st_size))
     loaded = _catalog(report, directory.path, node.node_id, repair)
     if not report.running:  # else its processes notice it
         _absent(report, directory.path, node, loaded, repair)
@@ -376,7 +377,8 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
 def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Catalog | None:
     """The catalog and its log; one of the two has the problem, if there is one, and its path is in the words. Returns
     the catalog; None: it cannot be read."""
-    checked = Checked(str(directory / catalog.FILE_NAME), "catalog")
+    path = directory / catalog.FILE_NAME
+    checked = Checked(str(path), "catalog", path.stat().st_size if path.exists() else 0)
     report.files.append(checked)
     try:
         loaded = catalog_log.load(directory)

@@ -453,9 +453,14 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
             room = (console.height - len(report["processes"]) - 16) // 2 if screen else output.ROWS
             return tables(report, console.width, max(3, min(output.ROWS, room)))
 
-        with Live(look(), console=console, screen=screen, auto_refresh=False) as live:
+        live = Live(look(), console=console, screen=True, auto_refresh=False) if screen else None
+        with live or contextlib.nullcontext():
             while True:
-                live.update(look(), refresh=True)
+                if live is not None:
+                    live.update(look(), refresh=True)
+                else:
+                    console.print(look())  # for a file or a reader: one after the other, each with its last line
+                    sys.stdout.flush()
                 looks += 1
                 if looks == count:
                     return 0

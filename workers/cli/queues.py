@@ -10,6 +10,7 @@ import msgspec
 
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import EXCHANGE_TYPES
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import NotYet, QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
@@ -60,8 +61,14 @@ def _bound(item: dict[str, Any]) -> str:
     return f"{item['routing_key']!r}{' ' if conditions else ''}{conditions}"
 
 
+def _asking(directory: str) -> ControlClient:
+    """The supervisor of a directory, to be asked. Raises NodeNotRunning for one that was never a node's."""
+    NodeDirectory(directory).check_made()
+    return ControlClient(directory, output.waiting)
+
+
 def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
-    with ControlClient(directory, output.waiting) as client:
+    with _asking(directory) as client:
         return client.call(op, **fields)
 
 
@@ -158,7 +165,7 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
     The table shows the queues with the most messages and traffic, ordered by name; --all and --json show all.
     """
     most = None if everything or as_json else output.ROWS
-    with ControlClient(directory, output.waiting) as client:
+    with _asking(directory) as client:
         report = client.call("status", pattern=pattern, most=most)
         whole = pattern is None and most is None
         shown = None if whole else [item["name"] for item in report["queues"]]
@@ -222,7 +229,7 @@ def _grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, A
 @JSON
 def show_queue(directory: str, name: str, as_json: bool) -> None:
     """Show everything about one queue: arguments, counters, bindings, subscriptions, waiting dead letters."""
-    with ControlClient(directory, output.waiting) as client:
+    with _asking(directory) as client:
         report = client.call("status", pattern=glob.escape(name))
         bindings = client.call("queues", of=[name])["bindings"]
     found = next((item for item in report["queues"] if item["name"] == name), None)

@@ -24,7 +24,13 @@ def check_held(message: _core.Delivery) -> None:
 
 
 class Message(_core.Delivery):
-    """One received message, to be acked: `body`, `delivery_tag`, `redelivered`, `delivery_count`, `message_id`.
+    """One received message, to be acked.
+
+    `body`: bytes. `headers`, `properties`, `exchange`, `routing_key`: as it was published; `priority` (0 to 9),
+    `persistent`. `message_id`: the engine's id, 16 bytes, by whose hex logs name the message; the publisher's is
+    `properties["message_id"]`. `delivery_tag`: its position in the queue. `redelivered`: perhaps seen before;
+    `delivery_count`: deliveries before this one. `settled`, `timed_out`, `browsed`: what became of it here. `reason`:
+    why it is a dead letter: 1 rejected, 2 expired, 3 maximum length, 4 delivery_limit (0: it is none).
 
     `view()` is the body as a read-only memoryview, for numpy or Arrow: no copy, and valid for as long as something
     refers to it, also after the ack.

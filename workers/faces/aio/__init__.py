@@ -31,7 +31,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from warren.engine.config import NodeSettings
 from warren.engine.kernel.atomic_file import explained
@@ -70,6 +70,15 @@ class _Opening:
     def __init__(self, make: Callable[[], nodes.Node]) -> None:
         self._make = make
         self._node: Node | None = None
+
+    if not TYPE_CHECKING:  # checkers find it
+
+        def __getattr__(self, name):
+            """A node has that, when it was awaited. Raises AttributeError."""
+            raise AttributeError(
+                f"this is no node yet, and has no {name!r}: write `async with warren.aio.open(…) as node` or "
+                "`node = await warren.aio.open(…)` (attach: the same)"
+            )
 
     async def _opened(self) -> Node:
         loop = asyncio.get_running_loop()

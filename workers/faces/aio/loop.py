@@ -54,6 +54,9 @@ class Confirm:
         self._parts = parts  # with the number of its first message, each
         self._queue = queue
 
+    def __repr__(self) -> str:
+        return f"<Confirm, {'done' if self.done() else 'pending'}>"
+
     def __reduce__(self) -> NoReturn:
         """It cannot be pickled: TypeError."""
         raise TypeError(
