@@ -330,6 +330,52 @@ def test_wrong_words_of_a_worker_are_refused(
         node.worker(f"{name}-not", print)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"dead_letter_exchange": ""}, "lead back to it.*another one"),
+        ({"dead_letter_exchange": "", "dead_letter_routing_key": "{name}"}, "lead back to it.*another one"),
+        ({"dead_letter_exchange": "", "dead_letter_routing_key": "{name}-not"}, "lead to no queue.*declare queue"),
+        ({"dead_letter_exchange": "{name}-fan"}, "lead back to it"),
+        ({"dead_letter_exchange": "{name}-direct", "dead_letter_routing_key": "mine"}, "lead back to it"),
+        ({"dead_letter_exchange": "{name}-direct", "dead_letter_routing_key": "of nobody"}, "bind a queue there"),
+    ],
+)
+@pytest.mark.parametrize("how", ["threads", "processes", "asyncio"])
+def test_dead_letters_that_come_back_or_are_dropped_are_refused(
+    node: warren.Node, name: str, how: str, arguments: dict[str, str], text: str
+) -> None:
+    node.declare_exchange(f"{name}-fan", "fanout")
+    node.declare_exchange(f"{name}-direct", "direct")
+    given: dict[str, Any] = {key: value.format(name=name) for key, value in arguments.items()}
+    queue = node.queue(name, **given)
+    node.bind(queue, f"{name}-fan")
+    node.bind(queue, f"{name}-direct", "mine")
+
+    async def in_a_loop() -> None:
+        async def handle(message: warren.aio.Message) -> None:
+            pass
+
+        async with warren.aio.attach(node.directory) as mine:
+            await mine.worker(name, handle, retries=1)
+
+    def make() -> None:
+        if how == "asyncio":
+            asyncio.run(in_a_loop())
+        else:
+            node.worker(queue, print, retries=1, processes=how == "processes")
+
+    with pytest.raises(warren.UsageError, match=text):
+        make()
+    node.worker(queue, print)  # without an end nothing is rejected
+
+
+@pytest.mark.parametrize("exchange", ["amq.topic", "not declared yet"])
+def test_dead_letters_whose_way_nobody_knows_yet_are_not_refused(node: warren.Node, name: str, exchange: str) -> None:
+    """They wait for the exchange; and where their own routing keys lead, the messages say."""
+    node.worker(node.queue(name, dead_letter_exchange=exchange), print, retries=1)
+
+
 def test_pauses_longer_than_a_year_are_refused(node: warren.Node, name: str) -> None:
     node.queue(name)
     with pytest.raises(warren.UsageError, match="longer than a year"):

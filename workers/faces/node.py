@@ -232,7 +232,8 @@ class Node:
 
         When the function returns, the message is acked. When it raises, the message waits for `backoff` seconds (twice
         as long after each further try, at most `backoff_max`) and is delivered again, at its old place; after `retries`
-        of them it is rejected, for which the queue needs a dead_letter_exchange. retries=None tries until it succeeds.
+        of them it is rejected, for which the queue needs a dead_letter_exchange that leads to another queue.
+        retries=None tries until it succeeds.
         In a queue with an ack_timeout, one that was delivered more often than that is rejected without a call.
         `prefetch` messages lie here at most; without it, as many as pay (with threads: `concurrency`).
 

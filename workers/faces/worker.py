@@ -61,6 +61,37 @@ COUNTED = ("handled", "failed", "rejected", "late")
 PAUSE_LONGEST_S = 365 * 24 * 3600.0
 
 
+def _check_dead_letters(handled: Queue, tries: int) -> None:
+    """Raises UsageError when what is rejected would certainly be dropped, or come back to the same queue.
+
+    An exchange that does not exist is no such case: letters wait for it. Nor is one whose way depends on the messages.
+    """
+    arguments = arguments_of(handled)
+    exchange, key = arguments.get("dead_letter_exchange"), arguments.get("dead_letter_routing_key")
+    name = handled.name
+    otherwise = "or give retries=None (tried until it succeeds)"
+    if exchange is None:
+        raise UsageError(
+            f"queue {name!r} has no dead_letter_exchange, so a message that fails {tries} times would be dropped: "
+            f"declare the queue with one, {otherwise}"
+        )
+    router = client_of(handled).router()
+    if exchange not in router.catalog.exchanges or exchange in router.by_headers:
+        return
+    queues = {queue.name for queue in router.route(exchange, name if key is None else key)}
+    said = f"dead_letter_exchange={exchange!r}" + ("" if key is None else f" and dead_letter_routing_key={key!r}")
+    if name in queues:
+        raise UsageError(
+            f"{said} of queue {name!r} lead back to it, so a message that fails {tries} times would be tried again for "
+            f"ever: declare the queue with the dead_letter_routing_key of another one, {otherwise}"
+        )
+    if not queues and key is not None:
+        raise UsageError(
+            f"{said} of queue {name!r} lead to no queue, so a message that fails {tries} times would be dropped: "
+            f"{f'declare queue {key!r}' if not exchange else 'bind a queue there'} first, {otherwise}"
+        )
+
+
 @dataclass(frozen=True)
 class Retries:
     """How often a message is tried again, and when."""
@@ -80,11 +111,7 @@ class Retries:
             )
         if retries is not None:
             checked_count(retries, "retries", 0)
-            if arguments_of(handled).get("dead_letter_exchange") is None:
-                raise UsageError(
-                    f"queue {handled.name!r} has no dead_letter_exchange, so a message that fails {retries + 1} times "
-                    f"would be dropped: declare the queue with one, or give retries=None (tried until it succeeds)"
-                )
+            _check_dead_letters(handled, retries + 1)
         return Retries(retries, backoff, backoff_max)
 
     def pause(self, message: Message) -> float | None:

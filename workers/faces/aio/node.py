@@ -154,7 +154,7 @@ class Node:
         with a coroutine function, and a run() to await.
         """
         handled = await self.queue(queue, create=False) if isinstance(queue, str) else queue
-        chosen = Retries.of(retries, backoff, backoff_max, underneath_of(handled))
+        chosen = await self._loop.do(Retries.of, retries, backoff, backoff_max, underneath_of(handled))
         return Worker(handled, function, concurrency, chosen)
 
     async def call(
