@@ -16,6 +16,7 @@
 #define INDEX "index"
 #define QUEUES "consumequeue"
 #define NONE UINT32_MAX
+#define SYNCED_EACH_MAX 32 /* queues; of more the file system is synced */
 
 typedef struct {
     uint64_t from;
@@ -333,17 +334,29 @@ int wr_dispatch_records(wr_dispatch *d, const wr_dispatch_record *records, uint3
 
 /* ---- checkpoint ---- */
 
-static int sync_all(wr_dispatch *d, wr_index_mark *mark) {
+/* Sync the queues that were written: one by one, or the whole file system at once where they are many. (It says its errors from Linux
+ * 5.8 on.) */
+static int sync_queues(wr_dispatch *d) {
+    uint32_t n = 0;
+    int error = 0;
+    for (uint32_t at = d->unsynced; at != NONE && n <= SYNCED_EACH_MAX; at = d->rows[at].next_unsynced) n++;
+    bool at_once = n > SYNCED_EACH_MAX;
+    if (at_once && syncfs(d->place.root) != 0) error = errno;
     while (d->unsynced != NONE) {
         a_row *row = &d->rows[d->unsynced];
         uint64_t behind;
-        int error = wr_queue_files_sync(row->files, &behind);
+        error = at_once ? wr_queue_files_synced(row->files, error) : wr_queue_files_sync(row->files, &behind);
         if (error) return error;
         d->unsynced = row->next_unsynced;
         row->unsynced = false;
         row->seen.durable = row->seen.next;
     }
-    return wr_index_files_sync(d->index, mark);
+    return 0;
+}
+
+static int sync_all(wr_dispatch *d, wr_index_mark *mark) {
+    int error = sync_queues(d);
+    return error ? error : wr_index_files_sync(d->index, mark);
 }
 
 static int fill(const wr_dispatch *d, wr_checkpoint *c) {

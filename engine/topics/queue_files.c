@@ -139,22 +139,29 @@ int wr_queue_files_put(wr_queue_files *f, uint64_t n, uint64_t physical_offset, 
     return 0;
 }
 
-int wr_queue_files_sync(wr_queue_files *f, uint64_t *durable) {
-    for (written *w = f->files; w && !f->failed; w = w->next) {
-        f->failed = wr_mapped_sync(&w->file, w->from, w->to);
-        if (!f->failed) w->from = w->to = 0;
-    }
-    while (!f->failed && f->files && f->files->next) { /* the one at hand stays */
+/* All is on stable storage: the files that are full go. */
+static void settle(wr_queue_files *f) {
+    for (written *w = f->files; w; w = w->next) w->from = w->to = 0;
+    while (f->files && f->files->next) { /* the one at hand stays */
         written *w = f->files->next;
         f->files->next = w->next;
         wr_mapped_close(&w->file);
         free(w);
     }
-    if (!f->failed && f->unnamed) {
-        f->failed = wr_folder_sync(f->root, f->folder);
-        f->unnamed = f->failed != 0;
-    }
+    f->unnamed = false;
+}
+
+int wr_queue_files_sync(wr_queue_files *f, uint64_t *durable) {
+    for (written *w = f->files; w && !f->failed; w = w->next) f->failed = wr_mapped_sync(&w->file, w->from, w->to);
+    if (!f->failed && f->unnamed) f->failed = wr_folder_sync(f->root, f->folder);
+    if (!f->failed) settle(f);
     *durable = f->behind;
+    return f->failed;
+}
+
+int wr_queue_files_synced(wr_queue_files *f, int error) {
+    if (!f->failed) f->failed = error;
+    if (!f->failed) settle(f);
     return f->failed;
 }
 

@@ -35,6 +35,9 @@ int wr_queue_files_put(wr_queue_files *files, uint64_t n, uint64_t physical_offs
  * sync stays, because nobody knows what is missing then. */
 int wr_queue_files_sync(wr_queue_files *files, uint64_t *durable);
 
+/* The same for an owner who synced the whole file system (or failed to, with this error) behind the last put. */
+int wr_queue_files_synced(wr_queue_files *files, int error);
+
 /* Remove the files whose units are all below `minimum`, but never the last one. *removed: how many. 0 or an errno. */
 int wr_queue_files_remove(wr_queue_files *files, uint64_t minimum, uint64_t *removed);
 

@@ -701,6 +701,36 @@ static void thousands_of_queues_are_not_touched(void) {
     scratch_empty();
 }
 
+/* So many at a time that the file system is synced as a whole. */
+static void many_queues_are_synced_at_once(void) {
+    enum { MANY = 40 };
+    wr_dispatch_place place = {.root = scratch_fd, .log_file_bytes = LOG_BYTES, .consume_queue_entries = 3, .index_slots = 3, .index_entries = 9};
+    const wr_dispatch_topic topic = {.id = 1, .queues_n = MANY, .name = "t", .name_n = 1};
+    wr_commit_head head = {0};
+    wr_checkpoint_kind kind;
+    uint32_t row, found;
+    uint64_t position = 0;
+    for (uint64_t life = 0; life < 3; life++) {
+        wr_dispatch *d = wr_dispatch_new(&place);
+        CHECK(d && wr_dispatch_add(d, &topic, &row) == 0 && wr_dispatch_begin(d, &kind) == 0);
+        for (uint64_t offset = 10 * life; offset < 10 * life + 10; offset++)
+            for (uint32_t i = 0; i < MANY; i++) {
+                const wr_dispatch_record r = {.row = i, .size = 100, .position = position, .queue_offset = offset};
+                head.number++;
+                CHECK(wr_dispatch_look(d, i).next == offset && wr_dispatch_records(d, &r, 1, &head, NULL, position += 100) == 0);
+            }
+        CHECK(wr_dispatch_look(d, 39).durable == 10 * life && wr_dispatch_checkpoint(d, position) == 0);
+        for (uint32_t i = 0; i < MANY; i++) CHECK(wr_dispatch_look(d, i).durable == 10 * life + 10);
+        wr_dispatch_free(d);
+    }
+    wr_queue_reader *reader = wr_queue_reader_new(scratch_fd, "consumequeue/t/39", 3);
+    wr_unit units[31];
+    CHECK(reader && wr_queue_reader_get(reader, 0, units, 31, &found) == 0 && found == 30);
+    for (uint64_t i = 0; i < 30; i++) CHECK(units[i].physical_offset == 100 * (MANY * i + 39));
+    wr_queue_reader_free(reader);
+    scratch_empty();
+}
+
 int main(int argc, char **argv) {
     scratch_begin("dispatch_test", argc, argv);
     maxima = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -711,6 +741,7 @@ int main(int argc, char **argv) {
     a_log_without_its_beginning();
     a_damaged_index_is_made_again();
     thousands_of_queues_are_not_touched();
+    many_queues_are_synced_at_once();
     for (int i = 0; i < 4; i++) lives(i % 2);
     killed_at_any_instruction();
     a_full_disk_is_an_error_that_passes();

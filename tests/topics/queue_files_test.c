@@ -335,6 +335,18 @@ static void somebody_cuts_removes_or_exchanges_a_file(void) {
     scratch_empty();
 }
 
+/* Nobody knows what a sync that failed left out: it is said for ever. */
+static void a_sync_that_failed_stays(void) {
+    wr_queue_files *files = wr_queue_files_new(scratch_fd, FOLDER, 10);
+    uint64_t durable;
+    for (uint64_t n = 0; n < 35; n++) CHECK(put(files, n, 0) == 0);
+    CHECK(wr_queue_files_synced(files, 0) == 0 && put(files, 35, 0) == 0);
+    CHECK(wr_queue_files_synced(files, EIO) == EIO && wr_queue_files_synced(files, 0) == EIO);
+    CHECK(wr_queue_files_sync(files, &durable) == EIO && put(files, 36, 0) == EIO);
+    wr_queue_files_free(files);
+    scratch_empty();
+}
+
 /* ---- memory that runs out ---- */
 
 static void without_memory(void) {
@@ -364,6 +376,7 @@ int main(int argc, char **argv) {
     killed_at_any_instruction();
     a_full_disk_is_an_error_that_passes();
     somebody_cuts_removes_or_exchanges_a_file();
+    a_sync_that_failed_stays();
     without_memory();
     scratch_end();
     return 0;
