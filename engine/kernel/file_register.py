@@ -6,7 +6,10 @@ owner of the folder says (engine/queues/folder.py, engine/store/recovery.py).
 
 Invariants
   What is listed is there: a file gets its durable name before it is listed, and leaves the list before it is unlinked.
-  Every start writes the list anew, after it has told what is missing. Between, records are appended and synced.
+  A start writes the list anew when it is not what it should be, after it has told what is missing. Between, records
+  are appended and synced.
+  What is gone on with is durable first: who wrote it may have been killed before its sync. Else files whose leaving was
+  only in the page cache would be unlinked, and after a loss of power be missed.
   Writers: the owner, from the thread at hand; without one, a move or a repair. Never on the path of messages.
 Crash points: after each append (a file that is there and not listed is of no matter: what it replaces is still there,
 or what undoes it, or nothing was appended to it); within one: any part of it may be there, which `before` tells from
@@ -152,7 +155,7 @@ class FileRegister:
         self._whole = False  #: what is on disk is what is known here: it can be appended to
 
     def load(self) -> Listed:
-        """Go on with the list that is there. Raises FormatVersionError, StoreError."""
+        """Go on with the list that is there, and make it durable. Raises FormatVersionError, SyncFailed, StoreError."""
         with self._lock:
             try:
                 content = self.path.read_bytes()
@@ -161,6 +164,8 @@ class FileRegister:
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot read {self.path}") from error
             listed, self._salt, self._records_n = _decode(content, self._node_id, self._owner)
+            segment.sync_file(self.path)
+            segment.sync_directory(self.path.parent)
             self._entries = dict(listed.entries)
             self._whole = not listed.problem and not listed.torn
             return listed
