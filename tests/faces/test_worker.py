@@ -576,6 +576,52 @@ if __name__ == "__main__":
 """
 
 
+LOGGING_PROGRAM = """
+import logging, sys, threading
+import warren
+{top}
+def handle(message):
+    raise ValueError("nobody can do " + message.body.decode())
+
+def main():
+    with warren.attach(sys.argv[1]) as node:
+        letters = node.queue("{name}-dead")
+        queue = node.queue("{name}", dead_letter_exchange="", dead_letter_routing_key=letters.name)
+        queue.put(b"this")
+        worker = node.worker(queue, handle, concurrency=2, processes=True, retries=1, backoff=0.01)
+
+        def end():
+            letters.get(timeout=120).ack()
+            worker.stop()
+
+        threading.Thread(target=end).start()
+        worker.run()
+
+if __name__ == "__main__":
+    {main}
+    main()
+"""
+CONFIGURE = 'logging.basicConfig(format="%(levelname)s %(name)s %(process)d %(message)s")'
+
+
+@pytest.mark.parametrize("where", ["main", "top"])
+def test_failures_in_processes_are_logged_by_the_program(
+    node: warren.Node, name: str, tmp_path: Path, where: str
+) -> None:
+    """Once: also when its processes configure logging, too, as they import the program."""
+    program = tmp_path / "program.py"
+    program.write_text(LOGGING_PROGRAM.format(name=name, **({"top": "", "main": "pass"} | {where: CONFIGURE})))
+    done = subprocess.run(
+        [sys.executable, program, node.directory], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "warren.worker" in line]
+    assert [line.split()[0] for line in told] == ["WARNING", "ERROR"], done.stderr
+    assert "failed at try 1" in told[0]
+    assert "it was the last try" in told[1]
+    assert done.stderr.splitlines().count("ValueError: nobody can do this") == 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("concurrency", "processes"), [(1, False), (3, False), (3, True)])
 def test_a_program_of_a_worker_ends_by_a_signal_and_leaves_nothing(

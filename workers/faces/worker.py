@@ -41,6 +41,7 @@ from warren.workers.faces.calls import TROUBLE, finished
 from warren.workers.faces.queues import Queue, arguments_of, client_of
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
     from warren.workers.faces.message import Message
@@ -390,6 +391,7 @@ class ProcessWorker:
         self._arguments = (attach, handled.name, function, options)
         self._processes_n = checked_count(processes, "concurrency")
         self._stop = threading.Event()
+        self._relays: list[threading.Thread] = []
 
     def __reduce__(self) -> NoReturn:
         """It cannot be pickled: TypeError."""
@@ -437,14 +439,24 @@ class ProcessWorker:
                         process.close()
             finally:
                 _end(list(running.values()), grace)
+                for relay in self._relays:
+                    relay.join(PAUSE_FIRST_S)  # longer if a child of that process has its pipe, which nobody waits for
 
     def _start(self, grace: float) -> SpawnProcess:
         import multiprocessing  # here: few need it, and it takes its time to load
 
-        process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(*self._arguments, os.getpid(), grace), name="warren-worker"
-        )
-        process.start()
+        from warren.workers.faces import worker_logs
+
+        context = multiprocessing.get_context("spawn")
+        source, logs = context.Pipe(duplex=False)
+        with logs:
+            process = context.Process(
+                target=_serve,
+                args=(*self._arguments, os.getpid(), grace, logs, worker_logs.level()),
+                name="warren-worker",
+            )
+            process.start()
+        self._relays = [relay for relay in self._relays if relay.is_alive()] + [worker_logs.relay(source)]
         return process
 
 
@@ -459,15 +471,22 @@ def _serve(
     options: dict[str, Any],
     parent: int,
     grace: float,
+    logs: Connection,
+    level: int,
 ) -> None:
     """A process of a ProcessWorker: it ends when it is told to, or when its parent has gone."""
-    with attach() as node:
-        try:
+    from warren.workers.faces import worker_logs
+
+    sender = worker_logs.forward(logs, level)
+    try:
+        with attach() as node:
             worker = node.worker(name, function, concurrency=1, **options)
             threading.Thread(target=_end_with, args=(parent, worker, grace), name="warren-parent", daemon=True).start()
             worker.run()
-        except QueueNotFound:
-            raise SystemExit(_DELETED) from None
+    except QueueNotFound:
+        raise SystemExit(_DELETED) from None
+    finally:
+        sender.finish()
 
 
 def _end_with(parent: int, worker: Worker, grace: float) -> None:
