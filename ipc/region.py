@@ -12,6 +12,7 @@ import functools
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Iterable
 
 import posix_ipc
@@ -116,6 +117,12 @@ def posix_create(name: str, size: int, reserve: Iterable[tuple[int, int]] | None
         ) from error
     memory.close_fd()
     return Region(mapped, size, name, -1, found)
+
+
+def free_bytes() -> int:
+    """Shared memory that is free for POSIX regions; what nobody limits counts as very much."""
+    found = os.statvfs(SHM_DIRECTORY)
+    return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
 
 def posix_open(name: str, writable: bool = True) -> Region:

@@ -45,7 +45,15 @@ from warren.engine.store.job import Loss
 from warren.ipc import _core as shared
 from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_TRANSIENT
-from warren.ipc.region import Region, RegionError, posix_create, posix_names, posix_open, posix_unlink
+from warren.ipc.region import (
+    Region,
+    RegionError,
+    free_bytes,
+    posix_create,
+    posix_names,
+    posix_open,
+    posix_unlink,
+)
 from warren.ipc.superblock import Superblock
 
 ALARM_MEMORY, ALARM_DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
@@ -233,6 +241,8 @@ class MessageStore:
 
     def _new_extent(self, number: int) -> Region:
         name = self._name(f"dense{number}", self.generation)
+        if not self._room_for_whole():
+            return posix_create(name, index.EXTENT_BYTES, ())
         try:
             region = posix_create(name, index.EXTENT_BYTES)
         except RegionError as error:
@@ -243,6 +253,12 @@ class MessageStore:
             _core.populate(region.buffer)
         self.superblock.crash_point(CONSTANTS["CRASH_INDEX_EXTENT"])
         return region
+
+    def _room_for_whole(self) -> bool:
+        """Whether an extent may have all its memory now: as much is left for the next one, and for the regions of a
+        server after this one, which are made beside ours.
+        """
+        return free_bytes() >= 2 * index.EXTENT_BYTES + sum(region.size for region in list(self.regions.values()))
 
     def take_extent(self, region: Region) -> None:
         """Give the index the extent that was made."""

@@ -205,6 +205,40 @@ def test_messages_pass_while_shared_memory_is_full(tmp_path: Path, size: str) ->
     assert said == {"alarms": [], "full": True}
 
 
+KILLED = (
+    IN_NAMESPACE
+    + """
+import signal
+import warren
+from warren.workers.process.control import ControlClient
+
+directory = sys.argv[1]
+with warren.open(directory, idle_exit=60, profile="small") as node:
+    queue = node.queue("q")
+    for _round in range(2):
+        for n in range(100):
+            queue.put(os.urandom(200_000), timeout=100)
+        queue.put_many([b"small"] * 20_000)
+        with ControlClient(directory) as control:
+            processes = control.call("status", timeout=30)["processes"]
+        for process in processes:
+            if process["role"] in ("store", "queue_worker"):
+                os.kill(process["pid"], signal.SIGKILL)
+        queue.put(b"again", timeout=100)
+    assert queue.stats()["ready"] + queue.stats()["unacked"] == 2 * 20_101
+    with ControlClient(directory) as control:
+        control.call("stop")
+"""
+)
+
+
+@pytest.mark.parametrize("size", ["20m", "28m", "32m", "48m"])
+def test_killed_servers_find_room_beside_what_they_left(tmp_path: Path, size: str) -> None:
+    """Nobody but the node itself has filled /dev/shm."""
+    done = in_namespace(KILLED, size, str(tmp_path / "node"))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("who", ["store", "queue_worker", "collector", "supervisor"])
 def test_a_death_while_shared_memory_is_full(tmp_path: Path, who: str) -> None:
     directory = tmp_path / "node"

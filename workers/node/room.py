@@ -25,7 +25,7 @@ from warren.engine.kernel.image_room import IMAGES_SURE, sure
 from warren.engine.saying import counted, in_a_program
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
-from warren.ipc.region import SHM_DIRECTORY
+from warren.ipc.region import SHM_DIRECTORY, free_bytes
 from warren.workers.node.alarms import ENDLESS, free_disk, machine_memory
 from warren.workers.process.lack import size
 
@@ -84,9 +84,7 @@ def here(directory: Path) -> Room:
     """What there is now. What cannot be found out counts as enough."""
     shared = memory = disk = ENDLESS
     with contextlib.suppress(OSError):
-        found = os.statvfs(SHM_DIRECTORY)
-        if found.f_blocks:  # a size of 0 is no limit
-            shared = found.f_bavail * found.f_frsize
+        shared = min(ENDLESS, free_bytes())
     with contextlib.suppress(OSError, ValueError, KeyError):
         looked = machine_memory()
         memory = max(0, looked.total - looked.used)
