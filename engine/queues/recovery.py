@@ -22,6 +22,7 @@ from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
     LISTED_DATA,
+    LISTED_INDEX,
     LISTED_JOURNAL,
     LISTED_SUBSCRIPTIONS,
 )
@@ -89,6 +90,8 @@ def recover(
         found.next_file = max(found.next_file, number + 1)
         if not live.get(number):
             unneeded.append(path)
+    if not found.clean:
+        _sync_segments(folder, found)
     # The list first: what goes must not be missed, should this start be the last thing that happens for a while.
     there = found.there | _data_entries(folder, live)
     new = {folder.path_of(key).parent for key in there if files.known(key) is None}
@@ -139,6 +142,18 @@ def catalog_lost(folder: Folder, ids: Iterable[int], ids_end: int) -> str:
         "removed; restore them, all from the same moment, from a backup, or let these queues be declared again by "
         "`warren check DIR --repair`"
     )
+
+
+def _sync_segments(folder: Folder, found: Recovered) -> None:
+    """Who wrote entries, zeroed them, or removed a segment may have been killed before its sync. What was read here is
+    relied upon: journal files of which nothing else is needed go."""
+    for key in found.there:
+        if key[0] == LISTED_INDEX:
+            segment.sync_file(folder.path_of(key))
+    with atomic_file.file_explained(f"cannot read {folder.segments}"):
+        own = [Path(entry.path) for entry in os.scandir(folder.segments) if entry.is_dir(follow_symlinks=False)]
+    for directory in own:
+        segment.sync_directory(directory)
 
 
 def _data_entries(folder: Folder, live: dict[int, int]) -> dict[Key, Entry]:
