@@ -335,6 +335,25 @@ static void somebody_cuts_removes_or_exchanges_a_file(void) {
     scratch_empty();
 }
 
+static void a_file_that_is_made_again_is_read_again(void) {
+    wr_queue_files *files = wr_queue_files_new(scratch_fd, FOLDER, 10);
+    wr_queue_reader *reader = wr_queue_reader_new(scratch_fd, FOLDER, 10);
+    wr_unit unit, wanted = unit_of(7, 0);
+    uint32_t found;
+    char path[300];
+    for (uint64_t n = 0; n < 5; n++) CHECK(put(files, n, 0) == 0);
+    CHECK(wr_queue_reader_get(reader, 4, &unit, 1, &found) == 0 && found == 1);
+    wr_queue_files_free(files);
+    path_of(path, 0);
+    CHECK(unlink(path) == 0 && (files = wr_queue_files_new(scratch_fd, FOLDER, 10)));
+    CHECK(wr_queue_reader_get(reader, 4, &unit, 1, &found) == 0 && found == 1); /* what was open stays readable */
+    for (uint64_t n = 0; n < 8; n++) CHECK(put(files, n, 0) == 0);
+    CHECK(wr_queue_reader_get(reader, 7, &unit, 1, &found) == 0 && found == 1 && same(&unit, &wanted));
+    wr_queue_files_free(files);
+    wr_queue_reader_free(reader);
+    scratch_empty();
+}
+
 /* Nobody knows what a sync that failed left out: it is said for ever. */
 static void a_sync_that_failed_stays(void) {
     wr_queue_files *files = wr_queue_files_new(scratch_fd, FOLDER, 10);
@@ -376,6 +395,7 @@ int main(int argc, char **argv) {
     killed_at_any_instruction();
     a_full_disk_is_an_error_that_passes();
     somebody_cuts_removes_or_exchanges_a_file();
+    a_file_that_is_made_again_is_read_again();
     a_sync_that_failed_stays();
     without_memory();
     scratch_end();
