@@ -62,9 +62,9 @@ static int scan(part *p, uint64_t position, const wr_commit_head *after, wr_comm
     return error;
 }
 
-/* Does a commit behind a position say that more than that was on stable storage? Looks at what is written there alone. */
-static int look_behind(part *p, uint64_t position, const uint8_t node[16], bool *found) {
-    const uint64_t overlap = wr_commit_record_bytes(WR_COMMIT_MARKS_MAX), below = position;
+/* Does a commit behind a position say that more than `below` was on stable storage? Looks at what is written there alone. */
+static int look_behind(part *p, uint64_t position, const uint8_t node[16], uint64_t below, bool *found) {
+    const uint64_t overlap = wr_commit_record_bytes(WR_COMMIT_MARKS_MAX);
     while (!*found) {
         off_t data = lseek(p->fd, (off_t)(position - p->base), SEEK_DATA);
         if (data < 0) return errno == ENXIO ? 0 : errno;
@@ -116,7 +116,7 @@ static int judge(part *p, const wr_log_visitor *visitor, void *context, wr_log_e
     for (;;) {
         int error = open_part(p, visitor, context, position);
         if (error) return error == ENOENT ? 0 : error;
-        if ((error = look_behind(p, position, end->last.origin.node, &end->damaged)) || end->damaged) return error;
+        if ((error = look_behind(p, position, end->last.origin.node, end->position, &end->damaged)) || end->damaged) return error;
         position = p->base + p->file_bytes;
     }
 }
