@@ -36,6 +36,7 @@ SOURCES = (
             "store/index_reader",
             "kernel/frame",
             "kernel/crc32c",
+            "kernel/committer",
             "kernel/log",
         )
     ),
