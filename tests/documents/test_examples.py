@@ -18,7 +18,7 @@ SAID = {
     "log_shipper.py": "full at 50 lines\nall shipped, in order: True\n",
     "retries.py": (
         "sent to ann@here.org\nsent to carl@here.org\nsent to bob@slow.org\n"
-        "dead letter: 'nobody', rejected in queue 'mails'\nhandled: 3, failed: 5, rejected: 1\n"
+        "dead letter: 'nobody', rejected in queue 'mails'\nhandled: 3, failed: 5, rejected: 1, late: 0\n"
     ),
     "rpc.py": (
         "answers: 100, sum of the prices: 1692\n"

@@ -171,12 +171,13 @@ static void read_one(fuzz_input *in) {
     if (error) return;
     wr_store_place_prefetch(&s, &place);
     FUZZ_CHECK(place.length <= FILE_BYTES + super->arena_bytes && place.meta_length <= place.length);
-    uint32_t skip = how & 2 ? place.meta_length : 0;
     if (how & 8) hostile_raw(&other, in); /* it changes between the two steps */
-    to = malloc(place.length - skip + !(place.length - skip));
-    FUZZ_CHECK(to);
-    error = wr_store_client_take(&s, id, &place, skip, to, how & 4);
+    uint8_t *meta_to = how & 2 ? NULL : malloc(place.meta_length + !place.meta_length);
+    to = malloc(place.length - place.meta_length + (place.length == place.meta_length));
+    FUZZ_CHECK(to && (meta_to || how & 2));
+    error = wr_store_client_take(&s, id, &place, meta_to, to, how & 4);
     FUZZ_CHECK(error == 0 || error == EAGAIN || error == EINPROGRESS || error == EBADMSG || error == EUCLEAN || error == ENOENT || error == ELOOP);
+    free(meta_to);
     free(to);
 }
 
