@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from os import PathLike
-from typing import Any, Literal, Self, final, overload
+from typing import Any, Generic, Literal, Self, final, overload
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, TypeVar
 
 _Durability = Literal["none", "written", "synced"]
+_Result = TypeVar("_Result", covariant=True, default=None)
 
 # ==== kernel: binding/kernel.c =======================================================================================
 
@@ -424,17 +425,18 @@ def set_confirm_face(
 ) -> None: ...
 
 @final
-class Confirm:
-    """The promise of one or several writes, like a concurrent.futures.Future whose result is None."""
+class Confirm(Generic[_Result]):
+    """The promise of one or several writes, like a concurrent.futures.Future. Its result is None; that of an append to
+    a topic is the Position, or a list of them."""
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when it is confirmed at its durability.
 
-        Raises TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull, QueueNotFound.
+        Raises TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull, QueueNotFound, TopicNotFound, MessageTooLarge.
         """
 
-    def result(self, timeout: float | None = None) -> None:
-        """The same as wait."""
+    def result(self, timeout: float | None = None) -> _Result:
+        """The same as wait, and what it is a promise of."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error, or None if it was confirmed. Raises TimedOut."""
@@ -448,10 +450,10 @@ class Confirm:
     def cancelled(self) -> bool:
         """False."""
 
-    def add_done_callback(self, fn: Callable[[Confirm], object], /) -> None:
+    def add_done_callback(self, fn: Callable[[Confirm[_Result]], object], /) -> None:
         """Call fn(confirm) when it is done, in a thread of Warren's; immediately if it is done already."""
 
-    def future(self) -> Future[None]:
+    def future(self) -> Future[_Result]:
         """A concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."""
 
     def waits_for(self) -> tuple[int, int, int] | None:
@@ -462,6 +464,88 @@ class Confirm:
     @property
     def duplicate(self) -> bool:
         """It is confirmed, and a message was dropped because its id was seen within the deduplication window."""
+
+# ==== topics: binding/position.c, binding/topic_handle.c =============================================================
+
+@final
+class Position:
+    """Where a message of a topic lies. With durability `none` it is final only when the message is written."""
+
+    def __new__(cls, queue: int, offset: int, physical_offset: int, message_id: str) -> Self: ...
+    @property
+    def queue(self) -> int:
+        """The queue of the topic that the message is in."""
+
+    @property
+    def offset(self) -> int:
+        """Its number in that queue, from 0."""
+
+    @property
+    def physical_offset(self) -> int:
+        """Where its record begins in the log, in bytes."""
+
+    @property
+    def message_id(self) -> str:
+        """Its id, for Topic.find_id."""
+
+@final
+class TopicHandle:
+    """A topic as an attachment appends to it, by the catalog of a version."""
+
+    def __new__(
+        cls,
+        client: Client,
+        server: int,
+        topic: int,
+        name_length: int,
+        queues: int,
+        host: bytes,
+        command_bytes: int,
+        catalog: int,
+        /,
+    ) -> Self:
+        """`command_bytes`: in the log, of the records of one command, if there are several."""
+
+    @property
+    def topic(self) -> int: ...
+    def append(
+        self,
+        body: Buffer,
+        key: str | Sequence[str] | None,
+        tag: str | None,
+        properties: dict[str, str] | None,
+        queue: int | None,
+        born: int | None,
+        level: int,
+        timeout: float | None,
+        wait: bool,
+        /,
+    ) -> Position | Confirm[Position]:
+        """Append a message; `born`: ms since 1970, None: now."""
+
+    def append_many(
+        self,
+        bodies: Iterable[Buffer],
+        keys: str | Sequence[str | Sequence[str] | None] | None,
+        tags: str | Sequence[str | None] | None,
+        properties: dict[str, str] | Sequence[dict[str, str] | None] | None,
+        queues: int | Sequence[int | None] | None,
+        born: int | Sequence[int | None] | None,
+        level: int,
+        timeout: float | None,
+        wait: bool,
+        /,
+    ) -> list[Position] | Confirm[list[Position]]:
+        """The same of many: one value for all, or a list or tuple with one for each."""
+
+    def check_many(
+        self, bodies: Iterable[Buffer], keys: Any, tags: Any, properties: Any, queues: Any, born: Any, /
+    ) -> None:
+        """Raises what append_many would find wrong before it sends anything."""
+
+    def queue_of(self, key: str | Sequence[str], /) -> int: ...
+    def turn(self) -> int:
+        """The queue of the next messages without a key."""
 
 # ==== client: binding/publish.c ======================================================================================
 
@@ -527,7 +611,8 @@ class Delivery:
 
 @final
 class Client:
-    """One attachment of this process to a node. `hook(code, server, what)` mends trouble or raises."""
+    """One attachment of this process to a node. `hook(code, server, what)` mends trouble or raises; when a
+    time is up it is told the seconds, too (below 0: not known)."""
 
     def __new__(
         cls,
@@ -536,7 +621,7 @@ class Client:
         slot: int,
         generation: int,
         client_epoch: int,
-        hook: Callable[[int, int, str], None],
+        hook: Callable[..., None],
         /,
     ) -> Self: ...
     catalog_seen: int
@@ -863,6 +948,102 @@ class QueueHandle:
 
 # ==== queue worker: binding/queue_engine.c ===========================================================================
 
+TOPIC_EVENT_NEED_FILE: int
+TOPIC_EVENT_SLOTS_CHANGED: int
+TOPIC_EVENT_CATALOG_CHANGED: int
+TOPIC_EVENT_LOG_FAILED: int
+TOPIC_EVENT_DISPATCH_FAILED: int
+TOPIC_EVENT_FINISHED: int
+TOPIC_EVENT_STOP: int
+TOPIC_EVENT_KICK: int
+TOPIC_EVENT_TIMER: int
+
+class TopicServer:
+    """Log, links and dispatch of the topic worker (engine/topics/worker.h). Its policy: engine/topics/service.py.
+
+    The order: declare …, recover, settle, begin, offer, attach …, serve, run …; then stop_log, stop_dispatch, close.
+    One thread calls everything but commit_run, dispatch_run, request_stop and kick.
+    """
+
+    def __new__(
+        cls,
+        superblock: Buffer,
+        server: int,
+        folder: int,
+        ring: int,
+        rows: Buffer,
+        node: bytes,
+        boot: bytes,
+        *,
+        ring_bytes: int,
+        log_file_bytes: int,
+        consume_queue_entries: int,
+        index_slots: int,
+        index_entries: int,
+        spin_us: int,
+        tick_ms: int,
+        commit_bytes: int,
+    ) -> Self:
+        """`folder`: a descriptor of the folder of topics, `ring`: of the ring's region (a page, then ring_bytes); the
+        first must stay open. `node`: whose log it is, `boot`: of the machine; 16 bytes each. Raises OSError."""
+
+    def close(self) -> None: ...
+    def declare(self, id: int, name: bytes, queues: int, /) -> None:
+        """A topic comes. Raises OSError (EEXIST; EINVAL: no such name; ENOSPC: too many rows), MemoryError."""
+
+    def drop(self, id: int, /) -> None:
+        """A topic goes, with all that is derived of it. Raises KeyError, MemoryError."""
+
+    def recover(self, first: int, /) -> dict[str, Any]:
+        """Walk the log, from its file `first` on at most, and make what is missing of what is derived from it: where
+        it ends. Raises OSError."""
+
+    def settle(self) -> None:
+        """Make what was found durable, and zeros of what lies behind it. Raises OSError; ValueError: it is damaged."""
+
+    def begin(self, epoch: int, /) -> None:
+        """The log goes on; rows are shown. `epoch`: never lower than that of the commits that were found."""
+
+    def offer(self, fd: int, base: int, /) -> None:
+        """The log's file of this position, which the server closes. Raises OSError, and then the caller does."""
+
+    def serve(self, epoch: int, /) -> None:
+        """All clients that were there are attached: serve them. Before the threads run. Raises MemoryError."""
+
+    def attach(self, slot: int, generation: int, client_epoch: int, region: Buffer, /) -> None: ...
+    def closing(self, slot: int, /) -> None: ...
+    def detach(self, slot: int, /) -> bool: ...
+    def attached(self) -> list[tuple[int, int, bool, bool, bool]]:
+        """(slot, generation, closing, finished, evicted) of each client."""
+
+    def slots_seen(self, version: int, /) -> None: ...
+    def catalog_loaded(self, version: int, /) -> None:
+        """What clients name and is not known now is refused."""
+
+    def run(self, max_ns: int, until_event: bool = True, /) -> int:
+        """Serve; returns TOPIC_EVENT_… bits. Not until_event: returns (TIMER) as soon as there is nothing to do."""
+
+    def commit_run(self) -> None:
+        """The life of the committer's thread, until stop_log."""
+
+    def dispatch_run(self) -> None:
+        """The life of the dispatcher's thread, until stop_dispatch, or until it failed."""
+
+    def stop_log(self) -> None: ...
+    def stop_dispatch(self) -> None: ...
+    def request_stop(self) -> None: ...
+    def kick(self) -> None: ...
+    def pending(self, events: int, on: bool, /) -> None:
+        """These events are being handled: do not return for them until they are turned on again."""
+
+    def sync(self, timeout_ns: int, /) -> bool:
+        """Commit and sync all that was executed; false: not within that time, or the log has failed."""
+
+    def counters(self) -> dict[str, int]: ...
+    @staticmethod
+    def wake_all(rows: Buffer, /) -> None:
+        """Wake all who sleep on the rows of a server that is dead."""
+
 QUEUE_EVENT_NEED_FILE: int
 QUEUE_EVENT_NEED_TRANSIENT_FILE: int
 QUEUE_EVENT_SLOTS_CHANGED: int
@@ -1146,6 +1327,55 @@ def message_id(store_host: bytes, physical_offset: int, /) -> str: ...
 def message_id_parse(text: str, /) -> tuple[bytes, int]:
     """(store host, physical_offset)."""
 
+def topics_examine(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    topics: tuple[tuple[int, bytes, int], ...],
+    limit: int,
+    slots: bool,
+    bases: tuple[int, ...],
+    progress: Callable[[int], object],
+    /,
+) -> tuple[list[tuple[int, int, int, bool]], list[tuple[str, int, int, str]], dict[str, int]]:
+    """Read the log, the consume queues and the key index below `root` (engine/topics/examine.h). `bases`: of the first
+    file of each part of the log that has no gap. `topics`: (id, name, queues).
+
+    Of each part (where it ends, number and newest store time of its last commit, whether no commit lies behind); what
+    is wrong: (file, how much of it, place of the first, why); counts. Raises OSError.
+    """
+
+def topics_rebuild(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    topics: tuple[tuple[int, bytes, int], ...],
+    first: int,
+    progress: Callable[[int], object],
+    /,
+) -> tuple[int, int]:
+    """Make consume queues, key index and checkpoint again from the log: messages, keys. Raises OSError."""
+
+def topics_checkpoint(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    /,
+) -> tuple[str, dict[str, Any] | None]:
+    """What the checkpoint is (good, none, damaged, newer, foreign, settings) and, if it is good, what it says."""
+
 @final
 class KeyIndex:
     """A file of the key index in a buffer, aligned to 8 bytes (topics/key_index.h). One writer, any readers."""
@@ -1164,3 +1394,133 @@ class KeyIndex:
     def header(self) -> tuple[int, int, int, int, int, int]:
         """begin and end timestamp, begin and end offset, hash_slot_count, index_count."""
     def close(self) -> None: ...
+
+@final
+class Memory(Buffer):
+    """Bytes of the core, read-only."""
+
+    def __len__(self) -> int: ...
+
+Columns = tuple[
+    int,
+    int,
+    int,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+    Memory,
+]
+"""Rows, keys and tags that are None, then buffers of Arrow's layout (binding/topic_columns.h)."""
+_Damage = tuple[str, int, str, str]
+"""File below the topics' folder, position in it, expected, found."""
+#: words of the first number of an answer
+READ_STATUSES: tuple[str, ...]
+
+@final
+class Record:
+    """One message of a topic. Records that were read together share their memory: one that is kept keeps it all."""
+
+    def __new__(cls, record: Buffer, /) -> Self:
+        """A copy, of its bytes as they lie in the log. ValueError: they are none."""
+
+    @property
+    def queue(self) -> int:
+        """Queue of the topic."""
+
+    @property
+    def offset(self) -> int:
+        """Offset in its queue."""
+
+    @property
+    def physical_offset(self) -> int:
+        """Position in the node's log of topics, bytes."""
+
+    @property
+    def key(self) -> str | None:
+        """Its first key."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys."""
+
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def body(self) -> bytes:
+        """The bytes that were appended."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Names and values, beside keys and tag."""
+
+    @property
+    def timestamp(self) -> int:
+        """When it was stored, milliseconds since 1970."""
+
+    @property
+    def born_timestamp(self) -> int:
+        """When it was sent, as its producer said, milliseconds since 1970."""
+
+    @property
+    def message_id(self) -> str:
+        """Its id: find_id finds it."""
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was delivered and failed before."""
+
+@final
+class TopicReader:
+    """Reads one topic, in one thread at a time. None: there is no such queue, in the regions that it has. An answer is
+    (status, next offset, minimum, maximum, what was read, damage).
+    """
+
+    def __new__(
+        cls,
+        root: int,
+        id: int,
+        name: bytes,
+        log_file_bytes: int,
+        ring_bytes: int,
+        consume_queue_entries: int,
+        index_slots: int,
+        index_entries: int,
+    ) -> Self:
+        """`root`: a descriptor of the topics' folder, open as long as this reads."""
+
+    def begin(self, ring: Buffer, rows: Buffer, /) -> None:
+        """Regions of the worker's present incarnation; held until close."""
+
+    def close(self) -> None: ...
+    def bounds(self, queue: int, /) -> tuple[int, int] | None: ...
+    def wait(self, queue: int, seen: int, seconds: float, /) -> bool | None:
+        """Whether the maximum is above `seen`; False also when a signal came."""
+
+    def read(
+        self, queue: int, offset: int, end: int, records_max: int, bytes_max: int, tags: tuple[bytes, ...], /
+    ) -> tuple[int, int, int, int, list[Record], _Damage | None] | None: ...
+    def columns(
+        self, queue: int, offset: int, end: int, records_max: int, bytes_max: int, /
+    ) -> tuple[int, int, int, int, Columns, _Damage | None] | None: ...
+    def seek(self, queue: int, when: int, upper: bool, /) -> int | None:
+        """-1: no message is so old."""
+
+    def find(
+        self, key: bytes, since: int, until: int, limit: int, strict: bool, /
+    ) -> tuple[list[Record], _Damage | None] | None: ...
+    def find_id(self, message_id: str, /) -> tuple[list[Record], _Damage | None] | None:
+        """ValueError: no id."""

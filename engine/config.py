@@ -51,8 +51,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_own_max: float = 0.4  #: share of it that the node itself may use before the memory alarm blocks publishers
     log_level: str = "info"  #: what the logs have of each process: debug, info, warning or error, and what is worse
     log_format: str = "text"  #: text, or json: one object per line
-    log_file_bytes: int = 1 * MIB  #: size of a log file at which the next one is begun
+    log_rotate_bytes: int = 1 * MIB  #: size of a process's log file at which the next one is begun
     log_files: int = 5  #: log files of each process, with the one in use
+    log_file_bytes: int = 1024 * MIB  #: size of a file of the topics' commit log
+    consume_queue_entries: int = 300_000  #: messages that a file of a topic's queue counts
+    index_slots: int = 5_000_000  #: hash slots of a file of the topics' key index
+    index_entries: int = 20_000_000  #: keys of a file of the topics' key index
+    topic_ring_bytes: int = 16 * MIB  #: newest part of the commit log that is kept in shared memory
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
@@ -69,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "dense_blocks": 1 << 20,
             "summary_rows": 1 << 20,
             "index_rows": 1 << 24,
+            "topic_ring_bytes": 4096 * MIB,
         }
         for name, most in powers.items():
             value = getattr(self, name)
@@ -91,15 +97,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "disk_free_bytes_min": (0, 1 << 62),
             "memory_used_max": (0.001, 1.0),
             "memory_own_max": (0.001, 1.0),
-            "log_file_bytes": (4096, 1024 * MIB),
+            "log_rotate_bytes": (4096, 1024 * MIB),
             "log_files": (2, 100),
+            "log_file_bytes": (MIB, 1024 * MIB),
+            "consume_queue_entries": (1, 100_000_000),
+            "index_slots": (1, 100_000_000),
+            "index_entries": (2, 100_000_000),
+            "topic_ring_bytes": (64 * 1024, 4096 * MIB),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"setting {name} must lie between {low} and {high}, not {value}")
-        if self.file_bytes % 4096 or self.reply_bytes % 4096:
-            raise UsageError("settings file_bytes and reply_bytes must be multiples of 4096")
+        for name in ("file_bytes", "reply_bytes", "log_file_bytes"):
+            if getattr(self, name) % 4096:
+                raise UsageError(f"setting {name} must be a multiple of 4096, not {getattr(self, name)}")
         most = message_bytes_most(self)
         if not 0 < self.message_bytes_max <= most:
             raise UsageError(
@@ -138,8 +150,13 @@ class NodeSettings(TypedDict, total=False):
     memory_own_max: float
     log_level: str
     log_format: str
-    log_file_bytes: int
+    log_rotate_bytes: int
     log_files: int
+    log_file_bytes: int
+    consume_queue_entries: int
+    index_slots: int
+    index_entries: int
+    topic_ring_bytes: int
 
 
 def message_bytes_most(settings: Settings) -> int:
@@ -163,6 +180,7 @@ PROFILES: dict[str, dict[str, int]] = {
         "index_rows": 4096,
         "queue_memory_bytes": 64 * MIB,
         "disk_free_bytes_min": 16 * MIB,
+        "topic_ring_bytes": 2 * MIB,
     },
     "default": {},
     "large": {
@@ -173,6 +191,7 @@ PROFILES: dict[str, dict[str, int]] = {
         "message_bytes_max": 16 * MIB - 4096,
         "index_rows": 131072,
         "queue_memory_bytes": 1024 * MIB,
+        "topic_ring_bytes": 64 * MIB,
         "disk_free_bytes_min": 256 * MIB,
     },
 }

@@ -3,7 +3,7 @@
 ```
 Error
 ├── UsageError (ValueError)        the call is wrong; nothing was done
-│   ├── QueueNotFound, ExchangeNotFound
+│   ├── QueueNotFound, ExchangeNotFound, TopicNotFound
 │   ├── DeclarationMismatch        exists with other properties
 │   ├── ResourceLocked             an exclusive queue of another client
 │   ├── InvalidName
@@ -15,6 +15,7 @@ Error
 ├── ShutDown (queue.ShutDown)      a work queue that was shut down; the base is Python's own from 3.13 on
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
 ├── AckTimedOut                    an ack, nack or reject after the queue's ack_timeout: the message went back before
+├── DataLoss                       messages of a topic that are wanted are gone: queue, wanted, minimum
 ├── ClosedError                    you closed it, or the node was stopped in good order
 ├── PeerLost (ConnectionError)     a server died or is not running (retryable)
 │   └── NodeNotRunning
@@ -60,8 +61,12 @@ class ExchangeNotFound(UsageError):
     """No exchange of that name is declared."""
 
 
+class TopicNotFound(UsageError):
+    """No topic of that name is declared, or it was deleted."""
+
+
 class DeclarationMismatch(UsageError):
-    """A queue or exchange of that name exists with other properties."""
+    """A queue, exchange or topic of that name exists with other properties."""
 
 
 class ResourceLocked(UsageError):
@@ -128,6 +133,16 @@ class AckTimedOut(Error):
     """
 
     late: tuple[int, ...] = ()
+
+
+class DataLoss(Error):
+    """Messages that a reader of a topic wants are not there any more: retention removed them. `queue`; `wanted`: the
+    offset that was asked for; `minimum`: the first one that is there.
+    """
+
+    queue: int = -1
+    wanted: int = -1
+    minimum: int = -1
 
 
 class ClosedError(Error):

@@ -52,6 +52,11 @@ def counted(count: int, noun: str, many: str = "") -> str:
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
+def readable(text: str) -> str:
+    """Text as it can be sent and printed: of a path that is no UTF-8, what is not is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class _Short(reprlib.Repr):
     """A repr that ends, however large or deep the value is."""
 

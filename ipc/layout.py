@@ -15,7 +15,6 @@ from warren.ipc.declare import Field, Struct
 
 PAGE_BYTES = 4096
 CLIENT_SLOTS = 256
-SERVERS_MAX = 32
 WORKERS_MAX = 30
 #: the first slots are the queue workers', so many each: one in use, and one of a dead incarnation that the stores sweep
 WORKER_SLOTS = 2
@@ -26,10 +25,12 @@ HANDED_BYTES = 4
 #: what the word says besides of which delivery: its low bits
 HANDED_BITS = 2
 
-#: server indexes: the two stores live in one process, each queue worker is a server of its own
+#: server indexes: the two stores live in one process, each queue worker is a server of its own, and so is the topic
+#: worker, which comes last (superblock.topic_server)
 SERVER_STORE_PERSISTENT = 0
 SERVER_STORE_TRANSIENT = 1
 SERVER_WORKER_FIRST = 2
+SERVERS_MAX = SERVER_WORKER_FIRST + WORKERS_MAX + 1
 
 SUPERBLOCK_MAGIC = 0x4253_4E45_5252_4157  # "WARRENSB" read as bytes
 CLIENT_MAGIC = 0x4C43_4E45_5252_4157  # "WARRENCL"
@@ -72,6 +73,10 @@ CRASH_POINTS = (
     "worker_claimed",  # queue worker: it has its slot, its segment is not recorded
     "worker_recovered",  # queue worker: everything is recovered, no server knows of its slot
     "worker_attached",  # queue worker: the servers know of its slot, it does not serve
+    "topic_recovered",  # topic worker: its log is walked, consume queues and index have caught up, nothing is synced
+    "topic_settled",  # topic worker: what was found is synced, zeros are behind it
+    "topic_begun",  # topic worker: clients are attached, nothing is announced
+    "topic_file_made",  # topic worker's helper: the log's next file has its name, the log does not know it
 )
 
 CONSTANTS: dict[str, int] = {
@@ -159,8 +164,9 @@ SUPERBLOCK = Struct(
         Field("node_id", 16, "u64", "random number of the data directory; stands in the headers of its files"),
         Field("node_epoch", 24, "u64", "counts superblocks of this directory; persisted, so client epochs never repeat"),
         Field("state", 32, "a32", "NODE_…"),
-        Field("servers_n", 36, "u32", "servers in use: 2 stores + queue workers"),
+        Field("servers_n", 36, "u32", "servers in use: 2 stores + queue workers + topic worker"),
         Field("supervisor_pid", 40, "u32", "process id of the supervisor"),
+        Field("topic_server", 44, "u32", "the topic worker among the servers, the last one; 0: there is none"),
         Field("supervisor_start", 48, "u64", "its start time, clock ticks since boot"),
         Field("client_epoch_next", 56, "a64", "next client epoch (node_epoch << 32 | n); fetch-add by whoever registers"),
         Field("catalog_version", 64, "a64", "version of the catalog; who needs what it says reads it when this is another (supervisor)"),
@@ -213,7 +219,7 @@ SUPERBLOCK = Struct(
 SERVER = Struct(
     "server",
     512,
-    "One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor).",
+    "One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor).",
     (
         Field("epoch", 0, "a64", "incarnation; rises with every restart, published last when the server is ready"),
         Field("state", 8, "a32", "SERVER_…"),
@@ -251,7 +257,8 @@ SERVER = Struct(
         Field("begun", 296, "a64", "epoch of the incarnation that began last, before it touched a file of its folder (store)"),
         Field("queue_stats_rows", 304, "a64", "rows of that region that ever had a queue: the rest is not memory yet"),
         Field("lost_unknown_n", 312, "a64", "damaged or missing parts found by starts of which nobody can say what they cost, since the node was started"),
-        Field("queues_version", 320, "a64", "version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor)"),
+        Field("queues_version", 320, "a64", "version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor); of the topic worker: a topic"),
+        Field("catalog_read", 328, "a64", "version of the catalog whose topics it serves and shows (topic worker; before it is READY)"),
     ),
 )
 
@@ -266,7 +273,7 @@ SLOT = Struct(
         Field("shmid", 24, "i32", "System V id of the client's region"),
         Field("pid_namespace", 32, "u64", "inode of the pid namespace; a foreign one is never judged by pid"),
         Field("name", 40, "bytes", "name for people, UTF-8, zero-padded", 48),
-        Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot", 32),
+        Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot", 64),
         Field("reading", 192, "a64", "hint: server << 56 | file number + 1 that this client reads now, 0: none (client)"),
     ),
 )
@@ -382,3 +389,18 @@ def client_region_bytes(
         + whole_pages(servers_n * reply_bytes)
         + arena_bytes
     )
+
+
+def client_link_parts(
+    server: int, servers_n: int, ring_records: int, delivery_slots: int, reply_bytes: int
+) -> list[tuple[int, int]]:
+    """The pages of a client region that are one link's alone (from, bytes), but for the link itself."""
+    at, found = PAGE_BYTES + whole_pages(servers_n * LINK.size), []
+    each = (ring_records * COMMAND.size, delivery_slots * DELIVERY_SLOT_BYTES, delivery_slots * 4)
+    for size in (*each, delivery_slots * HANDED_BYTES, reply_bytes):
+        begin = whole_pages(at + server * size)
+        end = (at + (server + 1) * size) // PAGE_BYTES * PAGE_BYTES
+        if end > begin:
+            found.append((begin, end - begin))
+        at += whole_pages(servers_n * size)
+    return found

@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from warren.ipc.layout import SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.layout import SERVER_WORKER_FIRST
+
+#: the topic worker's process
+TOPICS = "topics"
 
 
 def role_of(server: int) -> str:
-    """The name of a server's process, as in `warren status` and in its log: store or worker-<i>."""
+    """The name of a server's process: store or worker-<i>. Which one is the topic worker knows `Superblock.role_of`."""
     return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
-
-
-def server(number: int) -> str:
-    """The name of a server: that of its process, but the two servers of the store are told apart."""
-    return "store-transient" if number == SERVER_STORE_TRANSIENT else role_of(number)
 
 
 def shared_id(node_id: int, place: tuple[int, int]) -> int:
@@ -40,7 +38,8 @@ def superblock(shared_id: int) -> str:
 
 
 def region(shared_id: int, what: str, server: int, generation: int) -> str:
-    """A region made by a server: `what` is images, timages, summary, directory, index or qstats."""
+    """A region made by a server: `what` is images, timages, summary, directory, index, qstats, tring
+    or trows."""
     return f"{node_prefix(shared_id)}{what}-{server}-{generation}"
 
 

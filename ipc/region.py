@@ -13,7 +13,7 @@ import mmap
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import posix_ipc
 import sysv_ipc
@@ -186,9 +186,12 @@ def posix_owner(name: str) -> int:
     return os.stat(SHM_DIRECTORY + name, follow_symlinks=False)[stat.ST_UID]
 
 
-def sysv_create(size: int, touch: bool = True, owner: tuple[int, int] = (-1, ALONE)) -> Region:
+def sysv_create(
+    size: int, touch: bool = True, owner: tuple[int, int] = (-1, ALONE), late: Sequence[tuple[int, int]] = ()
+) -> Region:
     """Make a System V segment of `size` zero bytes, attached. `.id` is its shmid. `touch`: every page, now; else each
-    costs its first user up to 14 us, and is no memory until then. When it fails nothing stays.
+    costs its first user up to 14 us, and is no memory until then; so do those of the parts `late` (from, bytes), whole
+    pages in order. When it fails nothing stays.
 
     `owner` (user, group) of a node with a group: the segment becomes that user's, who may remove it, mode 0660. Without
     a group it stays its maker's, mode 0600.
@@ -204,7 +207,10 @@ def sysv_create(size: int, touch: bool = True, owner: tuple[int, int] = (-1, ALO
     try:
         made = sysv_attach(id)
         if touch:
-            made.buffer[:: mmap.PAGESIZE] = bytes(-(-size // mmap.PAGESIZE))
+            begin = 0
+            for start, length in (*late, (size, 0)):
+                made.buffer[begin : start : mmap.PAGESIZE] = bytes(-(-(start - begin) // mmap.PAGESIZE))
+                begin = start + length
     except BaseException:
         sysv_remove(id)  # it goes at the last detach
         raise

@@ -30,7 +30,7 @@ ACTIVE = CONSTANTS["SLOT_ACTIVE"]
 LEAVING = CONSTANTS["SLOT_LEAVING"]
 DEAD = CONSTANTS["SLOT_DEAD"]
 
-#: fields of the superblock that `create` takes by name
+#: fields of the superblock that `create` takes by name; and topic_server, if it is given
 GEOMETRY = (
     "servers_n",
     "ring_records",
@@ -117,6 +117,7 @@ class Superblock:
             "live_semaphore_key": live_semaphore_key,
             "store_lock_key": store_lock_key,
             **{name: geometry[name] for name in GEOMETRY},
+            "topic_server": geometry.get("topic_server", 0),
         }
         values["client_region_bytes"] = layout.client_region_bytes(
             geometry["servers_n"],
@@ -210,6 +211,29 @@ class Superblock:
     @property
     def servers_n(self) -> int:
         return self.get("servers_n")
+
+    @property
+    def topic_server(self) -> int:
+        """The topic worker's number, 0: this node has none. It need not run."""
+        return self.get("topic_server")
+
+    @property
+    def queue_workers(self) -> range:
+        """The servers that are queue workers. Twin of wr_workers_end (ipc/core/view.h)."""
+        return range(layout.SERVER_WORKER_FIRST, self.topic_server or self.servers_n)
+
+    @property
+    def workers_n(self) -> int:
+        """How many queue workers the node has."""
+        return len(self.queue_workers)
+
+    def role_of(self, server: int) -> str:
+        """The name of a server's process, as in `warren status` and in its log: store, worker-<i>, topics."""
+        return names.TOPICS if server and server == self.topic_server else names.role_of(server)
+
+    def server_name(self, server: int) -> str:
+        """The name of a server: that of its process, but the two servers of the store are told apart."""
+        return "store-transient" if server == layout.SERVER_STORE_TRANSIENT else self.role_of(server)
 
     @property
     def supervisor(self) -> Identity:
@@ -314,9 +338,16 @@ class Superblock:
     def queues_changed(self, workers: Iterable[int], version: int) -> None:
         """Queues of these workers came or went with a version of the catalog, which was told before: wake them."""
         for worker in workers:
-            server = layout.SERVER_WORKER_FIRST + worker
-            self.server_set(server, "queues_version", version)
-            self.ring(server)
+            self._changed(layout.SERVER_WORKER_FIRST + worker, version)
+
+    def topics_changed(self, version: int) -> None:
+        """Topics came or went with a version of the catalog, which was told before: wake the topic worker."""
+        if server := self.topic_server:
+            self._changed(server, version)
+
+    def _changed(self, server: int, version: int) -> None:
+        self.server_set(server, "queues_version", version)
+        self.ring(server)
 
     # -- client slots -------------------------------------------------------------------------------------------
 
@@ -368,7 +399,7 @@ class Superblock:
     @property
     def client_slots(self) -> range:
         """The slots that clients claim: those behind the workers'."""
-        return range(layout.WORKER_SLOTS * (self.servers_n - layout.SERVER_WORKER_FIRST), layout.CLIENT_SLOTS)
+        return range(layout.WORKER_SLOTS * self.workers_n, layout.CLIENT_SLOTS)
 
     def worker_of(self, slot: int) -> int:
         """The queue worker that a slot belongs to; -1: a client's."""
@@ -408,6 +439,11 @@ class Superblock:
         if worker >= 0:
             raise SlotsFull(f"the store server has not finished with what died in the slots of queue worker {worker}")
         raise SlotsFull(f"all {len(slots)} client slots are taken: close clients that are not needed")
+
+    def late_parts(self) -> list[tuple[int, int]]:
+        """Parts of a client region (from, bytes) that are memory only where they are used: the topic worker's link."""
+        sizes = (self.get(name) for name in ("servers_n", "ring_records", "delivery_slots", "reply_bytes"))
+        return layout.client_link_parts(self.topic_server, *sizes) if self.topic_server else []
 
     def set_segment(self, view: SlotView, shmid: int) -> None:
         """Record the segment of a claimed slot, so that it can be removed if its owner dies now."""

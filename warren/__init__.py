@@ -22,6 +22,7 @@ from warren.engine.errors import (
     CatalogCut,
     ClosedError,
     CorruptRecord,
+    DataLoss,
     DataMissing,
     DeclarationMismatch,
     DirectoryInUse,
@@ -47,12 +48,14 @@ from warren.engine.errors import (
     SyncFailed,
     SystemLimit,
     TimedOut,
+    TopicNotFound,
     Undecodable,
     Unroutable,
     UsageError,
 )
 
 if TYPE_CHECKING:
+    from warren.engine._core import Record
     from warren.engine.catalog.arguments import QueueOptions
     from warren.engine.config import NodeSettings
     from warren.workers.client.publish import Durability, PublishManyOptions, PublishOptions
@@ -61,8 +64,11 @@ if TYPE_CHECKING:
     from warren.workers.faces.queues import Confirm, Queue
     from warren.workers.faces.store import Store
     from warren.workers.faces.subscription import Subscription
+    from warren.workers.faces.topic_reading import ReadResult, ReadStatus
+    from warren.workers.faces.topics import Position, Topic
     from warren.workers.faces.work_queue import WorkQueue
-    from warren.workers.faces.worker import ProcessWorker, Worker
+    from warren.workers.faces.worker import Worker
+    from warren.workers.faces.worker_processes import ProcessWorker
 
 #: what is loaded when it is asked for: the servers of a node need none of it, and start the sooner
 _LATER = {
@@ -71,12 +77,17 @@ _LATER = {
     "Node": "warren.workers.faces.node",
     "WorkQueue": "warren.workers.faces.work_queue",
     "Worker": "warren.workers.faces.worker",
-    "ProcessWorker": "warren.workers.faces.worker",
+    "ProcessWorker": "warren.workers.faces.worker_processes",
     "Queue": "warren.workers.faces.queues",
     "Message": "warren.workers.faces.message",
     "Confirm": "warren.workers.faces.queues",
     "Subscription": "warren.workers.faces.subscription",
+    "ReadResult": "warren.workers.faces.topic_reading",
+    "ReadStatus": "warren.workers.faces.topic_reading",
+    "Record": "warren.engine._core",
     "Store": "warren.workers.faces.store",
+    "Topic": "warren.workers.faces.topics",
+    "Position": "warren.workers.faces.topics",
     "NodeSettings": "warren.engine.config",
     "QueueOptions": "warren.engine.catalog.arguments",
     "Durability": "warren.workers.client.publish",
@@ -112,6 +123,11 @@ __all__ = [
     "Worker",
     "ProcessWorker",
     "Store",
+    "Topic",
+    "Position",
+    "Record",
+    "ReadResult",
+    "ReadStatus",
     "NodeSettings",
     "QueueOptions",
     "Durability",
@@ -121,6 +137,7 @@ __all__ = [
     "UsageError",
     "QueueNotFound",
     "ExchangeNotFound",
+    "TopicNotFound",
     "DeclarationMismatch",
     "ResourceLocked",
     "InvalidName",
@@ -133,6 +150,7 @@ __all__ = [
     "ShutDown",
     "TimedOut",
     "AckTimedOut",
+    "DataLoss",
     "ClosedError",
     "PeerLost",
     "NodeNotRunning",

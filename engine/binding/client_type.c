@@ -174,6 +174,7 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
             c->final[server][level] =
                 atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, server), level), memory_order_acquire);
     for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++) wr_results_look(&c->a.results[server], &c->a.port, server);
+    if (c->open && !child) wr_answers_look(&c->a.answers, &c->a.port, true);
     c->ended = true;
     if (args[0] != Py_None) c->end_error = Py_NewRef(args[0]);
     if (child) c->busy = 0; /* those threads do not exist here */

@@ -20,6 +20,7 @@ static ConfirmObject *confirm_of(ClientObject *c, int level, uint32_t pairs_n) {
     confirm->runs = NULL;
     confirm->runs_n = 0;
     confirm->from = UINT64_MAX;
+    confirm->appended = NULL;
     return confirm;
 }
 
@@ -46,8 +47,20 @@ PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, cons
     return (PyObject *)confirm;
 }
 
+PyObject *wr_confirm_appended(ClientObject *c, int level, wr_appended *appended) {
+    ConfirmObject *confirm = confirm_of(c, level, appended->runs_n ? 1 : 0);
+    if (!confirm) {
+        wr_appended_free(c, appended);
+        return NULL;
+    }
+    if (appended->runs_n) confirm->first = (wr_confirm_pair){c->a.answers.server, appended->runs[appended->runs_n - 1].sequence};
+    confirm->appended = appended;
+    return (PyObject *)confirm;
+}
+
 static void confirm_dealloc(ConfirmObject *self) {
     PyTypeObject *type = Py_TYPE(self);
+    if (self->appended) wr_appended_free(self->client, self->appended);
     Py_XDECREF(self->client);
     PyMem_Free(self->pairs);
     PyMem_Free(self->runs);
@@ -161,6 +174,7 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
 static int results_of(ConfirmObject *self, uint64_t *duplicates) {
     if (duplicates) *duplicates = 0;
     if (self->from != UINT64_MAX) return 0; /* of a store */
+    if (self->appended) return wr_appended_check(self->client, self->appended);
     if (self->runs) return wr_results_check(self->client, self->runs, self->runs_n, true, duplicates);
     wr_run one[WR_WORKERS_MAX];
     const wr_confirm_pair *pairs = pairs_of(self);
@@ -215,9 +229,17 @@ static int optional_timeout(PyObject *const *args, Py_ssize_t given, PyObject *n
     return wr_deadline(timeout, deadline);
 }
 
-static PyObject *confirm_result(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+static PyObject *confirm_wait(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
     uint64_t deadline;
     if (optional_timeout(args, given, names, &deadline) || confirm_wait_until((ConfirmObject *)op, deadline)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *confirm_result(PyObject *op, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    const ConfirmObject *self = (ConfirmObject *)op;
+    uint64_t deadline;
+    if (optional_timeout(args, given, names, &deadline) || confirm_wait_until((ConfirmObject *)op, deadline)) return NULL;
+    if (self->appended) return wr_appended_value(self->appended);
     Py_RETURN_NONE;
 }
 
@@ -340,10 +362,10 @@ static PyGetSetDef confirm_attributes[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef confirm_methods[] = {
-    {"wait", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
+    {"wait", (PyCFunction)(void (*)(void))confirm_wait, METH_FASTCALL | METH_KEYWORDS,
      "wait(timeout=None): return when it is confirmed at its durability. Raises TimedOut, PeerLost, SyncFailed, ClosedError, QueueFull."},
     {"result", (PyCFunction)(void (*)(void))confirm_result, METH_FASTCALL | METH_KEYWORDS,
-     "result(timeout=None): the same as wait; the result is None."},
+     "result(timeout=None): the same as wait; the result is None, of a topic the Position (a batch: a list of them)."},
     {"exception", (PyCFunction)(void (*)(void))confirm_exception, METH_FASTCALL | METH_KEYWORDS,
      "exception(timeout=None): wait, and return the error, or None if it was confirmed."},
     {"done", confirm_done, METH_NOARGS, "Whether result() would answer at once: confirmed, or failed for good. Never waits."},
@@ -355,6 +377,7 @@ static PyMethodDef confirm_methods[] = {
      "future(): a concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."},
     {"waits_for", confirm_waits_for, METH_NOARGS, "waits_for() -> (server, level, sequence) | None"},
     {"__reduce__", confirm_reduce, METH_NOARGS, "It cannot be pickled: TypeError."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Confirm[Position]: for type checkers."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot confirm_slots[] = {
@@ -362,7 +385,7 @@ static PyType_Slot confirm_slots[] = {
     {Py_tp_repr, confirm_repr},
     {Py_tp_methods, confirm_methods},
     {Py_tp_getset, confirm_attributes},
-    {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future whose result is None."},
+    {Py_tp_doc, "The promise of one or several writes, like a concurrent.futures.Future."},
     {0, NULL}};
 static PyType_Spec confirm_spec = {"warren.Confirm", sizeof(ConfirmObject), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, confirm_slots};

@@ -2,7 +2,7 @@
 #ifndef WR_BINDING_CONFIRM_H
 #define WR_BINDING_CONFIRM_H
 #include "kernel/ref.h"
-#include "binding/session.h"
+#include "binding/appended.h"
 
 typedef struct {
     uint32_t server;
@@ -33,10 +33,13 @@ typedef struct {
     wr_confirm_pair *pairs; /* when pairs_n > 1 */
     wr_run *runs;           /* of a batch, NULL: each pair is one message, the same one */
     uint32_t runs_n;
+    wr_appended *appended;  /* to a topic, or NULL */
 } ConfirmObject;
 
 /* A Confirm of what a publish handed over. `runs`: of a batch, taken over; or NULL. */
 PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs);
+/* A Confirm of what was appended to a topic; that is taken over, also by a failure. */
+PyObject *wr_confirm_appended(ClientObject *c, int level, wr_appended *appended);
 /* A Confirm of nothing: done. */
 PyObject *wr_confirm_none(ClientObject *c, int level);
 /* After these were confirmed: 0, or -1 with the exception of what was refused. *duplicates (may be NULL): how many

@@ -146,9 +146,7 @@ static int flag_of(PyObject *const *args, Py_ssize_t given, PyObject *names, con
             PyErr_Format(PyExc_TypeError, "unexpected argument %R", PyTuple_GET_ITEM(names, i - given));
             return -1;
         }
-        int truth = PyObject_IsTrue(args[i]);
-        if (truth < 0) return -1;
-        values[at] = truth;
+        if (wr_flag(args[i], known[at], &values[at])) return -1;
     }
     return 0;
 }

@@ -19,5 +19,12 @@ int wr_bind_delivery(PyObject *module);     /* binding/delivery_type.c: Delivery
 int wr_bind_queue_handle(PyObject *module); /* binding/queue_handle_type.c: QueueHandle */
 int wr_bind_queue_poll(PyObject *module);   /* the codes of a poll */
 int wr_bind_store_type(PyObject *module);   /* binding/store_type.c: StoreFace */
+int wr_bind_topic_server(PyObject *module); /* binding/topic_server.c: TopicServer */
 int wr_bind_topics(PyObject *module);       /* binding/topics.c: the formats of topics, KeyIndex */
+int wr_bind_position(PyObject *module);     /* Position */
+int wr_bind_topic_handle(PyObject *module); /* binding/topic_handle.c: TopicHandle */
+int wr_bind_memory(PyObject *module);       /* Memory */
+int wr_bind_topic_record(PyObject *module); /* Record */
+int wr_bind_topic_reader(PyObject *module); /* TopicReader */
+int wr_bind_topic_check(PyObject *module);  /* binding/topic_check.c: topics' files, examined and made again */
 #endif

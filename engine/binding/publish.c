@@ -433,19 +433,20 @@ PyObject *wr_client_publish(PyObject *op, PyObject *const *args, Py_ssize_t give
     ClientObject *c = (ClientObject *)op;
     if (given != 7) WR_ARGUMENTS(6, "route, body, level, meta, timeout, wait, options=None");
     int level;
+    bool wait;
     if (!PyObject_TypeCheck(args[0], wr_module.route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
-    if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
-    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], args[5] == Py_True,
-                      given == 7 ? args[6] : NULL);
+    if (wr_flag(args[5], "wait", &wait) || routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
+    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], wait, given == 7 ? args[6] : NULL);
 }
 
 PyObject *wr_client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
     if (given != 7) WR_ARGUMENTS(6, "routes, bodies, level, metas, timeout, wait, options=None");
     int level;
-    if (routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
+    bool wait;
+    if (wr_flag(args[5], "wait", &wait) || routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
     const wr_route *one = PyObject_TypeCheck(args[0], wr_module.route_type) ? &((RouteObject *)args[0])->route : NULL;
-    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], args[5] == Py_True, given == 7 ? args[6] : NULL);
+    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], wait, given == 7 ? args[6] : NULL);
 }
 
 /* ---- headers ---------------------------------------------------------------------------------------------------- */

@@ -167,6 +167,7 @@ int wr_credit_tell_hot(HandleObject *h) {
 /* The worker was asked for the end and has not answered: 1 becomes the exception that says why. */
 static int not_released(HandleObject *h, int answer) {
     if (answer <= 0) return answer;
+    wr_limit((double)RELEASE_NS / 1e9);
     return wr_handle_late(h, "the return of what was delivered ahead (it is done when the worker continues)");
 }
 

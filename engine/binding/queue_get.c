@@ -317,7 +317,9 @@ PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
     if (given < 1 || given > 3) return PyErr_Format(PyExc_TypeError, "arguments: timeout, ahead=True, woken=None");
-    bool exact = !h->adapts && (h->exact || (given > 1 && args[1] == Py_False));
+    bool ahead = true;
+    if (given > 1 && wr_flag(args[1], "ahead", &ahead)) return NULL;
+    bool exact = !h->adapts && (h->exact || !ahead);
     uint32_t woken = h->woken;
     if (given == 3) {
         unsigned long seen = PyLong_AsUnsignedLong(args[2]);
@@ -360,7 +362,9 @@ PyObject *wr_handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t giv
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
     if (given != 2 && given != 3) return PyErr_Format(PyExc_TypeError, "arguments: max, timeout, ahead=True");
-    bool exact = h->exact || (given == 3 && args[2] == Py_False);
+    bool ahead = true;
+    if (given == 3 && wr_flag(args[2], "ahead", &ahead)) return NULL;
+    bool exact = h->exact || !ahead;
     int over = 0;
     long most = PyLong_Check(args[0]) && !PyBool_Check(args[0]) ? PyLong_AsLongAndOverflow(args[0], &over) : 0;
     if (most < 1) { /* -1 if it is over */

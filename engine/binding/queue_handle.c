@@ -40,7 +40,7 @@ int wr_handle_hook(HandleObject *h, int code, const char *what) {
 int wr_handle_late(HandleObject *h, const char *what) {
     if (wr_handle_hook(h, WR_HOOK_TIMED_OUT, what)) return -1;
     PyObject *text = of_queue(h, what);
-    if (text) wr_raise("TimedOut", "%U: not done within the timeout", text);
+    if (text) wr_raise("TimedOut", "%U: not done in time", text);
     Py_XDECREF(text);
     return -1;
 }

@@ -10,14 +10,14 @@
 static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given, bool many) {
     HandleObject *h = (HandleObject *)op;
     int level;
+    bool wait;
     if (given != 5 && given != 6) return PyErr_Format(PyExc_TypeError, "arguments: body, level, meta, timeout, wait, options=None");
-    if (wr_level_of(args[1], &level)) return NULL;
+    if (wr_level_of(args[1], &level) || wr_flag(args[4], "wait", &wait)) return NULL;
     ClientObject *c = h->client;
     if (wr_enter(c)) return NULL;
     /* The catalog may tell that the queue is gone. */
     if (wr_queue_perhaps_gone(c, h->queue) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return NULL;
     if (wr_handle_enter(h)) return NULL;
-    bool wait = args[4] == Py_True;
     PyObject *options = given == 6 ? args[5] : NULL;
     return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait, options)
                 : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait, options);
@@ -34,7 +34,7 @@ static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!PyArg_ParseTuple(args, "O!IIOO!", wr_module.client_type, &client, &server, &queue, &owner, &PyType_Type, &messages)) return NULL;
     ClientObject *c = (ClientObject *)client;
     if (wr_enter(c)) return NULL;
-    if (server < WR_SERVER_WORKER_FIRST || server >= c->servers_n)
+    if (server < WR_SERVER_WORKER_FIRST || server >= c->servers_n || server >= wr_workers_end(c->a.port.super))
         return PyErr_Format(PyExc_ValueError, "server %u is no queue worker of this node", server);
     if (!PyType_IsSubtype((PyTypeObject *)messages, wr_module.delivery_type))
         return PyErr_Format(PyExc_TypeError, "the message class must be derived from Delivery");

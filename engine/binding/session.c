@@ -74,9 +74,18 @@ int wr_raise_errno(int error, const char *doing) {
     return -1;
 }
 
+/* How long the call of this thread may take, as its caller said; below 0: he did not. For what is said when it is late. */
+static __thread double limit_s = -1.0;
+
+void wr_limit(double seconds) { limit_s = seconds; }
+
 int wr_hook(ClientObject *c, int code, uint32_t server, const char *what) {
     PyObject *hook = Py_NewRef(c->hook);
-    PyObject *answer = PyObject_CallFunction(hook, "iIs", code, server, what ? what : "");
+    double mine = limit_s; /* the hook may make calls of its own */
+    bool late = code == WR_HOOK_TIMED_OUT || code == WR_HOOK_SILENT;
+    PyObject *answer = late ? PyObject_CallFunction(hook, "iIsd", code, server, what, mine)
+                            : PyObject_CallFunction(hook, "iIs", code, server, what ? what : "");
+    limit_s = mine;
     Py_DECREF(hook);
     if (!answer) return -1;
     Py_DECREF(answer);
@@ -96,6 +105,7 @@ int wr_enter_slow(ClientObject *c) {
 int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *zero) {
     *deadline = 0;
     *zero = false;
+    limit_s = -1.0;
     if (timeout == Py_None) return 0;
     double seconds = PyBool_Check(timeout) ? -2.0 : PyFloat_AsDouble(timeout);
     if (seconds == -1.0 && PyErr_Occurred()) {
@@ -105,6 +115,7 @@ int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *
     }
     if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a non-negative number of seconds");
     *zero = seconds == 0.0;
+    limit_s = seconds;
     if (seconds > 1e9) return 0;
     *deadline = now + (uint64_t)(seconds * 1e9);
     return 0;
@@ -117,6 +128,7 @@ int wr_deadline(PyObject *timeout, uint64_t *deadline) {
 
 uint64_t wr_by_when(const ClientObject *c, uint64_t deadline) {
     if (deadline != WR_CALL_DEADLINE) return deadline;
+    limit_s = c->call_ns ? (double)c->call_ns / 1e9 : -1.0;
     return c->call_ns ? wr_now_ns() + c->call_ns : 0;
 }
 
@@ -239,7 +251,7 @@ int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, w
 
 static int timed_out(ClientObject *c, uint32_t server, const char *what) {
     if (wr_hook(c, WR_HOOK_TIMED_OUT, server, what)) return -1;
-    return wr_raise("TimedOut", "%s: not done within the timeout", what);
+    return wr_raise("TimedOut", "%s: not done in time", what); /* the hook has raised, with figures */
 }
 
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what) {

@@ -46,6 +46,7 @@ typedef struct ClientObject {
     uint64_t submitted[WR_SERVERS_MAX][3]; /* last sequence + 1 that wants this level */
     uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
     uint32_t servers_n;
+    uint32_t topics_n;     /* handles of topics that were made */
     struct wr_wants *wants;            /* binding/sleeper.c; NULL until somebody watches */
     wr_masked masked;
     void (*release)(struct ClientObject *c); /* binding/client_type.c: what is mapped, when nobody is inside */
@@ -62,6 +63,8 @@ static inline int wr_enter(ClientObject *c) {
 
 /* The index of a server, from an argument. */
 int wr_server_of(ClientObject *c, PyObject *argument, uint32_t *server);
+/* How long the call under way may take, where that is not the timeout that its caller gave. */
+void wr_limit(double seconds);
 /* Absolute time in ns of a timeout argument (None: 0 = no end). -1 with an exception. */
 int wr_deadline(PyObject *timeout, uint64_t *deadline);
 /* The same for whoever has looked at the clock; *zero: the timeout is 0. */
@@ -135,6 +138,11 @@ int wr_raise(const char *name, const char *format, ...);
 
 /* The same of a value that was given: ", not <its repr>" is added, as much of it as can be read. */
 int wr_raise_given(const char *name, PyObject *given, const char *format, ...);
+/* A flag is True or False. 0, -1. */
+static inline int wr_flag(PyObject *given, const char *what, bool *flag) {
+    *flag = given == Py_True;
+    return *flag || given == Py_False ? 0 : wr_raise_given("UsageError", given, "%s must be True or False", what);
+}
 /* A list or tuple of what was given, as PySequence_Fast; UsageError for what is no iterable. */
 PyObject *wr_listed(PyObject *given, const char *what);
 /* Raise what warren.engine.kernel.atomic_file.explain makes of an errno. Returns -1. */

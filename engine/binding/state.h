@@ -11,7 +11,8 @@
 typedef struct {
     /* Read by every call, written when the module is made, and by a fork. */
     uint64_t forks; /* forks of this process: an attachment of the parent is not the child's */
-    PyTypeObject *client_type, *confirm_type, *route_type, *handle_type, *delivery_type, *list_type;
+    PyTypeObject *client_type, *confirm_type, *route_type, *handle_type, *delivery_type, *list_type, *position_type;
+    PyTypeObject *memory_type, *record_type;
     PyObject *attachment_lost;                          /* AttachmentLost */
     PyObject *confirm_callback, *confirm_future;        /* functions of Python, given with set_confirm_face */
     PyObject *store_argument_names[8], *level_names[3]; /* interned: binding/store_type.c */

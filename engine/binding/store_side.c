@@ -225,7 +225,7 @@ static int current_slow(ClientObject *c, int i, uint64_t deadline) {
         if (!epoch && wr_wait_or_raise(c, &condition, deadline, WR_FOR_REPLY, "the store to come up")) return -1;
         if (deadline && wr_now_ns() >= deadline) {
             if (wr_hook(c, WR_HOOK_TIMED_OUT, (uint32_t)i, "the store to come up")) return -1;
-            return wr_raise("TimedOut", "the store did not come up within the timeout");
+            return wr_raise("TimedOut", "the store did not come up in time");
         }
     }
 }

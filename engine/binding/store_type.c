@@ -78,12 +78,6 @@ static int level_from(const FaceObject *self, PyObject *durability, int *level) 
     return 0;
 }
 
-static inline int flag_from(PyObject *object, bool *flag) {
-    int value = !object || object == Py_True ? 1 : object == Py_False ? 0 : PyObject_IsTrue(object);
-    *flag = value > 0;
-    return value < 0 ? -1 : 0;
-}
-
 static inline int deadline_from(PyObject *timeout, bool wait, uint64_t *deadline) {
     *deadline = 0;
     return wait && (!timeout || timeout == Py_None) ? 0 : wr_deadline_of_call(timeout, wait, deadline);
@@ -129,7 +123,7 @@ static PyObject *face_write(PyObject *op, PyObject *const *args, Py_ssize_t give
     bool wait;
     uint64_t deadline, sequence;
     const uint8_t *id;
-    if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || flag_from(a[3], &wait) ||
+    if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || wr_flag(a[3] ? a[3] : Py_True, "wait", &wait) ||
         deadline_from(a[4], wait, &deadline) || wr_id_of(a[0], &id))
         return NULL;
     ClientObject *c;
@@ -153,7 +147,7 @@ static PyObject *face_write_many(PyObject *op, PyObject *const *args, Py_ssize_t
     bool wait;
     uint64_t deadline;
     wr_ids ids;
-    if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || flag_from(a[3], &wait) ||
+    if (take_arguments(&signature, args, given, names, a) || level_from(self, a[2], &level) || wr_flag(a[3] ? a[3] : Py_True, "wait", &wait) ||
         deadline_from(a[4], wait, &deadline) || wr_ids_take(a[0], &ids))
         return NULL;
     PyObject *bodies = wr_listed(a[1], "bodies");

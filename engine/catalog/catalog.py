@@ -1,12 +1,14 @@
-"""What is declared in a node: queues, exchanges, bindings. One writer, the supervisor.
+"""What is declared in a node: queues, exchanges, bindings, topics. One writer, the supervisor.
 
 On disk it is `catalog.json` and, while a node runs and after it was killed, a log of the changes since
-(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 2 when
-it has a log, whose stamp it names, and 1 when it stands for itself. `version` rises with every change and goes to
-`superblock.catalog_version` when the change is on disk, so a reader that sees a version finds that catalog.
+(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 3 when
+it has topics, else 2 when it has a log, whose stamp it names, and 1 when it stands for itself. `version` rises with
+every change and goes to `superblock.catalog_version` when the change is on disk, so a reader that sees a version finds
+that catalog.
 
 Invariants
-  A queue id is never used again (`next_queue_id` only rises), because journals of the past name it.
+  A queue id is never used again (`next_queue_id` only rises), because journals of the past name it. Topics draw theirs
+  from the same numbers: records of the past name them.
   A binding's exchange and queue exist. It is as durable as the less durable of them.
   A queue stays with its worker while a node runs. A subscription lives with the worker of its queue.
   A queue that moved to another worker has another id there: for the old worker it is one that was deleted.
@@ -28,10 +30,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from warren.engine.catalog import topics
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.metadata import plain
-from warren.engine.catalog.names import check_name, check_routing_key, dead_letters_name, subscription_name
+from warren.engine.catalog.names import (
+    check_name,
+    check_routing_key,
+    check_topic_name,
+    dead_letters_name,
+    subscription_name,
+)
 from warren.engine.catalog.placement import place
+from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_ROWS_MAX, TopicDeclaration
 from warren.engine.errors import (
     CorruptRecord,
     DeclarationMismatch,
@@ -40,10 +50,11 @@ from warren.engine.errors import (
     LimitError,
     QueueNotFound,
     ResourceLocked,
+    TopicNotFound,
     UsageError,
 )
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE
+from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE, CATALOG_VERSION_LOGGED
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, in_a_program, shown
 
@@ -137,11 +148,12 @@ DEFAULT_EXCHANGES = (
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """One thing that came, or went (`gone`): exactly one of a queue, an exchange and a binding."""
+    """One thing that came, or went (`gone`): exactly one of a queue, an exchange, a binding and a topic."""
 
     queue: QueueDeclaration | None = None
     exchange: ExchangeDeclaration | None = None
     binding: Binding | None = None
+    topic: TopicDeclaration | None = None
     gone: bool = False
 
 
@@ -162,6 +174,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     bindings: list[Binding]
     placed_for: int = 0
     log: int | msgspec.UnsetType = msgspec.UNSET
+    topics: list[TopicDeclaration] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -189,6 +202,9 @@ class Catalog:
         self.by_id: dict[int, QueueDeclaration] = {}
         self.exchanges: dict[str, ExchangeDeclaration] = {item.name: item for item in DEFAULT_EXCHANGES}
         self.bindings: set[Binding] = set()
+        self.topics: dict[str, TopicDeclaration] = {}
+        self.topics_by_id: dict[int, TopicDeclaration] = {}
+        self.topic_rows = 0  #: queues of all topics
         self.leased: dict[int, QueueDeclaration] = {}  #: queues that may go by themselves, by id
         self.steps: list[Step] | None = None
         self.log = 0  #: stamp of the log that its file names, 0: the file stands for itself
@@ -255,12 +271,17 @@ class Catalog:
         catalog.exchanges.update((item.name, item) for item in body.exchanges)
         for binding in body.bindings:
             catalog._put_binding(binding)
+        declared = body.topics or []
+        for topic in declared:
+            catalog._put_topic(topic)
+        ids = catalog.by_id.keys() | catalog.topics_by_id.keys()
         if (
-            len(catalog.by_id) != len(body.queues)
+            len(ids) != len(body.queues) + len(declared)
             or len(catalog.queues) != len(body.queues)
-            or any(id >= body.next_queue_id for id in catalog.by_id)
+            or len(catalog.topics) != len(declared)
+            or any(id >= body.next_queue_id for id in ids)
         ):
-            raise CorruptRecord(path, 0, "queue ids and names used once, ids below next_queue_id", "others")
+            raise CorruptRecord(path, 0, "ids and names used once, ids below next_queue_id", "others")
         catalog.log = body.log or 0
         return catalog
 
@@ -268,7 +289,7 @@ class Catalog:
         """The bytes of the file."""
         defaults = {item.name for item in DEFAULT_EXCHANGES}
         body = _Body(
-            CATALOG_VERSION if self.log else CATALOG_VERSION_ALONE,
+            CATALOG_VERSION if self.topics else CATALOG_VERSION_LOGGED if self.log else CATALOG_VERSION_ALONE,
             self.version,
             self.next_queue_id,
             sorted(self.queues.values(), key=lambda item: item.id),
@@ -276,6 +297,7 @@ class Catalog:
             sorted(self.bindings),
             self.placed_for,
             self.log or msgspec.UNSET,
+            sorted(self.topics.values(), key=lambda item: item.id) or msgspec.UNSET,
         )
         raw = msgspec.json.encode(body)
         return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
@@ -296,6 +318,8 @@ class Catalog:
         other.next_queue_id, other.placed_for = self.next_queue_id, self.placed_for
         other.queues, other.by_id, other.leased = dict(self.queues), dict(self.by_id), dict(self.leased)
         other.exchanges, other.bindings = dict(self.exchanges), set(self.bindings)
+        other.topics, other.topics_by_id = dict(self.topics), dict(self.topics_by_id)
+        other.topic_rows = self.topic_rows
         other._workers = {worker: dict(items) for worker, items in self._workers.items()}
         other._members = {id: dict(items) for id, items in self._members.items()}
         other._of_queue = {name: set(items) for name, items in self._of_queue.items()}
@@ -349,6 +373,13 @@ class Catalog:
                 self._cut_binding(step.binding)
             else:
                 self._put_binding(step.binding)
+        elif step.topic is not None:
+            if gone:
+                self._cut_topic(self.topics_by_id[step.topic.id])
+            elif step.topic.name in self.topics or step.topic.id in self.topics_by_id:
+                raise ValueError(f"topic {step.topic.name!r} or its id {step.topic.id} exists already")
+            else:
+                self._put_topic(step.topic)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -364,6 +395,13 @@ class Catalog:
         found = self.exchanges.get(name)
         if found is None:
             raise ExchangeNotFound(f"there is no exchange {shown(name)}: {advice}")
+        return found
+
+    def topic(self, name: str, advice: str = DECLARE) -> TopicDeclaration:
+        """The topic of that name; raises TopicNotFound with this advice."""
+        found = self.topics.get(name)
+        if found is None:
+            raise TopicNotFound(f"there is no topic {shown(name)}: {advice}")
         return found
 
     def subscription(self, queue: str, name: str) -> QueueDeclaration | None:
@@ -582,6 +620,49 @@ class Catalog:
         self.version += 1
         return True
 
+    def declare_topic(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
+        compacted: bool = False,
+        as_it_is: bool = False,
+    ) -> TopicDeclaration:
+        """Declare a topic, or find the same one (`as_it_is`: the one of that name, however it was declared). `queues`
+        None: 4, or as many as it has.
+
+        Raises InvalidName, UsageError (a number out of bounds), DeclarationMismatch, LimitError.
+        """
+        found = self.topics.get(check_topic_name(name))
+        if found is not None and as_it_is:
+            return found
+        id, has = (self.next_queue_id, TOPIC_QUEUES) if found is None else (found.id, found.queues)
+        wanted = topics.checked(id, name, has if queues is None else queues, retention_s, retention_bytes, compacted)
+        if found is not None:
+            if found != wanted:
+                raise DeclarationMismatch(
+                    f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {AS_IT_IS}"
+                )
+            return found
+        if self.topic_rows + wanted.queues > TOPIC_ROWS_MAX:
+            raise LimitError(
+                f"topic {name!r} would have {wanted.queues} queues, and all topics of a node {TOPIC_ROWS_MAX} at most, "
+                f"of which {self.topic_rows} are there: declare it with fewer queues, or delete topics"
+            )
+        self._take_id()
+        self._put_topic(wanted)
+        self.version += 1
+        return wanted
+
+    def delete_topic(self, name: str) -> TopicDeclaration:
+        """Delete a topic: its records are found no more. Raises TopicNotFound."""
+        found = self.topic(name, f"{NOTHING_DELETED}; node.topics() lists those that exist")
+        self._cut_topic(found)
+        self.version += 1
+        return found
+
     def drop_transient(self) -> list[QueueDeclaration]:
         """Forget what does not outlive the node: transient and exclusive queues, transient exchanges, and their
         bindings. Returns the queues.
@@ -615,10 +696,8 @@ class Catalog:
         dead_letters_of: int = 0,
         owner: int = 0,
     ) -> QueueDeclaration:
-        if self.next_queue_id >= PROTOCOL["REPLY_QUEUE"]:
-            raise LimitError("all 2^31 queue ids of this data directory were used: move to a new directory")
         declaration = QueueDeclaration(
-            self.next_queue_id,
+            self._take_id(),
             name,
             durable,
             worker,
@@ -628,10 +707,16 @@ class Catalog:
             dead_letters_of,
             owner,
         )
-        self.next_queue_id += 1
         self._put_queue(declaration)
         self.version += 1
         return declaration
+
+    def _take_id(self) -> int:
+        """An id that nobody else will ever get. Raises LimitError."""
+        if self.next_queue_id >= PROTOCOL["REPLY_QUEUE"]:
+            raise LimitError("all 2^31 queue ids of this data directory were used: move to a new directory")
+        self.next_queue_id += 1
+        return self.next_queue_id - 1
 
     def recover_queue(self, id: int, worker: int) -> QueueDeclaration:
         """Declare a queue that was lost (workers/node/catalog_cut.py) under its id, which the caller sees to: durable,
@@ -698,6 +783,18 @@ class Catalog:
                 del index[key]
         if self.steps is not None:
             self.steps.append(Step(binding=binding, gone=True))
+
+    def _put_topic(self, topic: TopicDeclaration) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.id] = topic
+        self.topic_rows += topic.queues
+        if self.steps is not None:
+            self.steps.append(Step(topic=topic))
+
+    def _cut_topic(self, topic: TopicDeclaration) -> None:
+        del self.topics[topic.name], self.topics_by_id[topic.id]
+        self.topic_rows -= topic.queues
+        if self.steps is not None:
+            self.steps.append(Step(topic=topic, gone=True))
 
     def _counts(self, workers: Iterable[int]) -> dict[int, int]:
         return {worker: len(self._workers.get(worker, _NONE)) for worker in workers}

@@ -22,7 +22,7 @@ A last line that is cut, or has NUL bytes, is the torn tail of a write that was 
 not true is damage, and refused with the file's name.
 
 Crash points
-  The line is written, its version not told: the successor has read it, syncs it, and tells it.
+  The line is written, its version not told: the successor has read it, writes it again, syncs it, and tells it.
   A part of the line is written: the torn tail; the next writer cuts it off before it appends.
   The write or its sync fails: the line is cut off, the change taken back. If that fails too, or the sync, nobody knows
     what the disk has: the version is used up, and the next change begins a new log, beside which the old one counts for
@@ -48,7 +48,7 @@ import msgspec
 
 from warren.engine.catalog.catalog import FILE_NAME, Catalog, State, Step
 from warren.engine.errors import CorruptRecord, Error, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, unsynced
 from warren.engine.kernel.formats import CATALOG_LOG_VERSION
 
 #: a log is replaced when it is longer than this, and than the catalog itself
@@ -112,6 +112,7 @@ class Place:
     begins: int
     stamp: int
     end: int
+    format_version: int = CATALOG_LOG_VERSION
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,8 @@ def _load(directory: Path | str, until: int) -> Loaded:
         begins = catalog.version
         changes, end = _changes(path, content[first:], first, head.stamp, begins, until, _Change)
         _follow(path, catalog, changes)
-        return Loaded(catalog, Place(begins, head.stamp, end), len(changes), len(content) - end)
+        place = Place(begins, head.stamp, end, head.format_version)
+        return Loaded(catalog, place, len(changes), len(content) - end)
     raise StoreError(f"the catalog of {directory} changes faster than it can be read: try again")
 
 
@@ -414,7 +416,7 @@ class Writer:
     """Makes changes of a catalog durable. One for a directory, under its lock.
 
     `catalog` is what stands: a change that failed was taken back. Of `loaded` what is behind the last change is cut
-    off and the rest synced, because it will be built on.
+    off, and the rest written again and synced, because it will be built on: the sync of its writer may have failed.
     Raises DiskFull, SyncFailed, PermissionRefused, StoreError.
     """
 
@@ -432,15 +434,18 @@ class Writer:
                 try:
                     if loaded.torn:
                         os.ftruncate(descriptor, loaded.place.end)
-                    os.fdatasync(descriptor)
                 finally:
                     os.close(descriptor)
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot write {path}", syncing=True) from error
+            unsynced.write_again(path, 0, loaded.place.end)
 
     def change(self, change: Callable[[Catalog], T]) -> T:
         """Change the catalog durably; after an error it is what it was. Raises what `change` raises, too."""
         catalog = self.catalog
+        if self._place is not None and self._place.format_version < CATALOG_LOG_VERSION:
+            self._place = None  # what it cannot hold goes into a new log, which does not get the name of this one
+            catalog.version += 1
         before = catalog.version
         catalog.begin()
         try:

@@ -347,7 +347,11 @@ def any_kept(persistent: object) -> bool:
     """Whether any of many messages is kept on disk, `persistent` being one for all or one for each. `options_each`
     refuses what is neither.
     """
-    return any(persistent) if isinstance(persistent, (list, tuple)) else bool(persistent)
+    return (
+        any(kept is not False for kept in persistent)
+        if isinstance(persistent, (list, tuple))
+        else persistent is not False
+    )
 
 
 def each(value: Any, count: int, what: str) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""What may be a name of a queue, exchange or subscription, and what may be a routing key.
+"""What may be a name of a queue, exchange, subscription or topic, and what may be a routing key.
 
 A name is 1–255 bytes of UTF-8, without `/` and control characters (C0, DEL, C1), and does not start with `.`: it could
 be a file name, never climbs out of a directory, and does nothing to the terminal that shows it.
@@ -11,11 +11,23 @@ from __future__ import annotations
 import re
 
 from warren.engine.errors import InvalidName
+from warren.engine.saying import shown
 
 NAME_BYTES_MAX = 255
 #: C0, DEL and C1
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f]")
 ROUTING_KEY_BYTES_MAX = 255
+NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9_%|-]")
+#: names of topics that begin so are Warren's own (engine/topics/formats.py)
+OWN_TOPICS = "WARREN_SYS_"
+#: topics that RocketMQ makes itself: records in them have another meaning
+SYSTEM_TOPICS_PREFIX = "RMQ_SYS_"
+SYSTEM_TOPICS = frozenset(
+    (
+        *("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC"),
+        *("OFFSET_MOVED_EVENT", "DefaultCluster", "AUTO_CREATE_TOPIC_KEY"),
+    )
+)
 
 
 def check_name(name: object, what: str = "queue") -> str:
@@ -37,6 +49,21 @@ def check_name(name: object, what: str = "queue") -> str:
     if name.startswith("."):
         raise InvalidName(f"{what} name {shown!r} begins with a dot: begin it with another character")
     return name
+
+
+def check_topic_name(name: object) -> str:
+    """The name when a topic may have it; raises InvalidName. Its folder has the name, and so do records that RocketMQ's
+    tools read, which is why it is more strict than a queue's.
+    """
+    checked = check_name(name, "topic")
+    if found := NOT_IN_TOPICS.search(checked):
+        raise InvalidName(
+            f"topic name {shown(checked)} has the character {found[0]!r}: letters (a to z, A to Z), digits, "
+            "and _ - % | are allowed"
+        )
+    if checked.startswith(OWN_TOPICS) or checked.upper().startswith(SYSTEM_TOPICS_PREFIX) or checked in SYSTEM_TOPICS:
+        raise InvalidName(f"topic name {checked!r} is reserved for the system: choose another")
+    return checked
 
 
 def check_routing_key(key: object) -> str:

@@ -7,7 +7,7 @@
     DIR/launch.json     how the supervisor was started, for the one that takes over when it dies
     DIR/control.sock    where the supervisor answers
     DIR/log/            what the processes print
-    DIR/store/, DIR/queues/   messages (store server, queue workers)
+    DIR/store/, DIR/queues/, DIR/topics/   messages (store server, queue workers, topic worker)
 
 A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
 what only means something there, the keys of the semaphores; in a copy it is another one.
@@ -49,8 +49,8 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.formats import FORMAT_VERSION
-from warren.engine.kernel.paths import QUEUES, STORES
+from warren.engine.kernel.formats import NODE_VERSION
+from warren.engine.kernel.paths import QUEUES, STORES, TOPICS
 from warren.engine.saying import command, shown
 from warren.ipc import access, names
 from warren.ipc.identity import Namespaces
@@ -75,6 +75,8 @@ _OURS |= {name + atomic_file.NEW_SUFFIX for name in (LAUNCH, CONTROL_SOCKET)}
 _HOW_MADE = "`warren up DIR` makes one, in a new or empty directory"
 #: settings that stay as they are once files were written with them
 _FIXED = ("file_bytes",)
+#: the same, once there are topics
+_FIXED_BY_TOPICS = ("log_file_bytes",)
 #: settings that only grow, because what they bound is there already
 _GROWING = ("summary_rows",)
 
@@ -101,6 +103,14 @@ class Launch(msgspec.Struct, frozen=True):
 
 class _Version(msgspec.Struct):
     format_version: int
+
+
+def _renamed(content: Any) -> Any:
+    """What an older node.json says, in the words of this version."""
+    if not isinstance(content, dict) or not isinstance(settings := content.get("settings"), dict):
+        return content
+    settings = {"log_rotate_bytes" if name == "log_file_bytes" else name: value for name, value in settings.items()}
+    return content | {"format_version": NODE_VERSION, "settings": settings}
 
 
 def _absolute(path: object) -> Path:
@@ -173,12 +183,19 @@ class NodeDirectory:
         return self.path / LOG
 
     def make_log(self) -> None:
-        """Make the folder of the logs. Raises StoreError and its kinds."""
+        """Make the folder of the logs. Raises StoreError and its kinds, and what check_logs raises."""
         try:
             if not self.log.is_dir():
                 atomic_file.make_directories(self.log)
         except OSError as error:
             raise atomic_file.explain(error, f"cannot make {self.log}") from error
+        self.check_logs()
+
+    def check_logs(self) -> None:
+        """Raises UsageError for a log that is no file: to open a FIFO would wait for its reader, for ever."""
+        for file in sorted(self.log.glob("*.log")):
+            if file.exists() and not file.is_file():
+                raise UsageError(f"{file} is a directory, a FIFO or a device, and a log is a file: move it away")
 
     def log_file(self, role: str) -> Path:
         """Where a role prints: supervisor, store, worker-<i>."""
@@ -210,7 +227,7 @@ class NodeDirectory:
 
     def check_owner(self) -> None:
         """Before a start or a repair: is it this user's, and all that Warren made in it? Raises PermissionRefused."""
-        ownership.check_owner(self.path, _OURS | {NODE, STORES, QUEUES})
+        ownership.check_owner(self.path, _OURS | {NODE, STORES, QUEUES, TOPICS})
 
     def none_runs(self) -> Error:
         """What to raise when nobody answers for the directory: none runs, none could be made here, or none can run
@@ -230,7 +247,9 @@ class NodeDirectory:
                 why = f"it has no {NODE}"
         except NotADirectoryError:
             why = "it is a file, or a part of its path is one"
-        except OSError:  # it is not there, or nobody may look; then a start says so
+        except FileNotFoundError:
+            why = "it does not exist"
+        except OSError:  # nobody may look; then a start says so
             pass
         if why:
             return NodeNotRunning(f"{self._no_data(why)}; {_HOW_MADE}")
@@ -482,12 +501,14 @@ class NodeDirectory:
             raise atomic_file.explain(error, f"cannot read {path}") from error
         try:
             found = msgspec.json.decode(content, type=_Version).format_version
-            if found > FORMAT_VERSION:
+            if found > NODE_VERSION:
                 raise FormatVersionError(
                     f"{self.path} was written by a newer Warren "
-                    f"(format version {found}; this one knows {FORMAT_VERSION}): install that version"
+                    f"(format version {found}; this one knows {NODE_VERSION}): install that version"
                 )
-            return msgspec.json.decode(content, type=NodeFile)
+            if found == NODE_VERSION:
+                return msgspec.json.decode(content, type=NodeFile)
+            return msgspec.convert(_renamed(msgspec.json.decode(content)), type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from None
 
@@ -506,7 +527,7 @@ class NodeDirectory:
         if not self.exists():
             settings = changed_settings(Settings(), changes).checked()
             Catalog().save(self.path)
-            node = NodeFile(FORMAT_VERSION, secrets.randbelow((1 << 48) - 1) + 1, 0, settings, time.time())
+            node = NodeFile(NODE_VERSION, secrets.randbelow((1 << 48) - 1) + 1, 0, settings, time.time())
             self.write(node)
             return node
         node = self.read()
@@ -515,13 +536,14 @@ class NodeDirectory:
 
     def changed(self, node: NodeFile, changes: dict[str, Any]) -> Settings:
         """The settings of a node with these changes. Raises UsageError: one that its files do not allow."""
+        fixed = _FIXED + (_FIXED_BY_TOPICS if (self.path / TOPICS).exists() else ())
         if changes.get("profile", node.settings.profile) == node.settings.profile:  # what was changed since stays
             changes = {name: value for name, value in changes.items() if name != "profile"}
         else:
-            kept = {name: getattr(node.settings, name) for name in _FIXED}
+            kept = {name: getattr(node.settings, name) for name in fixed}
             changes = kept | {name: getattr(node.settings, name) for name in _GROWING} | changes
         settings = changed_settings(node.settings, changes).checked()
-        for name in _FIXED:
+        for name in fixed:
             if getattr(settings, name) != getattr(node.settings, name):
                 raise UsageError(
                     f"setting {name} of {self.path} is {getattr(node.settings, name)} and cannot be changed: "

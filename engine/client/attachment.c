@@ -28,6 +28,7 @@ void wr_attachment_free(wr_attachment *a) {
     free(a->consumers);
     a->consumers = NULL;
     wr_bodies_free(&a->bodies);
+    wr_answers_free(&a->answers);
     wr_port_free(&a->port);
 }
 

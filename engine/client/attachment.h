@@ -12,6 +12,7 @@
  */
 #ifndef WR_CLIENT_ATTACHMENT_H
 #define WR_CLIENT_ATTACHMENT_H
+#include "client/answers.h"
 #include "client/bodies.h"
 #include "client/results.h"
 #include "kernel/log.h"
@@ -81,6 +82,7 @@ typedef struct {
     wr_client_consumer **consumers; /* open addressing by queue id */
     uint32_t consumers_size, consumers_n;
     wr_results results[WR_SERVERS_MAX];
+    wr_answers answers; /* of the topic worker */
     wr_bodies bodies;
     uint64_t spin_ns; /* how long a wait spins before it sleeps; adapts */
 } wr_attachment;

@@ -8,8 +8,9 @@ Invariants
   What is listed is there: a file gets its durable name before it is listed, and leaves the list before it is unlinked.
   A start writes the list anew when it is not what it should be, after it has told what is missing. Between, records
   are appended and synced.
-  What is gone on with is durable first: who wrote it may have been killed before its sync. Else files whose leaving was
-  only in the page cache would be unlinked, and after a loss of power be missed.
+  What is gone on with is written again and synced first: who wrote it may have been killed before its sync, or that
+  may have failed. Else files whose leaving was only in the page cache would be unlinked, and after a loss of power be
+  missed.
   Writers: the owner, from the thread at hand; without one, a move or a repair. Never on the path of messages.
 Crash points: after each append (a file that is there and not listed is of no matter: what it replaces is still there,
 or what undoes it, or nothing was appended to it); within one: any part of it may be there, which `before` tells from
@@ -30,7 +31,7 @@ from typing import NamedTuple
 
 from warren.engine import _core
 from warren.engine.errors import FormatVersionError
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, segment, unsynced
 from warren.engine.kernel.formats import FILES_HEADER, FILES_MAGIC, FILES_RECORD, FILES_VERSION
 
 REWRITE_FACTOR, REWRITE_MIN = 4, 4096  #: so many records of a file on average, and in all, before the list is rewritten
@@ -164,7 +165,7 @@ class FileRegister:
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot read {self.path}") from error
             listed, self._salt, self._records_n = _decode(content, self._node_id, self._owner)
-            segment.sync_file(self.path)
+            unsynced.write_again(self.path, 0, FILES_HEADER.size + self._records_n * FILES_RECORD.size)
             segment.sync_directory(self.path.parent)
             self._entries = dict(listed.entries)
             self._whole = not listed.problem and not listed.torn

@@ -11,7 +11,7 @@ The first byte that is not the start of a valid frame ends the readable part of 
 
 What is declared is in two files of JSON. `catalog.json`: `{"crc32", "catalog": {…}}`, the CRC over the bytes of the inner
 map: format_version, version, next_queue_id, placed_for, queues, exchanges, bindings; format version 2 has `log`, the stamp
-of `catalog.<version>.log`, version 1 has no log. That log is lines: first `{"crc32", "log": {format_version, version,
+of `catalog.<version>.log`, version 1 has no log; version 3 has `topics`, and `log` where there is one. That log is lines: first `{"crc32", "log": {format_version, version,
 stamp}}`, then for each change `{"crc32", "change": {before, version, next_queue_id, placed_for, steps}}`, the CRC begun with
 the stamp, `before` the version that it was made from. Rules, readers and crash points: `engine/catalog/log.py`.
 
@@ -54,8 +54,12 @@ LIST_VERSION = 1
 
 #: `catalog.json`: alone, and with a log of changes beside it; that log, `catalog.<version>.log` (engine/catalog/log.py)
 CATALOG_VERSION_ALONE = 1
-CATALOG_VERSION = 2
-CATALOG_LOG_VERSION = 1
+CATALOG_VERSION_LOGGED = 2
+CATALOG_VERSION = 3  # it has topics, and a log or none
+CATALOG_LOG_VERSION = 2  # a step may be a topic
+
+#: `node.json`: 1 has the size of the processes' logs as the setting log_file_bytes
+NODE_VERSION = 2
 
 #: `files` of a queue worker: what files its queue index consists of
 FILES_MAGIC = b"WRNQFL01"

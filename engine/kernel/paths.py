@@ -11,6 +11,7 @@ from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 
 STORES = "store"  #: the folder of both stores, in the data directory
 QUEUES = "queues"  #: the folder of those of the queue workers
+TOPICS = "topics"  #: the folder of the topic worker
 STORE_FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
 
 
@@ -22,6 +23,37 @@ def store_folder(directory: Path, server: int) -> Path:
 def queues_of(worker: int) -> str:
     """The folder of a queue worker, in the data directory."""
     return f"{QUEUES}/worker-{worker}"
+
+
+@dataclass(frozen=True)
+class TopicsFolder:
+    """The directory of the topics."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        return cls(directory / TOPICS)
+
+    @property
+    def log(self) -> Path:
+        """The commit log."""
+        return self.path / "commitlog"
+
+    @property
+    def queues(self) -> Path:
+        """The consume queues: `<topic>/<queue>/`."""
+        return self.path / "consumequeue"
+
+    @property
+    def index(self) -> Path:
+        """The key index."""
+        return self.path / "index"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file that says from where the log has to be walked."""
+        return self.path / "checkpoint"
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@
 #define WR_KEY_BYTES 16
 #define WR_DIRECTORY_WAYS 32
 #define WR_APPEND_COUNT_MAX 4096
+#define WR_TOPIC_ROWS_MAX 0x10000
+#define WR_TOPIC_WAKES 32
 #define WR_BATCH_COUNT_MAX 4096
 #define WR_DIRECTORY_GROUP 64
 #define WR_PART_WHOLE 65535
@@ -77,7 +79,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xe89c2b14ad536775ull
+#define WR_LAYOUT_HASH 0x34ad20bbd8d70046ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -265,6 +267,43 @@ _Static_assert(offsetof(wr_topic_ring, low) == 0, "wr_topic_ring.low");
 _Static_assert(offsetof(wr_topic_ring, appended) == 8, "wr_topic_ring.appended");
 _Static_assert(offsetof(wr_topic_ring, written) == 64, "wr_topic_ring.written");
 _Static_assert(offsetof(wr_topic_ring, synced) == 72, "wr_topic_ring.synced");
+
+/* Where readers of some topics sleep (topic id modulo TOPIC_WAKES), a cache line. */
+typedef struct {
+    _Atomic uint32_t waiters; /* readers that sleep, or are about to (readers); one that is killed stays counted */
+    _Atomic uint32_t sequence; /* rises when a row rose and there are waiters: they sleep on it (topic worker) */
+    uint8_t pad0_[56];
+} wr_topic_wake;
+_Static_assert(sizeof(wr_topic_wake) == 64, "wr_topic_wake");
+_Static_assert(offsetof(wr_topic_wake, waiters) == 0, "wr_topic_wake.waiters");
+_Static_assert(offsetof(wr_topic_wake, sequence) == 4, "wr_topic_wake.sequence");
+
+/* Header page of the region of rows; the rows follow. Writer: the topic worker, but for `waiters` in `wakes`. */
+typedef struct {
+    _Atomic uint64_t first; /* position of the log's first record that is there */
+    _Atomic uint64_t rows_n; /* rows that were ever used */
+    uint8_t pad0_[48];
+    uint8_t wakes[2048]; /* topic_wake × TOPIC_WAKES */
+    uint8_t pad1_[1984];
+} wr_topic_rows;
+_Static_assert(sizeof(wr_topic_rows) == 4096, "wr_topic_rows");
+_Static_assert(offsetof(wr_topic_rows, first) == 0, "wr_topic_rows.first");
+_Static_assert(offsetof(wr_topic_rows, rows_n) == 8, "wr_topic_rows.rows_n");
+_Static_assert(offsetof(wr_topic_rows, wakes) == 64, "wr_topic_rows.wakes");
+
+/* One queue of a topic. Writer: the topic worker. Who uses a number looks at the key behind it: ids never come again. */
+typedef struct {
+    _Atomic uint64_t key; /* topic id << 32 | queue + 1; 0: the row is free, or its topic was deleted */
+    _Atomic uint64_t minimum; /* offset of the first message that is there */
+    _Atomic uint64_t maximum; /* offset behind the last message that a reader may see */
+    _Atomic uint64_t appended; /* offset behind the last message that was appended */
+    uint8_t pad0_[32];
+} wr_topic_row;
+_Static_assert(sizeof(wr_topic_row) == 64, "wr_topic_row");
+_Static_assert(offsetof(wr_topic_row, key) == 0, "wr_topic_row.key");
+_Static_assert(offsetof(wr_topic_row, minimum) == 8, "wr_topic_row.minimum");
+_Static_assert(offsetof(wr_topic_row, maximum) == 16, "wr_topic_row.maximum");
+_Static_assert(offsetof(wr_topic_row, appended) == 24, "wr_topic_row.appended");
 
 /* Counters of one queue, in the worker's statistics region. Writer: the queue worker. */
 typedef struct {

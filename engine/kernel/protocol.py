@@ -99,6 +99,9 @@ PROTOCOL: dict[str, int] = {
     # properties and body. APPEND_MANY: `count` parts (append_part), then properties and body of each. Before RESULT_OK the
     # worker writes where the first record lies into `id`: queue offset, then position in the log, 8 bytes each.
     "APPEND_COUNT_MAX": 4096,
+    # rows of topics: a node's queues of topics at most, and how many pairs of wake words their readers share
+    "TOPIC_ROWS_MAX": 65536,
+    "TOPIC_WAKES": 32,
     # batches of writes (OP_STORE_WRITE_MANY)
     "BATCH_COUNT_MAX": 4096,
     "DIRECTORY_GROUP": 64,
@@ -251,6 +254,39 @@ TOPIC_RING = Struct(
     ),
 )
 
+TOPIC_WAKE = Struct(
+    "topic_wake",
+    64,
+    "Where readers of some topics sleep (topic id modulo TOPIC_WAKES), a cache line.",
+    (
+        Field("waiters", 0, "a32", "readers that sleep, or are about to (readers); one that is killed stays counted"),
+        Field("sequence", 4, "a32", "rises when a row rose and there are waiters: they sleep on it (topic worker)"),
+    ),
+)
+
+TOPIC_ROWS = Struct(
+    "topic_rows",
+    4096,
+    "Header page of the region of rows; the rows follow. Writer: the topic worker, but for `waiters` in `wakes`.",
+    (
+        Field("first", 0, "a64", "position of the log's first record that is there"),
+        Field("rows_n", 8, "a64", "rows that were ever used"),
+        Field("wakes", 64, "bytes", "topic_wake × TOPIC_WAKES", 64 * 32),
+    ),
+)
+
+TOPIC_ROW = Struct(
+    "topic_row",
+    64,
+    "One queue of a topic. Writer: the topic worker. Who uses a number looks at the key behind it: ids never come again.",
+    (
+        Field("key", 0, "a64", "topic id << 32 | queue + 1; 0: the row is free, or its topic was deleted"),
+        Field("minimum", 8, "a64", "offset of the first message that is there"),
+        Field("maximum", 16, "a64", "offset behind the last message that a reader may see"),
+        Field("appended", 24, "a64", "offset behind the last message that was appended"),
+    ),
+)
+
 QUEUE_STATS = Struct(
     "queue_stats",
     200,
@@ -295,6 +331,9 @@ STRUCTS = (
     SUMMARY_ROW,
     APPEND_PART,
     TOPIC_RING,
+    TOPIC_WAKE,
+    TOPIC_ROWS,
+    TOPIC_ROW,
     QUEUE_STATS,
 )
 

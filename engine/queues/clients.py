@@ -1,95 +1,24 @@
-"""The clients of a queue worker: their regions are attached when a slot is taken, and let go when its client has ended.
+"""The clients of a queue worker (engine/kernel/clients.py).
 
-Invariants
-  A region is detached only when the engine has finished its client; then server_done is written.
-  A publisher's region stays as long as a dead incarnation of this worker may have submitted bodies that lie in it.
+Invariant: a publisher's region stays as long as a dead incarnation of this worker may have submitted bodies that lie in
+it.
 """
 
 from __future__ import annotations
 
-from logging import ERROR, WARNING
-
 from warren.engine import _core
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import clients
 from warren.engine.queues.options import Options
-from warren.ipc import region as regions
-from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView
+from warren.ipc.superblock import ACTIVE, DEAD, LEAVING
 
 
-class Clients:
+class Clients(clients.Clients):
     """The regions of those whom one worker serves."""
 
     def __init__(self, engine: _core.QueueEngine, options: Options, server: int) -> None:
-        self._engine = engine
+        super().__init__(engine, options.superblock, server, options.say)
+        self._queues = engine
         self._options = options
-        self._server = server
-        self._regions: dict[int, tuple[int, regions.Region]] = {}
-        self._unserved: set[int] = set()  # claims of clients whose regions there was no memory to attach
-
-    def on_timer(self) -> None:
-        """Clients that wait until there is memory are tried again."""
-        if self._unserved:
-            self.scan()
-
-    def close(self) -> None:
-        """Let go of all regions; the engine is closed."""
-        for _generation, region in self._regions.values():
-            region.close()
-        self._regions.clear()
-
-    def scan(self, *, starting: bool = False) -> None:
-        """Attach new clients and finish those that leave. At a start raises RegionError: no memory for a region."""
-        o = self._options
-        version = o.superblock.get("slots_version")
-        unserved: set[int] = set()
-        for view in o.superblock.slots():
-            if view.state not in (ACTIVE, LEAVING, DEAD) or o.superblock.worker_of(view.slot) >= 0:
-                continue  # a worker asks the stores alone for something
-            known = self._regions.get(view.slot)
-            try:
-                if known is None and not self._attach(view):
-                    continue
-            except regions.RegionError as error:  # what it submitted is there: the next timer tries again
-                if starting:
-                    raise
-                unserved.add(view.claim)
-                if view.claim not in self._unserved:
-                    o.say(f"client {view.name!r} (slot {view.slot}) waits until there is memory: {error}", WARNING)
-                continue
-            if view.state != ACTIVE and self._regions[view.slot][0] == view.generation:
-                self._engine.closing(view.slot)
-        self._unserved = unserved
-        self._engine.slots_seen(version)
-
-    def _attach(self, view: SlotView) -> bool:
-        """Serve a client; False: nothing of it can be served. Raises RegionError when the system has no memory now."""
-        o = self._options
-        done = o.superblock.server_done(view.slot, self._server) == view.generation & 0xFF
-        if view.state != ACTIVE and done:
-            return False
-        try:
-            region = regions.sysv_attach(view.shmid)
-        except regions.RegionError as error:
-            if atomic_file.is_limit(error):
-                raise
-            if view.state != ACTIVE:
-                o.superblock.set_server_done(view.slot, self._server, view.generation)
-            else:
-                o.say(f"client {view.name!r} (slot {view.slot}) cannot be attached: {error}", ERROR)
-            return False
-        try:
-            self.take_up(view.slot, view.generation, view.client_epoch, region)
-        except OSError as error:
-            region.close()
-            o.say(f"client {view.name!r} (slot {view.slot}) has a region of the wrong form: {error}", ERROR)
-            o.superblock.set_server_done(view.slot, self._server, view.generation)
-            return False
-        return True
-
-    def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
-        """Serve a client; its region is closed when it has ended. Raises OSError (a region of the wrong form)."""
-        self._engine.attach(slot, generation, client_epoch, region.buffer)
-        self._regions[slot] = (generation, region)
 
     def let_go(self) -> None:
         """Clients that have ended and of whom nothing is left.
@@ -98,13 +27,9 @@ class Clients:
         done with it: a store that is killed meanwhile executes those writes again. Until then no publisher may go.
         """
         if self._predecessor_there():
-            self._engine.pending(_core.QUEUE_EVENT_FINISHED, True)  # until the slots change, or the next timer
+            self._queues.pending(_core.QUEUE_EVENT_FINISHED, True)  # until the slots change, or the next timer
             return
-        for slot, generation, _closing, finished, _evicted in self._engine.attached():
-            if finished and self._engine.detach(slot):
-                self._regions.pop(slot)[1].close()
-                self._options.superblock.set_server_done(slot, self._server, generation)
-                self._options.superblock.ring_all()
+        super().let_go()
 
     def _predecessor_there(self) -> bool:
         """Whether a dead incarnation of this worker that may have submitted something still has its slot."""

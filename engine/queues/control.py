@@ -16,9 +16,11 @@ import msgspec
 from warren.engine import _core
 from warren.engine.errors import StoreError, UsageError
 from warren.engine.kernel.protocol import DELIVERY
+from warren.engine.queues.causes import Causes
 
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
+MESSAGE_ID_BYTES = 16
 #: what the reply of a browse needs beside its rows
 REPLY_MARGIN = 128
 UNLIMITED = 1 << 62
@@ -74,6 +76,15 @@ class Release(Request, tag="release"):
     subscription_queue: int
 
 
+class Cause(Request, tag="cause"):
+    """What a message died of that is about to be rejected, for the headers of its dead letter: `Count`. Kept in memory
+    alone (engine/queues/causes.py).
+    """
+
+    message: bytes  #: its id
+    text: str
+
+
 #: each counter of a queue, by name; see `Queue.stats` and POLICY_COUNTS
 Counts = dict[str, int]
 
@@ -116,7 +127,7 @@ Answer = Counts | Range | Count | Rows | Claimed
 #: the one of these that a request has
 AnswerOf = TypeVar("AnswerOf")
 
-_decode = msgspec.msgpack.Decoder(Stats | Waiting | Ranges | Purge | AckTo | Browse | Claim | Release).decode
+_decode = msgspec.msgpack.Decoder(Stats | Waiting | Ranges | Purge | AckTo | Browse | Claim | Cause | Release).decode
 
 
 class Declared(Protocol):
@@ -133,6 +144,9 @@ class Worker(Protocol):
 
     @property
     def engine(self) -> _core.QueueEngine: ...
+
+    @property
+    def causes(self) -> Causes: ...
 
     def known(self, id: int) -> Declared:
         """A queue that is served. Raises QueueNotFound."""
@@ -197,6 +211,11 @@ def _answer(
                 return Claimed(*before), True
             moved = engine.move(queue.id, claims.id, max(0, messages), max(0, size), False, epoch, sequence)
             return None if moved is None else (Claimed(*moved), True)
+        case Cause(message=message, text=text):
+            if len(message) != MESSAGE_ID_BYTES:
+                raise UsageError(f"an id of a message has {MESSAGE_ID_BYTES} bytes, not {len(message)}")
+            worker.causes.note(queue.id, message, text)
+            return Count(1), False
         case Release():
             claims = _claims(worker, queue, request.subscription_queue)
             before_n = engine.stats(queue.id)[8]

@@ -21,6 +21,7 @@ from warren.engine.errors import CorruptRecord, QueueNotFound, StoreError
 from warren.engine.kernel import quarantine
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import LISTED_SUBSCRIPTIONS
+from warren.engine.queues.causes import Causes
 from warren.engine.queues.folder import read_subscriptions, remove_queue, write_subscriptions
 from warren.engine.queues.options import Declaration, Options
 from warren.engine.queues.policy import give_policy
@@ -42,6 +43,7 @@ class DeclaredQueues:
     ) -> None:
         self.engine = engine
         self.behind = False  #: some of what was told is not done
+        self.causes = Causes()
         self._options = options
         self._list = files
         self._ask = ask

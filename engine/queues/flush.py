@@ -224,7 +224,8 @@ def _write_runs(fd: int, slots: NDArray[np.int64], content: bytes | memoryview) 
 
 
 def _stamp(fd: int, files: FileRegister, queue: int, number: int, salt: int) -> Entry:
-    """Say in a segment that it has changed once more; what the list is to say when that is durable."""
+    """Say in a segment that it is changed once more; what the list is to say when that is durable. Before the change:
+    where the file says no more than the list, nothing was changed since its last sync."""
     known = files.known((LISTED_INDEX, queue, number)) or Entry()
     changes = known.end + 1
     atomic_file.write_all(fd, segment_stamp.stamp(salt, queue, number, changes), segment_stamp.STAMP_AT)
@@ -286,8 +287,8 @@ def _write_groups(
                 new.append(path)
                 unnamed.add(path.parent)
             fds.append(fd)
-            _core.QueueEngine.write_rows(fd, rows, first, end, salt)
             changed[queue, number] = _stamp(fd, files, queue, number, salt)
+            _core.QueueEngine.write_rows(fd, rows, first, end, salt)
             reached("flush.idx-new" if new and new[-1] == path else "flush.idx")
         for fd in fds:
             os.fdatasync(fd)
@@ -340,10 +341,10 @@ def apply_acks(
         for queue, number, slots, salt in work:
             fd = os.open(folder.index_file(queue, number), os.O_RDWR | os.O_CLOEXEC)
             try:
-                _write_runs(fd, slots, bytes(ENTRY_BYTES * len(slots)))
                 if salt is not None:
                     entry = _stamp(fd, files, queue, number, salt)
                     changed[LISTED_INDEX, queue, number] = entry._replace(messages=live[queue, number])
+                _write_runs(fd, slots, bytes(ENTRY_BYTES * len(slots)))
                 reached("acks.zeroed")
                 os.fdatasync(fd)
             finally:

@@ -1,6 +1,5 @@
-"""The threads that do slow things with the disk for a queue worker: `FileMaker` makes the next journal files,
-`IndexKeeper` flushes, zeroes and removes. They never touch the engine but by `kick`; the serving thread takes their
-results up, and raises what ended them.
+"""The thread that does slow things with the disk for a queue worker: `IndexKeeper` flushes, zeroes and removes. It
+never touches the engine but by `kick`; the serving thread takes its results up, and raises what ended it.
 """
 
 from __future__ import annotations
@@ -12,36 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from warren.engine.errors import StoreError
-from warren.engine.kernel import segment
-
-
-class FileMaker(threading.Thread):
-    """Prepares journal files ahead: making one costs several syncs."""
-
-    def __init__(self, make: Callable[[bool, int], segment.Created], kick: Callable[[], None]) -> None:
-        super().__init__(name="warren-files", daemon=True)
-        self._make = make
-        self._kick = kick
-        self._wanted: queues.SimpleQueue[tuple[bool, int] | None] = queues.SimpleQueue()
-        self.made: deque[tuple[bool, segment.Created | StoreError]] = deque()
-        self.crash: BaseException | None = None
-
-    def want(self, transient: bool, file: int) -> None:
-        self._wanted.put((transient, file))
-
-    def stop(self) -> None:
-        self._wanted.put(None)
-
-    def run(self) -> None:
-        while (item := self._wanted.get()) is not None:
-            transient, file = item
-            try:
-                self.made.append((transient, self._make(transient, file)))
-            except StoreError as error:
-                self.made.append((transient, error))
-            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: a worker without helpers must end
-                self.crash = error
-            self._kick()
 
 
 class IndexKeeper(threading.Thread):
@@ -69,7 +38,7 @@ class IndexKeeper(threading.Thread):
                 result = job()
             except (StoreError, OSError) as error:
                 result = error if isinstance(error, StoreError) else StoreError(str(error))
-            except BaseException as error:  # noqa: BLE001 - as above
+            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: a worker without helpers must end
                 self.crash = error
                 self._kick()
                 continue

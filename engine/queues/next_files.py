@@ -11,9 +11,9 @@ from logging import WARNING
 from warren.engine import _core
 from warren.engine.errors import StoreError, errno_of
 from warren.engine.kernel import segment
+from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_JOURNAL
-from warren.engine.queues.helpers import FileMaker
 from warren.engine.queues.options import Options
 from warren.ipc.layout import CONSTANTS
 
@@ -40,7 +40,7 @@ class NextFiles:
         when it needs them. Raises StoreError.
         """
         self._next = {False: durable, True: transient}
-        made = self._make(False, durable)
+        made = self._make((False, durable))
         self._next[False] += 1
         self._engine.offer(False, made.fd, made.file, made.salt, made.header)
 
@@ -54,7 +54,7 @@ class NextFiles:
     def take(self) -> None:
         """Offer what was made."""
         while self.maker.made:
-            transient, made = self.maker.made.popleft()
+            (transient, _file), made = self.maker.made.popleft()
             self._wanted.discard(transient)
             if isinstance(made, segment.Created):
                 self._next[transient] += 1
@@ -68,7 +68,7 @@ class NextFiles:
     def close(self) -> None:
         """Close what was made and not taken; the thread has ended."""
         while self.maker.made:
-            _transient, made = self.maker.made.popleft()
+            _wanted, made = self.maker.made.popleft()
             if isinstance(made, segment.Created):
                 os.close(made.fd)
 
@@ -78,7 +78,7 @@ class NextFiles:
             return
         self._engine.pending(_core.QUEUE_EVENT_NEED_TRANSIENT_FILE if transient else _core.QUEUE_EVENT_NEED_FILE, True)
         self._wanted.add(transient)
-        self.maker.want(transient, self._next[transient])
+        self.maker.want((transient, self._next[transient]))
 
     def look_for_space(self, number: int) -> None:
         """A write to a journal finds no space, and is tried again by itself (`number`: its errno): say so, once."""
@@ -92,7 +92,8 @@ class NextFiles:
             self._options.say("there is space for the journal again")
         self._alarm(bool(self._no_space or number))
 
-    def _make(self, transient: bool, file: int) -> segment.Created:
+    def _make(self, wanted: tuple[bool, int]) -> segment.Created:
+        transient, file = wanted
         o = self._options
         path = o.folder.transient_file(file) if transient else o.folder.journal_file(file)
         made = segment.create(path, FILE_JOURNAL, o.node_id, self._server, file, o.file_bytes)

@@ -21,6 +21,7 @@ class Recovered:
     frames: int = 0
     messages_from_segments: int = 0
     torn_bytes: int = 0
+    written_again: int = 0  #: bytes that were read, and of which nobody said that they were synced
     salvaged_bytes: int = 0
     damaged: list[str] = field(default_factory=list)  #: what could not be read, for people
     strangers: list[str] = field(default_factory=list)  #: files that are not ours, for people

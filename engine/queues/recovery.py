@@ -16,7 +16,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CatalogCut, CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, file_register, quarantine, segment
+from warren.engine.kernel import atomic_file, file_register, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -66,12 +66,12 @@ def recover(
     with atomic_file.file_explained(f"cannot read {folder.path}"):
         _give_names_back(folder, found)
         engine.ids_end(ids_end)
-        paths, ends, unended = _read(engine, folder, node_id, server, found, dict(held or {}), True)
+        ends, tails = _read(engine, folder, node_id, server, found, dict(held or {}), True)
         _check_data(engine, folder, node_id, server, found, True)
         _end(engine, folder, node_id, server, ends, found)
         if ids_end and (unknown := _beyond(engine, found, ids_end)):
             raise CatalogCut(catalog_lost(folder, unknown, ids_end))
-        replay.judge(paths, ends, unended, found)
+        replay.judge(tails, found)
     if found.damaged:  # behind a gap a queue says by itself how many are missing
         found.lost = max(found.lost, sum(engine.lost(queue) for queue in engine.queues()))
     if folder.terms.exists():
@@ -90,8 +90,7 @@ def recover(
         found.next_file = max(found.next_file, number + 1)
         if not live.get(number):
             unneeded.append(path)
-    if not found.clean:
-        _sync_segments(folder, found)
+    _settle_segments(folder, found)
     # The list first: what goes must not be missed, should this start be the last thing that happens for a while.
     there = found.there | _data_entries(folder, live)
     new = {folder.path_of(key).parent for key in there if files.known(key) is None}
@@ -144,12 +143,16 @@ def catalog_lost(folder: Folder, ids: Iterable[int], ids_end: int) -> str:
     )
 
 
-def _sync_segments(folder: Folder, found: Recovered) -> None:
-    """Who wrote entries, zeroed them, or removed a segment may have been killed before its sync. What was read here is
-    relied upon: journal files of which nothing else is needed go."""
-    for key in found.there:
-        if key[0] == LISTED_INDEX:
-            segment.sync_file(folder.path_of(key))
+def _settle_segments(folder: Folder, found: Recovered) -> None:
+    """Who wrote entries, zeroed them, or removed a segment may have been killed before its sync, or that may have
+    failed. What was read here is relied upon: journal files of which nothing else is needed go. A segment that says of
+    itself what the list says of it has been synced since it was changed."""
+    for key, entry in found.there.items():
+        listed = found.listed.entries.get(key)
+        if key[0] == LISTED_INDEX and (listed is None or not entry.end or entry.end != listed.end):
+            found.written_again += unsynced.write_again(folder.path_of(key))
+    if found.clean:
+        return
     with atomic_file.file_explained(f"cannot read {folder.segments}"):
         own = [Path(entry.path) for entry in os.scandir(folder.segments) if entry.is_dir(follow_symlinks=False)]
     for directory in own:
@@ -185,7 +188,7 @@ def look(engine: _core.QueueEngine, folder: Folder, node_id: int, server: int) -
     found = Recovered(listed=file_register.read(folder.files, node_id, server))
     if found.listed.problem:
         found.hurt(folder, folder.files, found.listed.problem)
-    _paths, ends, _torn = _read(engine, folder, node_id, server, found, {}, False)
+    ends, _tails = _read(engine, folder, node_id, server, found, {}, False)
     _check_data(engine, folder, node_id, server, found, False)
     _end(engine, folder, node_id, server, ends, found)
     return found
@@ -199,9 +202,9 @@ def _read(
     found: Recovered,
     held: dict[int, memoryview],
     mend: bool,
-) -> tuple[dict[int, Path], dict[int, int], dict[int, str]]:
-    """Segments, then the journal: its files by number, where the frames of each end, why other bytes follow there.
-    `mend`: damaged files may be put right."""
+) -> tuple[dict[int, int], dict[int, replay.Tail]]:
+    """Segments, then the journal: where the frames of each of its files end, and how its newest ones do. `mend`:
+    damaged files may be put right."""
     segments.load_segments(engine, folder, node_id, server, found, mend)
     return replay.read_journal(engine, folder, node_id, server, found, held, mend)
 

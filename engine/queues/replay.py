@@ -1,7 +1,9 @@
 """The journal files of a start: replayed in order; damage is passed over and reported, a torn tail is cut.
 
-Invariant: only the newest file with a record may have a torn tail; nothing of a file is durable while an older one
-is not. So what is wrong in an older file is damage, and what is missing there was cut.
+Invariant: only the newest file with a record may have a torn tail, or records that were never synced; nothing of a file
+is durable while an older one is not. So what is wrong in an older file is damage, and what is missing there was cut.
+Order of its end: what stands behind its records is zeroed, what no record says was synced is written again, and last
+it says that it ends. A start that does not get through is repeated: what it reads, zeros too, may not be on the disk.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, segment, unsynced
 from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
 from warren.engine.queues.folder import Folder
@@ -20,6 +22,17 @@ from warren.engine.queues.read_ahead import contents
 from warren.engine.queues.recovered import Recovered
 
 DAMAGED_PARTS_MAX = 1000  #: of one journal file; behind them the rest of it is given up
+
+
+@dataclass
+class Tail:
+    """The end of a journal file that may have a torn tail, or records that were never synced."""
+
+    path: Path
+    salt: int
+    end: int  #: of its records
+    torn: bool = False  #: other bytes follow there
+    ended: bool = False  #: it says by itself that nothing follows, or is full
 
 
 def read_journal(
@@ -30,8 +43,9 @@ def read_journal(
     found: Recovered,
     held: dict[int, memoryview],
     mend: bool,
-) -> tuple[dict[int, Path], dict[int, int], dict[int, str]]:
-    """Replay the journal: its files by number, where the frames of each end, why other bytes follow there.
+) -> tuple[dict[int, int], dict[int, Tail]]:
+    """Replay the journal: where the frames of each file end, by number; of the newest with a record and those after it
+    how.
 
     `held`: files that need not be read. `mend`: damaged ones may be put right. Raises FormatVersionError, StoreError.
     """
@@ -40,7 +54,7 @@ def read_journal(
         path.unlink(missing_ok=True)
     found.strangers += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
     ends: dict[int, int] = {}
-    unended: dict[int, str] = {}
+    tails: dict[int, Tail] = {}
     paths = dict(listing.files)
     listed = {number for kind, _queue, number in found.listed.entries if kind == LISTED_JOURNAL}
     if paths:
@@ -60,8 +74,8 @@ def read_journal(
             path = paths[number]
             data = held[number] if number in held else next(ahead)
             one = _Journal(engine, folder, path, number, node_id, server, found, mend, number >= last)
-            ends[number] = one.replay(data, number in held, unended)
-    return paths, ends, unended
+            ends[number] = one.replay(data, number in held, tails)
+    return ends, tails
 
 
 def last_begun(files: list[tuple[int, Path]]) -> int:
@@ -88,8 +102,8 @@ class _Journal:
     mend: bool
     newest: bool
 
-    def replay(self, data: memoryview, held: bool, unended: dict[int, str]) -> int:
-        """Returns where its frames end, and says why in `unended` when there may be a torn tail."""
+    def replay(self, data: memoryview, held: bool, tails: dict[int, Tail]) -> int:
+        """Returns where its frames end, and says more of it in `tails` when it may have a torn tail."""
         found, key = self.found, (LISTED_JOURNAL, 0, self.number)
         entry = found.listed.entries.get(key)
         salt = self._salt(data, entry)
@@ -97,8 +111,9 @@ class _Journal:
             found.foreign.add(self.number)
             self.engine.gap()
             return 0
-        at, parts = FILE_HEADER_BYTES, 0
-        cut = was_cut(self.path.stat().st_size, entry)
+        at, parts, torn = FILE_HEADER_BYTES, 0, False
+        size = self.path.stat().st_size
+        cut = was_cut(size, entry)
         while True:
             end, frames, reason = self.engine.replay(data, self.number, salt, at)
             found.frames += frames
@@ -108,7 +123,7 @@ class _Journal:
             if reason in ("end", "last") or not _any_bit(data[end:]):
                 break
             if self.newest and not vouched(data, end, salt):
-                unended[self.number] = reason
+                torn = True
                 break
             at = _core.frame_behind(data, end, salt) if parts < DAMAGED_PARTS_MAX else 0
             parts += 1
@@ -119,10 +134,12 @@ class _Journal:
                 break
             found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} is served", None, end, at)
         found.there[key] = Entry(salt, end, 0, True)
+        if self.newest:
+            tails[self.number] = Tail(self.path, salt, end, torn, reason == "last" or end == size)
         if cut:
             self.engine.gap()
             found.hurt(self.folder, self.path, f"{cut}; what only it recorded beyond byte {end} is lost")
-        elif entry is not None and not parts and self.number not in unended:
+        elif entry is not None and not parts and not torn:
             self._check_end(entry, end, reason)
         return end
 
@@ -175,16 +192,26 @@ def _any_bit(data: memoryview) -> bool:
     return any(data[at : at + step].tobytes() != zeros[: len(data) - at] for at in range(0, len(data), step))
 
 
-def judge(paths: dict[int, Path], ends: dict[int, int], unended: dict[int, str], found: Recovered) -> None:
+def judge(tails: dict[int, Tail], found: Recovered) -> None:
     """What follows the frames of the newest file that has any, and of those after it, is a torn tail or what the
     blocks held before: it is cut, unless a later frame of the file says that it was synced. An older file ends with its
     LAST frame, or was cut when it was the newest. What was read of the newest may lie in the page cache alone; from now
-    on things are built upon it."""
-    last = max((number for number, end in ends.items() if end > FILE_HEADER_BYTES), default=-1)
-    for number in unended:
-        found.torn_bytes += segment.truncate_torn_tail(paths[number], ends[number])
-    if last >= 0:
-        segment.sync_file(paths[last])
+    on things are built upon it, unless the last worker said in the end that all is synced."""
+    for _number, tail in sorted(tails.items()):
+        if tail.torn:
+            found.torn_bytes += segment.truncate_torn_tail(tail.path, tail.end)
+        if found.clean and not tail.torn:
+            continue
+        found.written_again += unsynced.write_again(tail.path, synced_to(tail), tail.end)
+        if not tail.ended:
+            segment.end_file(tail.path, tail.end, tail.salt)
+
+
+def synced_to(tail: Tail) -> int:
+    """Up to where the records of a file were synced, as they say themselves."""
+    with open(tail.path, "rb") as file:
+        listed, _reason = _core.scan_list(0, tail.salt, file.read(tail.end))
+    return min(max(listed.vouched, FILE_HEADER_BYTES), tail.end)
 
 
 def vouched(data: memoryview, end: int, salt: int) -> bool:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, file_register, quarantine, segment
+from warren.engine.kernel import atomic_file, file_register, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
 from warren.engine.saying import counted
@@ -496,7 +496,7 @@ class StoreCheck:
             return
         if look.scanned.reason not in ("end", "zeros"):
             segment.end_file(look.file.path, look.scanned.found.used, look.file.salt)
-        segment.sync_file(look.file.path)
+        unsynced.write_again(look.file.path, FILE_HEADER.size, look.scanned.found.used)  # its sync may have failed
         file_lists.write_list(self.folder, self.node_id, self.owner, look.scanned.found)
         self._did(f"{look.file.path}: its list was made")
 

@@ -223,6 +223,8 @@ class StoreHost:
             say(f"{counted(report.dropped, 'message')} dropped: the file is gone that held them", ERROR)
         if report.torn_bytes:
             say(f"a torn tail of at most {report.torn_bytes} bytes was cut: it was never confirmed", WARNING)
+        if report.written_again:
+            say(f"{counted(report.written_again, 'byte')} written again that may not have been synced")
         how = " after a clean stop" if report.clean else f" by reading {report.scanned} of them"
         files = counted(report.files, "file")
         say(f"{STORE_FOLDERS[store.number]} store: {files}, started{how if report.files else ''} in {seconds:.3f} s")

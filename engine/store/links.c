@@ -36,8 +36,8 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
     int error = wr_view_init(&server->views[slot], region, bytes, &g);
     if (error) return error;
     /* A queue worker does not sleep in its region, but on its server's word. */
-    uint32_t worker = holder < 0 ? g.servers_n : WR_SERVER_WORKER_FIRST + (uint32_t)holder;
-    if (worker < g.servers_n) server->views[slot].bell = &wr_superblock_server(server->super, worker)->sleeping;
+    uint32_t end = wr_workers_end(server->super), worker = holder < 0 ? end : WR_SERVER_WORKER_FIRST + (uint32_t)holder;
+    if (worker < end) server->views[slot].bell = &wr_superblock_server(server->super, worker)->sleeping;
     server->generation[slot] = generation;
     server->client_epoch[slot] = client_epoch;
     server->holder[slot] = holder;

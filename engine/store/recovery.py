@@ -11,9 +11,8 @@ Damage never stops a start. What is lost is reported; files that are not what th
 quarantine. Only a newer format and the files of another node stop it: then nothing is touched.
 
 Order of a start: headers checked; mark read and removed, the directory synced; files set aside and removed; lists and
-scans applied; torn tail of the youngest file ended, everything that may only be in the page cache synced. Each step
-leaves a folder from which the same state is reached again, so a kill or stop anywhere, any number of times, changes
-nothing.
+scans applied; torn tail of the youngest file ended, its end written again, everything synced. Each step leaves a
+folder from which the same state is reached again, so a kill or stop anywhere, any number of times, changes nothing.
 Order of a stop: everything synced; the last lists written; the mark; the directory synced.
 Crash points: start_…
 """
@@ -32,9 +31,9 @@ from typing import Protocol
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, LimitError, StoreError
-from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel import atomic_file, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
-from warren.engine.kernel.formats import FILE_STORE, FORMAT_VERSION, FRAME
+from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, FORMAT_VERSION, FRAME
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import Say, counted, silent
 from warren.engine.store import clean_mark
@@ -395,7 +394,8 @@ class Recovery:
             cursor, wants = self.core.apply_list(self.owner, found, cursor)
 
     def _judge(self, files: list[StoreFile]) -> None:
-        """Report damage, end the torn tail, and make durable what may only be in the page cache."""
+        """Report damage, end the torn tail, and make durable what may only be in the page cache: of the youngest file
+        what no frame says was synced is written again, because its sync may have failed."""
         youngest = -1
         for file in files:
             found = self._lists.get(file.number) or self._scanned[file.number].found
@@ -406,7 +406,11 @@ class Recovery:
             if scanned is None:
                 continue
             self._judge_file(file, scanned, youngest)
-            segment.sync_file(file.path)
+            if file.collected or file.number < youngest:
+                segment.sync_file(file.path)  # it was, before it got its name, or the next one its first frame
+            else:
+                synced_to = max(scanned.found.vouched, FILE_HEADER_BYTES)
+                self.report.written_again += unsynced.write_again(file.path, synced_to, scanned.found.used)
             self.report.lists.append(scanned.found)
 
     def _list_anew(self, files: list[StoreFile]) -> None:

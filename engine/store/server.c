@@ -16,7 +16,7 @@ int wr_store_server_init(wr_store_server *server, wr_superblock *super, uint64_t
     server->spin_ns_max = server->spin_ns = spin_ns;
     server->dying_ns = DYING_NS;
     server->slots_seen = UINT64_MAX;
-    uint32_t workers = super->servers_n > WR_SERVER_WORKER_FIRST ? super->servers_n - WR_SERVER_WORKER_FIRST : 0;
+    uint32_t workers = wr_workers_end(super) > WR_SERVER_WORKER_FIRST ? wr_workers_end(super) - WR_SERVER_WORKER_FIRST : 0;
     server->workers_all = workers >= 32 ? UINT32_MAX : (1u << workers) - 1;
     server->ids = malloc(WR_STORE_IDS_MAX * sizeof *server->ids);
     server->ends = malloc((WR_BATCH_COUNT_MAX + 1) * sizeof *server->ends);

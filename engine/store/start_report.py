@@ -28,6 +28,7 @@ class Report:
     next_file: int = 0
     dropped: int = 0  #: entries whose file is not there
     torn_bytes: int = 0
+    written_again: int = 0  #: bytes that were read, and of which no frame said that they were synced
     lost: int = 0  #: messages that are known to be lost
     unknown: int = 0  #: parts that are damaged or missing, of which nobody can say what they cost
     damaged: list[str] = field(default_factory=list)  #: what was found damaged, for people

@@ -62,7 +62,8 @@ static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topi
                    uint64_t position, uint64_t offset) {
     for (uint32_t i = 0; i < of->n; i++) {
         const wr_append_part *part = &of->parts[i];
-        wr_record_head head = {.queue_id = c->row, .queue_offset = offset + i, .physical_offset = position, .born_timestamp = c->tag, .store_timestamp = s->store_ms};
+        wr_record_head head = {.queue_id = c->row, .flag = topic->id, .queue_offset = offset + i, .physical_offset = position,
+                               .born_timestamp = c->tag, .store_timestamp = s->store_ms};
         memcpy(head.born_host, s->host, sizeof s->host);
         memcpy(head.store_host, s->host, sizeof s->host);
         const struct iovec body = {(void *)(uintptr_t)(data + part->properties_length), part->body_length};
@@ -75,16 +76,16 @@ static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topi
     return true;
 }
 
-static void tell(wr_topic_server *s, const wr_topic *topic, uint32_t queue, const lengths *of, const uint8_t *bytes, uint64_t position,
-                 uint64_t offset) {
-    wr_topic_note note = {.topic = topic, .queue = queue, .offset = offset, .position = position, .store_ms = s->store_ms, .bytes = bytes};
-    for (uint32_t i = 0; i < of->n; i++) {
-        note.size = of->sizes[i];
-        s->note(s->note_context, &note);
-        note.offset++;
-        note.position += note.size;
-        note.bytes += note.size;
-    }
+/* They are appended, and whoever follows knows of them. False: that one has no room yet. */
+static bool put(wr_topic_server *s, const wr_topic_batch *batch, uint64_t bytes) {
+    wr_topic_queue *queue = &batch->topic->queues[batch->queue];
+    s->crowded = s->follower.records && !s->follower.records(s->follower.context, batch);
+    if (s->crowded) return false;
+    wr_topic_log_append(s->log, bytes, s->store_ms);
+    queue->next += batch->n;
+    if (queue->shown) atomic_store_explicit(&queue->shown->appended, queue->next, memory_order_release);
+    s->records_n += batch->n;
+    return true;
 }
 
 static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record) {
@@ -102,17 +103,16 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
         atomic_store_explicit(&s->me->error, (uint32_t)wr_topic_log_look(s->log)->failed, memory_order_release);
         return answer(record, WR_RESULT_ERROR);
     }
-    uint64_t position, offset = topic->rows[c->row].next;
+    uint64_t position, offset = topic->queues[c->row].next;
     uint8_t *to = wr_topic_log_reserve(s->log, of.bytes, &position);
     if (!to) return WR_TOPIC_WAIT;
     if (!encode(s, c, topic, &of, data, to, position, offset)) return evict(s, l, WR_EVICTED_BLOB);
-    wr_topic_log_append(s->log, of.bytes, s->store_ms);
-    topic->rows[c->row].next += of.n;
-    s->records_n += of.n;
+    const wr_topic_batch batch = {.topic = topic, .queue = c->row, .n = of.n, .offset = offset, .position = position, .store_ms = s->store_ms,
+                                  .bytes = to, .sizes = of.sizes, .parts = of.parts};
+    if (!put(s, &batch, of.bytes)) return WR_TOPIC_WAIT;
     l->dirty = true;
     s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) != 0;
     s->want_sync |= (c->flags & WR_FLAG_SYNCED) != 0;
-    if (s->note) tell(s, topic, c->row, &of, to, position, offset);
     memcpy(record->id, &offset, 8);
     memcpy(record->id + 8, &position, 8);
     return answer(record, WR_RESULT_OK);

@@ -28,8 +28,9 @@ bool wr_topic_seal(wr_topic_server *s, uint64_t now, bool force) {
     const wr_topic_log_state *state = wr_topic_log_look(s->log);
     const uint64_t bytes = state->append - state->sealed;
     bool due = s->unsynced && now - s->synced_at >= s->tick_ns;
-    bool wanted = s->want_commit || due || state->wants_seal || force;
-    if (state->failed || state->full || (state->busy && !state->wants_seal && !force && bytes < s->commit_bytes)) return false;
+    bool pressed = state->wants_seal || (s->crowded && bytes) || force; /* nothing goes on before it is sealed */
+    bool wanted = s->want_commit || due || pressed;
+    if (state->failed || state->full || (state->busy && !pressed && bytes < s->commit_bytes)) return false;
     if (!wanted && (!bytes || (bytes < s->commit_bytes && now - s->unsealed_since < AGE_NS))) return false;
     bool sync = s->want_sync || due || force;
     wr_commit_mark marks[WR_CLIENT_SLOTS];
@@ -49,7 +50,13 @@ bool wr_topic_seal(wr_topic_server *s, uint64_t now, bool force) {
         l->dirty = false;
         l->unsynced = !sync;
     }
+    wr_commit_head head = {.number = state->number, .from = state->sealed, .store_ms = s->store_ms, .marks_n = n};
     int error = wr_topic_log_seal(s->log, sync, marks, n); /* there is a place, and marks_n is within its limit */
+    if (state->number != head.number && s->follower.sealed) { /* the state is the log's own, as it is now */
+        head.number = state->number;
+        s->follower.sealed(s->follower.context, &head, marks, state->sealed);
+    }
+    s->crowded = false;
     s->want_commit = s->want_sync = false;
     s->unsealed_since = 0;
     s->unsynced = !sync;
@@ -93,4 +100,5 @@ void wr_topic_server_done(void *context, const wr_topic_commit *commit) {
         publish(s, l);
     }
     pthread_mutex_unlock(&s->mutex);
+    if (s->follower.done) s->follower.done(s->follower.context, commit);
 }

@@ -2,34 +2,34 @@
 #define _GNU_SOURCE
 #include "topics/dispatch.h"
 #include "kernel/map.h"
+#include "kernel/protocol.h"
 #include "topics/folder.h"
 #include "topics/hash.h"
 #include "topics/properties.h"
 #include "topics/queue_files.h"
+#include "topics/queue_folders.h"
 #include "topics/record.h"
 #include <assert.h>
 #include <limits.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #define NAME "checkpoint"
 #define INDEX "index"
-#define QUEUES "consumequeue"
 #define NONE UINT32_MAX
 #define SYNCED_EACH_MAX 32 /* queues; of more the file system is synced */
 
 typedef struct {
-    uint64_t from;
-    uint32_t id, queues_n, row;
+    uint32_t id, queues_n;
     uint32_t key_hash;  /* wr_key_hash_topic */
-    uint32_t other;     /* another topic of this hash and length, NONE: none */
+    uint32_t other;     /* another topic of this hash and length, or the next free place; NONE: none */
     uint32_t name_n;
-    char *name;
+    char *name;         /* NULL: the place is free */
+    uint32_t *rows;     /* of its queues */
 } a_topic;
 
 typedef struct {
     wr_dispatch_row seen;
-    uint32_t topic, queue;
+    uint32_t topic, queue; /* topic NONE: the row is free */
     bool known;   /* it had a record, or the checkpoint knows it */
     bool raised;  /* its maximum is to rise behind this commit: in the list `raised` */
     bool unsynced; /* in the list `unsynced` */
@@ -43,8 +43,9 @@ struct wr_dispatch {
     a_topic *topics;
     a_row *rows;
     uint32_t topics_n, topics_room, rows_n, rows_room;
+    uint32_t free_topics;
     uint32_t last; /* topic of the last record */
-    wr_map by_name, marks;
+    wr_map by_id, by_name, marks; /* topic + 1; by_name: the first of a hash and a length */
     uint32_t raised, unsynced; /* lists of rows */
     wr_index_files *index;
     bool lost;          /* keys of records from `lost_from` on are missing below `position` */
@@ -63,7 +64,7 @@ wr_dispatch *wr_dispatch_new(const wr_dispatch_place *place) {
     wr_dispatch *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->place = *place;
-    d->raised = d->unsynced = d->last = NONE;
+    d->raised = d->unsynced = d->last = d->free_topics = NONE;
     memcpy(d->after.origin.node, place->node, sizeof place->node);
     if (!(d->index = wr_index_files_new(place->root, INDEX, place->index_slots, place->index_entries))) {
         free(d);
@@ -75,10 +76,14 @@ wr_dispatch *wr_dispatch_new(const wr_dispatch_place *place) {
 void wr_dispatch_free(wr_dispatch *d) {
     if (!d) return;
     for (uint32_t i = 0; i < d->rows_n; i++) wr_queue_files_free(d->rows[i].files);
-    for (uint32_t i = 0; i < d->topics_n; i++) free(d->topics[i].name);
+    for (uint32_t i = 0; i < d->topics_n; i++) {
+        free(d->topics[i].name);
+        free(d->topics[i].rows);
+    }
     wr_index_files_free(d->index);
     free(d->topics);
     free(d->rows);
+    free(d->by_id.rows);
     free(d->by_name.rows);
     free(d->marks.rows);
     free(d);
@@ -86,12 +91,27 @@ void wr_dispatch_free(wr_dispatch *d) {
 
 /* ---- topics and rows ---- */
 
-static uint32_t find_topic(const wr_dispatch *d, const uint8_t *name, uint32_t n) {
-    if (d->last != NONE && d->topics[d->last].name_n == n && !memcmp(d->topics[d->last].name, name, n)) return d->last;
+static uint32_t find_name(const wr_dispatch *d, const uint8_t *name, uint32_t n) {
     const uint64_t *found = wr_map_find(&d->by_name, wr_java_hash(0, name, n), n);
     uint32_t at = found ? (uint32_t)*found - 1 : NONE;
     while (at != NONE && memcmp(d->topics[at].name, name, n)) at = d->topics[at].other;
     return at;
+}
+
+static uint32_t find_id(const wr_dispatch *d, uint32_t id) {
+    const uint64_t *found = wr_map_find(&d->by_id, id, 0);
+    return found ? (uint32_t)*found - 1 : NONE;
+}
+
+static bool is_of(const a_topic *topic, uint32_t id, const uint8_t *name, uint32_t n) {
+    return topic->name_n == n && !memcmp(topic->name, name, n) && (!id || topic->id == id);
+}
+
+/* The topic of a record: of its id and of that name, too. A record without one is a foreign log's. */
+static uint32_t find_topic(const wr_dispatch *d, uint32_t id, const uint8_t *name, uint32_t n) {
+    if (d->last != NONE && is_of(&d->topics[d->last], id, name, n)) return d->last;
+    uint32_t at = id ? find_id(d, id) : find_name(d, name, n);
+    return at != NONE && is_of(&d->topics[at], id, name, n) ? at : NONE;
 }
 
 static bool is_system(const uint8_t *name, uint32_t n) {
@@ -104,8 +124,9 @@ static bool name_good(const char *name, uint32_t n) {
     return !(n == 1 && name[0] == '.') && !(n == 2 && name[0] == '.' && name[1] == '.');
 }
 
-/* Room for one more topic, and so many rows. */
-static int grow(wr_dispatch *d, uint32_t queues_n) {
+/* Have free places: one for a topic, and so many rows. */
+static int have_topic(wr_dispatch *d) {
+    if (d->free_topics != NONE) return 0;
     if (d->topics_n == d->topics_room) {
         uint32_t room = d->topics_room ? 2 * d->topics_room : 16;
         a_topic *topics = realloc(d->topics, room * sizeof *topics);
@@ -113,40 +134,115 @@ static int grow(wr_dispatch *d, uint32_t queues_n) {
         d->topics = topics;
         d->topics_room = room;
     }
-    if (d->rows_room - d->rows_n < queues_n) {
-        uint32_t room = d->rows_room + (queues_n > d->rows_room ? queues_n : d->rows_room);
-        a_row *rows = realloc(d->rows, room * sizeof *rows);
-        if (!rows) return ENOMEM;
-        d->rows = rows;
-        d->rows_room = room;
-    }
+    d->topics[d->topics_n] = (a_topic){.other = NONE};
+    d->free_topics = d->topics_n++;
     return 0;
 }
 
-int wr_dispatch_add(wr_dispatch *d, const wr_dispatch_topic *topic, uint32_t *row) {
-    if (!name_good(topic->name, topic->name_n) || !topic->queues_n || topic->queues_n > INT32_MAX / 2) return EINVAL;
-    if (find_topic(d, (const uint8_t *)topic->name, topic->name_n) != NONE) return EEXIST;
-    char *name = malloc(topic->name_n + 1);
-    if (!name || grow(d, topic->queues_n)) {
-        free(name);
-        return ENOMEM;
+static void free_row(a_row *row) { *row = (a_row){.topic = NONE, .next_raised = NONE, .next_unsynced = NONE}; }
+
+/* Have these rows, which must be free. */
+static int have_rows(wr_dispatch *d, const uint32_t *rows, uint32_t n) {
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (rows[i] < d->rows_n && d->rows[rows[i]].topic != NONE) return EEXIST;
+        if (rows[i] >= end) end = rows[i] + 1;
     }
+    if (end > d->rows_room) {
+        uint32_t room = end > 2 * d->rows_room ? end : 2 * d->rows_room;
+        a_row *more = realloc(d->rows, room * sizeof *more);
+        if (!more) return ENOMEM;
+        d->rows = more;
+        d->rows_room = room;
+    }
+    for (; d->rows_n < end; d->rows_n++) free_row(&d->rows[d->rows_n]);
+    return 0;
+}
+
+static int name_topic(wr_dispatch *d, uint32_t at, const wr_dispatch_topic *topic, a_topic *to) {
+    uint64_t *by_id = wr_map_put(&d->by_id, topic->id, 0);
+    if (!by_id) return ENOMEM;
     uint64_t *first = wr_map_put(&d->by_name, wr_java_hash(0, topic->name, topic->name_n), topic->name_n);
     if (!first) {
-        free(name);
+        wr_map_remove(&d->by_id, topic->id, 0);
         return ENOMEM;
     }
-    memcpy(name, topic->name, topic->name_n);
-    name[topic->name_n] = 0;
-    uint32_t other = *first ? (uint32_t)*first - 1 : NONE;
-    *first = d->topics_n + 1;
-    d->topics[d->topics_n++] = (a_topic){.from = topic->from, .id = topic->id, .queues_n = topic->queues_n, .row = d->rows_n,
-                                         .key_hash = wr_key_hash_topic(name, topic->name_n), .other = other,
-                                         .name_n = topic->name_n, .name = name};
-    *row = d->rows_n;
-    for (uint32_t queue = 0; queue < topic->queues_n; queue++)
-        d->rows[d->rows_n++] = (a_row){.topic = d->topics_n - 1, .queue = queue, .next_raised = NONE, .next_unsynced = NONE};
+    to->other = *first ? (uint32_t)*first - 1 : NONE;
+    *first = *by_id = at + 1;
     return 0;
+}
+
+int wr_dispatch_add(wr_dispatch *d, const wr_dispatch_topic *topic, const uint32_t *rows) {
+    if (!topic->id || !name_good(topic->name, topic->name_n) || !topic->queues_n || topic->queues_n > INT32_MAX / 2) return EINVAL;
+    if (find_id(d, topic->id) != NONE || find_name(d, (const uint8_t *)topic->name, topic->name_n) != NONE) return EEXIST;
+    const size_t rows_bytes = topic->queues_n * sizeof *rows;
+    a_topic new = {.id = topic->id, .queues_n = topic->queues_n, .name_n = topic->name_n, .key_hash = wr_key_hash_topic(topic->name, topic->name_n),
+                   .name = malloc(topic->name_n + 1), .rows = malloc(rows_bytes)};
+    int error = new.name && new.rows ? have_topic(d) : ENOMEM;
+    if (!error) error = have_rows(d, rows, topic->queues_n);
+    if (!error) error = name_topic(d, d->free_topics, topic, &new);
+    if (error) {
+        free(new.name);
+        free(new.rows);
+        return error;
+    }
+    memcpy(new.name, topic->name, topic->name_n);
+    new.name[topic->name_n] = 0;
+    memcpy(new.rows, rows, rows_bytes);
+    const uint32_t at = d->free_topics;
+    d->free_topics = d->topics[at].other;
+    for (uint32_t queue = 0; queue < topic->queues_n; queue++) d->rows[rows[queue]].topic = at, d->rows[rows[queue]].queue = queue;
+    d->topics[at] = new;
+    return 0;
+}
+
+static void forget_name(wr_dispatch *d, uint32_t at) {
+    const a_topic *topic = &d->topics[at];
+    const uint32_t hash = wr_java_hash(0, topic->name, topic->name_n);
+    uint64_t *first = wr_map_find(&d->by_name, hash, topic->name_n);
+    uint32_t before = (uint32_t)*first - 1;
+    if (before == at) {
+        if (topic->other == NONE) wr_map_remove(&d->by_name, hash, topic->name_n);
+        else *first = topic->other + 1;
+    } else {
+        while (d->topics[before].other != at) before = d->topics[before].other;
+        d->topics[before].other = topic->other;
+    }
+    wr_map_remove(&d->by_id, topic->id, 0);
+}
+
+/* Rows of the topic leave the lists. */
+static void leave_lists(wr_dispatch *d, uint32_t topic) {
+    for (uint32_t *at = &d->raised; *at != NONE;) {
+        a_row *row = &d->rows[*at];
+        if (row->topic == topic) *at = row->next_raised;
+        else at = &row->next_raised;
+    }
+    for (uint32_t *at = &d->unsynced; *at != NONE;) {
+        a_row *row = &d->rows[*at];
+        if (row->topic == topic) *at = row->next_unsynced;
+        else at = &row->next_unsynced;
+    }
+}
+
+int wr_dispatch_drop(wr_dispatch *d, uint32_t id) {
+    const uint32_t at = find_id(d, id);
+    if (at == NONE) return ENOENT;
+    forget_name(d, at);
+    leave_lists(d, at);
+    a_topic *topic = &d->topics[at];
+    for (uint32_t queue = 0; queue < topic->queues_n; queue++) {
+        a_row *row = &d->rows[topic->rows[queue]];
+        wr_queue_files_free(row->files);
+        free_row(row);
+    }
+    int error = wr_topic_folder_remove(d->place.root, topic->name);
+    free(topic->name);
+    free(topic->rows);
+    *topic = (a_topic){.other = d->free_topics};
+    d->free_topics = at;
+    d->last = NONE;
+    return error;
 }
 
 void wr_dispatch_show(wr_dispatch *d, uint32_t row, _Atomic uint64_t *maximum) {
@@ -161,14 +257,10 @@ wr_dispatch_row wr_dispatch_look(const wr_dispatch *d, uint32_t row) {
 
 const wr_dispatch_counts *wr_dispatch_counted(const wr_dispatch *d) { return &d->counts; }
 
-static void folder_of(const wr_dispatch *d, const a_row *row, char path[PATH_MAX]) {
-    snprintf(path, PATH_MAX, QUEUES "/%.255s/%u", d->topics[row->topic].name, row->queue);
-}
-
 static int have_files(wr_dispatch *d, a_row *row) {
     char path[PATH_MAX];
     if (row->files) return 0;
-    folder_of(d, row, path);
+    wr_queue_folder(d->topics[row->topic].name, row->queue, path);
     row->files = wr_queue_files_new(d->place.root, path, d->place.consume_queue_entries);
     return row->files ? 0 : ENOMEM;
 }
@@ -237,13 +329,13 @@ static int store_keys(wr_dispatch *d, const a_topic *topic, const wr_known_prope
 /* A record as it lies in the log. */
 static int apply_scanned(wr_dispatch *d, const uint8_t *bytes, const wr_record *record) {
     const uint8_t *name = bytes + record->topic_at;
-    uint32_t at = find_topic(d, name, record->topic_length), kind = record->sys_flag & WR_SYS_TRANSACTION_MASK;
+    uint32_t at = find_topic(d, record->flag, name, record->topic_length), kind = record->sys_flag & WR_SYS_TRANSACTION_MASK;
     if (at == NONE && is_system(name, record->topic_length)) {
         d->counts.system++;
         return 0;
     }
     const a_topic *topic = at == NONE ? NULL : &d->topics[at];
-    if (!topic || record->queue_id >= topic->queues_n || record->physical_offset < topic->from) {
+    if (!topic || record->queue_id >= topic->queues_n) {
         d->counts.unknown++;
         return 0;
     }
@@ -254,7 +346,7 @@ static int apply_scanned(wr_dispatch *d, const uint8_t *bytes, const wr_record *
     }
     wr_known_properties known;
     wr_properties_known(bytes + record->properties_at, record->properties_length, &known);
-    wr_dispatch_record r = {.row = topic->row + record->queue_id, .size = record->size, .position = record->physical_offset,
+    wr_dispatch_record r = {.topic = topic->id, .row = topic->rows[record->queue_id], .size = record->size, .position = record->physical_offset,
                             .queue_offset = record->queue_offset, .store_ms = record->store_timestamp};
     if (known.tags.at) r.tags_code = wr_tags_code(known.tags.at, known.tags.n);
     bool is_new = !d->rows[r.row].known || r.queue_offset >= d->rows[r.row].seen.next;
@@ -278,6 +370,22 @@ uint64_t wr_dispatch_mark(const wr_dispatch *d, uint64_t client_epoch) {
 }
 
 void wr_dispatch_forget(wr_dispatch *d, uint64_t client_epoch) { wr_map_remove(&d->marks, client_epoch, 0); }
+
+int wr_dispatch_keep(wr_dispatch *d, const uint64_t *client_epochs, uint32_t n) {
+    wr_map kept = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t mark = wr_dispatch_mark(d, client_epochs[i]);
+        uint64_t *to = mark ? wr_map_put(&kept, client_epochs[i], 0) : NULL;
+        if (to) *to = mark;
+        else if (mark) {
+            wr_map_free(&kept);
+            return ENOMEM;
+        }
+    }
+    wr_map_free(&d->marks);
+    d->marks = kept;
+    return 0;
+}
 
 /* Readers may see what a row has. */
 static void show(const a_row *row) {
@@ -315,21 +423,34 @@ int wr_dispatch_commit(wr_dispatch *d, const uint8_t *bytes, uint64_t n, const w
     return error;
 }
 
-int wr_dispatch_records(wr_dispatch *d, const wr_dispatch_record *records, uint32_t n, const wr_commit_head *head,
-                        const wr_commit_mark *marks, uint64_t end) {
+int wr_dispatch_put(wr_dispatch *d, const wr_dispatch_record *records, uint32_t n) {
     int error = 0;
     d->halfway = true;
     for (uint32_t i = 0; !error && i < n; i++) {
         const wr_dispatch_record *r = &records[i];
         assert(r->row < d->rows_n);
+        const uint32_t topic = d->rows[r->row].topic;
+        if (topic == NONE || d->topics[topic].id != r->topic) { /* dropped since it was appended */
+            d->counts.unknown++;
+            continue;
+        }
         bool is_new = !d->rows[r->row].known || r->queue_offset >= d->rows[r->row].seen.next;
         if (is_new) error = store_unit(d, r);
         for (uint32_t k = 0; !error && k < r->keys_n; k++) error = store_key(d, r->key_hashes[k], r);
         if (!error) error = end_record(d, r, is_new);
     }
-    for (uint32_t i = 0; !error && i < head->marks_n; i++) error = add_mark(d, marks[i]);
-    if (!error) end_commit(d, head, end);
     return error;
+}
+
+int wr_dispatch_end(wr_dispatch *d, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end, uint32_t *wakes) {
+    int error = 0;
+    for (uint32_t i = 0; !error && i < head->marks_n; i++) error = add_mark(d, marks[i]);
+    if (error) return error;
+    *wakes = 0;
+    for (uint32_t at = d->raised; at != NONE; at = d->rows[at].next_raised)
+        *wakes |= 1u << d->topics[d->rows[at].topic].id % WR_TOPIC_WAKES;
+    end_commit(d, head, end);
+    return 0;
 }
 
 /* ---- checkpoint ---- */
@@ -394,21 +515,16 @@ int wr_dispatch_checkpoint(wr_dispatch *d, uint64_t synced) {
 /* ---- begin ---- */
 
 static a_row *row_of(const wr_dispatch *d, const wr_checkpoint_row *from) {
-    for (uint32_t i = 0; i < d->topics_n; i++)
-        if (d->topics[i].id == from->topic) return from->queue < d->topics[i].queues_n ? &d->rows[d->topics[i].row + from->queue] : NULL;
-    return NULL;
+    uint32_t at = find_id(d, from->topic);
+    return at != NONE && from->queue < d->topics[at].queues_n ? &d->rows[d->topics[at].rows[from->queue]] : NULL;
 }
 
 static int take(wr_dispatch *d, const wr_checkpoint *c) {
-    uint32_t next = 0; /* rows stand in the order in which topics were added, mostly */
     for (uint32_t i = 0; i < c->rows_n; i++) {
-        a_row *row = next < d->rows_n && d->topics[d->rows[next].topic].id == c->rows[i].topic && d->rows[next].queue == c->rows[i].queue
-                         ? &d->rows[next]
-                         : row_of(d, &c->rows[i]);
+        a_row *row = row_of(d, &c->rows[i]);
         if (!row) continue; /* its topic was deleted */
         row->seen = (wr_dispatch_row){c->rows[i].minimum, c->rows[i].durable, c->rows[i].durable};
         row->known = true;
-        next = (uint32_t)(row - d->rows) + 1;
     }
     d->position = c->position;
     d->store_ms = c->store_ms;
@@ -419,20 +535,19 @@ static int take(wr_dispatch *d, const wr_checkpoint *c) {
 }
 
 /* Nothing is known of what lies there, nor how large its files are. */
-static int remove_queues(const wr_dispatch *d) {
+static int empty_queues(const wr_dispatch *d) {
     int error = 0;
     for (uint32_t i = 0; !error && i < d->rows_n; i++) {
-        char folder[PATH_MAX], path[PATH_MAX];
-        wr_folder_list list;
-        folder_of(d, &d->rows[i], folder);
-        error = wr_folder_read(d->place.root, folder, WR_FOLDER_NAME_MAX, &list);
-        for (uint32_t k = 0; !error && k < list.n; k++) {
-            if (snprintf(path, sizeof path, "%s/%s", folder, list.names[k]) >= (int)sizeof path) error = ENAMETOOLONG;
-            else if (unlinkat(d->place.root, path, 0) != 0 && errno != ENOENT) error = errno;
-        }
-        wr_folder_list_free(&list);
+        char folder[PATH_MAX];
+        if (d->rows[i].topic == NONE) continue;
+        wr_queue_folder(d->topics[d->rows[i].topic].name, d->rows[i].queue, folder);
+        error = wr_queue_folder_empty(d->place.root, folder);
     }
     return error;
+}
+
+static bool is_known(void *context, const char *name, uint32_t n) {
+    return find_name(context, (const uint8_t *)name, n) != NONE;
 }
 
 int wr_dispatch_begin(wr_dispatch *d, wr_checkpoint_kind *kind) {
@@ -441,7 +556,8 @@ int wr_dispatch_begin(wr_dispatch *d, wr_checkpoint_kind *kind) {
     memcpy(c.origin.node, d->place.node, sizeof c.origin.node);
     int error = wr_checkpoint_read(d->place.root, NAME, &c, kind);
     bool good = !error && *kind == WR_CHECKPOINT_GOOD;
-    if (!error) error = good ? take(d, &c) : remove_queues(d);
+    if (!error) error = wr_topic_folders_sweep(d->place.root, is_known, d);
+    if (!error) error = good ? take(d, &c) : empty_queues(d);
     bool survived = good && !memcmp(c.boot, d->place.boot, sizeof c.boot);
     if (!error) error = wr_index_files_recover(d->index, good ? &c.index : NULL, survived, &d->lost, &d->lost_from);
     d->anew = !good || !c.number;

@@ -28,17 +28,20 @@ typedef struct {
 wr_dispatch *wr_dispatch_new(const wr_dispatch_place *place);
 void wr_dispatch_free(wr_dispatch *dispatch);
 
-/* A topic of the catalog. Records below `from` are of an earlier one of that name. */
+/* A topic of the catalog. Its records have its id, or none (a foreign log's) and its name. */
 typedef struct {
     uint32_t id, queues_n;
     const char *name;
     uint32_t name_n;
-    uint64_t from;
 } wr_dispatch_topic;
 
-/* Add a topic: *row is that of its queue 0, the others follow. Those that there are, before wr_dispatch_begin. 0; ENOMEM; EINVAL: a name that
- * is none of a folder, or a system's; EEXIST. */
-int wr_dispatch_add(wr_dispatch *dispatch, const wr_dispatch_topic *topic, uint32_t *row);
+/* Add a topic: rows[queue] is the number of its queue's row, given by the caller, as low as can be. Those that there are, before
+ * wr_dispatch_begin. 0; ENOMEM; EINVAL: an id of 0, or a name that is none of a folder, or a system's; EEXIST: the id, the name, or one of the
+ * rows, is there. */
+int wr_dispatch_add(wr_dispatch *dispatch, const wr_dispatch_topic *topic, const uint32_t *rows);
+/* Forget a topic, and remove its folder. Its rows may be another's from now on; records of it that come still are nobody's.
+ * 0; ENOENT; or why files of it could not be removed (then they lie there until the next begin). */
+int wr_dispatch_drop(wr_dispatch *dispatch, uint32_t id);
 /* Where readers see the row's maximum. It is raised, never lowered. */
 void wr_dispatch_show(wr_dispatch *dispatch, uint32_t row, _Atomic uint64_t *maximum);
 
@@ -49,6 +52,7 @@ typedef struct {
 wr_dispatch_row wr_dispatch_look(const wr_dispatch *dispatch, uint32_t row);
 
 /* Read the checkpoint, and begin with what it says: *kind. Without one, with nothing: what lies there is removed, and a first one is written.
+ * Folders of topics that nobody added are removed.
  * 0, or an errno: then there is nothing to do but wr_dispatch_free, and to begin with another. */
 int wr_dispatch_begin(wr_dispatch *dispatch, wr_checkpoint_kind *kind);
 
@@ -57,7 +61,7 @@ typedef struct {
     uint64_t repeated;    /* records whose unit was there already */
     uint64_t missing;     /* offsets without a record: they got an empty unit */
     uint64_t system;      /* records of the system's topics, commit records not among them */
-    uint64_t unknown;     /* of a topic or queue that nobody added, or of an earlier topic of the name */
+    uint64_t unknown;     /* of a topic or queue that nobody added, or that was dropped */
     uint64_t halves;      /* prepared or rolled back: no reader sees them */
 } wr_dispatch_counts;
 const wr_dispatch_counts *wr_dispatch_counted(const wr_dispatch *dispatch);
@@ -78,6 +82,7 @@ int wr_dispatch_commit(wr_dispatch *dispatch, const uint8_t *bytes, uint64_t n, 
 
 /* One record, as its appender knows it. */
 typedef struct {
+    uint32_t topic; /* its id: the row may be another's by now */
     uint32_t row, size;
     uint64_t position, queue_offset, store_ms;
     int64_t tags_code;
@@ -85,13 +90,16 @@ typedef struct {
     uint32_t keys_n;
 } wr_dispatch_record;
 
-/* The same, of records in memory; `end`: of the commit. */
-int wr_dispatch_records(wr_dispatch *dispatch, const wr_dispatch_record *records, uint32_t n, const wr_commit_head *head,
-                        const wr_commit_mark *marks, uint64_t end);
+/* The same, of records in memory, by parts: some of a commit's records, then its end, behind which readers see it all. 0 or an errno: then all of
+ * the commit again. *wakes: a bit for each pair of words (topics/rows.h) whose readers have something to see. */
+int wr_dispatch_put(wr_dispatch *dispatch, const wr_dispatch_record *records, uint32_t n);
+int wr_dispatch_end(wr_dispatch *dispatch, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end, uint32_t *wakes);
 
 /* What a client's mark was in the commits so far; 0: it has none. Marks are kept until their client is forgotten. */
 uint64_t wr_dispatch_mark(const wr_dispatch *dispatch, uint64_t client_epoch);
 void wr_dispatch_forget(wr_dispatch *dispatch, uint64_t client_epoch);
+/* Forget all clients but these. ENOMEM: none is forgotten. */
+int wr_dispatch_keep(wr_dispatch *dispatch, const uint64_t *client_epochs, uint32_t n);
 
 /* Sync what was put, and write the checkpoint. `synced`: how far the log is on stable storage. EAGAIN: sync it first; EBUSY: the last commit
  * is to be applied again, or the index needs wr_dispatch_catch_up; or an errno. */

@@ -38,7 +38,7 @@
 #define WR_LOG_HEAD_AT_MAGIC 4 /* u32: RECORD_MAGIC_V1 or RECORD_MAGIC_V2 */
 #define WR_LOG_HEAD_AT_BODY_CRC 8 /* u32: CRC-32 (IEEE 802.3) of the body, without its highest bit */
 #define WR_LOG_HEAD_AT_QUEUE_ID 12 /* u32: queue of the topic */
-#define WR_LOG_HEAD_AT_FLAG 16 /* u32: the publisher's, any */
+#define WR_LOG_HEAD_AT_FLAG 16 /* u32: id of the topic, so that a topic that was deleted and made again shows nothing of before; 0: it goes by its name */
 #define WR_LOG_HEAD_AT_QUEUE_OFFSET 20 /* u64: n-th message of its queue, from 0 */
 #define WR_LOG_HEAD_AT_PHYSICAL_OFFSET 28 /* u64: position of this record in the log: protects against moved and old records */
 #define WR_LOG_HEAD_AT_SYS_FLAG 36 /* u32: SYS_… */

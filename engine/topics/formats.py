@@ -131,7 +131,7 @@ LOG_HEAD = Struct(
         Field("magic", 4, "u32", "RECORD_MAGIC_V1 or RECORD_MAGIC_V2"),
         Field("body_crc", 8, "u32", "CRC-32 (IEEE 802.3) of the body, without its highest bit"),
         Field("queue_id", 12, "u32", "queue of the topic"),
-        Field("flag", 16, "u32", "the publisher's, any"),
+        Field("flag", 16, "u32", "id of the topic, so that a topic that was deleted and made again shows nothing of before; 0: it goes by its name"),
         Field("queue_offset", 20, "u64", "n-th message of its queue, from 0"),
         Field("physical_offset", 28, "u64", "position of this record in the log: protects against moved and old records"),
         Field("sys_flag", 36, "u32", "SYS_…"),

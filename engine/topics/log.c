@@ -33,7 +33,7 @@ struct wr_topic_log {
     int fd, next_fd;
     uint64_t next_base;
     bool no_file; /* something waits for the next file */
-    uint64_t low, number, store_ms;
+    uint64_t low, store_ms;
 
     /* both */
     wr_committer committer;
@@ -123,7 +123,7 @@ void wr_topic_log_begin(wr_topic_log *log, uint64_t position, uint64_t number, u
     assert(!log->state.has_file);
     log->state.append = log->state.sealed = position;
     log->state.base = position / log->file_bytes * log->file_bytes;
-    log->number = number;
+    log->state.number = number;
     log->store_ms = store_ms;
     log->synced = position;
     log->low = page_of(position); /* nothing of before is in the ring, but what the first page is written again with */
@@ -223,13 +223,13 @@ static void post(wr_topic_log *log, bool sync, bool last, const wr_commit_mark *
     wr_commit *job = wr_committer_next(&log->committer);
     wr_topic_commit *commit = &log->commits[(job->number - 1) % WR_COMMITS];
     bool holds = unsealed(log);
-    if (holds) log->number++;
+    if (holds) log->state.number++;
     commit->from = state->sealed;
     commit->at = state->append;
     commit->sync = sync;
     commit->last = last;
     commit->error = 0;
-    commit->head = (wr_commit_head){.origin = log->origin, .number = log->number, .from = state->sealed, .store_ms = log->store_ms, .marks_n = marks_n};
+    commit->head = (wr_commit_head){.origin = log->origin, .number = log->state.number, .from = state->sealed, .store_ms = log->store_ms, .marks_n = marks_n};
     if (marks_n) memcpy(commit->marks, marks, marks_n * sizeof *marks);
     uint64_t end = state->append + (last ? WR_BLANK_SIZE : holds ? wr_commit_record_bytes(marks_n) : 0);
     commit->to = last ? state->base + log->file_bytes : end;

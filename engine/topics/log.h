@@ -46,6 +46,7 @@ typedef struct {
     bool full;         /* no place for another commit: there is one when the bell rings */
     int failed;
     int no_space;      /* errno of a write that finds no space and is tried again, 0: none is */
+    uint64_t number;   /* of the last commit that was posted with records */
     uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
 } wr_topic_log_state;
 

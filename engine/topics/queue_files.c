@@ -258,8 +258,8 @@ static int open_base(wr_queue_reader *r, uint64_t base) {
     return r->fd < 0 && errno != ENOENT ? errno : 0;
 }
 
-/* Units of the open file, up to the first that is not there. */
-static int read_units(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found) {
+/* Units of the open file, up to the first that is not there, or (`empty`) that the file has no place for. */
+static int read_units(wr_queue_reader *r, uint64_t n, bool empty, wr_unit *units, uint32_t most, uint32_t *found) {
     const uint64_t in_file = r->base + r->file_entries - n;
     if (most > in_file) most = (uint32_t)in_file;
     for (*found = 0; *found < most;) {
@@ -269,13 +269,16 @@ static int read_units(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t m
         if (got < 0) return errno;
         uint32_t whole = (uint32_t)got / UNIT_BYTES;
         for (uint32_t i = 0; i < whole; i++, ++*found)
-            if (!wr_unit_get(r->bytes, i, &units[*found])) return 0;
+            if (!wr_unit_get(r->bytes, i, &units[*found])) {
+                if (!empty) return 0;
+                units[*found] = (wr_unit){0};
+            }
         if (whole < wanted) return 0; /* somebody cut the file, or it has no size yet */
     }
     return 0;
 }
 
-int wr_queue_reader_get(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found) {
+static int get_units(wr_queue_reader *r, uint64_t n, bool empty, wr_unit *units, uint32_t most, uint32_t *found) {
     *found = 0;
     if (n >= WR_QUEUE_UNITS_MAX) return 0;
     while (*found < most) {
@@ -283,10 +286,10 @@ int wr_queue_reader_get(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t
         bool known = r->fd >= 0 && r->base == base;
         uint32_t more = 0;
         int error = known ? 0 : open_base(r, base);
-        if (!error && r->fd >= 0) error = read_units(r, n, units + *found, most - *found, &more);
+        if (!error && r->fd >= 0) error = read_units(r, n, empty, units + *found, most - *found, &more);
         if (!error && known && !more) { /* the file may have been removed, and made again */
             error = open_base(r, base);
-            if (!error && r->fd >= 0) error = read_units(r, n, units + *found, most - *found, &more);
+            if (!error && r->fd >= 0) error = read_units(r, n, empty, units + *found, most - *found, &more);
         }
         if (error) return error;
         *found += more;
@@ -294,4 +297,28 @@ int wr_queue_reader_get(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t
         if (!more || n % r->file_entries) return 0;
     }
     return 0;
+}
+
+int wr_queue_reader_get(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found) {
+    return get_units(r, n, false, units, most, found);
+}
+
+int wr_queue_reader_all(wr_queue_reader *r, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found) {
+    return get_units(r, n, true, units, most, found);
+}
+
+int wr_queue_reader_file(const wr_queue_reader *r, uint64_t n, bool down, uint64_t *first) {
+    wr_folder_list list;
+    int error = wr_folder_read(r->root, r->folder, WR_FOLDER_NAME_MAX, &list);
+    bool any = false;
+    for (uint32_t i = 0; !error && i < list.n; i++) {
+        uint64_t base;
+        if (!base_of(list.names[i], r->file_entries, &base)) continue;
+        if (down && base > n) break;
+        *first = base;
+        any = down || n - base < r->file_entries || base > n;
+        if (!down && any) break;
+    }
+    wr_folder_list_free(&list);
+    return error ? error : any ? 0 : ENOENT;
 }

@@ -55,4 +55,9 @@ void wr_queue_reader_free(wr_queue_reader *reader);
  * yet, or its file is gone (the minimum says which), or cut. Else an errno. The file used last stays open, and readable when it
  * is removed. */
 int wr_queue_reader_get(wr_queue_reader *reader, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found);
+/* The same with those that are not there, whose size is 0; up to where a file has no place for one. For who knows how many there are. */
+int wr_queue_reader_all(wr_queue_reader *reader, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found);
+/* The first unit of the file that is there and has place for the n-th or for later ones, or (`down`) for it or earlier ones: the nearest. 0; ENOENT:
+ * there is none; or an errno. */
+int wr_queue_reader_file(const wr_queue_reader *reader, uint64_t n, bool down, uint64_t *first);
 #endif

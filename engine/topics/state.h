@@ -22,14 +22,18 @@
 #include <pthread.h>
 
 typedef struct {
-    uint64_t next; /* offset of its next record */
-} wr_topic_row;
+    uint64_t next;       /* offset of its next record */
+    uint64_t first;      /* of the first one, when it was shown */
+    uint32_t row;        /* its number in shared memory, and in the dispatch */
+    wr_topic_row *shown; /* NULL: it is in no shared memory (tests) */
+} wr_topic_queue;
 
 typedef struct {
     uint32_t id, queues_n;
+    uint32_t key_hash; /* wr_key_hash_topic */
     uint32_t name_length;
     char *name;
-    wr_topic_row *rows; /* a queue each */
+    wr_topic_queue *queues;
 } wr_topic;
 
 typedef struct {
@@ -50,14 +54,26 @@ typedef struct {
     uint32_t in_work;       /* commits that hold a mark of it */
 } wr_topic_link;
 
-/* One record that was appended, for what is derived from the log. `bytes` are the ring's: whole now, until they are written over. */
+/* Records of one command, behind each other in the ring: of one queue, with offsets that follow each other. */
 typedef struct {
     const wr_topic *topic;
-    uint32_t queue;
-    uint64_t offset, position, store_ms;
+    uint32_t queue, n;
+    uint64_t offset, position, store_ms; /* of the first; of all */
     const uint8_t *bytes;
-    uint32_t size;
-} wr_topic_note;
+    const uint32_t *sizes;
+    const wr_append_part *parts;
+} wr_topic_batch;
+
+/* Who derives something from the log (topics/dispatcher.h); a function that is NULL is not called. */
+typedef struct {
+    void *context;
+    /* Records that are about to be appended. False: it has no room for them yet, so they are appended later. On the loop's thread. */
+    bool (*records)(void *context, const wr_topic_batch *batch);
+    /* All since the last commit are in this one, which was posted, and ends at `end`. On the loop's thread. */
+    void (*sealed)(void *context, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end);
+    /* A commit is written, and synced if that was asked for; or it failed. In order, on the committer's thread. */
+    void (*done)(void *context, const wr_topic_commit *commit);
+} wr_topic_follower;
 
 typedef struct wr_topic_server {
     /* set by topics/server.c */
@@ -78,10 +94,10 @@ typedef struct wr_topic_server {
     uint64_t unsealed_since; /* 0: nothing is unsealed */
     uint64_t synced_at;
     bool want_commit, want_sync, unsynced, unknown;
+    bool crowded; /* the follower has no room before something is sealed and done */
     uint64_t records_n, processed_n, evicted_n;
 
-    void (*note)(void *context, const wr_topic_note *note); /* NULL: nobody wants to know */
-    void *note_context;
+    wr_topic_follower follower;
     pthread_mutex_t mutex;
 } wr_topic_server;
 

@@ -1,10 +1,11 @@
 /* The topics that a server knows. Declared in topics/table.h. */
 #include "topics/table.h"
+#include "topics/hash.h"
 
 static void topic_free(wr_topic *topic) {
     if (!topic) return;
     free(topic->name);
-    free(topic->rows);
+    free(topic->queues);
     free(topic);
 }
 
@@ -19,11 +20,11 @@ wr_topic *wr_topic_declare(wr_topic_server *s, uint32_t id, const char *name, ui
     uint64_t *place = wr_map_put(&s->topics, id, 0);
     topic = place ? calloc(1, sizeof *topic) : NULL;
     if (topic) {
-        *topic = (wr_topic){.id = id, .queues_n = queues_n, .name_length = name_length};
+        *topic = (wr_topic){.id = id, .queues_n = queues_n, .key_hash = wr_key_hash_topic(name, name_length), .name_length = name_length};
         topic->name = malloc(name_length);
-        topic->rows = calloc(queues_n, sizeof *topic->rows);
+        topic->queues = calloc(queues_n, sizeof *topic->queues);
     }
-    if (!topic || !topic->name || !topic->rows) {
+    if (!topic || !topic->name || !topic->queues) {
         topic_free(topic);
         if (place) wr_map_remove(&s->topics, id, 0);
         return NULL;

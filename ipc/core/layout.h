@@ -41,9 +41,13 @@
 #define WR_CRASH_WORKER_CLAIMED 34
 #define WR_CRASH_WORKER_RECOVERED 35
 #define WR_CRASH_WORKER_ATTACHED 36
+#define WR_CRASH_TOPIC_RECOVERED 37
+#define WR_CRASH_TOPIC_SETTLED 38
+#define WR_CRASH_TOPIC_BEGUN 39
+#define WR_CRASH_TOPIC_FILE_MADE 40
 #define WR_PAGE_BYTES 4096
 #define WR_CLIENT_SLOTS 256
-#define WR_SERVERS_MAX 32
+#define WR_SERVERS_MAX 33
 #define WR_WORKERS_MAX 30
 #define WR_WORKER_SLOTS 2
 #define WR_DELIVERY_SLOT_BYTES 64
@@ -99,8 +103,8 @@
 #define WR_EVICTED_DYING 5
 #define WR_EVICTED_TAKEUP 6
 #define WR_SUPERBLOCK_SERVERS_AT 4096
-#define WR_SUPERBLOCK_SLOTS_AT 20480
-#define WR_SUPERBLOCK_BYTES 0x15000
+#define WR_SUPERBLOCK_SLOTS_AT 20992
+#define WR_SUPERBLOCK_BYTES 0x15200
 
 /* First page of the node's superblock (POSIX shared memory `/warren-<node>-super`). Writer: supervisor, but for the atomics. */
 typedef struct {
@@ -109,9 +113,9 @@ typedef struct {
     uint64_t node_id; /* random number of the data directory; stands in the headers of its files */
     uint64_t node_epoch; /* counts superblocks of this directory; persisted, so client epochs never repeat */
     _Atomic uint32_t state; /* NODE_… */
-    uint32_t servers_n; /* servers in use: 2 stores + queue workers */
+    uint32_t servers_n; /* servers in use: 2 stores + queue workers + topic worker */
     uint32_t supervisor_pid; /* process id of the supervisor */
-    uint8_t pad0_[4];
+    uint32_t topic_server; /* the topic worker among the servers, the last one; 0: there is none */
     uint64_t supervisor_start; /* its start time, clock ticks since boot */
     _Atomic uint64_t client_epoch_next; /* next client epoch (node_epoch << 32 | n); fetch-add by whoever registers */
     _Atomic uint64_t catalog_version; /* version of the catalog; who needs what it says reads it when this is another (supervisor) */
@@ -129,7 +133,7 @@ typedef struct {
     uint32_t images_n; /* file images kept in memory by each log */
     uint32_t directory_rows; /* words in the cur_file_cache directory; power of two */
     uint32_t summary_rows; /* rows of the file summary; power of two */
-    uint8_t pad1_[4];
+    uint8_t pad0_[4];
     uint64_t client_region_bytes; /* size of every client region */
     _Atomic uint32_t crash_point; /* CRASH_… at which a process kills itself, 0: none (tests) */
     _Atomic uint32_t crash_after; /* times that the point is passed before (tests) */
@@ -145,7 +149,7 @@ typedef struct {
     uint64_t ipc_namespace; /* the same of System V and POSIX IPC */
     uint64_t time_namespace; /* the same of the clocks, 0: the kernel has none */
     _Atomic uint32_t ending; /* ENDING_… : why the node ends, when it lost what it is tied to (who notices first) */
-    uint8_t pad2_[12];
+    uint8_t pad1_[12];
     _Atomic uint32_t pressure; /* share of the memory alarm's limits in use, in 1/1000 (supervisor); workers page from PRESSURE_PAGE on */
     _Atomic uint32_t shortages; /* SHORT_… bits: what the machine is short of since it passed a limit and until it is well below (supervisor) */
     _Atomic uint64_t memory_since; /* when the memory alarm was raised, ms since 1970, 0: it is off (supervisor; so are the words below) */
@@ -159,9 +163,9 @@ typedef struct {
     _Atomic uint64_t disk_free; /* bytes that are free on the disk of the directory */
     _Atomic uint64_t disk_limit; /* below these the disk alarm is raised */
     _Atomic uint64_t image_bytes; /* bytes of each image of a log that may have memory, 0: all (supervisor, before the servers start) */
-    uint8_t pad3_[672];
+    uint8_t pad2_[672];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
-    uint8_t pad4_[1024];
+    uint8_t pad3_[1024];
 } wr_superblock;
 _Static_assert(sizeof(wr_superblock) == 4096, "wr_superblock");
 _Static_assert(offsetof(wr_superblock, magic) == 0, "wr_superblock.magic");
@@ -171,6 +175,7 @@ _Static_assert(offsetof(wr_superblock, node_epoch) == 24, "wr_superblock.node_ep
 _Static_assert(offsetof(wr_superblock, state) == 32, "wr_superblock.state");
 _Static_assert(offsetof(wr_superblock, servers_n) == 36, "wr_superblock.servers_n");
 _Static_assert(offsetof(wr_superblock, supervisor_pid) == 40, "wr_superblock.supervisor_pid");
+_Static_assert(offsetof(wr_superblock, topic_server) == 44, "wr_superblock.topic_server");
 _Static_assert(offsetof(wr_superblock, supervisor_start) == 48, "wr_superblock.supervisor_start");
 _Static_assert(offsetof(wr_superblock, client_epoch_next) == 56, "wr_superblock.client_epoch_next");
 _Static_assert(offsetof(wr_superblock, catalog_version) == 64, "wr_superblock.catalog_version");
@@ -218,7 +223,7 @@ _Static_assert(offsetof(wr_superblock, disk_limit) == 336, "wr_superblock.disk_l
 _Static_assert(offsetof(wr_superblock, image_bytes) == 344, "wr_superblock.image_bytes");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
-/* One server (a store or a queue worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
+/* One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
 typedef struct {
     _Atomic uint64_t epoch; /* incarnation; rises with every restart, published last when the server is ready */
     _Atomic uint32_t state; /* SERVER_… */
@@ -258,8 +263,9 @@ typedef struct {
     _Atomic uint64_t begun; /* epoch of the incarnation that began last, before it touched a file of its folder (store) */
     _Atomic uint64_t queue_stats_rows; /* rows of that region that ever had a queue: the rest is not memory yet */
     _Atomic uint64_t lost_unknown_n; /* damaged or missing parts found by starts of which nobody can say what they cost, since the node was started */
-    _Atomic uint64_t queues_version; /* version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor) */
-    uint8_t pad2_[184];
+    _Atomic uint64_t queues_version; /* version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor); of the topic worker: a topic */
+    _Atomic uint64_t catalog_read; /* version of the catalog whose topics it serves and shows (topic worker; before it is READY) */
+    uint8_t pad2_[176];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -299,6 +305,7 @@ _Static_assert(offsetof(wr_server, begun) == 296, "wr_server.begun");
 _Static_assert(offsetof(wr_server, queue_stats_rows) == 304, "wr_server.queue_stats_rows");
 _Static_assert(offsetof(wr_server, lost_unknown_n) == 312, "wr_server.lost_unknown_n");
 _Static_assert(offsetof(wr_server, queues_version) == 320, "wr_server.queues_version");
+_Static_assert(offsetof(wr_server, catalog_read) == 328, "wr_server.catalog_read");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */
 typedef struct {
@@ -310,10 +317,9 @@ typedef struct {
     uint64_t pid_namespace; /* inode of the pid namespace; a foreign one is never judged by pid */
     uint8_t name[48]; /* name for people, UTF-8, zero-padded */
     uint8_t pad1_[40];
-    uint8_t server_done[32]; /* per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot */
-    uint8_t pad2_[32];
+    uint8_t server_done[64]; /* per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot */
     _Atomic uint64_t reading; /* hint: server << 56 | file number + 1 that this client reads now, 0: none (client) */
-    uint8_t pad3_[56];
+    uint8_t pad2_[56];
 } wr_slot;
 _Static_assert(sizeof(wr_slot) == 256, "wr_slot");
 _Static_assert(offsetof(wr_slot, claim) == 0, "wr_slot.claim");

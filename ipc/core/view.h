@@ -75,6 +75,9 @@ static inline wr_geometry wr_geometry_of(const wr_superblock *s) {
     return g;
 }
 
+/* Servers below it are stores and queue workers. Twin of Superblock.queue_workers. */
+static inline uint32_t wr_workers_end(const wr_superblock *s) { return s->topic_server ? s->topic_server : s->servers_n; }
+
 static inline wr_server *wr_superblock_server(wr_superblock *s, uint32_t server) {
     return (wr_server *)((uint8_t *)s + WR_SUPERBLOCK_SERVERS_AT) + server;
 }

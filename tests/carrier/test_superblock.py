@@ -28,6 +28,12 @@ HASH = 0x5EED  #: of declarations that the carrier does not know
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 
 
+def resident(id: int) -> int:
+    """Bytes of a System V segment that are memory."""
+    header, *rows = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines())
+    return next(int(row[header.index("rss")]) for row in rows if int(row[header.index("shmid")]) == id)
+
+
 @pytest.fixture
 def superblock() -> Iterator[Superblock]:
     """A superblock of a node that does not exist otherwise."""
@@ -46,6 +52,66 @@ def test_what_was_created_is_read(superblock: Superblock) -> None:
     assert other.state == CONSTANTS["NODE_CREATING"]
     assert list(other.slots()) == []
     other.close()
+
+
+def test_the_topic_worker_is_the_last_server_and_no_queue_worker() -> None:
+    """What goes over queue workers ends before it; a node without one (0) is as it was."""
+    for servers_n, topic_server, workers_n in ((5, 4, 2), (4, 0, 2), (3, 2, 0), (33, 32, 30)):
+        made = Superblock.create(
+            secrets.randbits(47),
+            *(5, 11, 12),
+            SMALL | {"servers_n": servers_n, "topic_server": topic_server},
+            layout_hash=HASH,
+        )
+        try:
+            workers = [f"worker-{number}" for number in range(workers_n)]
+            assert (made.workers_n, made.topic_server) == (workers_n, topic_server)
+            assert [made.role_of(server) for server in made.queue_workers] == workers
+            last = ["topics"] if topic_server else []
+            assert [made.role_of(server) for server in range(servers_n)] == ["store", "store", *workers, *last]
+            assert [made.server_name(server) for server in range(2)] == ["store", "store-transient"]
+            assert made.client_slots.start == WORKER_SLOTS * workers_n
+            made.topics_changed(7)
+            told = [made.server_get(server, "queues_version") for server in range(servers_n)]
+            assert told == [7 if topic_server and server == topic_server else 0 for server in range(servers_n)]
+            view = made.claim(Identity.current(), "client")
+            made.set_server_done(view.slot, servers_n - 1, 0x1FF)
+            assert made.server_done(view.slot, servers_n - 1) == 0xFF
+            reading = made.slot_at(view.slot, "reading")
+            assert bytes(made.buffer[reading : reading + 8]) == bytes(8), "a word of its own line"
+        finally:
+            made.unlink()
+            made.close()
+
+
+def test_the_link_of_the_topic_worker_is_memory_only_where_it_is_used() -> None:
+    sizes = {"ring_records": 256, "delivery_slots": 128, "reply_bytes": 8192, "arena_bytes": 65536}
+    with_one, without = (
+        Superblock.create(
+            secrets.randbits(47),
+            *(5, 11, 12),
+            SMALL | sizes | {"servers_n": 3 + bool(topic_server), "topic_server": topic_server},
+            layout_hash=HASH,
+        )
+        for topic_server in (3, 0)
+    )
+    try:
+        assert without.late_parts() == []
+        parts = with_one.late_parts()
+        # ring, delivery slots, replies; of the words of deliveries and of what was handed out it has no page alone
+        assert [length for _begin, length in parts] == [256 * 64, 128 * 64, 8192]
+        touched = with_one.get("client_region_bytes") - sum(length for _begin, length in parts)
+        assert touched == without.get("client_region_bytes")
+        made = region.sysv_create(with_one.get("client_region_bytes"), late=parts)
+        region.sysv_remove(made.id)
+        assert resident(made.id) == touched
+        for begin, length in parts:
+            made.buffer[begin] = made.buffer[begin + length - 1] = 1
+        made.close()
+    finally:
+        for superblock in (with_one, without):
+            superblock.unlink()
+            superblock.close()
 
 
 def test_there_is_only_one(superblock: Superblock) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.engine.catalog.catalog import FILE_NAME, QUEUES_PER_WORKER_MAX, Binding, Catalog
+from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import (
     CorruptRecord,
     DeclarationMismatch,
@@ -25,6 +26,7 @@ from warren.engine.errors import (
     QueueNotFound,
     ResourceLocked,
     StoreError,
+    TopicNotFound,
     UsageError,
 )
 
@@ -39,6 +41,7 @@ def example() -> Catalog:
     catalog.bind("fast", "events", "*")
     catalog.bind("orders", "passing")
     catalog.declare_subscription("orders", "report")
+    catalog.declare_topic("flights", queues=2, retention_s=60.0)
     return catalog
 
 
@@ -64,6 +67,9 @@ def test_declaring_twice_changes_nothing() -> None:
     assert catalog.declare_exchange("", type="direct").name == ""
     catalog.bind("orders", "events", "order.#")
     assert catalog.declare_subscription("orders", "report").hidden
+    assert catalog.declare_topic("flights", queues=2, retention_s=60) is catalog.topics["flights"]
+    assert catalog.declare_topic("flights", retention_s=60) is catalog.topics["flights"]
+    assert catalog.declare_topic("flights", as_it_is=True) is catalog.topics["flights"]
     assert catalog.version == version
 
 
@@ -79,6 +85,8 @@ def test_every_change_raises_the_version() -> None:
         lambda: catalog.delete_subscription("q", "s"),
         lambda: catalog.delete_exchange("x"),
         lambda: catalog.delete_queue("q"),
+        lambda: catalog.declare_topic("t"),
+        lambda: catalog.delete_topic("t"),
     ):
         change()
         versions.append(catalog.version)
@@ -109,6 +117,22 @@ def test_refusals_change_nothing() -> None:
         (QueueNotFound, lambda: catalog.delete_subscription("orders", "none")),
         (ExchangeNotFound, lambda: catalog.bind("orders", "none")),
         (ExchangeNotFound, lambda: catalog.delete_exchange("none")),
+        (TopicNotFound, lambda: catalog.delete_topic("none")),
+        (TopicNotFound, lambda: catalog.delete_topic("orders")),
+        (DeclarationMismatch, lambda: catalog.declare_topic("flights", queues=3, retention_s=60)),
+        (DeclarationMismatch, lambda: catalog.declare_topic("flights")),
+        (DeclarationMismatch, lambda: catalog.declare_topic("flights", retention_s=60, compacted=True)),
+        (InvalidName, lambda: catalog.declare_topic("a.b")),
+        (UsageError, lambda: catalog.declare_topic("t", queues=0)),
+        (UsageError, lambda: catalog.declare_topic("t", queues=1025)),
+        (UsageError, lambda: catalog.declare_topic("t", queues=True)),
+        (UsageError, lambda: catalog.declare_topic("t", queues=1.5)),  # type: ignore[arg-type]
+        (UsageError, lambda: catalog.declare_topic("t", retention_s=0)),
+        (UsageError, lambda: catalog.declare_topic("t", retention_s=float("nan"))),
+        (UsageError, lambda: catalog.declare_topic("t", retention_s=10**400)),
+        (UsageError, lambda: catalog.declare_topic("t", retention_bytes=0)),
+        (UsageError, lambda: catalog.declare_topic("t", retention_bytes=1 << 63)),
+        (UsageError, lambda: catalog.declare_topic("t", compacted=1)),  # type: ignore[arg-type]
     ]
     for error, change in refusals:
         with pytest.raises(error):
@@ -384,3 +408,58 @@ def test_a_family_moves_under_new_ids(tmp_path: Path) -> None:
     again = dict(zip([item.id for item in moved], catalog.take_ids(3), strict=True))
     catalog.move_family(0, again)
     assert catalog.queue("work").lasting_id == queue.id
+
+
+def test_a_topic_draws_its_id_from_those_of_queues_and_never_has_one_of_before() -> None:
+    catalog = Catalog()
+    queue, topic = catalog.declare_queue("a", workers_n=1), catalog.declare_topic("a", queues=3)
+    catalog.delete_topic("a")
+    again, other = catalog.declare_topic("a", queues=3), catalog.declare_queue("b", workers_n=1)
+    assert (queue.id, topic.id, again.id, other.id) == (1, 2, 3, 4)
+    assert catalog.topics_by_id == {3: again}
+    assert catalog.topic_rows == 3
+    assert again == TopicDeclaration(3, "a", 3, None, None, False)
+
+
+def test_what_differs_is_said_and_what_to_do() -> None:
+    catalog = example()
+    with pytest.raises(
+        DeclarationMismatch,
+        match=r"topic 'flights' exists and differs: queues=2, not 8; retention_s=60.0, not None; compacted=False, not "
+        r"True: open it as it is",
+    ):
+        catalog.declare_topic("flights", queues=8, compacted=True)
+
+
+def test_all_topics_together_have_a_limit_that_is_named() -> None:
+    catalog = Catalog()
+    for number in range(63):
+        catalog.declare_topic(f"t{number}", queues=1024)
+    catalog.declare_topic("most", queues=1000)
+    before = catalog.copy()
+    with pytest.raises(LimitError, match=r"would have 25 queues, and all .* 65536 at most, of which 65512 are there"):
+        catalog.declare_topic("more", queues=25)
+    assert same(catalog, before)
+    catalog.declare_topic("exact", queues=24)
+    catalog.delete_topic("t0")
+    assert catalog.declare_topic("more", queues=1024).queues == 1024
+
+
+def test_a_catalog_with_topics_is_refused_by_an_older_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not know that their ids are used."""
+    example().save(tmp_path)
+    monkeypatch.setattr("warren.engine.catalog.catalog.CATALOG_VERSION", 2)
+    with pytest.raises(FormatVersionError, match=r"has format version 3, and this Warren knows 2: install a newer"):
+        Catalog.load(tmp_path)
+    catalog = example()
+    catalog.delete_topic("flights")
+    catalog.save(tmp_path)
+    assert set(Catalog.load(tmp_path).queues) == {"orders", "fast", "orders/report"}
+
+
+def test_ids_that_a_queue_and_a_topic_share_are_damage() -> None:
+    catalog = Catalog()
+    queue = catalog.declare_queue("q", workers_n=1)
+    catalog._put_topic(TopicDeclaration(queue.id, "t", 1))
+    with pytest.raises(CorruptRecord, match="used once"):
+        Catalog.decode(catalog.encode(), Path())

@@ -361,6 +361,28 @@ def test_a_newer_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Catalog.load(tmp_path)
 
 
+def test_what_an_older_log_cannot_hold_goes_into_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of an older version was killed: whoever reads a log of that version knows no topics."""
+    monkeypatch.setattr(catalog_log, "CATALOG_LOG_VERSION", 1)
+    queues = set(filled(tmp_path).catalog.queues)
+    monkeypatch.undo()
+    old = log_of(tmp_path)
+    writer = catalog_log.Writer(tmp_path, catalog_log.load(tmp_path))
+    reader = catalog_log.Reader(tmp_path)
+    seen, told = reader.load(writer.catalog.version), writer.catalog.version
+    with pytest.raises(QueueNotFound):
+        writer.change(lambda catalog: catalog.delete_queue("none"))
+    writer.change(lambda catalog: catalog.declare_topic("t"))
+    assert writer.catalog.version > told
+    assert log_of(tmp_path) != old
+    seen, _router = follow(reader, seen, Router(seen), writer.catalog.version)
+    assert alone(seen) == alone(writer.catalog) == alone(Catalog.load(tmp_path))
+    assert (set(seen.queues), set(seen.topics)) == (queues, {"t"})
+    monkeypatch.setattr(catalog_log, "CATALOG_LOG_VERSION", 1)
+    with pytest.raises(FormatVersionError, match="newer Warren"):
+        Catalog.load(tmp_path)
+
+
 # -- what fails -------------------------------------------------------------------------------------------------
 
 CALLS = ("open", "write", "pwrite", "fsync", "fdatasync", "rename", "ftruncate", "unlink", "close")

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.engine.catalog.names import check_name, check_routing_key, subscription_name
+from warren.engine.catalog import names
+from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name, subscription_name
 from warren.engine.errors import InvalidName, UsageError
+from warren.engine.topics import formats
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,40 @@ def test_routing_key() -> None:
 def test_subscription_name_is_no_users_name() -> None:
     with pytest.raises(InvalidName):
         check_name(subscription_name("orders", "report"))
+
+
+@pytest.mark.parametrize(
+    "name", ["flights", "A-z_09", "%RETRY%report", "a|b", "-", "x" * 255, "WARREN_SYS", "warren_sys_"]
+)
+def test_allowed_for_topics(name: str) -> None:
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("", "empty"),
+        ("x" * 256, "256 bytes"),
+        ("a.b", r"has the character '\.': letters \(a to z, A to Z\), digits, and _ - % \| are allowed"),
+        ("größe", "has the character 'ö'"),
+        ("a b", "has the character ' '"),
+        ("a/b", "slash"),
+        ("..", "dot"),
+        ("a\x1b[2Jb", "control character"),
+        ("\ud800", "UTF-8"),
+        (b"bytes", "str"),
+        (formats.COMMIT_TOPIC, "reserved"),
+        ("WARREN_SYS_", "reserved"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", "reserved"),
+        ("rmq_sys_wheel_timer", "reserved"),
+        ("SCHEDULE_TOPIC_XXXX", "reserved"),
+        ("TBW102", "reserved"),
+    ],
+)
+def test_refused_for_topics(name: object, word: str) -> None:
+    with pytest.raises(InvalidName, match=f"^topic .*{word}"):
+        check_topic_name(name)
+
+
+def test_the_prefix_of_own_topics_is_the_one_of_their_format() -> None:
+    assert names.OWN_TOPICS == formats.SYSTEM_TOPICS

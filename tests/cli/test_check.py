@@ -211,7 +211,7 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
                 stored += 1
         except api.DiskFull:
             pass
-        assert 100 < stored < 10_000, "the disk was full"
+        assert 0 < stored < 10_000, "the disk was full"
     warren("stop", directory)
     notes = [item["note"] for item in check(directory)["files"] if item["note"]]
     assert [note for note in notes if "without a body" in note and "could not finish them before" in note]

@@ -63,6 +63,21 @@ def test_a_directory_of_somebody_else_is_no_place_for_a_node(tmp_path: Path, com
     assert f"{file} is not a data directory of Warren (it is a file" in run(file, ASKING[command], 3)
 
 
+@pytest.mark.parametrize("command", [*ASKING, "attach"])
+def test_a_directory_that_does_not_exist_is_named_as_such(tmp_path: Path, command: str) -> None:
+    """A path that was mistyped is the likeliest cause: to start a node there would be bad advice."""
+    missing = tmp_path / "missing"
+    if command == "attach":
+        with pytest.raises(warren.NodeNotRunning) as caught:
+            warren.attach(missing)
+        said = str(caught.value)
+    else:
+        said = run(missing, ASKING[command], 3)
+    assert f"{missing} is not a data directory of Warren (it does not exist), and no node runs for it: give" in said
+    assert ("`warren up DIR` makes one" in said) == (command != "check")
+    assert not missing.exists()
+
+
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stopped") / "node"

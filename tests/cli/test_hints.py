@@ -279,15 +279,11 @@ def test_a_wrong_command_line_says_what_to_write(directory: Path, line: str) -> 
     assert run("queue", "list", directory) == before, "nothing was done"
 
 
-@pytest.mark.parametrize("words", [(), ("queue",), ("exchange",)])
+@pytest.mark.parametrize("words", [(), ("queue",), ("exchange",), ("topic",)])
 def test_a_command_without_what_it_is_to_do_shows_its_help(words: tuple[str, ...]) -> None:
     said = run(*words, code=2)
     assert said.startswith("Usage: ")
     assert said.rstrip() == run(*words, "--help").rstrip()
-
-
-def test_topics_explain_themselves() -> None:
-    assert "planned" in run("topic", "--help")
 
 
 def test_stop_that_does_not_wait(tmp_path: Path) -> None:

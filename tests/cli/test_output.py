@@ -8,13 +8,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 import warren
+from warren.workers.cli import output
+from warren.workers.process.exit_codes import ERRORS_VARIABLE
 
 from support.real_node import RealNode
 from support.said import without_waiting
@@ -113,16 +115,40 @@ def test_all_of_a_queue_goes_through_a_pipe(directory: Path, name: str) -> None:
         node.queue(name).delete()
 
 
-def test_without_a_standard_output_nothing_is_taken(directory: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("consume DIR NAME --timeout 1", "takes"),
+        *(
+            (command, "prints")
+            for command in (
+                *("peek DIR NAME", "top DIR --count 1", "inspect DIR"),
+                *("queue list DIR", "queue show DIR NAME", "exchange list DIR"),
+            )
+        ),
+    ],
+)
+def test_without_a_standard_output_nothing_is_taken_or_shown(
+    directory: Path, name: str, command: str, what: str
+) -> None:
     with warren.attach(directory) as node:
         queue = node.queue(name)
         queue.put(b"unseen")
-        words = [*COMMAND, "consume", str(directory), name, "--timeout", "1"]
-        done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], capture_output=True, timeout=100)
+        words = [{"DIR": str(directory), "NAME": name}.get(word, word) for word in command.split()]
+        closed = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words]
+        done = subprocess.run(closed, capture_output=True, timeout=100)
         assert (done.returncode, done.stdout) == (2, b"")
-        assert b"standard output is closed" in done.stderr
+        assert f"standard output is closed, so nobody would see what this {what}".encode() in done.stderr
         assert queue.stats()["ready"] == 1
         queue.delete()
+
+
+@pytest.mark.parametrize("command", ["status", "check", "queue declare"])
+def test_what_is_asked_for_its_exit_code_needs_no_standard_output(directory: Path, name: str, command: str) -> None:
+    words = [*command.split(), str(directory), *([name] if " " in command else [])]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words]
+    done = subprocess.run(closed, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr
 
 
 def test_peek_leaves_everything_as_it_is(directory: Path, name: str) -> None:
@@ -328,3 +354,13 @@ def test_errors_are_json_where_it_was_asked_for(
 def test_what_looks_like_the_option_and_is_a_value_is_none(directory: Path) -> None:
     said = end(begin("queue", "delete", directory, "--", "--json"), 2)
     assert said.startswith("warren: there is no queue '--json'")
+
+
+@pytest.mark.parametrize("say", [lambda text: output.starting(text, False), output.started])
+def test_what_a_program_is_told_of_a_directory_that_is_no_utf8_is_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
+) -> None:
+    """A start that takes long says so to the program that waits for it."""
+    monkeypatch.setenv(ERRORS_VARIABLE, "1")
+    say("/data/n\udcffde")
+    assert "/data/n\\udcffde" in json.loads(capsys.readouterr().err).values()

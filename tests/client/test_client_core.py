@@ -734,5 +734,5 @@ def test_a_timeout_of_nothing_waits_for_the_answer_of_the_worker(
 def test_a_timeout_of_nothing_ends_with_call_timeout(node: FakeNode, handle: _core.QueueHandle) -> None:
     node.client.call_timeout = 0.05
     for call in (lambda: handle.get(0.0), lambda: handle.get(0.0, False), lambda: handle.get_many(5, 0.0)):
-        with pytest.raises(TimedOut, match=r"^queue 'orders': .*: not done within the timeout$"):
+        with pytest.raises(TimedOut, match=r"^queue 'orders': .*: not done in time$"):
             call()

@@ -8,6 +8,7 @@ a timeout is given TIMEOUT_S; the rest has the node's call_timeout.
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -244,3 +245,9 @@ def test_every_call_ends_in_its_time(
     assert {
         each: said for each, said in late.items() if each[0] in OF_A_QUEUE and f"queue '{hands[each].name}'" not in said
     } == {}
+    told_s = {each: re.search(r"within ([\d.]+) s\b", said) for each, said in late.items()}
+    assert {each: late[each] for each, found in told_s.items() if found is None} == {}
+    # all of its time or, after another attachment, what was left of it; release has 10 s
+    figures = {each: found[1] for each, found in told_s.items() if found is not None}
+    assert {each: said for each, said in figures.items() if float(said) > TIMEOUT_S and said != "10"} == {}
+    assert len([said for said in figures.values() if said == f"{TIMEOUT_S:g}"]) >= len(figures) // 2

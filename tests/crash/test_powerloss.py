@@ -185,6 +185,46 @@ def test_a_sync_covers_only_calls_that_had_returned_before_it_began() -> None:
     assert len({state["a"] for state in _states(failed)}) > 1
 
 
+def test_what_a_failed_sync_dropped_no_later_sync_brings_back() -> None:
+    """It is read, and it may be there or not, until it is written again: then its sectors are, as they are read."""
+    records = _made()
+    _write(records, 1, 0, b"s" * 4 * SECTOR)
+    _sync(records, inode=1)
+    _write(records, 1, 0, b"d" * 3 * SECTOR)
+    records.append(_record("sync", inode=1, over=len(records) + 1, result=-1))
+    parts = {b"".join(byte * SECTOR for byte in (*three, b"s")) for three in itertools.product((b"s", b"d"), repeat=3)}
+    assert {state["a"] for state in _states(records, 3000)} == parts
+    _sync(records, inode=1)
+    assert {state["a"] for state in _states(records, 3000)} == parts, "a sync alone does nothing"
+    _write(records, 1, SECTOR + 10, b"w")
+    _sync(records, inode=1)
+    found = {state["a"] for state in _states(records)}
+    sector = b"d" * 10 + b"w" + b"d" * (SECTOR - 11)
+    assert found == {
+        first * SECTOR + sector + third * SECTOR + b"s" * SECTOR
+        for first, third in itertools.product((b"s", b"d"), repeat=2)
+    }
+    disk = Disk(records, ROOT)
+    disk.advance(len(records))
+    assert disk.now() == {"a": b"d" * SECTOR + sector + b"d" * SECTOR + b"s" * SECTOR}
+    _write(records, 1, 0, b"d" * 3 * SECTOR)
+    _sync(records, inode=1)
+    assert {state["a"] for state in _states(records)} == {b"d" * 3 * SECTOR + b"s" * SECTOR}
+    _write(records, 1, 0, b"n" * SECTOR)
+    assert {(state["a"] or b"")[:SECTOR] for state in _states(records)} == {b"d" * SECTOR, b"n" * SECTOR}
+    disk.advance(len(records))
+
+
+def test_a_failed_sync_drops_only_what_it_covered() -> None:
+    records = _made()
+    _write(records, 1, 0, b"s" * SECTOR)
+    _sync(records, inode=1)
+    _write(records, 1, 0, b"n" * SECTOR, over=len(records) + 2)  # still under way when the sync begins
+    records.append(_record("sync", inode=1, over=len(records) + 1, result=-1))
+    _sync(records, inode=1)
+    assert {state["a"] for state in _states(records)} == {b"n" * SECTOR}
+
+
 def test_sizes_change_in_order() -> None:
     records = _made()
     records.append(_record("space", inode=1, length=3000))
@@ -383,6 +423,53 @@ for life in itertools.count():
     (below / "more").touch()
     next(path for path in below.iterdir() if path.stat().st_size).write_bytes(b"other")
     assert len(powerloss.differences(recorder.read(), below)) == 2
+
+
+def test_one_sync_fails_where_it_should(tmp_path: Path) -> None:
+    """Of the files that are meant, in any process, told to who makes it or not; and only once."""
+    recorder, below = Recorder(tmp_path), tmp_path / "below"
+    recorder.begin()
+    program = """
+import errno, os
+from warren.tools.crash import recording
+os.mkdir("below")
+one, two = (os.open(f"below/{name}", os.O_RDWR | os.O_CREAT) for name in ("one.x", "two.y"))
+folder = os.open("below", os.O_RDONLY | os.O_DIRECTORY)
+recording.fail_sync(2, ".y")
+for fd in (one, one, two, folder): os.fsync(fd)
+assert recording.failed_sync() == 0
+child = os.fork()
+if not child:
+    try: os.fdatasync(two)
+    except OSError as error: os._exit(error.errno)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EIO
+assert recording.failed_sync() == child
+os.fsync(two)
+recording.fail_sync(1, hangs=True)
+child = os.fork()
+if not child: os._exit(os.fsync(one) or 0)
+while recording.failed_sync() != child: pass
+recording.kill([child])
+assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
+recording.fail_sync(1)
+assert recording.fail_no_sync() == 0
+os.fsync(one)
+recording.fail_sync(1)
+try: os.fsync(one)
+except OSError: assert recording.fail_no_sync() == os.getpid()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=recorder.environment(below),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results = [record.result for record in recorder.read() if record.kind == "sync"]
+    assert results == [0, 0, 0, 0, -1, 0, -1, 0, -1]
 
 
 def test_strange_calls_are_refused(tmp_path: Path) -> None:

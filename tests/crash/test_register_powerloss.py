@@ -1,5 +1,5 @@
 """Goal: a loss of power at any point leaves no register that names a file that was removed in good order, also when
-the process that wrote that the file goes was killed before its sync, and another one removed it.
+the process that wrote that the file goes was killed before its sync, or as that failed, and another one removed it.
 
 Method: both processes are recorded as a power-loss campaign records a node (warren.tools.crash), and the disk model
 makes states of it: for a register alone, and for a store that starts and removes what was collected.
@@ -40,7 +40,7 @@ def missed_by_a_start(directory: Path) -> list[str]:
     return started.report.damaged
 
 
-@pytest.mark.parametrize("what", ["register", "rewritten", "store"])
+@pytest.mark.parametrize("what", ["register", "rewritten", "store", "failed"])
 def test_what_another_process_let_go_is_not_missed(tmp_path: Path, what: str) -> None:
     seed = os.environ.get("WARREN_TEST_SEED") or str(random.getrandbits(32))
     print(f"WARREN_TEST_SEED={seed}")

@@ -108,6 +108,37 @@ def storing(store: warren.Store, later: bool) -> None:
     assert_type(store.new_ids(2), list[bytes])
 
 
+def appending(topic: warren.Topic, later: bool, table: Any) -> None:
+    assert_type(topic.append(b"x"), warren.Position)
+    assert_type(topic.append(memoryview(b"x"), key="k", tag="t", properties={"a": "b"}, queue=1), warren.Position)
+    assert_type(topic.append(b"x", ["k", "l"], wait=False), warren.Confirm[warren.Position])
+    assert_type(topic.append(b"x", durability="none", wait=False).result(), warren.Position)
+    assert_type(topic.append(b"x", wait=later), warren.Position | warren.Confirm[warren.Position])
+    assert_type(topic.append_many([b"x", b"y"]), list[warren.Position])
+    assert_type(topic.append_many([b"x", b"y"], keys=["k", None], tags="t"), list[warren.Position])
+    confirm = topic.append_many([b"x"], keys=[["k", "l"]], properties=[{"a": "b"}], wait=False)
+    assert_type(confirm, warren.Confirm[list[warren.Position]])
+    assert_type(confirm.result(), list[warren.Position])
+    assert_type(confirm.future(), concurrent.futures.Future[list[warren.Position]])
+    assert_type(topic.append_arrow(table), list[warren.Position])
+    assert_type(topic.append(b"x").message_id, str)
+    topic.append("x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    topic.append(b"x", delay=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    topic.append(b"x", queue="1")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def appending_awaited(node: warren.aio.Node, later: bool) -> None:
+    topic = await node.topic("t", queues=8)
+    assert_type(topic, warren.aio.Topic)
+    assert_type(await topic.append(b"x", key="k"), warren.Position)
+    promise = await topic.append(b"x", wait=False)
+    assert_type(promise, warren.aio.Confirm[warren.Position])
+    assert_type(await promise, warren.Position)
+    assert_type(await topic.append_many([b"x"]), list[warren.aio.Position])
+    assert_type(await (await topic.append_many([b"x"], wait=False)), list[warren.Position])
+    assert_type(await topic.append(b"x", wait=later), warren.Position | warren.aio.Confirm[warren.Position])
+
+
 def declaring(node: warren.Node, arguments: dict[str, Any]) -> None:
     assert_type(node.queue("q", max_length=5, overflow="reject-publish", message_ttl=60), warren.Queue)
     assert_type(node.queue("q", False, create=False), warren.Queue)

@@ -637,11 +637,6 @@ def test_a_look_follows_the_order_of_publication(node: warren.Node, name: str) -
     assert queue.get(timeout=10).body == b"urgent"
 
 
-def test_topics_are_not_there_yet(node: warren.Node) -> None:
-    with pytest.raises(warren.NotYet, match="later"):
-        node.topic("flights", queues=4)
-
-
 # ---- subscriptions ---------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ have to be refused are named with a word of what is said. Parameters that do not
 """
 
 import asyncio
+import collections
 import inspect
 import operator
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 import numpy
+import pyarrow as pa
 import pytest
 
 import warren
@@ -23,6 +25,7 @@ from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.saying import shown
 
 from support.real_node import RealNode
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -49,8 +52,12 @@ ODD: tuple[Any, ...] = (
 )
 #: characters that an error has at most, whatever was given
 SAID_MAX = 1000
-#: what may be a flag: any value is one
-FLAGS = {"durable", "create", "wait", "mandatory", "transient", "ahead", "block", "requeue", "multiple"}
+#: True or False, and nothing else
+FLAGS = {
+    *("durable", "create", "wait", "mandatory", "transient", "ahead", "block", "requeue", "multiple", "persistent"),
+    *("processes", "immediate", "compacted"),
+}
+NO_FLAGS: tuple[Any, ...] = (0, 1, 1.0, "no", "", b"", {}, object(), numpy.True_, numpy.array([1, 2]), Unspeakable())
 DIRECTORIES = (5, None, 1.5, b"data", "", "a\0b", "\ud800", ["data"], object())
 
 
@@ -71,7 +78,7 @@ def calls(node: warren.Node) -> Iterator[tuple[str, Callable[..., Any], dict[str
     node.queue("odd").put_many([b"%d" % number for number in range(20)])
     node.declare_exchange("odd-topic", "topic")
     queue, tasks, store = node.queue("odd"), node.work_queue("odd-tasks"), node.store()
-    claims = queue.subscription("odd")
+    claims, topic = queue.subscription("odd"), node.topic("odd")
     id = store.new_id()
     store.write(id, b"body")
     named: dict[Callable[..., Any], dict[str, Any]] = {
@@ -112,6 +119,17 @@ def calls(node: warren.Node) -> Iterator[tuple[str, Callable[..., Any], dict[str
         store.contains: {"id": id, "timeout": 9},
         store.remove: {"ids": [], "timeout": 9},
         store.barrier: {"timeout": 9},
+        node.topic: {"name": "odd-topic-1"},
+        topic.append: {"body": b"x", "timeout": 9},
+        topic.append_many: {"bodies": [b"x"], "timeout": 9},
+        topic.append_arrow: {"data": pa.table({"value": [b"x"]}), "timeout": 9},
+        topic.read: {"max": 1, "timeout": 0},
+        topic.read_arrow: {"start": 0, "end": 1},
+        topic.offsets: {},
+        topic.offset_at: {"queue": 0, "when": 0},
+        topic.find: {"key": "k"},
+        topic.find_id: {"message_id": "0" * 32},
+        topic.queue_of: {"key": "k"},
         node.delete_exchange: {"name": "odd-exchange"},
         queue.purge: {},
     }
@@ -148,7 +166,7 @@ def test_odd_arguments_raise_only_errors_of_warren(node: warren.Node) -> None:
     tried = 0
     for name, call, good in calls(node):
         for parameter in inspect.signature(call).parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD or parameter.name in ("call", *FLAGS):
+            if parameter.kind is parameter.VAR_KEYWORD or parameter.name == "call":
                 continue
             for odd in ODD:
                 error = raised(call, good | {parameter.name: odd})
@@ -308,7 +326,7 @@ def test_asyncio_raises_only_errors_of_warren(directory: Path) -> None:
             }
             for call, good in named.items():
                 for parameter in inspect.signature(call).parameters.values():
-                    if parameter.kind is parameter.VAR_KEYWORD or parameter.name in FLAGS:
+                    if parameter.kind is parameter.VAR_KEYWORD:
                         continue
                     for odd in ODD:
                         try:
@@ -322,6 +340,155 @@ def test_asyncio_raises_only_errors_of_warren(directory: Path) -> None:
 
     asyncio.run(tried())
     assert not wrong, "\n".join(wrong)
+
+
+class Raising(collections.UserDict[str, Any]):
+    """Headers that are read from somewhere, which fails."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__({"a": 1})
+        self.error = error
+
+    def __getitem__(self, key: str) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, TypeError, KeyError, OSError])
+def test_what_headers_of_a_program_raise_comes_through(node: warren.Node, kind: type[Exception]) -> None:
+    """It is the program's, as it raised it; nothing was published, not even the part of a batch before."""
+    name = f"odd-raising-{kind.__name__}"
+    queue, error = node.queue(name), kind("of the program")
+    queue.bind("amq.headers", "", {"a": 1})
+    given: list[dict[str, Any]] = [
+        {"headers": Raising(error)},
+        {"headers": {"deep": [{"a": Raising(error)}]}},
+        {"properties": Raising(error)},
+    ]
+
+    async def tried() -> None:
+        async with warren.aio.attach(node.directory) as other:
+            theirs = await other.queue(name)
+            for options in given:
+                for awaited in (
+                    theirs.put(b"x", **options),
+                    theirs.put_many([b"x", b"x"], **options),
+                    other.publish(b"x", routing_key=name, **options),
+                    other.publish_many([b"x", b"x"], routing_key=name, **options),
+                ):
+                    with pytest.raises(kind) as caught:
+                        await awaited
+                    assert caught.value is error
+
+    for options in given:
+        (many,) = [[{}, value] for value in options.values()]
+        calls: list[Callable[[], object]] = [
+            lambda options=options: queue.put(b"x", **options),
+            lambda options=options: queue.put_many([b"x", b"x"], **options),
+            lambda options=options, many=many: queue.put_many([b"x", b"x"], **dict.fromkeys(options, many)),
+            lambda options=options: node.publish(b"x", routing_key=name, **options),
+            lambda options=options: node.publish(b"x", "amq.headers", **options),
+            lambda options=options: node.publish_many([b"x", b"x"], "amq.headers", **options),
+            lambda options=options: node.call(name, b"x", 1.0, **options),
+        ]
+        for call in calls:
+            with pytest.raises(kind) as caught:
+                call()
+            assert caught.value is error
+    asyncio.run(tried())
+    assert queue.stats()["published"] == 0
+
+
+def owner(call: Callable[..., Any]) -> object:
+    """Whose method it is."""
+    return getattr(call, "__self__", None)
+
+
+def flags(calls: dict[Callable[..., Any], dict[str, Any]]) -> Iterator[tuple[Callable[..., Any], str, dict[str, Any]]]:
+    """Each flag of some calls, with each value that is none."""
+    for call, good in calls.items():
+        for name in FLAGS & inspect.signature(call).parameters.keys():
+            for value in NO_FLAGS:
+                if (
+                    name not in ("block", "immediate")
+                    or type(value) is not int
+                    or isinstance(owner(call), (warren.Queue, warren.aio.Queue))
+                ):
+                    yield call, name, good | {name: value}
+
+
+async def answer_of(call: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Call it, and await what is to be awaited."""
+    found = call(**given)
+    if inspect.isawaitable(found):
+        await found
+
+
+def test_a_flag_is_true_or_false(node: warren.Node) -> None:
+    """Numbers, text and arrays that are taken for their truth hide mistakes ("no"). Work queues take 0 and 1, as those
+    of the standard library do."""
+    queue = node.queue("odd-flags")
+    queue.put_many([b"kept"] * 3)
+    tasks = node.work_queue("odd-flagged-tasks")
+    message = queue.get(timeout=30)
+    named = {call: good for _name, call, good in calls(node) if owner(call) is not None}
+
+    def ack(multiple: bool = False) -> None:
+        message.ack(multiple)
+
+    def nack(requeue: bool = True, multiple: bool = False) -> None:
+        message.nack(requeue=requeue, multiple=multiple)
+
+    named |= {ack: {}, nack: {}, tasks.shutdown: {}, node.worker: {"queue": "odd", "function": print}}
+    found: set[str] = set()
+    for call, name, given in flags(named):
+        with pytest.raises(warren.UsageError, match=f"{name} must be True or False, not "):
+            call(**given)
+        found.add(name)
+    assert found == FLAGS
+    for value in NO_FLAGS:
+        with pytest.raises(warren.UsageError, match="durable must be True or False"):
+            node.declare_queues([{"name": "odd-flagged", "durable": value}])
+    assert "odd-flagged" not in node.queues()
+    message.nack()  # the counts may be some milliseconds old
+    wait_until(lambda: (queue.depth(), queue.stats()["published"]) == (3, 3), what="three are ready, and no more")
+    tasks.put(b"1", block=0)  # type: ignore[call-overload]
+    assert tasks.get(block=1) == b"1"  # type: ignore[arg-type]
+
+
+def test_a_flag_of_asyncio_is_true_or_false(directory: Path) -> None:
+    async def tried() -> None:
+        async with warren.aio.attach(directory) as node:
+            queue, store = await node.queue("odd-aio-flags"), node.store()
+            await queue.put_many([b"kept"] * 3)
+            message = await queue.get(timeout=30)
+            tasks, id = await node.work_queue("odd-aio-flagged-tasks"), await store.new_id()
+            named: dict[Callable[..., Any], dict[str, Any]] = {
+                node.queue: {"name": "odd-aio-flagged"},
+                node.declare_queues: {"queues": ["odd-aio-flagged"]},
+                node.declare_exchange: {"name": "odd-aio-flagged"},
+                node.publish: {"body": b"x", "routing_key": queue.name},
+                node.publish_many: {"bodies": [b"x"], "routing_key": queue.name},
+                node.store: {},
+                queue.put: {"body": b"x"},
+                queue.put_many: {"bodies": [b"x"]},
+                queue.nack: {"messages": []},
+                store.write: {"id": id, "body": b"x"},
+                store.write_many: {"ids": [id], "bodies": [b"x"]},
+                message.ack: {},
+                message.nack: {},
+                tasks.shutdown: {},
+            }
+            for call, name, given in flags(named):
+                with pytest.raises(warren.UsageError, match=f"{name} must be True or False, not "):
+                    await answer_of(call, given)
+            for value in NO_FLAGS:
+                with pytest.raises(warren.UsageError, match="persistent must be True or False"):
+                    await queue.put(b"x", persistent=value)
+            await message.nack()
+            assert (await queue.depth(), (await queue.stats())["published"]) == (3, 3)
+            assert "odd-aio-flagged" not in await node.queues()
+
+    asyncio.run(tried())
 
 
 def test_task_done_too_often_is_a_value_error_as_in_the_standard_library(node: warren.Node) -> None:

@@ -228,27 +228,32 @@ def test_a_message_that_asks_nothing_is_done_when_it_was_handled(
             worker = await other.serve(name, answer)
             running = asyncio.create_task(worker.run())
             queue.put_many([b"aio", b"bad"])
-            while worker.counts["handled"] < 2:
+            while sum(worker.counts.values()) < 2:
                 await asyncio.sleep(0.01)
             worker.stop()
             await running
-            assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0, "late": 0}
+            assert worker.counts == {"handled": 1, "failed": 1, "rejected": 0, "late": 0}
 
     with serving(node, name, function) as worker:
         queue.put_many([b"plain", b"bad", b"last"])
-        wait_until(lambda: worker.counts["handled"] == 3, 60)
+        wait_until(lambda: sum(worker.counts.values()) == 3, 60)
+        assert worker.counts == {"handled": 2, "failed": 1, "rejected": 0, "late": 0}
         assert node.call(name, b"asks", CALL_S) == b"an answer"
     asyncio.run(main())
     assert sorted(seen) == [b"aio", b"asks", b"bad", b"bad", b"last", b"plain"]
     assert caplog.text.count("it has no reply_to, so nobody is told") == 2
 
 
-def test_a_call_that_ends_its_server_is_answered_and_ends_no_other(node: warren.Node, name: str) -> None:
-    """As of a function that parses arguments, which ends by sys.exit."""
+@pytest.mark.parametrize("interrupt", [SystemExit, KeyboardInterrupt])
+def test_a_call_that_ends_its_server_is_answered_and_ends_no_other(
+    node: warren.Node, name: str, interrupt: type[BaseException]
+) -> None:
+    """As of a function that parses arguments, which ends by sys.exit, or of one that is interrupted by Ctrl-C."""
     queue = node.queue(name)
+    said = f"{interrupt.__name__}: no such option"
 
     def function(message: warren.Message) -> bytes:
-        sys.exit("no such option")
+        raise interrupt("no such option")
 
     async def main() -> None:
         async with warren.aio.attach(node.directory) as other:
@@ -261,11 +266,11 @@ def test_a_call_that_ends_its_server_is_answered_and_ends_no_other(node: warren.
             async def ask() -> None:
                 with pytest.raises(warren.CallFailed, match="CancelledError: a part of mine"):
                     await other.call(name, b"cancelled", CALL_S)
-                with pytest.raises(warren.CallFailed, match="SystemExit: no such option"):
+                with pytest.raises(warren.CallFailed, match=said):
                     await other.call(name, b"?", CALL_S)
 
             asking = asyncio.create_task(ask())
-            with pytest.raises(SystemExit):
+            with pytest.raises(interrupt):
                 await (await other.serve(name, answer)).run()
             await asking
 
@@ -275,17 +280,72 @@ def test_a_call_that_ends_its_server_is_answered_and_ends_no_other(node: warren.
     def run() -> None:
         try:
             server.run()
-        except SystemExit as error:
+        except interrupt as error:
             ended.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    with pytest.raises(warren.CallFailed, match="SystemExit: no such option"):
+    with pytest.raises(warren.CallFailed, match=said):
         node.call(name, b"?", CALL_S)
     thread.join(60)
     assert len(ended) == 1
     asyncio.run(main())
     wait_until(lambda: queue.stats()["ready"] + queue.stats()["unacked"] == 0, 30)
+
+
+def test_what_asks_nothing_and_is_interrupted_from_outside_returns(node: warren.Node, name: str) -> None:
+    """Nobody would be told of it, and it is not the message that ended the server."""
+    queue = node.queue(name)
+
+    def interrupted(message: warren.Message) -> bytes:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as other:
+
+            async def answer(message: warren.aio.Message) -> bytes:
+                return interrupted(message)  # type: ignore[arg-type]
+
+            with pytest.raises(KeyboardInterrupt):
+                await (await other.serve(name, answer)).run()
+
+    queue.put(b"a task")
+    with pytest.raises(KeyboardInterrupt):
+        node.serve(name, interrupted).run()
+    asyncio.run(main())
+    with queue.get(timeout=30) as message:
+        assert (message.body, message.redelivered, message.delivery_count) == (b"a task", True, 2)
+
+
+def test_what_a_call_of_the_function_raises_is_answered(node: warren.Node, name: str) -> None:
+    """Also warren's own errors, as of a call to another service that nobody serves: the function is not called again
+    until the caller has given up."""
+    node.queue(name)
+    node.queue(f"{name}-other")
+    seen: list[bytes] = []
+
+    def function(message: warren.Message) -> bytes:
+        seen.append(message.body)
+        return node.call(f"{name}-other", b"?", 0.1)
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as other:
+
+            async def answer(message: warren.aio.Message) -> bytes:
+                seen.append(message.body)
+                return await other.call(f"{name}-other", b"?", 0.1)
+
+            worker = await other.serve(name, answer)
+            running = asyncio.create_task(worker.run())
+            with pytest.raises(warren.CallFailed, match=r"TimedOut: .*no answer within 0\.1 s"):
+                await other.call(name, b"aio", CALL_S)
+            worker.stop()
+            await running
+
+    with serving(node, name, function), pytest.raises(warren.CallFailed, match=r"TimedOut: .*no answer within 0\.1 s"):
+        node.call(name, b"plain", CALL_S)
+    asyncio.run(main())
+    assert seen == [b"plain", b"aio"]
 
 
 def test_an_answer_that_cannot_be_sent_costs_one_try(
@@ -304,8 +364,8 @@ def test_an_answer_that_cannot_be_sent_costs_one_try(
         with pytest.raises(warren.CallFailed, match=r"ValueError: bad \\udcff name x+ …"):
             node.call(name, b"names", CALL_S)
         queue.put(b"nowhere", properties={"reply_to": "x" * 300})
-        wait_until(lambda: worker.counts["handled"] == 2, 60)
-        assert worker.counts == {"handled": 2, "failed": 0, "rejected": 0, "late": 0}
+        wait_until(lambda: worker.counts["failed"] == 2, 60)
+        assert worker.counts == {"handled": 0, "failed": 2, "rejected": 0, "late": 0}
     assert seen == [b"names", b"nowhere"]
     assert "cannot be answered" in caplog.text
 

@@ -84,6 +84,7 @@ async def pairs(node: warren.Node, name: str) -> list[tuple[str, object, object]
             ("Confirm", confirm, promise),
             ("WorkQueue", node.work_queue(name), await mine.work_queue(name)),
             ("Store", node.store(), mine.store()),
+            ("Topic", node.topic(name), await mine.topic(name)),
             ("Subscription", queue.subscription("s"), await other.subscription("s")),
             ("Worker", node.worker(queue, print), await mine.worker(other, handle)),
         ]
@@ -134,7 +135,7 @@ def test_each_exception_has_a_reason() -> None:
 def test_a_function_with_coroutines_is_awaited(both: list[tuple[str, object, object]]) -> None:
     """What waits for a server in the blocking interface never blocks the event loop."""
     plain = {
-        "Node": {"store", "topic"},
+        "Node": {"store"},
         "Queue": {"consume"},
         "Confirm": {"done"},
         "WorkQueue": {"task_done", "shutdown"},

@@ -5,7 +5,9 @@ Method: real nodes that are killed, stopped, blocked; the records of the logger 
 """
 
 import logging
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +36,32 @@ def said(caplog: pytest.LogCaptureFixture, words: str) -> list[logging.LogRecord
     """The records with these words; each belongs to a logger below `warren`."""
     assert all(record.name.startswith("warren") for record in caplog.records)
     return [record for record in caplog.records if re.search(words, record.getMessage())]
+
+
+def test_a_program_that_only_puts_is_told_that_a_server_is_down_and_serves_again(
+    running: RealNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "warren"), warren.attach(running.directory) as node:
+        queue = node.queue("q")
+        queue.put(b"first")
+        pids = running.pids()
+        os.kill(pids["supervisor"], signal.SIGSTOP)  # nobody starts another worker
+        try:
+            os.kill(pids["worker-0"], signal.SIGKILL)
+            confirm = queue.put(b"second", wait=False)
+            with pytest.raises(warren.PeerLost):
+                confirm.wait(1.5)
+            (record,) = said(caplog, "worker-0 .* is down")
+            assert record.levelno == logging.WARNING
+            assert said(caplog, "serves again") == []
+        finally:
+            os.kill(pids["supervisor"], signal.SIGCONT)
+        confirm.wait(60)
+        wait_until(lambda: said(caplog, "serves again"), 60)
+        (record,) = said(caplog, rf"worker-0 .* serves again \(process {running.pids()['worker-0']}\)")
+        assert (record.name, record.levelno) == ("warren.client", logging.INFO)
+        queue.put(b"third")
+    assert len(said(caplog, "is down|serves again")) == 2
 
 
 def test_a_restarted_server_is_told_of(running: RealNode, caplog: pytest.LogCaptureFixture) -> None:

@@ -158,3 +158,16 @@ def test_who_waits_is_told_when_it_becomes_full(directory: Path, name: str) -> N
             held += len(source.get_many(SLOTS - held, timeout=60))
         thread.join(120)
         assert told
+
+
+def test_one_get_many_returns_at_most_half_of_the_slots(node: warren.Node, name: str) -> None:
+    """As its docstring says: the next call goes on, in order, as long as what was got is settled."""
+    queue = node.queue(name)
+    filled(queue)
+    found: list[warren.Message] = []
+    while len(found) < SLOTS + 100:
+        some = queue.get_many(100_000, timeout=30)
+        assert 0 < len(some) <= SLOTS // 2
+        queue.ack(some)
+        found += some
+    assert [message.body for message in found] == [b"%d" % number for number in range(SLOTS + 100)]

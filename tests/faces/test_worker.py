@@ -6,6 +6,7 @@ so short that the next try comes while the test waits.
 """
 
 import asyncio
+import functools
 import json
 import os
 import signal
@@ -91,6 +92,47 @@ def test_reject_of_asyncio_drops_the_message(node: warren.Node, name: str) -> No
 
 
 # -- nack(delay=...) --------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_says_what_the_function_raised(node: warren.Node, name: str) -> None:
+    """At the last try; of one that a program rejects by itself nothing is known."""
+    letters = node.queue(f"{name}-dead")
+    queue = node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name)
+
+    def handle(message: warren.Message) -> None:
+        if message.body == b"long":
+            raise ValueError("no " + "x" * 5000)
+        raise KeyError(f"try {message.delivery_count + 1} of {message.body.decode()}")
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+
+            async def answer(message: warren.aio.Message) -> None:
+                handle(message)  # type: ignore[arg-type]
+
+            worker = await mine.worker(name, answer, retries=0)
+            running = asyncio.create_task(worker.run())
+            while not worker.counts["rejected"]:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+
+    queue.put_many([b"short", b"long"], headers={"mine": 1})
+    worker = node.worker(name, handle, retries=1, backoff=0.01)
+    thread = run_in_thread(worker)
+    wait_until(lambda: worker.counts["rejected"] == 2, 60)
+    ended(worker, thread)
+    queue.put(b"aio")
+    asyncio.run(main())
+    queue.put(b"by hand")
+    queue.get(timeout=30).reject()
+    told = {letter.body: dict(letter.headers) for letter in [letters.get(timeout=30) for _n in range(4)]}
+    assert told[b"short"]["x-last-death-exception"] == "KeyError: 'try 2 of short'"
+    assert told[b"short"]["mine"] == 1
+    assert told[b"long"]["x-last-death-exception"].startswith("ValueError: no ")
+    assert len(told[b"long"]["x-last-death-exception"]) < 1000
+    assert told[b"aio"]["x-last-death-exception"] == "KeyError: 'try 1 of aio'"
+    assert "x-last-death-exception" not in told[b"by hand"]
 
 
 def test_a_message_that_is_nacked_with_a_delay_comes_later_the_same(node: warren.Node, name: str) -> None:
@@ -413,6 +455,67 @@ def test_what_a_function_leaves_to_be_awaited_has_not_been_done(
         assert message.body == b"1"
 
 
+def test_a_generator_function_is_refused(node: warren.Node, name: str) -> None:
+    """Nobody runs its body: each message would be acked unhandled."""
+
+    def handle(message: warren.Message) -> Any:
+        yield message.body
+
+    async def answer(message: warren.aio.Message) -> Any:
+        yield message.body
+
+    class Job:
+        def __call__(self, message: warren.Message) -> Any:
+            yield message.body
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+            for make in (mine.worker, mine.serve):
+                with pytest.raises(warren.UsageError, match="generator function"):
+                    await make(name, answer)  # type: ignore[operator]
+
+    node.queue(name)
+    for function in (handle, functools.partial(handle), Job()):
+        for make in (node.worker, node.serve):
+            with pytest.raises(warren.UsageError, match="generator function"):
+                make(name, function)  # type: ignore[operator]
+    asyncio.run(main())
+
+
+def test_a_generator_or_an_awaitable_that_a_function_returns_has_not_been_run(
+    node: warren.Node, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = node.queue(f"{name}-dead")
+    queue = node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name)
+
+    async def part(message: warren.aio.Message) -> None:
+        raise AssertionError("nobody awaits it")
+
+    async def main() -> None:
+        async with warren.aio.attach(node.directory) as mine:
+
+            async def handle(message: warren.aio.Message) -> Any:
+                return part(message)
+
+            worker = await mine.worker(name, handle, retries=0)
+            running = asyncio.create_task(worker.run())
+            while not worker.counts["rejected"]:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+
+    queue.put(b"plain")
+    worker = node.worker(name, lambda message: (byte for byte in message.body), retries=0)
+    thread = run_in_thread(worker)
+    wait_until(lambda: worker.counts["rejected"] == 1, 60)
+    ended(worker, thread)
+    queue.put(b"aio")
+    asyncio.run(main())
+    assert "returned generator, which nobody runs" in caplog.text
+    assert "returned coroutine, which nobody awaits: await it there" in caplog.text
+    assert sorted(message.body for message in [letters.get(timeout=30), letters.get(timeout=30)]) == [b"aio", b"plain"]
+
+
 @pytest.mark.parametrize("interrupt", [SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_an_interrupt_in_a_thread_ends_the_worker_and_returns_the_message_once(
     node: warren.Node, name: str, interrupt: type[BaseException]
@@ -620,6 +723,57 @@ def test_failures_in_processes_are_logged_by_the_program(
     assert "failed at try 1" in told[0]
     assert "it was the last try" in told[1]
     assert done.stderr.splitlines().count("ValueError: nobody can do this") == 2
+
+
+VAIN_PROGRAM = """
+import os, sys
+import warren
+{top}
+def handle(message):
+    {handle}
+
+def main():
+    with warren.attach(sys.argv[1]) as node:
+        node.queue("{name}", dead_letter_exchange="", dead_letter_routing_key="{name}-dead").put(b"task")
+        node.queue("{name}-dead")
+        worker = node.worker("{name}", handle, concurrency=2, processes=True, retries=3)
+        try:
+            worker.run()
+        except warren.UsageError as error:
+            print(error)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "handle", "told"),
+    [
+        (
+            'if __name__ == "__mp_main__":\n    warren.open(sys.argv[1], profile="huge")',
+            "message.ack()",
+            "the processes of its worker cannot come up: 3 in a row ended with exit code 1",
+        ),
+        (
+            "",
+            'warren.attach(sys.argv[1]).delete_queue("{name}-dead"); os._exit(7)',
+            "lead to no queue, so a message that fails 4 times would be dropped",
+        ),
+    ],
+)
+def test_processes_that_cannot_come_up_end_the_worker(
+    node: warren.Node, name: str, tmp_path: Path, top: str, handle: str, told: str
+) -> None:
+    """The module of the function cannot be imported there, or the dead letters lead nowhere since: to start others for
+    ever helps nobody."""
+    program = tmp_path / "program.py"
+    program.write_text(VAIN_PROGRAM.format(name=name, top=top, handle=handle.format(name=name)))
+    done = subprocess.run(
+        [sys.executable, program, node.directory], capture_output=True, text=True, timeout=480, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

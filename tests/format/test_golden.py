@@ -262,12 +262,16 @@ def test_list_of_version_1_is_read() -> None:
 # -- the catalog and its log ------------------------------------------------------------------------------------------
 
 CATALOG_V1, CATALOG_V2 = FOLDER / "catalog-v1.json", FOLDER / "catalog-v2.json"
-CATALOG_LOG_V1 = FOLDER / "catalog-v1.log"
+CATALOG_V3 = FOLDER / "catalog-v3.json"
+CATALOG_LOG_V1, CATALOG_LOG_V2 = FOLDER / "catalog-v1.log", FOLDER / "catalog-v2.log"
 STAMP = 0xC0FFEE
 
 
-def build_catalog() -> Catalog:
+def build_catalog(topics: bool = False) -> Catalog:
     made = Catalog()
+    if topics:
+        made.declare_topic("flights", queues=3, retention_s=0.5, retention_bytes=1 << 40)
+        made.declare_topic("newest", compacted=True)
     made.declare_queue("orders", workers_n=2, arguments={"message_ttl": 5, "dead_letter_exchange": ""})
     made.declare_queue("mine", workers_n=2, durable=False, arguments={"exclusive": True}, client=1 << 32 | 5)
     made.declare_exchange("events", type="topic", alternate="rest")
@@ -281,9 +285,10 @@ def build_catalog() -> Catalog:
 
 def build_catalog_log() -> bytes:
     """One change of everything, and one of little, from what `build_catalog` made."""
-    made = build_catalog()
+    made = build_catalog(topics=True)
     content = catalog_log.encode_head(made.version, STAMP)
     for change in (
+        lambda: (made.delete_topic("flights"), made.declare_topic("flights", queues=1)),
         lambda: (made.delete_queue("orders"), made.declare_queue("orders", workers_n=2), made.delete_exchange("rest")),
         lambda: made.bind("orders", "events", "a.*"),
     ):
@@ -295,8 +300,8 @@ def build_catalog_log() -> bytes:
     return content
 
 
-def build_catalog_beside() -> bytes:
-    made = build_catalog()
+def build_catalog_beside(topics: bool = False) -> bytes:
+    made = build_catalog(topics)
     made.log = STAMP
     return made.encode()
 
@@ -304,7 +309,8 @@ def build_catalog_beside() -> bytes:
 def test_the_catalog_is_written_as_ever() -> None:
     assert build_catalog().encode() == CATALOG_V1.read_bytes()
     assert build_catalog_beside() == CATALOG_V2.read_bytes()
-    assert build_catalog_log() == CATALOG_LOG_V1.read_bytes()
+    assert build_catalog_beside(topics=True) == CATALOG_V3.read_bytes()
+    assert build_catalog_log() == CATALOG_LOG_V2.read_bytes()
 
 
 def test_the_catalog_is_read(tmp_path: Path) -> None:
@@ -319,6 +325,14 @@ def test_the_catalog_is_read(tmp_path: Path) -> None:
     assert set(loaded.catalog.queues) == {"orders", "mine"}
     assert [item.routing_key for item in loaded.catalog.bindings] == ["a.*"]
     assert set(loaded.catalog.exchanges) == set(build_catalog().exchanges) - {"rest"}
+    (tmp_path / "catalog.json").write_bytes(CATALOG_V3.read_bytes())
+    found = build_catalog(topics=True)
+    (tmp_path / f"catalog.{found.version}.log").write_bytes(CATALOG_LOG_V2.read_bytes())
+    loaded = catalog_log.load(tmp_path)
+    assert (loaded.changes, loaded.torn) == (3, 0)
+    flights, newest = loaded.catalog.topics["flights"], loaded.catalog.topics["newest"]
+    assert (flights.queues, flights.retention_s, newest) == (1, None, found.topics["newest"])
+    assert flights.id > max(found.topics_by_id)
 
 
 # -- lists of a queue worker's files, stamps of its segments ----------------------------------------------------------
@@ -407,7 +421,8 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     CATALOG_V1.write_bytes(build_catalog().encode())
     CATALOG_V2.write_bytes(build_catalog_beside())
-    CATALOG_LOG_V1.write_bytes(build_catalog_log())
+    CATALOG_V3.write_bytes(build_catalog_beside(topics=True))
+    CATALOG_LOG_V2.write_bytes(build_catalog_log())
     V1.write_bytes(build())
     LIST_V1.write_bytes(build_list())
     TIMED_V1.write_bytes(build_timed())

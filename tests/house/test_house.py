@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,17 @@ def test_a_segment_that_a_dead_child_left_is_found(before: Census) -> None:
     Census.take()  # sees the child while it lives: other runs on this machine excuse nothing
     end(child)
     assert [kind for kind, _name in found_since(before)] == ["System V segment"]
+
+
+def test_what_a_stranger_made_with_the_number_of_a_dead_process_of_ours_is_his(before: Census) -> None:
+    """On a busy machine numbers of processes are given again within a minute."""
+    child = start("")
+    Census.take()
+    end(child)
+    world = leaks.World.look(before, Census.take())
+    world.strangers_test = True
+    assert not world.excuses(set(), leaks.Maker(child.pid, time.time() - 60)), "it lived then"
+    assert world.excuses(set(), leaks.Maker(child.pid, time.time() + 60))
 
 
 def test_what_a_stranger_holds_is_his(before: Census) -> None:
@@ -417,15 +429,15 @@ def test_the_engine_writes_to_files_in_one_place_that_looks_at_what_was_written(
     assert {name: n for name, n in found.items() if n} == WRITES_ALLOWED
 
 
-#: a rule of docs/rules.md, up to the next one; S: store, Q: queues, N: node, C: clients
-RULE = re.compile(r"^- \*\*([SQNC][0-9]+) .*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
+#: a rule of docs/rules.md, up to the next one; S: store, Q: queues, N: node, T: topics, C: clients
+RULE = re.compile(r"^- \*\*([SQNTC][0-9]+) .*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
 #: file::function of a test, file::rule of a model
 HOLDER = re.compile(r"`([\w/]+\.(?:py|c))::(\w+)`")
 #: what cites rules: their numbers behind the word, also over lines of a comment; the name of a test
 CITATION = re.compile(
-    r"\b[Rr]ules?[\s*#]+[SQNC][0-9]+\b(?:(?:,| and| to)[\s*#]+[SQNC][0-9]+\b)*|\bdef test_[sqnc][0-9]+(?=_)"
+    r"\b[Rr]ules?[\s*#]+[SQNTC][0-9]+\b(?:(?:,| and| to)[\s*#]+[SQNTC][0-9]+\b)*|\bdef test_[sqntc][0-9]+(?=_)"
 )
-NUMBER = re.compile(r"[SQNC][0-9]+", re.IGNORECASE)
+NUMBER = re.compile(r"[SQNTC][0-9]+", re.IGNORECASE)
 #: N and C are not looked for without the word: C1 is a set of control characters, too
 UNCITED = re.compile(r"\b[SQ][0-9]{1,2}\b")
 
@@ -434,7 +446,7 @@ def rules() -> dict[str, str]:
     """Each rule of docs/rules.md with its text; a number that stands there twice is an error."""
     found = list(RULE.finditer((ROOT / "docs/rules.md").read_text()))
     numbers = [rule[1] for rule in found]
-    wanted = [f"{kind}{n + 1}" for kind in "SQNC" for n in range(sum(number[0] == kind for number in numbers))]
+    wanted = [f"{kind}{n + 1}" for kind in "SQNTC" for n in range(sum(number[0] == kind for number in numbers))]
     assert numbers == wanted, "the rules of a kind are numbered from 1 on, without a gap"
     return {rule[1]: rule[0] for rule in found}
 

@@ -3,12 +3,18 @@
 Method: values that are wrong for every setting, also for one that is new; the edges of shares.
 """
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from warren.engine.catalog.node_directory import changed_settings
+from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import Settings
-from warren.engine.errors import UsageError
+from warren.engine.errors import CorruptRecord, UsageError
+from warren.engine.kernel.formats import NODE_VERSION
+from warren.engine.kernel.paths import TOPICS
+from warren.engine.topics import formats
 
 NAMES = [field.name for field in msgspec.structs.fields(Settings) if field.type is not str]
 
@@ -66,3 +72,64 @@ def test_the_largest_message_follows_what_it_depends_on(changes: dict[str, objec
     assert settings.message_bytes_max < Settings().message_bytes_max
     with pytest.raises(UsageError, match="message_bytes_max must be at most"):
         changed_settings(Settings(), {**changes, "message_bytes_max": 4 << 20}).checked()
+
+
+def test_the_sizes_of_topics_have_the_defaults_of_their_formats() -> None:
+    settings = Settings()
+    found = settings.log_file_bytes, settings.consume_queue_entries, settings.index_slots, settings.index_entries
+    assert found == (formats.LOG_FILE_BYTES, formats.CONSUME_QUEUE_ENTRIES, formats.INDEX_SLOTS, formats.INDEX_ENTRIES)
+
+
+def test_small_sizes_of_topics_are_allowed() -> None:
+    small = {"log_file_bytes": 1 << 20, "consume_queue_entries": 1, "index_slots": 1, "index_entries": 2}
+    found = changed_settings(Settings(), {**small, "topic_ring_bytes": 65536}).checked()
+    assert msgspec.structs.asdict(found).items() >= small.items()
+    with pytest.raises(UsageError, match="setting log_file_bytes must be a multiple of 4096, not 1048577"):
+        changed_settings(Settings(), {"log_file_bytes": (1 << 20) + 1}).checked()
+
+
+def older(directory: NodeDirectory, **more: object) -> None:
+    """Make its node.json one of the version before topics."""
+    file = directory.path / "node.json"
+    found = json.loads(file.read_text())
+    settings = found["settings"]
+    settings["log_file_bytes"] = settings.pop("log_rotate_bytes")
+    for name in ("consume_queue_entries", "index_slots", "index_entries", "topic_ring_bytes"):
+        del settings[name]
+    file.write_text(json.dumps({**found, "format_version": 1, **more}))
+
+
+def test_an_older_node_json_keeps_the_size_of_its_process_logs(tmp_path: Path) -> None:
+    """Its log_file_bytes is what is log_rotate_bytes now; topics have their own."""
+    directory = NodeDirectory(tmp_path)
+    directory.lock()
+    try:
+        made = directory.open_or_make({"log_rotate_bytes": 8192, "workers": 3})
+        older(directory)
+        read = directory.open_or_make({})
+        assert read == made
+        assert (read.settings.log_rotate_bytes, read.settings.log_file_bytes) == (8192, 1 << 30)
+        directory.write(read)
+        assert json.loads((tmp_path / "node.json").read_text())["format_version"] == NODE_VERSION
+        assert directory.read() == made
+        older(directory, node_id="none")
+        with pytest.raises(CorruptRecord, match=r"node\.json"):
+            directory.read()
+    finally:
+        directory.unlock()
+
+
+def test_the_files_of_the_commit_log_keep_their_size_once_there_are_topics(tmp_path: Path) -> None:
+    directory = NodeDirectory(tmp_path)
+    directory.lock()
+    try:
+        directory.open_or_make({})
+        node = directory.open_or_make({"log_file_bytes": 1 << 20})
+        assert node.settings.log_file_bytes == 1 << 20
+        (tmp_path / TOPICS).mkdir()
+        directory.write(node)
+        with pytest.raises(UsageError, match=r"setting log_file_bytes of .* is 1048576 and cannot be changed"):
+            directory.open_or_make({"log_file_bytes": 2 << 20})
+        assert directory.open_or_make({"profile": "small"}).settings.log_file_bytes == 1 << 20
+    finally:
+        directory.unlock()

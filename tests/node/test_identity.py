@@ -23,15 +23,17 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DirectoryInUse, NodeNotRunning
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import mailbox, names, region
-from warren.ipc.identity import Namespaces
+from warren.ipc.identity import Identity, Namespaces
+from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.faces import node as node_module
 from warren.workers.process import remains
 from warren.workers.process.control import ControlClient
 from warren.workers.process.shared_objects import remove_semaphore
+from warren.workers.process.tie import Tie
 
 from support.real_node import RealNode
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 QUEUE = "jobs"
 PUBLISHER = Path(__file__).parents[1] / "support" / "steady_publisher.py"
@@ -382,11 +384,12 @@ def test_nothing_is_confirmed_into_a_removed_directory(
         if not supervised:
             os.kill(pids["store"], signal.SIGSTOP)  # so that nobody starts another supervisor
             kill_supervisor(node)
-        shutil.rmtree(node.directory)
+        while node.directory.exists():  # a server may make a file in a folder that is just being removed
+            shutil.rmtree(node.directory, ignore_errors=True)
         os.kill(pids["store"], signal.SIGCONT)
         for _turn in range(3):
             with pytest.raises(warren.Error, match=r"removed|stopped|died|no node runs") as caught:
-                queue.put(b"2", timeout=10.0)
+                queue.put(b"2", timeout=10.0 * patience())
         assert not isinstance(caught.value, warren.TimedOut)
         if supervised:
             assert "was removed while the node ran" in ended(node)
@@ -394,6 +397,45 @@ def test_nothing_is_confirmed_into_a_removed_directory(
     fresh = up(nodes, tmp_path / "node")
     put(fresh.directory, range(3))
     assert depth(fresh.directory) == 3
+
+
+@pytest.mark.parametrize("state", ["SERVER_READY", "SERVER_DOWN"])
+def test_of_servers_that_end_at_once_one_removes_what_is_left(
+    tmp_path: Path, nodes: contextlib.ExitStack, state: str
+) -> None:
+    """Each sees that the other one lives still; what it says of itself decides. Of a node without a supervisor, whose
+    directory was removed, nobody else removes the shared memory.
+    """
+    node = up(nodes, tmp_path / "node")
+    pids = node.pids()
+    superblock = Superblock.attach(NodeDirectory(node.directory).shared_id, LAYOUT_HASH)
+    tie = Tie(node.directory, superblock)
+    for role in pids.keys() - {"supervisor"}:
+        os.kill(pids[role], signal.SIGSTOP)  # so that nobody starts another supervisor
+    kill_supervisor(node)
+    for role in pids.keys() - {"supervisor"}:
+        os.kill(pids[role], signal.SIGKILL)
+    servers = range(superblock.servers_n)
+    wait_until(lambda: not any(superblock.server_identity(server).alive() for server in servers), 30)
+    assert not superblock.supervisor.alive()
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        try:
+            worker, alive = superblock.servers_n - 1, Identity.of(other.pid)
+            assert alive is not None
+            superblock.server_set(worker, "pid", alive.pid)
+            superblock.server_set(worker, "start_time", alive.start_time)
+            superblock.server_set(worker, "state", CONSTANTS[state])
+            superblock.set("ending", CONSTANTS["ENDING_REMOVED"])
+            assert superblock.server_identity(worker).alive()
+            remains.remove_lost(superblock, tie)
+            assert superblock.named == (state == "SERVER_READY")
+        finally:
+            other.kill()
+    remains.remove_lost(superblock, tie)
+    assert not superblock.named
+    assert superblock.state == CONSTANTS["NODE_STOPPED"]
+    tie.close()
+    superblock.close()
 
 
 def test_a_data_folder_that_goes_ends_the_node(tmp_path: Path, nodes: contextlib.ExitStack) -> None:

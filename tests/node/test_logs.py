@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,7 +260,7 @@ def test_standard_error_of_a_server_follows_its_log(tmp_path: Path) -> None:
             logs.log.info("line %d %s", number, "x" * 100)
         os.write(2, b"C: last\n")
 
-    child(path, main, Settings(log_file_bytes=4096, log_files=9))
+    child(path, main, Settings(log_rotate_bytes=4096, log_files=9))
     assert len(files(path)) > 1
     assert "C: last" in path.read_text().splitlines()
     everything = [line for one in files(path) for line in one.read_text().splitlines()]
@@ -462,6 +463,78 @@ def test_a_log_that_was_removed_or_moved_is_begun_anew(tmp_path: Path, handler: 
     assert (tmp_path / "store.log").read_text().count("\n") == 1
 
 
+def test_the_folder_of_the_logs_is_made_again_and_that_is_said_once(tmp_path: Path) -> None:
+    """Where the directory of the node is by then; a folder that somebody else made meanwhile is taken."""
+    place = tmp_path / "node" / "log"
+    place.mkdir(parents=True)
+    handlers = [LogFile(place / f"{name}.log", 1 << 20, 3, False) for name in ("store", "worker-0")]
+    for handler in handlers:
+        handler.setFormatter(Lines("store", False))
+        handler.handle(record("before"))
+    (tmp_path / "node").rename(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "moved" / "log")
+    for handler in handlers:
+        for text in ("after", "later"):
+            handler.handle(record(text))
+        lines = (tmp_path / "moved" / "log" / handler._path.name).read_text().splitlines()
+        assert [line.partition("]: ")[2] for line in lines] == [
+            "after",
+            f"{place} was removed while the node ran: it was made again",
+            "later",
+        ]
+    shutil.rmtree(tmp_path / "moved")
+    handlers[0].handle(record("nowhere"))
+    assert not (tmp_path / "moved").exists()
+    for handler in handlers:
+        handler.close()
+
+
+@pytest.mark.parametrize("what", ["a FIFO", "a device", "a directory"])
+def test_what_is_no_file_costs_lines_and_never_waits(tmp_path: Path, handler: LogFile, what: str) -> None:
+    place = tmp_path / "store.log"
+    handler.handle(record("first"))
+    place.rename(tmp_path / "kept")
+    if what == "a FIFO":
+        os.mkfifo(place)
+    elif what == "a device":
+        place.symlink_to("/dev/null")
+    else:
+        place.mkdir()
+    for _again in range(3):
+        handler.handle(record("lost"))
+    assert logs.last_lines(place) == ""
+    place.rmdir() if what == "a directory" else place.unlink()
+    handler.handle(record("last"))
+    told = [line.partition("]: ")[2] for line in place.read_text().splitlines()]
+    assert told == ["last", "3 lines before the last one could not be written"]
+    assert (tmp_path / "kept").read_text().endswith(": first\n")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("how", [[], ["--detach"]], ids=["", "detach"])
+def test_a_start_refuses_a_log_that_is_no_file(directory: Path, how: list[str]) -> None:
+    (directory / "log").mkdir(parents=True)
+    os.mkfifo(directory / "log" / "supervisor.log")
+    os.mkfifo(directory / "log" / "worker-0.log")
+    said = run("up", directory, *how, code=2).stderr
+    assert f"{directory / 'log' / 'supervisor.log'} is a directory, a FIFO or a device, and a log is a file" in said
+
+
+@pytest.mark.integration
+def test_a_node_goes_on_whose_logs_were_removed(directory: Path) -> None:
+    up(directory)
+    before = processes(directory)
+    shutil.rmtree(directory / "log")
+    os.kill(before["worker-0"], signal.SIGKILL)
+    wait_until((directory / "log" / "worker-0.log").exists, 60, what="the log of the next worker")
+    with warren.attach(directory) as node:
+        node.queue("q").put(b"x")
+    assert "was removed while the node ran: it was made again" in (directory / "log" / "supervisor.log").read_text()
+    assert {role: pid for role, pid in processes(directory).items() if role != "worker-0"} == {
+        role: pid for role, pid in before.items() if role != "worker-0"
+    }
+
+
 DIES_WITH_QUEUES = """
 import os, sys, warren
 node = warren.attach(sys.argv[1])
@@ -473,7 +546,7 @@ os._exit(0)
 
 @pytest.mark.integration
 def test_a_running_node_rotates_its_logs(directory: Path) -> None:
-    up(directory, "--set", "log_file_bytes=4096", "--set", "log_files=50")
+    up(directory, "--set", "log_rotate_bytes=4096", "--set", "log_files=50")
     names = [f"queue-{n:03}" for n in range(150)]
     command = [sys.executable, "-P", "-c", DIES_WITH_QUEUES, str(directory), *names]
     subprocess.run(command, env=interpreter.environment(), check=True, timeout=300)
@@ -542,6 +615,6 @@ def test_a_node_on_a_full_disk_goes_on_without_its_lines(small_disk: Path) -> No
 
 def test_the_settings_are_kept(tmp_path: Path) -> None:
     """They are settings like all others: in node.json, for the supervisor that takes over and for the next start."""
-    given = {"log_level": "debug", "log_format": "json", "log_file_bytes": 8192, "log_files": 7}
+    given = {"log_level": "debug", "log_format": "json", "log_rotate_bytes": 8192, "log_files": 7}
     found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(Settings(), **given).checked())
     assert {name: found[name] for name in given} == given

@@ -127,5 +127,6 @@ def test_the_supervisor_sleeps_while_it_does_not_look(state: str, at_once: bool)
         _start=SimpleNamespace(announced=True),
         _desk=SimpleNamespace(has_leases=lambda: bool(catalog.leased)),
         _life_at=0.0,
+        _control=SimpleNamespace(owes=False),
     )
     assert (supervisor._timeout() == 0) is at_once

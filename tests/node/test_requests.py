@@ -30,7 +30,7 @@ def test_every_request_has_one_that_answers_it() -> None:
 
 def test_what_must_not_be_done_twice_is_not_sent_twice() -> None:
     once = {name for name, kind in OPERATIONS.items() if not kind.repeatable}
-    assert once == {"delete_queue", "delete_queues", "delete_exchange", "subscription"}
+    assert once == {"delete_queue", "delete_queues", "delete_exchange", "subscription", "delete_topic"}
 
 
 @contextmanager

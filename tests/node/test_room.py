@@ -256,6 +256,52 @@ def test_messages_under_load_with_kills(tmp_path: Path, size: str, role: str, pr
     assert chose == (said["profile"] == "small")
 
 
+TOPICS = (
+    IN_SMALL
+    + """
+import warren
+from warren.workers.process.control import ControlClient
+
+directory = sys.argv[1]
+
+def declare():
+    with ControlClient(directory) as control:
+        return control.call("declare_topic", name="t", timeout=60)["topic"]["queues"]
+
+with warren.open(directory, profile="small", topic_ring_bytes=16 << 20, idle_exit=60, timeout=120) as node:
+    queue = node.queue("q")
+    try:
+        declare()
+    except warren.LimitError as error:
+        print(error)
+    queue.put(b"body", timeout=60)
+    assert bytes(queue.get(timeout=60).body) == b"body"
+    status = node.status()
+    print(status["alarms"], [p["state"] for p in status["processes"] if p["role"] == "topic_worker"])
+    subprocess.run(["mount", "-o", "remount,size=96m", "/dev/shm"], check=True)
+    print(declare())
+    with ControlClient(directory) as control:
+        control.call("stop", timeout=60)
+with warren.open(directory, idle_exit=60, timeout=120) as node:
+    print(declare())
+    with ControlClient(directory) as control:
+        control.call("stop", timeout=60)
+"""
+)
+
+
+def test_a_topic_for_which_there_is_no_room_is_refused_with_figures_and_costs_no_queue(tmp_path: Path) -> None:
+    """The worker is started again until there is room, and then serves what was declared."""
+    done = in_small(TOPICS, "24m", str(tmp_path / "node"))
+    assert done.returncode == 0, done.stderr
+    said, state, *queues = done.stdout.splitlines()
+    assert said.startswith("topic 't' is declared, but there is no room in /dev/shm to start the topics (")
+    assert "of 24 MiB are free" in said
+    assert "--shm-size" in said
+    assert state.startswith("[] [")
+    assert queues == ["4", "4"]
+
+
 REFUSED = (
     IN_SMALL
     + """

@@ -18,9 +18,8 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,124 +43,24 @@ from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK
 from warren.ipc.mailbox import post
-from warren.ipc.region import Region, RegionError
-from warren.ipc.superblock import ACTIVE, FREE, SlotView, Superblock
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import ACTIVE, FREE, Superblock
 from warren.workers.node.supervise import DESCRIPTORS_MIN
 from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 from warren.workers.process.launch import Succession, start_successor
 from warren.workers.process.shared_objects import region_users, segments
 
+from support.dummy_node import Starter, behave, gone, kill, register, start
 from support.heard import Heard
 from support.raw_control import connected
 from support.real_node import RealNode
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
+__all__ = ["start"]  # a fixture
 
 PROCESSES = ["supervisor", "store", "queue_worker", "queue_worker", "collector"]
-
-SMALL = ("ring_records=64", "delivery_slots=64", "arena_bytes=65536", "message_bytes_max=16384", "workers=2")
-TESTS = Path(__file__).parents[1]
-Starter = Callable[..., "Node"]
-
-
-class Node:
-    """A supervisor process with dummy servers."""
-
-    def __init__(self, directory: Path, *words: str, environment: dict[str, str] | None = None, group: bool = False):
-        self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.dummy_servers", str(directory), *words],
-            cwd=TESTS,
-            env=os.environ | {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"} | (environment or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0 if group else None,
-        )
-        self.printed = ""
-
-    def ready(self) -> "Node":
-        """Wait for the line that says that the node is up."""
-        assert self.process.stdout is not None
-        self.printed = self.process.stdout.readline()
-        assert "up for" in self.printed, self.printed + self.process.communicate()[1]
-        return self
-
-    def end(self, timeout: float = 20.0) -> tuple[int, str, str]:
-        """Wait for the end: exit code, standard output, standard error."""
-        out, error = self.process.communicate(timeout=timeout)
-        return self.process.returncode, self.printed + out, error
-
-    def call(self, op: str, **fields: Any) -> dict[str, Any]:
-        with ControlClient(self.directory) as client:
-            return client.call(op, **fields)
-
-    def status(self) -> dict[str, Any]:
-        return self.call("status")
-
-    def pids(self) -> dict[str, int]:
-        """Role (with its index) → pid."""
-        return {f"{item['role']}-{item['index']}": item["pid"] for item in self.status()["processes"]}
-
-    def stop(self) -> None:
-        self.call("stop")
-        code, _out, error = self.end()
-        assert code == 0, error
-
-    @contextlib.contextmanager
-    def superblock(self) -> Iterator[Superblock]:
-        superblock = Superblock.attach(NodeDirectory(self.directory).shared_id, LAYOUT_HASH)
-        try:
-            yield superblock
-        finally:
-            superblock.close()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Starter]:
-    """Start supervisors of DIR (small settings); those that still run at the end of the test are stopped."""
-    nodes: list[Node] = []
-
-    def starter(*words: str, directory: Path | None = None, small: bool = True, **more: Any) -> Node:
-        target = directory or tmp_path / "node"
-        fresh = small and not (target / "node.json").exists()
-        node = Node(target, *(SMALL if fresh else ()), *words, **more)
-        nodes.append(node)
-        return node
-
-    yield starter
-    for node in nodes:
-        if node.process.poll() is None:
-            node.process.terminate()
-            node.end()
-        for pipe in (node.process.stdout, node.process.stderr):
-            assert pipe is not None
-            pipe.close()
-
-
-def behave(directory: Path, role: str, how: str, text: str = "") -> None:
-    (directory / "behave").mkdir(exist_ok=True)
-    (directory / "behave" / f"{role}.{how}").write_text(text)
-
-
-def gone(pid: int) -> bool:
-    return Identity.of(pid) is None
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def register(superblock: Superblock, name: str = "test") -> tuple[SlotView, Region]:
-    """Become a client, as warren.workers.client.client does: claim, make and record the segment, activate."""
-    view = superblock.claim(Identity.current(), name)
-    memory = region.sysv_create(superblock.get("client_region_bytes"))
-    superblock.set_segment(view, memory.id)
-    CLIENT.pack_into(memory.buffer, "client_epoch", view.client_epoch)
-    CLIENT.pack_into(memory.buffer, "magic", CLIENT_MAGIC)
-    return superblock.activate(view), memory
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -224,6 +123,32 @@ def test_signals_stop_in_good_order(start: Starter, number: signal.Signals) -> N
     node = start().ready()
     node.process.send_signal(number)
     assert node.end()[0] == 0
+
+
+def test_a_signal_that_comes_when_a_worker_has_saved_all_is_no_kill(tmp_path: Path) -> None:
+    """It sees by itself that the node ends, and may be done before it is told so."""
+    with RealNode(tmp_path / "node") as node:
+        with warren.attach(node.directory) as client:
+            client.queue("q").put_many([b"x"] * 100)
+        pids = node.pids()
+        workers = [pid for role, pid in pids.items() if role.startswith("worker")]
+        superblock = Superblock.attach(NodeDirectory(node.directory).shared_id, LAYOUT_HASH)
+        assert node.process is not None
+        node.process.send_signal(signal.SIGTERM)
+        while superblock.state < CONSTANTS["NODE_DRAINING"]:
+            pass  # at once: what comes next is a matter of milliseconds
+        superblock.close()
+        while workers:
+            for pid in list(workers):
+                try:
+                    os.kill(pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    workers.remove(pid)
+        node.process.wait(60)
+        said = (node.directory / "log" / "supervisor.log").read_text()
+        assert "SIGTERM while" not in said, said
+        for role in (role for role in pids if role.startswith("worker")):
+            assert "everything is saved" in (node.directory / "log" / f"{role}.log").read_text()
 
 
 def test_interrupt_of_the_whole_group_is_a_drain(start: Starter) -> None:

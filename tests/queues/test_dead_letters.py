@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from warren.engine.queues.causes import CAUSE_MOST, Causes
 from warren.workers.servers.dead_letters import deaths_of, is_cycle, with_death
 
 
@@ -42,6 +43,28 @@ def test_deaths_are_counted_by_queue_and_reason_newest_first() -> None:
     ]
     assert headers["x-first-death-queue"] == "a"
     assert headers["x-first-death-reason"] == "expired"
+
+
+def test_what_a_function_raised_is_told_of_the_last_death_alone() -> None:
+    first = with_death({"mine": 1}, "a", "rejected", "x", "k", 1, "KeyError: 'shop'")
+    assert first["x-last-death-exception"] == "KeyError: 'shop'"
+    assert "x-last-death-exception" not in died(first, "b", "expired")
+    assert first["mine"] == 1
+
+
+def test_texts_are_kept_of_the_newest_deaths() -> None:
+    causes = Causes()
+    for number in range(10_000):
+        causes.note(7, b"%016d" % number, f"{number}: {'x' * 2000}")
+    assert causes.of(7, b"%016d" % 0) is None
+    assert causes.of(8, b"%016d" % 9999) is None
+    text = causes.of(7, b"%016d" % 9999)
+    assert text is not None
+    assert (text[:5], len(text)) == ("9999:", CAUSE_MOST)
+    causes.note(7, b"%016d" % 9999, "another")
+    assert causes.of(7, b"%016d" % 9999) == "another"
+    causes.forget(7, b"%016d" % 9999)
+    assert causes.of(7, b"%016d" % 9999) is None
 
 
 @pytest.mark.parametrize("told", [None, 5, "q", [5, None], [{"queue": 7}], {"queue": "q"}])

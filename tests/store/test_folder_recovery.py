@@ -159,8 +159,12 @@ def test_a_header_that_cannot_be_written_is_served(folder: Folder, monkeypatch: 
     three(folder)
     harm_bytes(folder.file(1), 24, b"\x80")
 
-    def refuse(*_args: object) -> int:
-        raise OSError(5, "bad sector")
+    pwrite = os.pwrite
+
+    def refuse(descriptor: int, data: bytes, at: int) -> int:
+        if os.path.samefile(f"/proc/self/fd/{descriptor}", folder.file(1)):
+            raise OSError(5, "bad sector")
+        return pwrite(descriptor, data, at)
 
     monkeypatch.setattr(os, "pwrite", refuse)
     started = folder.start()

@@ -113,7 +113,7 @@ def test_clean_start_reads_no_file(node: StoreNode) -> None:
     after = [(row.file, row.valid_total_size, row.file_size, row.pin_low, row.pin_high) for row in node.summary()]
     live = [row for row in before if row[1]]
     assert after[: len(live)] == before[: len(live)]
-    assert node.get("messages") == 500
+    wait_until(lambda: node.get("messages") == 500, what="500 messages")
 
 
 def test_clean_stop_executes_and_syncs_what_was_submitted(node: StoreNode) -> None:
@@ -242,7 +242,7 @@ def test_everything_killed_keeps_what_was_confirmed(node: StoreNode) -> None:
     again(node)
     assert missing(node, range(100, 1000)) == []
     assert len(missing(node, range(100))) == 100
-    assert node.get("messages") == 900
+    wait_until(lambda: node.get("messages") == 900, what="900 messages")
     again_client = node.client()
     again_client.remove([message_id(i) for i in range(100, 1000)])
     wait_until(lambda: node.get("messages") == 0)
@@ -284,7 +284,7 @@ def test_removed_messages_stay_removed_when_files_are_deleted_between_kills(tmp_
             client.close()
             node.kill()
             again(node)
-            assert node.get("messages") == len(alive)
+            wait_until(lambda: node.get("messages") == len(alive), what="the messages that are alive")
             reader = node.client()
             assert [i for i, body in alive.items() if reader.read(message_id(i)) != body] == []
             reader.close()
@@ -521,7 +521,7 @@ def test_killed_starts_lead_to_the_same_state(node: StoreNode, point: str) -> No
             break  # it is done once
     again(node)
     assert unreadable(node, range(600)) == set(range(600)) - alive
-    assert node.get("messages") == len(alive)
+    wait_until(lambda: node.get("messages") == len(alive), what="the messages that are alive")
 
 
 def test_newer_format_is_refused_and_not_tried_again(node: StoreNode) -> None:

@@ -1,10 +1,13 @@
 """A history of changes of a catalog, the same for the same seed: for tests of its files, and to be recorded.
 
 `python -m support.catalog_history DIRECTORY SEED CHANGES` makes it durable in a directory, and notes each version that
-was told (warren.tools.crash.recording).
+was told (warren.tools.crash.recording). Writers follow each other: the sync of one fails, and it is killed at that.
 """
 
+import contextlib
+import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +25,7 @@ def changes(seed: int, count: int) -> Iterator[Change]:
     """Changes of every kind, some of many declarations; what one refers to may be gone, then it is refused."""
     rng = random.Random(seed)
     for _ in range(count):
-        kind, name, exchange = rng.randrange(10), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
+        kind, name, exchange = rng.randrange(12), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
         key, type = f"k.{rng.randrange(3)}", rng.choice(["direct", "fanout", "topic", "headers"])
         names = [f"many-{rng.randrange(10**6)}" for _ in range(rng.randrange(1, 60))]
         arguments = rng.choice([{}, {}, {"dead_letter_exchange": ""}, {"expires": 5}, {"auto_delete": True}])
@@ -40,6 +43,10 @@ def changes(seed: int, count: int) -> Iterator[Change]:
             yield lambda c, n=name, x=exchange, k=key: c.unbind(n, x, k)
         elif kind == 8:
             yield lambda c, n=name: c.declare_subscription(n, "s")
+        elif kind == 9:
+            yield lambda c, n=name, ns=names: c.declare_topic(n, queues=len(ns), retention_s=60)
+        elif kind == 10:
+            yield lambda c, n=name: c.delete_topic(n)
         else:
             yield lambda c, ns=names: [c.declare_queue(n, workers_n=2) for n in ns]
 
@@ -63,6 +70,25 @@ def alone(catalog: Catalog) -> bytes:
     return catalog.copy().encode()
 
 
+def killed_as_its_sync_fails(writer: catalog_log.Writer, change: Change) -> None:
+    """In a process of its own; one that has nothing to sync ends in good order."""
+    from warren.tools.crash import recording
+
+    def fails(descriptor: int) -> None:
+        recording.fail_sync()
+        with contextlib.suppress(OSError):
+            sync(descriptor)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child, sync = os.fork(), os.fdatasync
+    if not child:
+        os.fdatasync = fails
+        with contextlib.suppress(UsageError):
+            writer.change(change)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def main() -> None:
     from warren.tools.crash import recording
 
@@ -71,9 +97,14 @@ def main() -> None:
     directory.mkdir()
     Catalog().save(directory)
     recording.note(b"1")
+    writer = catalog_log.Writer(directory, catalog_log.load(directory))
     for number, change in enumerate(changes(seed, count)):
-        if number % (count // 3) == 0:  # another writer takes over
+        if number and number % (count // 3) == 0:  # another writer takes over
+            killed_as_its_sync_fails(writer, change)
             writer = catalog_log.Writer(directory, catalog_log.load(directory))
+            recording.note(b"%d" % writer.catalog.version)
+            writer.tidy()
+            continue
         try:
             writer.change(change)
         except UsageError:

@@ -3,7 +3,7 @@ end.
 
 As a program: `python -m support.dummy_servers DIR [key=value …]` is a supervisor with such servers; the behaviour of
 the servers is told by files in DIR/behave: `<role>.exit` with an exit code ends that role at once, `<role>.deaf`
-makes it deaf to SIGTERM.
+makes it deaf to SIGTERM; `topics.blind` keeps the topic worker from reading the catalog.
 """
 
 import contextlib
@@ -25,13 +25,19 @@ from warren.workers.node.supervise import supervise
 
 
 class DummyServers:
-    """A store server and queue workers without any messages."""
+    """A store server, queue workers and a topic worker without any messages."""
 
     def store(self, directory: Path, shared_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
         return _serve(directory, shared_id, "store", (0, 1), supervisor_pidfd)
 
     def worker(self, directory: Path, shared_id: int, worker: int, _settings: Settings, supervisor_pidfd: int) -> int:
         return _serve(directory, shared_id, f"worker-{worker}", (2 + worker,), supervisor_pidfd)
+
+    def topics(self, directory: Path, shared_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
+        superblock = Superblock.attach(shared_id, LAYOUT_HASH)
+        server = superblock.topic_server
+        superblock.close()
+        return _serve(directory, shared_id, "topics", (server,), supervisor_pidfd)
 
     def collector(self, directory: Path, shared_id: int, _settings: Settings, supervisor_pidfd: int) -> int:
         return _serve(directory, shared_id, "collector", (), supervisor_pidfd)
@@ -61,6 +67,8 @@ def _serve(directory: Path, shared_id: int, name: str, servers: tuple[int, ...],
         ready, _, _ = select.select(watched, [], [], 0.02)
         if supervisor_pidfd in ready:
             orphaned = True  # a new supervisor is the test's business
+        if name == "topics" and not (behave / "topics.blind").exists():
+            superblock.server_set(servers[0], "catalog_read", superblock.get("catalog_version"))
         for view in superblock.slots():
             if view.state in (LEAVING, DEAD):
                 for server in servers:

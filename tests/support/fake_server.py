@@ -69,7 +69,7 @@ class FakeNode:
         for server in self.images:
             self.restart(server)
 
-    def hook(self, code: int, server: int, what: str) -> None:
+    def hook(self, code: int, server: int, what: str, seconds: float = -1.0) -> None:
         """Note the trouble; raise what the test says."""
         self.trouble.append((code, server, what))
         if code in self.raising:

@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import math
 import os
 import re
 import shutil
@@ -47,7 +48,14 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # 
 
 os.environ.setdefault(MARK, str(os.getpid()))
 _libc = ctypes.CDLL(None, use_errno=True)
-_known: set[int] = set()  # every pid of ours that a census has seen, the dead ones among them
+_known: dict[int, float] = {}  # every pid of ours that a census has seen, and when one saw that it was gone
+
+
+class Maker(NamedTuple):
+    """Who made a thing, or used it last, and when (seconds since 1970)."""
+
+    pid: int
+    at: float
 
 
 class Leak(NamedTuple):
@@ -66,8 +74,8 @@ class Census:
     """What is there at one moment; each field maps a name to what else is known of the thing."""
 
     names: dict[str, str] = field(default_factory=dict)  # "/dev/shm/warren-…" -> node name
-    segments: dict[int, int] = field(default_factory=dict)  # shmid -> pid of its creator
-    semaphores: dict[int, int] = field(default_factory=dict)  # semid -> pid of who operated on it last
+    segments: dict[int, Maker] = field(default_factory=dict)  # by shmid; its creator
+    semaphores: dict[int, Maker] = field(default_factory=dict)  # by semid; who operated on it last
     processes: dict[psutil.Process, str] = field(default_factory=dict)  # ours
     descriptors: dict[int, str] = field(default_factory=dict)  # fd -> what /proc says that it is
     mappings: dict[str, int] = field(default_factory=dict)  # path, or "segment N" -> how often
@@ -76,7 +84,7 @@ class Census:
     def take(cls) -> "Census":
         """Count everything now."""
         processes = dict(_our_processes())
-        _known.update(process.pid for process in processes)
+        _note({process.pid for process in processes})
         return cls(
             dict(_names()),
             dict(_system_v("shm")),
@@ -162,8 +170,8 @@ def _names() -> Iterator[tuple[str, str]]:
                 yield str(folder / name), node.group() if node else ""
 
 
-def _system_v(kind: str) -> Iterator[tuple[int, int]]:
-    """Yield (id, pid) of this user's segments ("shm") or semaphore sets ("sem")."""
+def _system_v(kind: str) -> Iterator[tuple[int, Maker]]:
+    """Yield this user's segments ("shm") or semaphore sets ("sem")."""
     path = Path("/proc/sysvipc", kind)
     if not path.exists():
         return
@@ -173,7 +181,19 @@ def _system_v(kind: str) -> Iterator[tuple[int, int]]:
         if int(values["cuid"]) != os.geteuid():
             continue
         number = int(values[f"{kind}id"])
-        yield number, int(values["cpid"]) if kind == "shm" else _libc.semctl(number, 0, SEMCTL_GETPID)
+        if kind == "shm":
+            yield number, Maker(int(values["cpid"]), int(values["ctime"]))
+        else:
+            used = max(int(values["otime"]), int(values["ctime"]))
+            yield number, Maker(_libc.semctl(number, 0, SEMCTL_GETPID), used)
+
+
+def _note(pids: set[int]) -> None:
+    """These processes of ours are there now."""
+    now = time.time()
+    for pid in _known.keys() - pids:
+        _known[pid] = min(_known[pid], now)
+    _known.update(dict.fromkeys(pids, math.inf))
 
 
 def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
@@ -237,7 +257,7 @@ def _mappings(pid: int | str = "self") -> dict[str, int]:
 
 
 @dataclass
-class _World:
+class World:
     """Who holds what, looked at only when there is something to explain."""
 
     holders: dict[str, set[int]]  # as Census.mappings, but to the pids that map it
@@ -246,8 +266,8 @@ class _World:
     strangers_test: bool
 
     @classmethod
-    def look(cls, before: Census, after: Census) -> "_World":
-        ours = {process.pid for process in after.processes} | _known | {os.getpid()}
+    def look(cls, before: Census, after: Census) -> "World":
+        ours = {process.pid for process in after.processes} | {os.getpid()}
         old = set()
         for process in after.processes:
             with contextlib.suppress(psutil.Error):
@@ -263,13 +283,19 @@ class _World:
                 strangers_test = _is_of_another_run(process, mapped)
         return cls(holders, ours, old, strangers_test)
 
-    def excuses(self, holders: set[int], maker: int | None) -> bool:
+    def excuses(self, holders: set[int], maker: Maker | None) -> bool:
         """Tell whether a thing that `holders` map and `maker` made is old, a stranger's, or perhaps a stranger's."""
-        if holders & self.old or maker in self.old:
+        if holders & self.old or (maker and maker.pid in self.old):
             return True
-        if holders & self.ours or maker in self.ours:
+        if holders & self.ours or (maker and self._is_ours(maker)):
             return False
-        return bool(holders) or (maker is not None and psutil.pid_exists(maker)) or self.strangers_test
+        return bool(holders) or (maker is not None and psutil.pid_exists(maker.pid)) or self.strangers_test
+
+    def _is_ours(self, maker: Maker) -> bool:
+        """Numbers of processes are given again: a dead one of ours made nothing after it was gone."""
+        if maker.pid in self.ours:
+            return True
+        return maker.at <= _known.get(maker.pid, 0) and not psutil.pid_exists(maker.pid)
 
 
 def _is_of_another_run(process: psutil.Process, mapped: dict[str, int]) -> bool:
@@ -290,24 +316,24 @@ def _difference(before: Census, after: Census, private_root: Path, *, own_proces
     names = {
         name: node for name, node in after.names.items() if name not in before.names and node not in before.nodes()
     }
-    segments = {number: pid for number, pid in after.segments.items() if number not in before.segments}
-    semaphores = {number: pid for number, pid in after.semaphores.items() if number not in before.semaphores}
+    segments = {number: maker for number, maker in after.segments.items() if number not in before.segments}
+    semaphores = {number: maker for number, maker in after.semaphores.items() if number not in before.semaphores}
     processes = [process for process in after.processes if process not in before.processes]
     found: list[Leak] = []
     if names or segments or semaphores or processes:
-        world = _World.look(before, after)
+        world = World.look(before, after)
         found += [
             Leak(_kind_of(Path(name)), name)
             for name in names
             if not world.excuses(world.holders.get(name, set()), None)
         ]
-        for number, pid in segments.items():
+        for number, maker in segments.items():
             holders = world.holders.get(f"segment {number}", set())
-            if not world.excuses(holders, pid):
-                found.append(Leak("System V segment", str(number), f"made by {pid}, mapped by {sorted(holders)}"))
-        for number, pid in semaphores.items():
-            if not world.excuses(set(), pid or None):
-                found.append(Leak("System V semaphore", str(number), f"last used by {pid}"))
+            if not world.excuses(holders, maker):
+                found.append(Leak("System V segment", str(number), f"made by {maker.pid}, mapped by {sorted(holders)}"))
+        for number, maker in semaphores.items():
+            if not world.excuses(set(), maker if maker.pid else None):
+                found.append(Leak("System V semaphore", str(number), f"last used by {maker.pid}"))
         found += [
             Leak("process", str(process.pid), after.processes[process])
             for process in processes

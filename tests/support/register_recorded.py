@@ -1,8 +1,9 @@
-"""`python -m support.register_recorded DIR register|rewritten|store`: a process is killed when it has written that
-files leave a register, and before that is synced; the next one removes these files. To be recorded
-(warren.tools.crash.recording); the note `begun` is written when all is there, durably.
+"""`python -m support.register_recorded DIR register|rewritten|store|failed`: a process is killed when it has written
+that files leave a register, and before that is synced, or as the sync has failed; the next one removes these files. To
+be recorded (warren.tools.crash.recording); the note `begun` is written when all is there, durably.
 """
 
+import contextlib
 import itertools
 import os
 import signal
@@ -14,7 +15,7 @@ from warren.engine.kernel import file_register, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import LISTED_DATA
 from warren.engine.store.folder import FILES, key_of
-from warren.tools.crash.recording import note
+from warren.tools.crash.recording import fail_sync, note
 
 from support.store_folder import NODE, OWNER, A, Folder, M, R, three
 
@@ -41,12 +42,16 @@ def store(directory: Path) -> Folder:
     return folder
 
 
-def killed_before_sync(work: Callable[[], None], at: int) -> None:
-    """`work` in a process that is killed where it would sync for the `at`-th time."""
+def killed_at_sync(work: Callable[[], None], at: int, fails: bool) -> None:
+    """`work` in a process that is killed where it would sync for the `at`-th time, or when that has failed."""
     syncs = itertools.count(1)
 
     def before(sync: Callable[[int], None], descriptor: int) -> None:
         if next(syncs) == at:
+            if fails:
+                fail_sync()
+                with contextlib.suppress(OSError):
+                    sync(descriptor)
             os.kill(os.getpid(), signal.SIGKILL)
         sync(descriptor)
 
@@ -76,7 +81,7 @@ def main(directory: Path, what: str) -> None:
     note(b"begun")
     if what == "rewritten":  # killed between the list's name and the sync of that
         file_register.REWRITE_MIN = -1000
-    killed_before_sync(lambda: files.note(gone=leaving), 2 if what == "rewritten" else 1)
+    killed_at_sync(lambda: files.note(gone=leaving), 2 if what == "rewritten" else 1, what == "failed")
     if what == "store":
         folder.start()
         return

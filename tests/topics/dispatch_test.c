@@ -70,6 +70,12 @@ static uint32_t make_properties(uint8_t *to, const a_record *r) {
     return n;
 }
 
+/* Of the topic, of nobody's, or none: then the record goes by its name. */
+static uint32_t id_of(const a_record *r) {
+    if (r->row == ROWS) return r->offset % 2 ? 7 : 0;
+    return r->offset % 5 ? 10 * (r->row / QUEUES + 1) : 0;
+}
+
 static uint32_t put_record(uint64_t position, a_record *r, uint64_t left) {
     uint8_t properties[4000];
     const char *topic = r->row < ROWS ? names[r->row / QUEUES] : r->offset % 2 ? "nobody's" : "WARREN_SYS_OFFSETS";
@@ -79,7 +85,7 @@ static uint32_t put_record(uint64_t position, a_record *r, uint64_t left) {
     r->position = position;
     r->size = wr_record_size(0, topic_n, properties_n, body.iov_len, &reason);
     if (r->size > left) return 0;
-    const wr_record_head head = {.queue_id = r->row % QUEUES, .queue_offset = r->offset, .physical_offset = position, .store_timestamp = r->ms,
+    const wr_record_head head = {.queue_id = r->row % QUEUES, .flag = id_of(r), .queue_offset = r->offset, .physical_offset = position, .store_timestamp = r->ms,
                                  .born_timestamp = r->ms};
     CHECK(wr_record_encode(log_bytes + position, r->size, &head, topic, topic_n, properties, properties_n, &body, 1) == WR_RECORD_GOOD);
     return r->size;
@@ -162,11 +168,12 @@ static wr_dispatch *begin(int root, wr_checkpoint_kind *kind) {
     memcpy(place.node, node, sizeof node);
     memcpy(place.boot, boot, sizeof boot);
     wr_dispatch *d = wr_dispatch_new(&place);
-    uint32_t row;
+    uint32_t row, added[QUEUES];
     CHECK(d);
     for (uint32_t i = 0; i < TOPICS; i++) {
-        const wr_dispatch_topic topic = {.id = 10 * i, .queues_n = QUEUES, .name = names[i], .name_n = (uint32_t)strlen(names[i])};
-        CHECK(wr_dispatch_add(d, &topic, &row) == 0 && row == i * QUEUES && wr_dispatch_add(d, &topic, &row) == EEXIST);
+        const wr_dispatch_topic topic = {.id = 10 * (i + 1), .queues_n = QUEUES, .name = names[i], .name_n = (uint32_t)strlen(names[i])};
+        for (uint32_t queue = 0; queue < QUEUES; queue++) added[queue] = i * QUEUES + queue;
+        CHECK(wr_dispatch_add(d, &topic, added) == 0 && wr_dispatch_add(d, &topic, added) == EEXIST);
     }
     for (row = 0; row < ROWS; row++) wr_dispatch_show(d, row, &maxima[row]);
     CHECK(wr_dispatch_begin(d, kind) == 0);
@@ -182,6 +189,13 @@ static int catch_up(wr_dispatch *d) {
     while (error == EUCLEAN);
     if (!error) CHECK(end.position == log_end && !end.damaged);
     return error;
+}
+
+static int put_commit(wr_dispatch *d, const wr_dispatch_record *some, uint32_t n, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end) {
+    uint32_t wakes, half = n / 2;
+    int error = wr_dispatch_put(d, some, half);
+    if (!error) error = wr_dispatch_put(d, some + half, n - half);
+    return error ? error : wr_dispatch_end(d, head, marks, end, &wakes);
 }
 
 static int commit(wr_dispatch *d, uint32_t n) {
@@ -205,7 +219,7 @@ static int commit_of_memory(wr_dispatch *d, uint32_t n) {
         char text[20];
         if (r->row == ROWS) continue;
         const char *topic = names[r->row / QUEUES];
-        rows[rows_n] = (wr_dispatch_record){.row = r->row, .size = r->size, .position = r->position, .queue_offset = r->offset,
+        rows[rows_n] = (wr_dispatch_record){.topic = 10 * (r->row / QUEUES + 1), .row = r->row, .size = r->size, .position = r->position, .queue_offset = r->offset,
                                             .store_ms = r->ms, .key_hashes = hashes[rows_n]};
         if (r->tag >= 0) rows[rows_n].tags_code = wr_tags_code(text, (uint32_t)snprintf(text, sizeof text, "tag%d", r->tag));
         for (uint32_t key = 0; key < KEYS; key++) {
@@ -215,7 +229,7 @@ static int commit_of_memory(wr_dispatch *d, uint32_t n) {
         }
         rows_n++;
     }
-    return wr_dispatch_records(d, rows, rows_n, &c->head, marks, c->end);
+    return put_commit(d, rows, rows_n, &c->head, marks, c->end);
 }
 
 static bool unit_right(const wr_unit *unit, const a_record *r) {
@@ -571,9 +585,9 @@ static void what_is_not_for_readers_is_counted(void) {
             keys += (records[i].keys >> key & 1) * (1 + (key && key % 3 == 0));
     }
     wr_dispatch *d = begin(scratch_fd, &kind);
-    uint32_t row;
-    wr_dispatch_topic bad[] = {{1, 1, "a/b", 3, 0}, {1, 1, "..", 2, 0}, {1, 1, "", 0, 0}, {1, 0, "x", 1, 0}, {1, 1, "WARREN_SYS_X", 12, 0}};
-    for (int i = 0; i < 5; i++) CHECK(wr_dispatch_add(d, &bad[i], &row) == EINVAL);
+    uint32_t row = 100;
+    wr_dispatch_topic bad[] = {{1, 1, "a/b", 3}, {1, 1, "..", 2}, {1, 1, "", 0}, {1, 0, "x", 1}, {1, 1, "WARREN_SYS_X", 12}, {0, 1, "x", 1}};
+    for (int i = 0; i < 6; i++) CHECK(wr_dispatch_add(d, &bad[i], &row) == EINVAL);
     CHECK(catch_up(d) == 0);
     const wr_dispatch_counts *c = wr_dispatch_counted(d);
     CHECK(c->units == ours && c->repeated == 0 && c->missing == 0 && c->system + c->unknown == nobody && c->system && c->unknown && c->keys == keys);
@@ -581,23 +595,24 @@ static void what_is_not_for_readers_is_counted(void) {
     scratch_empty();
 }
 
-/* An earlier topic of the name, a queue that is not there, halves, and offsets that the log lost. */
-static void gaps_and_earlier_topics(void) {
+/* Other topics of the name, another name of the id, a queue that is not there, halves, and offsets that the log lost. */
+static void gaps_and_other_topics(void) {
     wr_dispatch_place place = {.root = scratch_fd, .log_file_bytes = LOG_BYTES, .consume_queue_entries = 5, .index_slots = 3, .index_entries = 9};
     uint8_t bytes[4096];
     wr_dispatch *d = wr_dispatch_new(&place);
-    const wr_dispatch_topic topic = {.id = 1, .queues_n = 2, .name = "t", .name_n = 1, .from = 298};
-    const struct { uint64_t offset; uint32_t queue, flags; } rows[] = {{50, 0, 0}, {51, 0, 0}, {7, 0, 0}, {8, 2, 0}, {8, 0, WR_SYS_PREPARED},
-                                                                     {8, 0, WR_SYS_ROLLBACK}, {8, 0, WR_SYS_COMMIT}, {20, 0, 0}, {0, 1, 0}};
+    const wr_dispatch_topic topic = {.id = 1, .queues_n = 2, .name = "t", .name_n = 1};
+    const struct { uint64_t offset; uint32_t queue, flags, id; const char *name; } rows[] = {
+        {50, 0, 0, 2, "t"}, {51, 0, 0, 1, "u"}, {7, 0, 0, 0, "t"}, {8, 2, 0, 1, "t"}, {8, 0, WR_SYS_PREPARED, 1, "t"},
+        {8, 0, WR_SYS_ROLLBACK, 1, "t"}, {8, 0, WR_SYS_COMMIT, 1, "t"}, {20, 0, 0, 1, "t"}, {0, 1, 0, 1, "t"}};
     const struct iovec body = {"x", 1};
-    uint64_t at = 112; /* 112 + 2 × 93 is 298 */
-    uint32_t row;
+    uint64_t at = 112;
+    const uint32_t row[2] = {0, 1};
     wr_record_reason reason;
-    CHECK(d && wr_dispatch_add(d, &topic, &row) == 0);
+    CHECK(d && wr_dispatch_add(d, &topic, row) == 0);
     for (int i = 0; i < 9; i++) {
-        const wr_record_head head = {.queue_id = rows[i].queue, .queue_offset = rows[i].offset, .physical_offset = at, .sys_flag = rows[i].flags};
+        const wr_record_head head = {.queue_id = rows[i].queue, .flag = rows[i].id, .queue_offset = rows[i].offset, .physical_offset = at, .sys_flag = rows[i].flags};
         uint32_t size = wr_record_size(0, 1, 0, 1, &reason);
-        CHECK(wr_record_encode(bytes + at, size, &head, "t", 1, NULL, 0, &body, 1) == WR_RECORD_GOOD);
+        CHECK(wr_record_encode(bytes + at, size, &head, rows[i].name, 1, NULL, 0, &body, 1) == WR_RECORD_GOOD);
         at += size;
     }
     const wr_commit_head head = {.number = 1, .from = 112, .store_ms = 5};
@@ -618,6 +633,53 @@ static void gaps_and_earlier_topics(void) {
     CHECK(wr_queue_reader_get(reader, 7, &unit, 1, &found) == 0 && found == 0);
     CHECK(wr_dispatch_retain(d, 0, 1000) == 0 && wr_dispatch_look(d, 0).minimum == 21 && wr_dispatch_retain_log(d, at) == 0);
     wr_queue_reader_free(reader);
+    wr_dispatch_free(d);
+    scratch_empty();
+}
+
+static uint32_t files_of(const char *folder) {
+    wr_folder_list list;
+    CHECK(wr_folder_read(scratch_fd, folder, WR_FOLDER_NAME_MAX, &list) == 0);
+    const uint32_t n = list.n;
+    wr_folder_list_free(&list);
+    return n;
+}
+
+/* A topic is dropped, and one of the same name added, while commits go on: records of the old one are nobody's, in memory and in a walk; its
+ * files are gone, those of others stay. A folder of a topic that was deleted meanwhile goes at the next begin. */
+static void a_topic_is_dropped_and_made_again(void) {
+    wr_dispatch_place place = {.root = scratch_fd, .log_file_bytes = LOG_BYTES, .consume_queue_entries = 5, .index_slots = 3, .index_entries = 9};
+    const wr_dispatch_topic first = {.id = 3, .queues_n = 2, .name = "Aa", .name_n = 2}, neighbour = {.id = 4, .queues_n = 1, .name = "BB", .name_n = 2},
+                            negative = {.id = 7, .queues_n = 1, .name = "flights-of-all", .name_n = 14}, /* its hash is below 0 */
+                            again = {.id = 5, .queues_n = 3, .name = "Aa", .name_n = 2};
+    wr_checkpoint_kind kind;
+    const uint32_t rows[] = {1, 0}, other[] = {2}, new_rows[] = {0, 3, 1};
+    wr_dispatch *d = wr_dispatch_new(&place);
+    CHECK(wr_dispatch_add(d, &first, rows) == 0 && wr_dispatch_add(d, &neighbour, other) == 0 && wr_dispatch_begin(d, &kind) == 0);
+    CHECK((int32_t)wr_java_hash(0, negative.name, negative.name_n) < 0);
+    CHECK(wr_dispatch_add(d, &negative, other) == EEXIST && wr_dispatch_add(d, &negative, new_rows + 1) == 0 && wr_dispatch_drop(d, 7) == 0);
+    wr_commit_head head = {.number = 1};
+    const wr_dispatch_record one[] = {{.topic = 3, .row = rows[0], .size = 100}, {.topic = 4, .row = other[0], .size = 100, .position = 100},
+                                      {.topic = 3, .row = rows[1], .size = 100, .position = 200}};
+    CHECK(put_commit(d, one, 3, &head, NULL, 300) == 0 && files_of("consumequeue/Aa/1") == 1);
+    CHECK(wr_dispatch_drop(d, 3) == 0 && wr_dispatch_drop(d, 3) == ENOENT);
+    CHECK(faccessat(scratch_fd, "consumequeue/Aa", F_OK, 0) != 0 && files_of("consumequeue/BB/0") == 1);
+    CHECK(wr_dispatch_add(d, &again, new_rows) == 0);
+    CHECK(wr_dispatch_look(d, rows[0]).next == 0 && wr_dispatch_look(d, rows[1]).next == 0);
+    const wr_dispatch_record two[] = {{.topic = 3, .row = rows[0], .size = 100, .position = 300, .queue_offset = 1},
+                                      {.topic = 5, .row = new_rows[0], .size = 100, .position = 400},
+                                      {.topic = 4, .row = other[0], .size = 100, .position = 500, .queue_offset = 1}};
+    head.number++;
+    CHECK(put_commit(d, two, 3, &head, NULL, 600) == 0 && wr_dispatch_counted(d)->unknown == 1);
+    CHECK(wr_dispatch_look(d, new_rows[0]).next == 1 && wr_dispatch_look(d, new_rows[1]).next == 0 && wr_dispatch_look(d, other[0]).next == 2);
+    CHECK(wr_dispatch_checkpoint(d, 600) == 0);
+    wr_dispatch_free(d);
+    /* Both are deleted while it is killed, and the name comes a third time. */
+    const wr_dispatch_topic third = {.id = 6, .queues_n = 2, .name = "Aa", .name_n = 2};
+    d = wr_dispatch_new(&place);
+    CHECK(wr_dispatch_add(d, &third, rows) == 0 && wr_dispatch_begin(d, &kind) == 0 && kind == WR_CHECKPOINT_GOOD);
+    CHECK(faccessat(scratch_fd, "consumequeue/BB", F_OK, 0) != 0);
+    CHECK(wr_dispatch_look(d, rows[0]).next == 0 && wr_dispatch_look(d, rows[0]).minimum == 0);
     wr_dispatch_free(d);
     scratch_empty();
 }
@@ -678,17 +740,17 @@ static void thousands_of_queues_are_not_touched(void) {
     const wr_commit_head head = {.number = 1};
     for (int life = 0; life < 2; life++) {
         wr_dispatch *d = wr_dispatch_new(&place);
-        uint32_t row;
         for (uint32_t i = 0; i < MANY; i++) {
             char name[20];
-            const wr_dispatch_topic topic = {.id = i, .queues_n = 4, .name = name, .name_n = (uint32_t)snprintf(name, sizeof name, "t%u", i)};
-            CHECK(wr_dispatch_add(d, &topic, &row) == 0 && row == 4 * i);
+            const wr_dispatch_topic topic = {.id = i + 1, .queues_n = 4, .name = name, .name_n = (uint32_t)snprintf(name, sizeof name, "t%u", i)};
+            const uint32_t row[4] = {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3};
+            CHECK(wr_dispatch_add(d, &topic, row) == 0);
         }
         CHECK(wr_dispatch_begin(d, &kind) == 0 && kind == (life ? WR_CHECKPOINT_GOOD : WR_CHECKPOINT_NONE));
         CHECK(descriptors() == before && (life || faccessat(scratch_fd, "consumequeue", F_OK, 0) != 0));
         for (uint32_t i = 0; !life && i < 4 * MANY; i += 1001) {
-            const wr_dispatch_record r = {.row = i, .size = 100, .position = 100ull * i};
-            CHECK(wr_dispatch_records(d, &r, 1, &head, NULL, 100ull * i + 200) == 0);
+            const wr_dispatch_record r = {.topic = i / 4 + 1, .row = i, .size = 100, .position = 100ull * i};
+            CHECK(put_commit(d, &r, 1, &head, NULL, 100ull * i + 200) == 0);
         }
         CHECK(descriptors() == before && wr_dispatch_look(d, 1001).next == 1 && wr_dispatch_look(d, 1002).next == 0);
         CHECK(wr_dispatch_checkpoint(d, UINT64_MAX) == 0);
@@ -708,16 +770,17 @@ static void many_queues_are_synced_at_once(void) {
     const wr_dispatch_topic topic = {.id = 1, .queues_n = MANY, .name = "t", .name_n = 1};
     wr_commit_head head = {0};
     wr_checkpoint_kind kind;
-    uint32_t row, found;
+    uint32_t row[MANY], found;
     uint64_t position = 0;
+    for (uint32_t i = 0; i < MANY; i++) row[i] = i;
     for (uint64_t life = 0; life < 3; life++) {
         wr_dispatch *d = wr_dispatch_new(&place);
-        CHECK(d && wr_dispatch_add(d, &topic, &row) == 0 && wr_dispatch_begin(d, &kind) == 0);
+        CHECK(d && wr_dispatch_add(d, &topic, row) == 0 && wr_dispatch_begin(d, &kind) == 0);
         for (uint64_t offset = 10 * life; offset < 10 * life + 10; offset++)
             for (uint32_t i = 0; i < MANY; i++) {
-                const wr_dispatch_record r = {.row = i, .size = 100, .position = position, .queue_offset = offset};
+                const wr_dispatch_record r = {.topic = 1, .row = i, .size = 100, .position = position, .queue_offset = offset};
                 head.number++;
-                CHECK(wr_dispatch_look(d, i).next == offset && wr_dispatch_records(d, &r, 1, &head, NULL, position += 100) == 0);
+                CHECK(wr_dispatch_look(d, i).next == offset && put_commit(d, &r, 1, &head, NULL, position += 100) == 0);
             }
         CHECK(wr_dispatch_look(d, 39).durable == 10 * life && wr_dispatch_checkpoint(d, position) == 0);
         for (uint32_t i = 0; i < MANY; i++) CHECK(wr_dispatch_look(d, i).durable == 10 * life + 10);
@@ -736,7 +799,8 @@ int main(int argc, char **argv) {
     maxima = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(maxima != MAP_FAILED);
     what_is_not_for_readers_is_counted();
-    gaps_and_earlier_topics();
+    gaps_and_other_topics();
+    a_topic_is_dropped_and_made_again();
     replaying_changes_nothing();
     a_log_without_its_beginning();
     a_damaged_index_is_made_again();

@@ -119,13 +119,26 @@ static void units_that_are_none(void) {
     CHECK(wr_queue_files_put(files, 3, 0, 0, 0) == 0);
     CHECK(wr_queue_reader_get(reader, 3, &unit, 1, &found) == 0 && found == 0);
     CHECK(wr_queue_reader_get(reader, 4, &unit, 1, &found) == 0 && found == 1);
+    wr_unit all[98]; /* also those that are not there, as far as the file has place */
+    CHECK(wr_queue_reader_all(reader, 2, all, 98, &found) == 0 && found == 98);
+    for (uint32_t i = 0; i < 98; i++) CHECK(!all[i].size == (i == 1 || i > 2));
+    CHECK(wr_queue_reader_all(reader, 100, all, 98, &found) == 0 && found == 0);
     CHECK(put(files, WR_QUEUE_UNITS_MAX, 0) == EOVERFLOW && put(files, UINT64_MAX, 0) == EOVERFLOW);
     CHECK(wr_queue_reader_get(reader, UINT64_MAX, &unit, 1, &found) == 0 && found == 0);
     uint64_t far = WR_QUEUE_UNITS_MAX - 1;
     CHECK(put(files, far, 0) == 0 && wr_queue_reader_get(reader, far, &unit, 1, &found) == 0 && found == 1);
+    uint64_t first;
+    static const struct { uint64_t n; bool down; int64_t first; } near[] = {{0, false, 0}, {99, false, 0}, {100, false, 1}, {99, true, 0}, {1000, true, 0}};
+    uint64_t last = far - far % 100;
+    for (int i = 0; i < 5; i++)
+        CHECK(wr_queue_reader_file(reader, near[i].n, near[i].down, &first) == 0 && first == (near[i].first == 1 ? last : 0));
+    CHECK(wr_queue_reader_file(reader, UINT64_MAX, true, &first) == 0 && first == last);
+    CHECK(wr_queue_reader_file(reader, last + 100, false, &first) == ENOENT);
     wr_queue_files_free(files);
     wr_queue_reader_free(reader);
     scratch_empty();
+    CHECK((reader = wr_queue_reader_new(scratch_fd, FOLDER, 100)) && wr_queue_reader_file(reader, 5, true, &first) == ENOENT);
+    wr_queue_reader_free(reader);
 }
 
 /* ---- what it costs ---- */

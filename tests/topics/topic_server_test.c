@@ -180,7 +180,8 @@ typedef struct {
     void *ring;
     int fd;
     pthread_t committer;
-    uint64_t notes;
+    uint64_t unsealed_n, sealed_number; /* on the loop's thread */
+    uint64_t done_to, done_number;      /* on the committer's */
 } life;
 
 static void *commit_run(void *argument) {
@@ -188,11 +189,32 @@ static void *commit_run(void *argument) {
     return NULL;
 }
 
-static void count_note(void *context, const wr_topic_note *note) {
+static bool count_records(void *context, const wr_topic_batch *batch) {
     wr_record record;
-    CHECK(wr_record_scan(note->bytes, note->size, note->position, WR_SCAN_ALL, &record) == WR_SCAN_RECORD);
-    CHECK(record.queue_offset == note->offset && record.queue_id == note->queue && record.store_timestamp == note->store_ms);
-    (*(uint64_t *)context)++;
+    const uint8_t *bytes = batch->bytes;
+    uint64_t position = batch->position;
+    if (random64() % 16 == 0) return false; /* no room: the same ones come again */
+    for (uint32_t i = 0; i < batch->n; i++, bytes += record.size, position += record.size) {
+        CHECK(wr_record_scan(bytes, batch->sizes[i], position, WR_SCAN_ALL, &record) == WR_SCAN_RECORD && record.size == batch->sizes[i]);
+        CHECK(record.queue_offset == batch->offset + i && record.queue_id == batch->queue && record.store_timestamp == batch->store_ms);
+        CHECK(record.body_length == batch->parts[i].body_length && record.properties_length == batch->parts[i].properties_length);
+    }
+    life *l = context;
+    l->unsealed_n += batch->n;
+    return true;
+}
+
+static void count_sealed(void *context, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end) {
+    life *l = context;
+    CHECK(l->unsealed_n && head->number == l->sealed_number + 1 && head->from < end && head->marks_n && marks[0].sequence);
+    l->sealed_number++;
+    l->unsealed_n = 0;
+}
+
+static void count_done(void *context, const wr_topic_commit *commit) {
+    life *l = context;
+    CHECK(commit->error || (commit->to >= l->done_to && commit->head.number >= l->done_number));
+    if (!commit->error) l->done_to = commit->to, l->done_number = commit->head.number;
 }
 
 static int open_to_read(void *context, uint64_t base) {
@@ -214,7 +236,7 @@ static int take_up(void *context, const uint8_t *bytes, uint64_t n, const wr_com
         wr_record record;
         CHECK(wr_record_scan(bytes + at, n - at, head->from + at, WR_SCAN_ALL, &record) == WR_SCAN_RECORD);
         if (record.topic_length == 1) {
-            wr_topic_row *row = &wr_topic_find(s, TOPIC)->rows[record.queue_id];
+            wr_topic_queue *row = &wr_topic_find(s, TOPIC)->queues[record.queue_id];
             CHECK(row->next == record.queue_offset);
             row->next++;
         }
@@ -249,8 +271,8 @@ static void be_born(life *l) {
     wr_topic_log_set_io(l->s.log, &io, NULL);
     wr_topic_log_begin(l->s.log, end.position, end.last.number, end.last.store_ms);
     l->s.store_ms = end.last.store_ms;
-    l->s.note = count_note;
-    l->s.note_context = &l->notes;
+    l->s.follower = (wr_topic_follower){l, count_records, count_sealed, count_done};
+    l->sealed_number = l->done_number = end.last.number;
     for (uint32_t i = 0; i < CLIENTS; i++) CHECK(wr_topic_attach(&l->s, i, 1, 100 + i, clients[i].region, wr_view_bytes(&l->s.geometry)) == 0);
     CHECK(wr_topic_attach(&l->s, 0, 1, 100, clients[0].region, 4096) == EEXIST);
     wr_topic_serve(&l->s, epochs);
@@ -307,6 +329,7 @@ static int read_commit(void *context, const uint8_t *bytes, uint64_t n, const wr
         uint64_t begin = at;
         at += record.size;
         if (record.topic_length != 1) continue;
+        CHECK(record.flag == TOPIC);
         uint8_t body[1024];
         uint32_t who;
         uint64_t number;

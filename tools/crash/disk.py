@@ -6,6 +6,9 @@
 
 The rules, as pessimistic as POSIX lets a file system be (ext4 promises more):
 - What a sync covers is there: calls that had returned before the sync began, when it returned 0.
+- A sync of a file that failed drops what it covers: processes go on reading it, but no later sync covers it. A write
+  into a sector writes all of the sector, with what was dropped in it. (Names and sizes go through the journal of the
+  file system, which is read-only once that has failed: a later sync of those does not succeed.)
 - Every other write may be there or not, each 512-byte sector of it by itself, in any order; a sector is whole.
 - Sizes and reserved space of one file change in order; a size that grew only by a write may have grown or not.
 - A name that was made, moved or removed is certain after a sync of its directory (both directories of a rename).
@@ -58,6 +61,7 @@ class _Change:
     at: int
     length: int
     data: bytes
+    dropped: bool = False  #: a write that a failed sync covered
 
 
 @dataclass(eq=False, slots=True)
@@ -73,6 +77,44 @@ class _File:
         for change in self.changes:
             _apply(content, change)
         return bytes(content)
+
+    def synced(self, number: int) -> None:
+        """A sync that began at this record returned 0."""
+        left: list[_Change] = []
+        read = bytearray(self.certain) if any(change.dropped for change in self.changes) else None
+        for change in self.changes:
+            if read is not None:
+                _apply(read, change)
+            if change.dropped or change.over > number:
+                left.append(change)
+                continue
+            _apply(self.certain, change)
+            if read is not None and change.kind == "write":
+                left = self._written_again(read, change, left)
+        self.changes = left
+
+    def _written_again(self, read: bytearray, change: _Change, before: list[_Change]) -> list[_Change]:
+        """The sectors of a write are certain, with what was read in them then; returns what is left of those `before`
+        it."""
+        low = change.at // SECTOR * SECTOR
+        high = min(-(-(change.at + len(change.data)) // SECTOR) * SECTOR, len(self.certain))
+        self.certain[low:high] = read[low:high]
+        left = []
+        for old in before:
+            end = old.at + len(old.data)
+            if not old.dropped or end <= low or old.at >= high:
+                left.append(old)
+                continue
+            for a, b in ((old.at, low), (high, end)):
+                if a < b:
+                    left.append(_Change("write", old.over, a, b - a, old.data[a - old.at : b - old.at], True))
+        return left
+
+    def failed(self, number: int) -> None:
+        """A sync that began at this record failed."""
+        for change in self.changes:
+            if change.kind == "write" and change.over <= number:
+                change.dropped = True
 
 
 @dataclass(slots=True)
@@ -188,18 +230,12 @@ class Disk:
         self._namings.append(_Naming(number, names, {_folder(path) for path in names}))
 
     def _synced(self, number: int, record: Record) -> None:
-        if record.result != 0:
-            return
         if not record.path:
             file = self._files.get(record.inode)
             if file is not None:
-                left = []
-                for change in file.changes:
-                    if change.over <= number:
-                        _apply(file.certain, change)
-                    else:
-                        left.append(change)
-                file.changes = left
+                (file.failed if record.result else file.synced)(number)
+            return
+        if record.result:
             return
         left_namings = []
         for naming in self._namings:

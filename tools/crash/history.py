@@ -1,5 +1,5 @@
 """A recorded history: a real node with small files, a client that says in the record what it is about to do and what
-was confirmed, and kills and stops in between.
+was confirmed, and kills, stops and syncs that fail in between.
 
 `python -m warren.tools.crash.history DIRECTORY SEED OPERATIONS`, in the environment of a recorder (recording.py).
 
@@ -55,6 +55,11 @@ QUEUES = ("first", "second")
 OTHER_BODY = 1
 STOP_S = 30.0
 RETRY_S = 0.01
+TIMEOUT_S = 20.0
+#: a sync that fails: in which files, how often something is done that may meet it, and how long that is waited for
+FAILING_SERVERS = ("store/", ".rdq", "queues/", ".jnl", ".idx", ".dat")
+FAILING_STEPS = 8
+FAILING_TIMEOUT_S = 0.5
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -96,6 +101,7 @@ class History:
         self.sizes: dict[tuple[bytes, int], int] = {}
         self.queues: dict[str, warren.Queue] = {}
         self.numbers = {name: itertools.count(1) for name in QUEUES}
+        self.timeout = TIMEOUT_S
 
     def say(self, *words: Any) -> None:
         """Put a note into the record."""
@@ -133,9 +139,10 @@ class History:
             (self.put, self.put_weight),
             (self.take, self.take_weight),
             (self.kill, 0.7),
+            (self.fail, 0.5),
         )
         work = self.rng.choices([work for work, _ in works], [weight for _, weight in works])[0]
-        with contextlib.suppress(warren.TimedOut, warren.PeerLost):
+        with contextlib.suppress(warren.TimedOut, warren.PeerLost, warren.SyncFailed):
             work()
 
     # -- the store ----------------------------------------------------------------------------------------------
@@ -160,7 +167,7 @@ class History:
         self.say("w", token, items)
         bodies = [body_of(*item) for item in items]
         self.held.update((id, version) for id, version, _size in items)
-        return token, self.store.write_many(ids, bodies, wait=wait, timeout=20)
+        return token, self.store.write_many(ids, bodies, wait=wait, timeout=self.timeout)
 
     def write(self) -> None:
         """New messages, confirmed."""
@@ -178,7 +185,7 @@ class History:
         if self.rng.random() < 0.5:
             self.remove()
         if self.rng.random() < 0.7:
-            confirm.wait(20)
+            confirm.wait(self.timeout)
             self.say("c", token)
 
     def write_again(self) -> None:
@@ -202,16 +209,16 @@ class History:
         for id in ids:
             del self.held[id]
         self.removed += ids
-        self.store.remove(ids, timeout=20)
+        self.store.remove(ids, timeout=self.timeout)
         if self.rng.random() < 0.5:
-            self.store.barrier("synced", timeout=20)
+            self.store.barrier("synced", timeout=self.timeout)
             self.say("c", token)
 
     def barrier(self) -> None:
         """All that was submitted is synced."""
         token = next(self.tokens)
         self.say("b", token)
-        self.store.barrier("synced", timeout=20)
+        self.store.barrier("synced", timeout=self.timeout)
         self.say("c", token)
 
     # -- queues -------------------------------------------------------------------------------------------------
@@ -222,7 +229,7 @@ class History:
         items = [(next(self.numbers[name]), max(8, self._size())) for _ in range(self.rng.choice((1, 1, 5, 25)))]
         token = next(self.tokens)
         self.say("p", token, name, items)
-        self.queues[name].put_many([message_of(name, *item) for item in items], timeout=20)
+        self.queues[name].put_many([message_of(name, *item) for item in items], timeout=self.timeout)
         self.say("c", token)
 
     def take(self) -> None:
@@ -252,16 +259,51 @@ class History:
         self.say("k", role)
         recording.kill([pids[role]])
 
+    def fail(self) -> None:
+        """A sync fails, in whatever process makes it, as it works or as it starts. Who had it is killed, or all of the
+        node: the next one goes on with what it finds.
+        """
+        hangs = self.rng.random() < 0.5  # it is killed before it knows
+        of = self.rng.choice(FAILING_SERVERS if hangs else (*FAILING_SERVERS, "", "catalog"))
+        recording.fail_sync(self.rng.choice((1, 1, 2, 5)), of, hangs)
+        self.timeout = FAILING_TIMEOUT_S  # a server that had it confirms nothing any more
+        try:
+            if self.rng.random() < 0.3:
+                self.kill()
+            for _ in range(FAILING_STEPS):
+                with contextlib.suppress(warren.Error):
+                    self.rng.choice((self.write, self.write_later, self.remove, self.put, self.put, self.take))()
+                if recording.failed_sync():
+                    break
+        finally:
+            self.timeout = TIMEOUT_S
+            failed = recording.fail_no_sync()
+        role = next((role for role, pid in self._pids().items() if pid == failed), "supervisor")
+        if failed and (self.rng.random() < 0.4 or (role == "store" and not hangs)):  # it does not serve this node again
+            self.kill_all()
+            self.open()
+        elif role != "supervisor":
+            self.say("k", role)
+            recording.kill([failed])
+
+    def kill_all(self) -> None:
+        """kill -9 all processes of the node, at one moment."""
+        pids = self._pids()
+        self.say("k", "all")
+        recording.kill(pids.values())
+        with contextlib.suppress(warren.Error):
+            self.node.close()
+        wait_unlocked(self.directory)
+
     def end(self) -> None:
         """Stop the node in good order, or kill all of it."""
         if self.rng.random() < 0.4:
-            pids = self._pids()
-            self.say("k", "all")
-            recording.kill(pids.values())
-            with contextlib.suppress(warren.Error):
-                self.node.close()
-            wait_unlocked(self.directory)
-            return
+            self.kill_all()
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop the node in good order."""
         for queue in self.queues.values():
             queue.release()
         with ControlClient(self.directory) as control:
@@ -275,12 +317,7 @@ class History:
         """Leave nothing that runs, and no memory of a node that was killed: the next start removes that."""
         if not NodeDirectory(self.directory).locked():
             self.open()
-        with ControlClient(self.directory) as control:
-            control.call("stop")
-        with contextlib.suppress(warren.Error):
-            self.node.close()
-        wait_unlocked(self.directory)
-        self.say("s")
+        self.stop()
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ SOURCES = (
     *(
         f"engine/{name}.c"
         for name in (
+            "client/answers",
             "client/attachment",
             "client/consumer",
             "client/results",

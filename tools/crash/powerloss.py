@@ -1,9 +1,9 @@
 """Power-loss campaign: `python -m warren.tools.crash powerloss --states N --seed S`.
 
 Method: a real node with small files is recorded (record.c, recording.py) while a client writes, removes, publishes and
-acks, servers are killed, and the node is stopped and started (history.py). Then the power fails at many points of that
-record: a model of the disk (disk.py) drops, tears and reorders what no sync covered, names too; each state that
-comes out is started as a node starts it, twice, and compared with what had been confirmed (afterwards.py).
+acks, servers are killed, syncs fail, and the node is stopped and started (history.py). Then the power fails at many
+points of that record: a model of the disk (disk.py) drops, tears and reorders what no sync covered, names too; each
+state that comes out is started as a node starts it, twice, and compared with what had been confirmed (afterwards.py).
 
 A violation names history and state. Its recording is kept, so that the very state can be looked at again:
 `python -m warren.tools.crash powerloss --replay FILE --state N [--build DIR]`.
@@ -30,7 +30,7 @@ from typing import Any
 from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk, State
 from warren.tools.crash.history import wait_unlocked
-from warren.tools.crash.recording import Record, Recorder, RecordingError, parse
+from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
 from warren.workers.process import interpreter
 
 STATES_PER_HISTORY = 400
@@ -50,6 +50,7 @@ class Report:
     histories: int = 0
     states: int = 0
     records: Counter[str] = field(default_factory=Counter)
+    failed_syncs: int = 0
     confirmed: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -66,7 +67,8 @@ class Report:
         done = f"{self.states:,} states of {self.histories} histories"
         lines = [
             f"seed {self.seed}: {done} in {self.seconds:.0f} s ({rate:.0f} states/s)",
-            f"recorded: {dict(self.records)}; {self.confirmed:,} confirms; killed: {dict(self.kills)}",
+            f"recorded: {dict(self.records)}; {self.confirmed:,} confirms",
+            f"killed: {dict(self.kills)}; {self.failed_syncs} syncs failed",
             f"violations: {len(self.violations)}",
             *(f"  {text}" for text in self.violations[:SHOWN]),
             *(f"  kept: {path}" for path in self.kept),
@@ -183,6 +185,9 @@ class Campaign:
         report = self.report
         truth = Truth(records)
         report.records.update(record.kind for record in records)
+        report.failed_syncs += sum(
+            record.kind == "sync" and record.result < 0 and record.over != NEVER for record in records
+        )
         report.confirmed += len(truth.confirmed)
         report.kills.update(truth.kills)
         checker = Checker(folder)

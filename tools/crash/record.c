@@ -10,6 +10,9 @@
  * Changes of names, sizes and space are recorded once, after they succeeded: before that they count as not happened.
  * NOTE comes from the client (warren_record_note): what is about to be submitted, and what was confirmed.
  *
+ * warren_record_fail lets one sync of a file fail, once, in whatever process makes it: nothing is synced, END says so. The
+ * process is told so, or hangs until it is killed.
+ *
  * A process that dies between a call and its record leaves a change that nobody knows of, though those who come after it
  * find it done. So each process counts the calls that it is in (warren_record_inside), and whoever kills looks at that
  * while it is stopped (recording.py, kill). A sync is none of these: what it covered is only known when it returned.
@@ -58,7 +61,11 @@ typedef struct {
     uint64_t magic;
     _Atomic uint64_t end;
     uint64_t capacity;
-    _Atomic uint64_t lost; /* records that had no room */
+    _Atomic uint64_t lost;       /* records that had no room */
+    _Atomic uint64_t fails;      /* the sync that is to fail, counted from now, 0: none */
+    _Atomic uint64_t failed;     /* the process whose sync has failed, 0: none has */
+    _Atomic uint64_t fail_hangs; /* it never learns that, and hangs until it is killed */
+    char fail_of[64];            /* only syncs of files whose path has this in it count */
     struct {
         _Atomic uint32_t pid, calls; /* calls that it is in, and whose records are not all made */
     } inside[PROCESSES_MAX];
@@ -131,6 +138,32 @@ void warren_record_note(const char *bytes, size_t n);
 void warren_record_note(const char *bytes, size_t n) {
     struct iovec part = {(void *)(uintptr_t)bytes, n};
     put(NOTE, 0, 0, 0, NULL, 0, &part, 1, n);
+}
+
+/* Returns what was left of the last call. */
+unsigned warren_record_fail(unsigned at, const char *of, bool hangs);
+unsigned warren_record_fail(unsigned at, const char *of, bool hangs) {
+    if (!log_head) return 0;
+    unsigned left = (unsigned)atomic_exchange(&log_head->fails, 0);
+    if (!at) return left;
+    atomic_store(&log_head->failed, 0);
+    atomic_store(&log_head->fail_hangs, hangs);
+    snprintf(log_head->fail_of, sizeof log_head->fail_of, "%s", of);
+    atomic_store(&log_head->fails, at);
+    return left;
+}
+
+unsigned warren_record_failed(void);
+unsigned warren_record_failed(void) { return log_head ? (unsigned)atomic_load(&log_head->failed) : 0; }
+
+/* Is this the sync that is to fail? */
+static bool fails(int fd) {
+    char path[PATH_MAX];
+    uint64_t left = atomic_load(&log_head->fails);
+    if (!left || !path_of_fd(fd, path) || !strstr(path + below_bytes, log_head->fail_of)) return false;
+    while (left && !atomic_compare_exchange_weak(&log_head->fails, &left, left - 1)) {}
+    if (left != 1) return false;
+    return true;
 }
 
 /* ---- whose file is it ---- */
@@ -293,13 +326,25 @@ static int do_sync(int fd, long number) {
     struct stat status;
     char path[PATH_MAX];
     uint64_t began = 0;
+    bool failing = false;
     if (ours(fd)) {
         int saved = errno;
         if (syscall(SYS_fstat, fd, &status) == 0) {
-            if (S_ISREG(status.st_mode)) began = put(SYNC, status.st_ino, 0, 0, NULL, 0, NULL, 0, 0);
+            if (S_ISREG(status.st_mode)) {
+                began = put(SYNC, status.st_ino, 0, 0, NULL, 0, NULL, 0, 0);
+                failing = fails(fd);
+            }
             else if (S_ISDIR(status.st_mode) && path_of_fd(fd, path)) began = put_text(SYNC, 0, 0, 0, path);
         }
         errno = saved;
+    }
+    if (failing) {
+        put_end(began, 0, -1);
+        bool hangs = atomic_load(&log_head->fail_hangs);
+        atomic_store(&log_head->failed, (uint64_t)getpid());
+        while (hangs) pause();
+        errno = EIO;
+        return -1;
     }
     int result = (int)syscall(number, fd);
     put_end(began, 0, result);

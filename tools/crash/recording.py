@@ -1,7 +1,8 @@
 """What a process and its children did to the files of a directory, in one order: made by record.c, read here.
 
 `Recorder(folder)` compiles the library and makes the file of records; `environment(below)` is for the process that is
-to be recorded; `read()` afterwards gives its records. `note` and `kill` are called in the recorded process itself.
+to be recorded; `read()` afterwards gives its records. `note`, `kill` and `fail_sync` are called in the recorded process
+itself.
 
     Record.kind, the rest by kind:
     write     inode, at, data; `over`: number of the record after which the call had returned, and `result`
@@ -46,7 +47,7 @@ KINDS = (
     "link",
 )
 MAGIC = 0x5741525245435244
-HEAD = struct.Struct("=QQQQ")
+HEAD = struct.Struct("=QQQQQQQ64s")
 HEAD_BYTES = HEAD.size + 8 * PROCESSES_MAX
 RECORD = struct.Struct("=QQIIQQQII")
 CAPACITY = 256 << 20
@@ -78,6 +79,28 @@ class Record:
 def note(data: bytes) -> None:
     """In a recorded process: write down `data` between what happens to the files."""
     _library().warren_record_note(data, len(data))
+
+
+def fail_sync(at: int = 1, of: str = "", hangs: bool = False) -> None:
+    """In a recorded process: the `at`-th sync from now of a file with `of` in its path fails, whoever makes it: EIO,
+    and nothing is synced. `hangs`: it never returns, so that who makes it can be killed before it knows.
+    """
+    _library().warren_record_fail(at, of.encode(), hangs)
+
+
+def failed_sync() -> int:
+    """In a recorded process: whose sync has failed since `fail_sync`; 0: nobody's."""
+    return int(_library().warren_record_failed())
+
+
+def fail_no_sync() -> int:
+    """In a recorded process: what `fail_sync` asked for does not happen any more. Returns whose sync has failed; 0:
+    nobody's."""
+    if _library().warren_record_fail(0, b"", False):
+        return 0
+    while not failed_sync():  # it is just failing
+        time.sleep(LOOK_AGAIN_S)
+    return failed_sync()
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -126,6 +149,7 @@ def _library() -> ctypes.CDLL:
     try:
         library.warren_record_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
         library.warren_record_inside.argtypes = (ctypes.c_uint,)
+        library.warren_record_fail.argtypes = (ctypes.c_uint, ctypes.c_char_p, ctypes.c_bool)
     except AttributeError:
         raise RecordingError("this process is not recorded: start it with Recorder.environment") from None
     return library
@@ -148,7 +172,7 @@ class Recorder:
     def begin(self) -> None:
         """Make the file empty."""
         with open(self.file, "wb") as file:
-            file.write(HEAD.pack(MAGIC, HEAD_BYTES, CAPACITY, 0))
+            file.write(HEAD.pack(MAGIC, HEAD_BYTES, CAPACITY, 0, 0, 0, 0, b""))
             file.truncate(CAPACITY)
 
     def environment(self, below: Path) -> dict[str, str]:
@@ -167,7 +191,7 @@ class Recorder:
 
 def parse(memory: mmap.mmap | bytes) -> list[Record]:
     """The records in a file's bytes. END records are folded into those they end."""
-    magic, end, capacity, lost = HEAD.unpack_from(memory)
+    magic, end, capacity, lost, *_fails = HEAD.unpack_from(memory)
     if magic != MAGIC:
         raise RecordingError("this is no file of records")
     if lost or end > capacity:

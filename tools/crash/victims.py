@@ -99,7 +99,7 @@ class Node:
 
     def servers(self) -> dict[str, int]:
         """Names of the server processes that have a row in the superblock, and the row."""
-        workers = range(SERVER_WORKER_FIRST, self.superblock.servers_n)
+        workers = self.superblock.queue_workers
         return {"store": SERVER_STORE_PERSISTENT} | {f"worker-{n - SERVER_WORKER_FIRST}": n for n in workers}
 
     def find(self, name: str) -> Identity | None:

@@ -1,6 +1,7 @@
 """`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
 or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store/check.py`), and checked again;
-queues that the workers have records of and the catalog lost are declared anew.
+what is derived from the log of topics is made again (`engine/topics/check.py`); queues that the workers have records of
+and the catalog lost are declared anew.
 
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
 damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
@@ -40,7 +41,7 @@ from warren.engine.kernel.formats import (
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
-from warren.engine.kernel.paths import STORE_FOLDERS, queues_of, store_folder
+from warren.engine.kernel.paths import STORE_FOLDERS, TopicsFolder, queues_of, store_folder
 from warren.engine.queues import body_check, segment_stamp
 from warren.engine.queues.folder import Folder, read_subscriptions
 from warren.engine.queues.replay import last_begun, vouched, was_cut
@@ -48,6 +49,7 @@ from warren.engine.queues.terms import read_terms
 from warren.engine.saying import command, counted
 from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
+from warren.engine.topics import check as topics_check
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.node import absence, catalog_cut
@@ -136,6 +138,8 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
             checking = StoreCheck(folder, node.node_id, store, report.running)
             _store(report, checking, tell, repair)
             persistent = checking if store == SERVER_STORE_PERSISTENT else persistent
+    if TopicsFolder.of(directory.path).path.is_dir():
+        _topics(report, directory.path, node, tell, repair)
     entries: dict[Path, Entry] = {}
     for worker, owner in workers(directory.path):
         report.files += _subscriptions(Folder(worker))
@@ -374,6 +378,38 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
     _told_before(report, check.folder, "earlier")
 
 
+def _topics(
+    report: Report, directory: Path, node: NodeFile, progress: Callable[[int, int], None], repair: bool
+) -> None:
+    """The log of topics, and what is derived from it. Beside a running node damage is what several looks find."""
+
+    def look() -> topics_check.TopicsCheck | None:
+        try:
+            declared = catalog_log.load(directory).catalog.topics
+        except StoreError:
+            return None  # it has been told: which records are whose cannot be said
+        topics = [(item.id, item.name.encode(), item.queues) for item in declared.values()]
+        folder = TopicsFolder.of(directory)
+        return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, report.running)
+
+    checking = look()
+    if checking is None:
+        return
+    if repair:
+        report.repaired += checking.repair(progress)
+    found = checking.examine(progress)
+    for _ in range(LOOKS - 1):
+        again = look()
+        if not report.running or again is None or not any(item.problem for item in found):
+            break
+        time.sleep(PAUSE_S)
+        before = {item.path for item in found if item.problem}
+        found = [item for item in again.examine(progress) if not item.problem or item.path in before]
+    report.files += [
+        Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note) for item in found
+    ]
+
+
 def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Catalog | None:
     """The catalog and its log; one of the two has the problem, if there is one, and its path is in the words. Returns
     the catalog; None: it cannot be read."""
@@ -591,7 +627,8 @@ def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Quarantine damaged files, keep their good records, make missing lists, declare lost queues anew.",
+    help="Quarantine damaged files, keep their good records, make missing lists, declare lost queues anew; of topics, "
+    "make consume queues and key index again from the log.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")

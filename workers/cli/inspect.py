@@ -65,11 +65,14 @@ def superblock_part(superblock: Superblock) -> dict[str, Any]:
 
 
 def servers_part(superblock: Superblock) -> list[dict[str, Any]]:
-    """Every server's row."""
+    """Every server's row, of the topic worker if there ever was one."""
     rows = []
-    for server in range(superblock.servers_n):
+    servers = range(superblock.servers_n)
+    if superblock.topic_server and not superblock.server_identity(superblock.topic_server).pid:
+        servers = range(superblock.topic_server)
+    for server in servers:
         of_server = functools.partial(superblock.server_get, server)
-        row: dict[str, Any] = {"server": server, "role": names.server(server), **_scalars(SERVER, of_server)}
+        row: dict[str, Any] = {"server": server, "role": superblock.server_name(server), **_scalars(SERVER, of_server)}
         row["state"] = _SERVER_STATES.get(row["state"], row["state"])
         rows.append(row)
     return rows
@@ -288,6 +291,7 @@ def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
     """Show the shared memory of a node: superblock, servers, slots, links, files, collection, index, regions;
     default: all.
     """
+    output.check_seen()
     superblock = attach(directory)
     try:
         found = {part: _READERS[part](superblock) for part in parts or PARTS}

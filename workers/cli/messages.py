@@ -270,7 +270,7 @@ def consume(
     """
     import warren
 
-    output.check_seen()
+    output.check_seen("takes")
     printed = 0
     with output.found_in(directory), warren.attach(directory, name="warren-consume") as node:
         source = node.queue(queue, create=False)
@@ -308,6 +308,7 @@ def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> N
     """
     import warren
 
+    output.check_seen()
     with output.found_in(directory), warren.attach(directory, name="warren-peek") as node:
         for message in node.queue(queue, create=False).browse(count):
             _print(message, "json" if as_json else style)

@@ -198,6 +198,7 @@ def _detached(directory: str, options: Options, announce: Callable[[str], None],
 
     target = NodeDirectory(directory)
     prepare(target, options.changes)
+    target.check_logs()
     ours, theirs = socket.socketpair()
     signal.signal(signal.SIGUSR1, _let_go)
     pid = os.fork()
@@ -338,13 +339,15 @@ def _settings_of(target: NodeDirectory) -> Settings:
 @click.command()
 @DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON, with all queues (docs/operations.md).")
-@click.option("--all", "everything", is_flag=True, help=f"Show all queues and clients, not only {output.ROWS} of each.")
+@click.option(
+    "--all", "everything", is_flag=True, help=f"Show all queues, topics and clients, not only {output.ROWS} of each."
+)
 @click.option("--timeout", type=output.Seconds(min=0), default=10.0, show_default=True)
 def status(directory: str, as_json: bool, everything: bool, timeout: float) -> int:
-    """Show processes, clients, queues, store and alarms of a node. Exit code 3 if none runs.
+    """Show processes, clients, queues, topics, store and alarms of a node. Exit code 3 if none runs.
 
-    Shows the queues and clients with the most messages and traffic, ordered by name. The memory of a process counts
-    what it shares with others; the bytes of a queue are bodies and headers of its ready and unacked messages.
+    Shows the queues, topics and clients with the most messages and traffic, ordered by name. The memory of a process
+    counts what it shares with others; the bytes of a queue are bodies and headers of its ready and unacked messages.
     """
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
@@ -357,7 +360,8 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
         console.print(tables(report, console.width))
         return 0
     console.print(_heading(report, console.width))
-    for title, columns, rows, more in (_queues(report, console.width), _clients(report)):
+    topics = [_topics(report)] if report["topics_n"] else []
+    for title, columns, rows, more in (_queues(report, console.width), *topics, _clients(report)):
         print(f"\n{title}" if rows else f"\n{title}: none")
         if rows:
             output.print_rows(columns, rows)
@@ -432,6 +436,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON per update.")
 def top(directory: str, interval: float, count: int | None, as_json: bool) -> int:
     """Watch a node: the tables of `status`, updated until Ctrl-C."""
+    output.check_seen()
     from rich.live import Live
 
     looks = 0
@@ -483,7 +488,8 @@ def tables(report: dict[str, Any], width: int, rows: int = output.ROWS) -> Group
     from rich.text import Text
 
     parts: list[Any] = [_heading(report, width)]
-    for title, columns, lines, more in (_queues(report, width, rows), _clients(report, rows)):
+    topics = [_topics(report, rows)] if report["topics_n"] else []
+    for title, columns, lines, more in (_queues(report, width, rows), *topics, _clients(report, rows)):
         parts += [Text(""), output.table(title, columns, lines) if lines else Text(f"{title}: none")]
         parts += [Text(more)] if more else []
     return Group(*parts, _last(report))
@@ -567,6 +573,18 @@ def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Par
     count = report["queues_n"] + report["subscriptions_n"]
     below = [line for line in (output.more(len(lines), count, all_of_them), PLACES if wide and lines else "") if line]
     return "Queues", columns, lines, "\n".join(below)
+
+
+def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
+    """Topics; those with most messages when not all are shown."""
+    columns = [output.Column("name"), *(output.Column(name, True) for name in ("queues", "messages", "appended"))]
+    items = report["topics"]
+    if most is not None and len(items) > most:
+        chosen = heapq.nlargest(most, range(len(items)), key=lambda number: int(items[number]["messages"]))
+        items = [items[number] for number in sorted(chosen)]
+    lines = [[item["name"], *(f"{item[key]:,}" for key in ("queues", "messages", "appended"))] for item in items]
+    below = output.more(len(lines), report["topics_n"], command("status", report["dir"], "--all"))
+    return "Topics", columns, lines, below
 
 
 def _busiest(items: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, for_a_shell, shown
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, for_a_shell, readable, shown
 from warren.workers.process.exit_codes import ERRORS_VARIABLE, EXIT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -87,11 +87,13 @@ class Seconds(click.FloatRange):
 _closed: set[str] = set()
 
 
-def check_seen() -> None:
-    """Raises UsageError when standard output is closed, for what takes away what it prints."""
+def check_seen(what: str = "prints") -> None:
+    """Raises UsageError when standard output is closed, for a command that does nothing but print, or takes away what
+    it prints. What is asked for its exit code, too, as `status` and `check`, does without.
+    """
     if "stdout" in _closed:
         raise UsageError(
-            "standard output is closed, so nobody would see what this takes: open it, if only as > /dev/null"
+            f"standard output is closed, so nobody would see what this {what}: open it, if only as > /dev/null"
         )
 
 
@@ -212,8 +214,7 @@ def _advised(error: click.ClickException) -> str:
 
 def _fail(kind: str, message: str, code: int) -> int:
     if _json:
-        message = message.encode("utf-8", "backslashreplace").decode()
-        say(msgspec.json.encode({"error": kind, "message": message}).decode(), error=True)
+        _tell(error=kind, message=message)
     else:
         say(f"warren: {message}", error=True)
     return code
@@ -279,10 +280,16 @@ def escaped(text: object) -> str:
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) in _UNSHOWN else c for c in shown)
 
 
+def _tell(**said: str | bool) -> None:
+    """A line of JSON beside the output. Names of files need be no UTF-8."""
+    found = {name: readable(value) if isinstance(value, str) else value for name, value in said.items()}
+    say(msgspec.json.encode(found).decode(), error=True)
+
+
 def waiting(what: str) -> None:
     """Tell people what a command waits for."""
     if _json:
-        say(msgspec.json.encode({"waiting": what}).decode(), error=True)
+        _tell(waiting=what)
     else:
         say(f"warren: waiting: {what}", error=True)
 
@@ -290,7 +297,7 @@ def waiting(what: str) -> None:
 def starting(what: str, outside: bool) -> None:
     """Tell people, or the program that asked for it, what a start waits for; `outside`: it does not end by itself."""
     if os.environ.get(ERRORS_VARIABLE):
-        say(msgspec.json.encode({"waiting": what, "outside": outside}).decode(), error=True)
+        _tell(waiting=what, outside=outside)
     else:
         waiting(what)
 
@@ -298,7 +305,7 @@ def starting(what: str, outside: bool) -> None:
 def started(what: str) -> None:
     """Tell the program that asked for a start what was started."""
     if os.environ.get(ERRORS_VARIABLE):
-        say(msgspec.json.encode({"started": what}).decode(), error=True)
+        _tell(started=what)
 
 
 def console() -> Console:

@@ -1,4 +1,4 @@
-"""`warren queue …`, `warren exchange …`, `warren topic …`: what is declared in a node."""
+"""`warren queue …`, `warren exchange …`: what is declared in a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import EXCHANGE_TYPES
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.errors import NotYet, QueueNotFound, UsageError
+from warren.engine.errors import QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.node import kind
@@ -164,6 +164,7 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
 
     The table shows the queues with the most messages and traffic, ordered by name; --all and --json show all.
     """
+    output.check_seen()
     most = None if everything or as_json else output.ROWS
     with _asking(directory) as client:
         report = client.call("status", pattern=pattern, most=most)
@@ -229,6 +230,7 @@ def _grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, A
 @JSON
 def show_queue(directory: str, name: str, as_json: bool) -> None:
     """Show everything about one queue: arguments, counters, bindings, subscriptions, waiting dead letters."""
+    output.check_seen()
     with _asking(directory) as client:
         report = client.call("status", pattern=glob.escape(name))
         bindings = client.call("queues", of=[name])["bindings"]
@@ -349,6 +351,7 @@ def delete_exchange(directory: str, name: str, as_json: bool) -> None:
 @JSON
 def list_exchanges(directory: str, as_json: bool) -> None:
     """List exchanges and their bindings: queue (routing key). The default exchange reaches every queue by its name."""
+    output.check_seen()
     answer = _call(directory, "queues")
     bindings = _grouped(answer["bindings"], "exchange")
     rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in answer["exchanges"]]
@@ -363,10 +366,3 @@ def list_exchanges(directory: str, as_json: bool) -> None:
         bound += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
         lines.append([row["name"] or "(default)", row["type"], kind(row), row["alternate"] or "", bound])
     output.print_rows(columns, lines)
-
-
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def topic(words: tuple[str, ...]) -> None:
-    """Replayable topics. They are planned, but not part of this version: use queues (`warren queue --help`)."""
-    raise NotYet("topics are planned, but not part of this version; use queues (`warren queue --help`)")

@@ -1,7 +1,8 @@
 """What callers give, checked: a wrong argument is a UsageError in words, before anything is done.
 
-Hot paths (put, get, ack, publish) check in the core, or where a check costs nothing. Flags are taken for their truth,
-as everywhere in Python; a call with parameters that do not exist is Python's TypeError.
+Hot paths (put, get, ack, publish) check in the core, or where a check costs nothing. A flag is True or False, and
+nothing else: 0, "no" or an array that is taken for its truth is a mistake more often than not. A call with parameters
+that do not exist is Python's TypeError.
 """
 
 from __future__ import annotations
@@ -23,6 +24,15 @@ def checked_client_name(name: object) -> str | None:
     if name is not None and not isinstance(name, str):
         raise UsageError(f"name, which `warren status` shows, must be None or a str, not {type(name).__name__}")
     return name
+
+
+def checked_flag(value: object, what: str, *, numbers: bool = False) -> bool:
+    """True or False (as engine/binding/session.h, wr_flag); `numbers`: 1 and 0, too. Raises UsageError."""
+    if value is True or value is False:
+        return value
+    if numbers and type(value) is int and value in (0, 1):
+        return value == 1
+    raise UsageError(f"{what} must be True or False, not {shown(value)}")
 
 
 def checked_count(value: object, what: str, low: int = 1, most: int | None = None) -> int:

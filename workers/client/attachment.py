@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import sys
@@ -43,6 +44,7 @@ from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import Region, RegionError, posix_open, posix_owner, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
+from warren.workers.client.topic_place import TopicPlace
 from warren.workers.process.tie import elsewhere, orphaned_elsewhere
 
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
@@ -55,6 +57,8 @@ LOOK_S = 0.25
 RETURN_FIRST_S, RETURN_MOST_S = 0.0001, 0.005
 #: how long close() waits for threads that were waiting inside; they are woken before
 UNMAP_WAIT_S = 2.0
+#: bytes of the log that one command appends at most, whatever the settings: the worker serves other clients in between
+APPEND_BYTES = 256 << 10
 #: how long a region of a restarted server is looked for
 REGION_WAIT_S = 2.0
 
@@ -96,6 +100,8 @@ class Attachment:
         self.workers: dict[int, _WorkerRegions] = {}
         self.stores: dict[int, list[Region]] = {}
         self.statistics: dict[int, _Statistics] = {}
+        self._topics: TopicPlace | None = None
+        self._topics_lock = threading.Lock()
         self._look_at: dict[int, float] = {}  # when statistics of a server are believed no longer
         self.control_locks = [threading.Lock() for _server in range(superblock.servers_n)]
         self._semaphore: sysv_ipc.Semaphore | None = None
@@ -108,7 +114,9 @@ class Attachment:
             ) from error
         region: Region | None = None
         try:
-            region = sysv_create(superblock.get("client_region_bytes"), owner=superblock.owner)
+            region = sysv_create(
+                superblock.get("client_region_bytes"), owner=superblock.owner, late=superblock.late_parts()
+            )
             superblock.set_segment(slot, region.id)
             self.core = _core.Client(
                 superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
@@ -143,6 +151,14 @@ class Attachment:
             close_region(region)
         if not self.superblock.leave(slot.slot, slot.generation):  # it was not active yet
             self.superblock.give_back(slot)
+
+    @functools.cached_property
+    def append_bytes(self) -> int:
+        """How many bytes of the log one command appends at most, if it has several messages: half of what a commit of a
+        small log can have.
+        """
+        settings = self.directory.read().settings
+        return min(APPEND_BYTES, settings.topic_ring_bytes // 4, settings.log_file_bytes // 4)
 
     # -- end ----------------------------------------------------------------------------------------------------
 
@@ -240,6 +256,9 @@ class Attachment:
         self.workers, self.stores, self.statistics = {}, {}, {}
         for region in regions:
             close_region(region)
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            topics.close(forked=self.pid != os.getpid())
         with contextlib.suppress(BufferError):
             self.superblock.close()
         descriptor, self.descriptor = self.descriptor, -1
@@ -283,10 +302,10 @@ class Attachment:
                 regions = self._open_regions(server, generation, ("images", False), ("timages", False))
             except RegionError as error:  # it was restarted once more meanwhile
                 if self.superblock.server_get(server, "state") == SERVER_FAILED:
-                    raise given_up(self.directory, server) from error
+                    raise given_up(self.directory, self.superblock.role_of(server)) from error
                 if time.monotonic() > deadline:
                     raise PeerLost(
-                        f"the shared memory of {names.role_of(server)} is not available ({error}): try again"
+                        f"the shared memory of {self.superblock.role_of(server)} is not available ({error}): try again"
                     ) from error
                 time.sleep(0.002)
         images, transient = regions
@@ -341,8 +360,47 @@ class Attachment:
         for region in old:
             close_region(region)
 
+    def topics(self) -> TopicPlace:
+        """Where topics are read from, of the topic worker's present incarnation; of the one before while there is no
+        other yet. Raises PeerLost, OSError, AttachmentLost (by another thread, just now).
+        """
+        server = self.superblock.topic_server
+        place, generation = self._topics, self.superblock.server_get(server, "generation")
+        if place is not None and place.generation == generation:
+            return place
+        deadline = time.monotonic() + REGION_WAIT_S
+        while True:
+            with self._topics_lock:
+                place, generation = self._topics, self.superblock.server_get(server, "generation")
+                if place is not None and place.generation == generation:
+                    return place
+                try:
+                    return self._open_topics(generation)
+                except RegionError as error:  # it begins, was restarted once more, or died
+                    if place is not None:
+                        return place
+                    if self.superblock.server_get(server, "state") == SERVER_FAILED:
+                        raise given_up(self.directory, self.superblock.role_of(server)) from error
+                    if time.monotonic() > deadline:
+                        raise PeerLost(
+                            f"the shared memory of the topics is not available ({error}): try again"
+                        ) from error
+            time.sleep(0.002)
+
+    def _open_topics(self, generation: int) -> TopicPlace:
+        settings = self.directory.read().settings
+        fresh = TopicPlace(self.superblock, generation, settings, self.descriptor)
+        old, self._topics = self._topics, fresh
+        if self.core.over:  # `unmap` sees what it has to close, or this sees that it is over
+            fresh.close()
+            raise AttachmentLost("another thread has ended this attachment")
+        if old is not None:
+            self._tell_restart(self.superblock.topic_server)
+            old.close()
+        return fresh
+
     def _tell_restart(self, server: int) -> None:
-        who, pid = names.server(server), self.superblock.server_identity(server).pid
+        who, pid = self.superblock.server_name(server), self.superblock.server_identity(server).pid
         log.info("%s of the node of %s was restarted (process %d): attached to it", who, self.directory.path, pid)
 
     def _open_regions(self, server: int, generation: int, *wanted: tuple[str, bool]) -> list[Region]:
@@ -511,10 +569,10 @@ def _mapped(directory: NodeDirectory, shared_id: int) -> Superblock | None:
     return found
 
 
-def given_up(directory: NodeDirectory, server: int) -> PeerLost:
+def given_up(directory: NodeDirectory, role: str) -> PeerLost:
     """What a call says that needs a server which the supervisor does not start again."""
-    role = names.role_of(server)
+    kept = "the topics" if role == names.TOPICS else "its queues"
     return PeerLost(
-        f"{role} has failed and is not restarted, its queues are kept as they are: see {directory.log_file(role)}, "
+        f"{role} has failed and is not restarted, {kept} are kept as they are: see {directory.log_file(role)}, "
         "remove the cause that it names, then stop and start the node"
     )

@@ -51,13 +51,13 @@ from warren.engine.errors import (
     QueueNotFound,
     StoreError,
     TimedOut,
+    TopicNotFound,
     Unroutable,
 )
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues.control import AnswerOf, Refusal, Request
 from warren.engine.saying import DECLARE
-from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
 from warren.workers.client.attachment import NODE_DRAINING, NODE_STOPPED, Attachment, find_superblock
@@ -74,6 +74,8 @@ GIVE_BACK_S = 1.0
 #: how often queues with messages delivered ahead are looked at, after a hot loop of gets
 HOARD_S = 0.1
 ROUTES_MAX = 65536
+#: what records of topics say of where they were born and stored: this machine; ids of messages begin with it
+STORE_HOST = bytes(8)
 #: why the core asks when a wait takes long: then it is looked what there is to tell
 _LONG = frozenset({_core.HOOK_CHECK, _core.HOOK_EPOCH, _core.HOOK_TIMED_OUT, _core.HOOK_SILENT})
 #: what is not done in time when publishing is blocked
@@ -229,15 +231,15 @@ class Client:
                 raise
             attachment.leave(None)
 
-    def _hook_weakly(self) -> Callable[[int, int, str], None]:
+    def _hook_weakly(self) -> Callable[..., None]:
         """The hook for a core. It does not keep the client: one that is forgotten goes away."""
         reference = weakref.ref(self)
 
-        def hook(code: int, server: int, what: str) -> None:
+        def hook(code: int, server: int, what: str, seconds: float = -1.0) -> None:
             client = reference()
             if client is None:
                 raise ClosedError("the client was dropped")
-            client.hook(code, server, what)
+            client.hook(code, server, what, seconds)
 
         return hook
 
@@ -309,20 +311,22 @@ class Client:
 
     # -- trouble ------------------------------------------------------------------------------------------------
 
-    def hook(self, code: int, server: int, what: str = "") -> None:
-        """The core waits, and something is not as it should be: set it right, or raise what ends the wait."""
+    def hook(self, code: int, server: int, what: str = "", seconds: float = -1.0) -> None:
+        """The core waits, and something is not as it should be: set it right, or raise what ends the wait. `seconds`:
+        how long it waited for `what`, when the time is up.
+        """
         attachment = self._attachment
         if attachment is None:
             raise ClosedError(f"this client of {self.directory.path} was closed: attach again")
         try:
             with explained(f"cannot use the node of {self.directory.path}"):
-                self._act(attachment, code, server, what)
+                self._act(attachment, code, server, what, seconds)
         except ValueError:  # of memory that another thread has just let go: it attaches anew, or has closed the client
             if not attachment.core.over:
                 raise
             raise AttachmentLost("another thread has ended this attachment") from None
 
-    def _act(self, attachment: Attachment, code: int, server: int, what: str) -> None:
+    def _act(self, attachment: Attachment, code: int, server: int, what: str, seconds: float) -> None:
         if code in _LONG:
             self._notices.look(attachment, what in _PUBLISHING)
             self._notices.came_again(attachment)
@@ -337,7 +341,11 @@ class Client:
         elif code == _core.HOOK_HOT:
             self.look_after(server)
         else:
-            self._trouble.judge(attachment, code, server, what)
+            try:
+                self._trouble.judge(attachment, code, server, what, seconds)
+            finally:
+                if self._trouble.missing and not attachment.core.over:
+                    self._notices.down(attachment, self._trouble.missing)
 
     # -- catalog ------------------------------------------------------------------------------------------------
 
@@ -483,6 +491,22 @@ class Client:
                 self._kill(made)
             return made
 
+    def topic_handle(self, name: str) -> tuple[_core.TopicHandle, int]:
+        """A core handle of the topic that has the name now, good for the catalog of now; how many queues it has. Raises
+        TopicNotFound.
+        """
+        while True:
+            with self._lock:  # nobody follows the catalog meanwhile
+                topic = self.catalog().topics.get(name)
+                if topic is None:
+                    raise TopicNotFound(f"there is no topic {name!r}, or it was deleted: declare it with node.topic")
+                attachment = self.attachment()
+                core, server, most = attachment.core, attachment.superblock.topic_server, attachment.append_bytes
+                size, version = len(name.encode()), core.catalog_seen
+                with contextlib.suppress(AttachmentLost):  # another thread has ended it
+                    handle = _core.TopicHandle(core, server, topic.id, size, topic.queues, STORE_HOST, most, version)
+                    return handle, topic.queues
+
     def prefer(self, handle: _core.QueueHandle) -> None:
         """Of several handles of a queue this one is its client's: it hears of the catalog."""
         self._handles[handle.queue] = handle
@@ -510,7 +534,9 @@ class Client:
         limit = WAIT_MAX_S if given is None else min(given, WAIT_MAX_S)
         deadline = time.monotonic() + limit
         if not self._control_lock.acquire(timeout=limit):
-            raise TimedOut(f"the supervisor of {self.directory.path} did not answer other threads within {limit:g} s")
+            raise TimedOut(
+                f"the supervisor of {self.directory.path} did not answer other threads within {round(limit, 3):g} s"
+            )
         try:
             return self._control.call(op, timeout=max(0.0, deadline - time.monotonic()), **fields)
         finally:
@@ -562,7 +588,8 @@ class Client:
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = attachment.control_locks[server]  # one answer area for each server
         if not lock.acquire(timeout=-1 if timeout is None else min(timeout, WAIT_MAX_S)):
-            raise TimedOut(f"{names.role_of(server)} did not answer other threads within {timeout:g} s")
+            role = attachment.superblock.role_of(server)
+            raise TimedOut(f"{role} did not answer other threads within {round(timeout or 0, 3):g} s")
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             result, reply = attachment.core.control(server, content, left)
@@ -575,7 +602,9 @@ class Client:
             return msgspec.msgpack.decode(reply, type=answers)
         except msgspec.MsgspecError as error:
             what = type(request).__name__
-            raise StoreError(f"{names.role_of(server)} answered {what} with nonsense: {error}") from error
+            raise StoreError(
+                f"{attachment.superblock.role_of(server)} answered {what} with nonsense: {error}"
+            ) from error
 
     # -- what was delivered ahead and is not asked for ----------------------------------------------------------
 

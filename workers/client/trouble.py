@@ -23,7 +23,6 @@ from warren.engine.errors import (
     SyncFailed,
     TimedOut,
 )
-from warren.ipc import names
 from warren.ipc.layout import CONSTANTS, eviction
 from warren.workers.client.attachment import NODE_DRAINING, SERVER_READY, Attachment, given_up
 from warren.workers.process import alarm_words as alarms
@@ -35,22 +34,37 @@ ABANDONED_S = 2.0
 log = logging.getLogger("warren.client")
 
 
+def not_done(what: str, seconds: float) -> str:
+    """What was not done in a time; below 0 it had no limit that is known."""
+    return f"{what}: not done {_within(seconds)}"
+
+
+def _within(seconds: float) -> str:
+    return f"within {round(seconds, 3):g} s" if seconds >= 0 else "in time"
+
+
+def restated(error: TimedOut | DiskFull, seconds: float) -> TimedOut | DiskFull:
+    """What a last try said that did not wait, as it is told to who has tried for so long."""
+    return type(error)(str(error).replace(_within(0.0), _within(seconds)))
+
+
 class Trouble:
     """Of one client of a node, with one attachment after another."""
 
     def __init__(self, directory: NodeDirectory) -> None:
         self._directory = directory
         self._silence: tuple[float, int] | None = None  #: since when all are dead, and pid of the supervisor that died
-        self._missing: set[int] = set()  #: servers that were dead when it was looked last
+        self.missing: set[int] = set()  #: servers that were dead when it was looked last, which was told
 
     def forget(self) -> None:
         """The client has a new attachment."""
         self._silence = None
-        self._missing.clear()
+        self.missing.clear()
 
-    def judge(self, attachment: Attachment, code: int, server: int, what: str) -> None:
+    def judge(self, attachment: Attachment, code: int, server: int, what: str, seconds: float = -1.0) -> None:
         """Raises what ends the wait: AttachmentLost, ClosedError, SyncFailed, PeerLost, TimedOut, DiskFull,
-        NodeNotRunning; else it goes on.
+        NodeNotRunning; else it goes on. `seconds`: how long it was waited for `what`, when the time is up (below 0: not
+        known).
         """
         if code == _core.HOOK_CHECK:
             self._check(attachment, server)
@@ -61,27 +75,27 @@ class Trouble:
             if number == errno.ESTALE:
                 raise SyncFailed(described(CONSTANTS["ENDING_REMOVED"], self._directory.path))
             raise SyncFailed(
-                f"the {names.role_of(server)} could not make data durable ({os.strerror(number)}); "
+                f"the {attachment.superblock.role_of(server)} could not make data durable ({os.strerror(number)}); "
                 "it refuses writes until the node is reopened: look at the disk, then stop and start the node"
             )
         elif code == _core.HOOK_FAILED:
-            raise given_up(self._directory, server)
+            raise given_up(self._directory, attachment.superblock.role_of(server))
         elif code == _core.HOOK_EVICTED:
             lost = PeerLost(
-                f"the {names.role_of(server)} closed this client's link: "
+                f"the {attachment.superblock.role_of(server)} closed this client's link: "
                 f"{eviction(attachment.core.evicted(server))}; the next call attaches again"
             )
             log.warning("%s", lost)
             attachment.lose()
             raise lost
         elif code == _core.HOOK_TIMED_OUT:
-            self._timed_out(attachment, server, what)
+            self._timed_out(attachment, server, what, seconds)
         elif code == _core.HOOK_SILENT:
             superblock = attachment.superblock
             worker = superblock.server_identity(server)
             ready = superblock.server_get(server, "state") == SERVER_READY
             if not (ready and worker.alive()) or worker.stands_still():
-                self._timed_out(attachment, server, what)
+                self._timed_out(attachment, server, what, seconds)
 
     def _stopping(self, attachment: Attachment) -> None:
         if attachment.superblock.state == NODE_DRAINING and not attachment.forsaken():
@@ -98,13 +112,13 @@ class Trouble:
             attachment.lose()
             raise AttachmentLost("this client's slot was taken away")
         alive = superblock.server_identity(server).alive()
-        if not alive and server not in self._missing and superblock.state < NODE_DRAINING:
+        if not alive and server not in self.missing and superblock.state < NODE_DRAINING:
             log.warning(
                 "the %s of the node of %s is down: what was submitted is kept, and waits for its restart",
-                names.role_of(server),
+                attachment.superblock.role_of(server),
                 self._directory.path,
             )
-        (self._missing.discard if alive else self._missing.add)(server)
+        (self.missing.discard if alive else self.missing.add)(server)
         if alive or superblock.supervisor.alive():
             self._silence = None
             return
@@ -126,11 +140,11 @@ class Trouble:
             f"{ownership.start_advice(self._directory.path, 'it again')}; what was submitted is kept"
         )
 
-    def _timed_out(self, attachment: Attachment, server: int, what: str) -> None:
+    def _timed_out(self, attachment: Attachment, server: int, what: str, seconds: float) -> None:
         superblock = attachment.superblock
         on = superblock.get("alarms")
         publishing = what == "publish"
-        kept = "publishing is blocked" if publishing else f"{what}: not done within the timeout"
+        kept = f"publishing is blocked, and was not free {_within(seconds)}" if publishing else not_done(what, seconds)
         if on & alarms.DISK and not what.endswith(_core.THE_ANSWER):
             raise DiskFull(f"{kept}: {alarms.cause(superblock, alarms.DISK)}; {alarms.advice(superblock, alarms.DISK)}")
         if on & alarms.MEMORY and (publishing or what == "room for the message"):
@@ -145,7 +159,7 @@ class Trouble:
             if "room" in what
             else ""
         )
-        raise TimedOut(f"{what}: not done within the timeout{limits}")
+        raise TimedOut(f"{not_done(what, seconds)}{limits}")
 
     def _down(self, attachment: Attachment, server: int, what: str) -> PeerLost:
         """A server is not there: who starts it again?"""
@@ -155,6 +169,6 @@ class Trouble:
         if not attachment.supervised():
             doing = "and so is the supervisor: the servers that still run start another one, which restarts it"
         return PeerLost(
-            f"{what}: the {names.role_of(server)} is down ({doing}); what was submitted is kept. Try again, or give "
-            "more time"
+            f"{what}: the {attachment.superblock.role_of(server)} is down ({doing}); what was submitted is kept. "
+            "Try again, or give more time"
         )

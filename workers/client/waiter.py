@@ -1,6 +1,7 @@
 """One thread that waits for all attachments of this process: asyncio's clients, and confirms that call back.
 
-    watch(core, listener)       the thread calls listener() when a want of the core is met, or it has ended
+    watch(core, listener)       the thread calls listener() when a want of the core is met, or it has ended; about once
+                                a second also `check`, if there is one
     Promises                    confirms that are waited for, by the sequences that decide; who collects them calls back
     add_done_callback, future   Confirm's methods of these names
 
@@ -29,6 +30,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm
@@ -43,10 +45,11 @@ SHORT_S = 0.05
 #: how long the end of the process waits for the thread
 JOIN_S = 1.0
 
+T = TypeVar("T")
 Listener = Callable[[], None]
-Callback = Callable[[Confirm], object]
+Callback = Callable[[Confirm[Any]], object]
 #: the same inside, with what ended the wait if it was not the confirm
-Call = Callable[[Confirm, Error | None], object]
+Call = Callable[[Confirm[Any], Error | None], object]
 
 
 class _Waiter:
@@ -54,14 +57,17 @@ class _Waiter:
         self.waitv = waitv
         self.lock = threading.Lock()
         self.listeners: dict[_core.Client, list[Listener]] = {}
+        self.checks: dict[Listener, Listener] = {}
         self.rung: list[Listener] = []
         self.thread: threading.Thread | None = None
         self.ending = False
 
-    def watch(self, core: _core.Client, listener: Listener) -> None:
+    def watch(self, core: _core.Client, listener: Listener, check: Listener | None) -> None:
         with self.lock:
             self._run()
             self.listeners.setdefault(core, []).append(listener)
+            if check is not None:
+                self.checks[listener] = check
         _core.waiter_kick()
 
     def ring(self, listener: Listener) -> None:
@@ -76,6 +82,7 @@ class _Waiter:
             found = self.listeners.get(core, [])
             if listener in found:
                 found.remove(listener)
+            self.checks.pop(listener, None)
             if not found:
                 self.listeners.pop(core, None)
         _core.waiter_kick()
@@ -102,8 +109,10 @@ class _Waiter:
                 _tell(listener)
             if time.monotonic() >= check_at:
                 check_at = time.monotonic() + SLEEP_S
-                for callbacks in list(_callbacks.values()):
-                    _tell(callbacks.check)
+                with self.lock:
+                    checks = list(self.checks.values())
+                for check in [*(callbacks.check for callbacks in list(_callbacks.values())), *checks]:
+                    _tell(check)
             try:
                 met = _core.wait_any(cores, seen, SLEEP_S, self.waitv)
             except Exception:  # no memory: the wait of everybody goes on, a moment later
@@ -119,7 +128,8 @@ class _Waiter:
         with self.lock:
             listeners = list(self.listeners.get(core, ()))
             if core.ended:
-                self.listeners.pop(core, None)  # nothing more comes of it
+                for listener in self.listeners.pop(core, ()):  # nothing more comes of it
+                    self.checks.pop(listener, None)
         for listener in listeners:
             _tell(listener)
 
@@ -142,9 +152,9 @@ def _tell(listener: Listener) -> None:
 _waiter = _Waiter()
 
 
-def watch(core: _core.Client, listener: Listener) -> None:
-    """Call `listener` when something that the core watches is met."""
-    _waiter.watch(core, listener)
+def watch(core: _core.Client, listener: Listener, check: Listener | None = None) -> None:
+    """Call `listener` when something that the core watches is met, and `check` about once a second: neither blocks."""
+    _waiter.watch(core, listener, check)
 
 
 def unwatch(core: _core.Client, listener: Listener) -> None:
@@ -156,7 +166,7 @@ class Promises:
     """Confirms of one core that somebody waits for, each with a thing to call."""
 
     def __init__(self) -> None:
-        self._heaps: dict[tuple[int, int], list[tuple[int, int, Confirm, Call]]] = {}
+        self._heaps: dict[tuple[int, int], list[tuple[int, int, Confirm[Any], Call]]] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
@@ -167,7 +177,7 @@ class Promises:
         """Servers that something is waited for from."""
         return {server for server, _level in list(self._heaps)}
 
-    def add(self, confirm: Confirm, call: Call) -> bool:
+    def add(self, confirm: Confirm[Any], call: Call) -> bool:
         """Wait for it; False when it is done already."""
         place = None if confirm.done() else confirm.waits_for()
         if place is None:
@@ -178,7 +188,7 @@ class Promises:
             heapq.heappush(heap, (sequence, next(self._numbers), confirm, call))
         return True
 
-    def collect(self) -> list[tuple[Confirm, Call]]:
+    def collect(self) -> list[tuple[Confirm[Any], Call]]:
         """Those that are done, in order for each server; they are forgotten here."""
         found = []
         with self._lock:
@@ -197,7 +207,7 @@ class Promises:
                 del self._heaps[key]
         return found
 
-    def take_all(self) -> list[tuple[Confirm, Call]]:
+    def take_all(self) -> list[tuple[Confirm[Any], Call]]:
         """All of them, done or not; they are forgotten here."""
         with self._lock:
             heaps, self._heaps = self._heaps, {}
@@ -246,7 +256,7 @@ class _Callbacks:
             self()  # it has ended
 
 
-def _call(confirm: Confirm, call: Call, error: Error | None = None) -> None:
+def _call(confirm: Confirm[Any], call: Call, error: Error | None = None) -> None:
     """Also what would end the thread (SystemExit) does not end it: all wait for it. In the thread of who adds a
     callback to what is done, it is his.
     """
@@ -262,14 +272,14 @@ _callbacks: dict[_core.Client, _Callbacks] = {}
 _callbacks_lock = threading.Lock()
 
 
-def add_done_callback(confirm: Confirm, call: Callback) -> None:
+def add_done_callback(confirm: Confirm[Any], call: Callback) -> None:
     """Call `call(confirm)` once when it is done: by the waiting thread, or at once when it is done already."""
     if not callable(call):
         raise TypeError(f"a callback must be callable, not {type(call).__name__}")
     _when_done(confirm, lambda confirm, _error: call(confirm))
 
 
-def _when_done(confirm: Confirm, call: Call) -> None:
+def _when_done(confirm: Confirm[Any], call: Call) -> None:
     core = confirm.core
     if confirm.done():  # nothing is registered for what does not wait
         _call(confirm, call)
@@ -289,19 +299,20 @@ def _when_done(confirm: Confirm, call: Call) -> None:
         _waiter.ring(found)
 
 
-def future(confirm: Confirm) -> concurrent.futures.Future[None]:
+def future(confirm: Confirm[T]) -> concurrent.futures.Future[T]:
     """A Future of a Confirm. It runs already: cancel() is False."""
-    made: concurrent.futures.Future[None] = concurrent.futures.Future()
+    made: concurrent.futures.Future[T] = concurrent.futures.Future()
     made.set_running_or_notify_cancel()
 
-    def done(confirm: Confirm, error: BaseException | None) -> None:
+    def done(confirm: Confirm[Any], error: BaseException | None) -> None:
         try:
             error = error or confirm.exception(0)
+            result = None if error is not None else confirm.result(0)
         except BaseException as raised:  # whatever it is, it is the answer: a future without one is waited for for ever
             made.set_exception(raised)
             raise
         if error is None:
-            made.set_result(None)
+            made.set_result(cast("T", result))
         else:
             made.set_exception(error)
 

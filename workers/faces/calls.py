@@ -31,9 +31,10 @@ from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
 from warren.engine.errors import CallFailed, Error, NodeNotRunning, PeerLost, TimedOut, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import raised
+from warren.engine.saying import raised, readable
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_seconds
+from warren.workers.faces.interrupts import is_interrupt
 from warren.workers.faces.message import Message
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ PREFIX = "warren.reply."
 FAILED = "warren-failed"
 #: characters of it at most
 FAILED_MOST = 4000
+#: how long the last answer of a server that ends may wait for room
+LAST_S = 2.0
+#: what a function of `serve` returns to the loop that called it: it has failed, and nothing is to be tried again
+HAS_FAILED = object()
+#: of a function with `yield`
+WITHOUT_YIELD = "return when the work is done, without yield"
 
 
 class Waiting:
@@ -287,8 +294,13 @@ def reply_route(client: Client, to: str) -> _core.Route | None:
 
 def failed(error: BaseException) -> dict[str, str]:
     """The headers of an answer that says what a function raised."""
-    text = raised(error).encode(errors="backslashreplace").decode()
-    return {FAILED: text if len(text) <= FAILED_MOST else text[:FAILED_MOST] + " …"}
+    return {FAILED: shortly(error, FAILED_MOST)}
+
+
+def shortly(error: BaseException, most: int) -> str:
+    """What was raised, as text that can be sent, of so many characters and a mark that there were more."""
+    text = readable(raised(error))
+    return text if len(text) <= most else text[:most] + " …"
 
 
 def asks(message: Any, error: BaseException | None = None) -> bool:
@@ -319,14 +331,21 @@ def unanswerable(message: Any) -> Iterator[None]:
         )  # fmt: skip
 
 
-def finished(found: Any) -> Any:
-    """What a plain function returned. Raises UsageError for what is to be awaited: it has done nothing yet."""
-    if found is not None and inspect.isawaitable(found):
+def finished(found: Any, asynchronous: bool = False) -> Any:
+    """What a function returned, or a coroutine function (`asynchronous`). Raises UsageError for what has done nothing
+    yet: something to be awaited, or a generator, which nobody runs.
+    """
+    if found is None:
+        return None
+    name = type(found).__name__
+    if inspect.isgenerator(found) or inspect.isasyncgen(found):
+        raise UsageError(f"the function returned {name}, which nobody runs: {WITHOUT_YIELD}")
+    if inspect.isawaitable(found):
         if inspect.iscoroutine(found):
             found.close()
+        instead = "await it there" if asynchronous else "give a coroutine function to the worker of warren.aio"
         raise UsageError(
-            f"the function returned {type(found).__name__}, which nobody awaits: give a coroutine function to the "
-            f"worker of warren.aio, or return when the work is done"
+            f"the function returned {name}, which nobody awaits: {instead}, or return when the work is done"
         )
     return found
 
@@ -337,18 +356,32 @@ class Answering:
     def __init__(self, function: Callable[[Message], Any]) -> None:
         self._function = function
 
-    def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> object:
+        """Returns HAS_FAILED when the function has; raises what ends a program, as sys.exit: run() raises it, too."""
         queue: Any = message.queue
         try:
             body = finished(self._function(message))
-            if asks(message):
-                queue.reply(message, b"" if body is None else body)
-        except (*TROUBLE, KeyboardInterrupt):
-            raise  # nobody was answered: another try
+        except Exception as error:  # noqa: BLE001 - the caller is told
+            failure = error
         except BaseException as error:
-            if asks(message, error):
-                with unanswerable(message):
-                    queue.reply(message, b"", failed(error))
-            if not isinstance(error, Exception):  # as sys.exit: run() raises it. The same call ends no other server
-                message.ack()
-                raise
+            with contextlib.suppress(*TROUBLE):  # then nobody was told: another server may have it
+                asked = asks(message, error)
+                if asked:
+                    with unanswerable(message):
+                        queue.reply(message, b"", failed(error), timeout=LAST_S)
+                if asked or not is_interrupt(error):  # the same call ends no other server
+                    message.ack()
+            raise
+        else:
+            try:
+                if asks(message):
+                    queue.reply(message, b"" if body is None else body)
+                return None
+            except TROUBLE:
+                raise  # nobody was answered: another try
+            except Exception as error:  # noqa: BLE001 - it is no answer, and the caller is told so
+                failure = error
+        if asks(message, failure):
+            with unanswerable(message):
+                queue.reply(message, b"", failed(failure))
+        return HAS_FAILED

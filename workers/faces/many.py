@@ -15,7 +15,7 @@ from warren.engine.catalog import metadata
 from warren.engine.catalog.names import check_routing_key
 from warren.engine.errors import UsageError
 from warren.engine.saying import counted
-from warren.workers.client.arguments import level_of, listed
+from warren.workers.client.arguments import checked_flag, level_of, listed
 from warren.workers.client.client import Client, Route
 from warren.workers.client.publish import Body, Durability, Publish
 from warren.workers.faces.queues import time_left
@@ -54,7 +54,7 @@ class Many:
         self._same = to.routing_keys is None and (said.headers is None or isinstance(said.headers, Mapping))
         self._meta: Any = None  #: of each, or of all; None: that of the route
         self._packed = False
-        self._find = client.mandatory_route if to.mandatory else client.route
+        self._find = client.mandatory_route if checked_flag(to.mandatory, "mandatory") else client.route
 
     def send(self, timeout: float | None, wait: bool) -> Confirm | None:
         """All of them, in one call of the core."""

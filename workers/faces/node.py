@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overlo
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
 from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, checked_conditions
-from warren.engine.catalog.names import check_name, check_routing_key
+from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
+from warren.engine.catalog.topics import TOPIC_QUEUES_MAX
 from warren.engine.config import NodeSettings, Settings
 from warren.engine.errors import (
     ClosedError,
     NodeNotRunning,
+    NotYet,
     QueueNotFound,
     TimedOut,
+    TopicNotFound,
     Unroutable,
     UsageError,
 )
@@ -29,7 +32,9 @@ from warren.engine.saying import DECLARE, command, shown
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (
     checked_client_name,
+    checked_count,
     checked_exchange,
+    checked_flag,
     checked_mapping,
     checked_seconds,
     checked_timeout,
@@ -43,12 +48,13 @@ from warren.workers.faces.many import Destination, Many, level_to
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue, refresh, rejected_above, server_of, time_left
 from warren.workers.faces.store import Store
-from warren.workers.faces.topics import topic
+from warren.workers.faces.topics import Topic
 from warren.workers.faces.work_queue import WorkQueue, limited
 from warren.workers.process.launch import launch
 
 if TYPE_CHECKING:
-    from warren.workers.faces.worker import ProcessWorker, Worker
+    from warren.workers.faces.worker import Worker
+    from warren.workers.faces.worker_processes import ProcessWorker
 
 #: seconds without clients after which a node started by `open` ends
 IDLE_EXIT_S = 10.0
@@ -118,6 +124,7 @@ class Node:
         argument).
         """
         wanted = _Wanted.of(name, durable, arguments)
+        checked_flag(create, "create")
         catalog = self._client.catalog()
         declaration = catalog.queues.get(name)
         if not create:
@@ -239,17 +246,19 @@ class Node:
 
         Threads run the function, or with `processes=True` processes of their own, started as by multiprocessing's
         "spawn": the function must be importable there, and the program needs `if __name__ == "__main__":`.
-        Raises QueueNotFound, UsageError.
+        Raises QueueNotFound, UsageError (a generator function, too: nobody would run it).
         """
         from warren.workers.faces import worker  # here: most programs handle messages themselves
 
         handled = self.queue(queue, create=False) if isinstance(queue, str) else queue
         chosen = worker.Retries.of(retries, backoff, backoff_max, handled)
-        if not processes:
+        if not checked_flag(processes, "processes"):
             return worker.Worker(handled, function, concurrency, prefetch, chosen)
+        from warren.workers.faces.worker_processes import ProcessWorker
+
         worker.checked_prefetch(prefetch, 1)
         options = {"prefetch": prefetch, "retries": retries, "backoff": backoff, "backoff_max": backoff_max}
-        return worker.ProcessWorker(handled, functools.partial(attach, self.directory), function, concurrency, options)
+        return ProcessWorker(handled, functools.partial(attach, self.directory), function, concurrency, options)
 
     def call(
         self,
@@ -345,11 +354,12 @@ class Node:
             raise UsageError(f"exchange {shown(name)}: there is no type {shown(type)}; choose one of {types}")
         if alternate is not None:
             checked_exchange(alternate)
+        checked_flag(durable, "durable")
         found = self._client.catalog().exchanges.get(checked_exchange(name))
         if found is None or (found.type, found.durable, found.alternate) != (type, durable, alternate):
             if found is None:
                 check_name(name, "exchange")
-            self._client.control("declare_exchange", name=name, type=type, durable=bool(durable), alternate=alternate)
+            self._client.control("declare_exchange", name=name, type=type, durable=durable, alternate=alternate)
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange and its bindings. Raises ExchangeNotFound."""
@@ -473,7 +483,9 @@ class Node:
         message, and the others have it.
         """
         client = self._client
-        find = client.mandatory_route if mandatory else client.route
+        find = (
+            client.route if mandatory is False or not checked_flag(mandatory, "mandatory") else client.mandatory_route
+        )
         said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
         options = None if said is PLAIN else said.options()
         while True:
@@ -559,6 +571,7 @@ class Node:
         refused ones.
         """
         said = publish_options(headers, properties, message_id, priority, ttl, delay, persistent)
+        checked_flag(wait, "wait")
         to = Destination(exchange, routing_key, routing_keys, mandatory)
         return Many(self._client, bodies, to, durability, said).send(timeout, wait)
 
@@ -566,11 +579,45 @@ class Node:
 
     def store(self, transient: bool = False) -> Store:
         """The message store itself."""
-        return Store(self._client, bool(transient))
+        return Store(self._client, checked_flag(transient, "transient"))
 
-    def topic(self, name: str, queues: int = 4) -> Any:
-        """A topic (replayable log). Raises NotYet in this version."""
-        return topic(name)
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def topic(
+        self,
+        name: str,
+        queues: int | None = None,
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
+        compacted: bool = False,
+        create: bool = True,
+    ) -> Topic:
+        """Open a topic; declare it if it does not exist, with 4 queues if nothing else is said (1 to 1,024).
+
+        With create=False it is opened as it is; TopicNotFound if it does not exist. Raises DeclarationMismatch if it
+        has another number of queues than `queues`, InvalidName, UsageError, LimitError (too many queues in all); NotYet
+        for retention_s, retention_bytes and compacted, which this version does not have.
+        """
+        checked_flag(create, "create")
+        kept = checked_flag(compacted, "compacted") or None
+        for given, what in ((retention_s, "retention_s"), (retention_bytes, "retention_bytes"), (kept, "compacted")):
+            if given is not None:
+                raise NotYet(f"topic {shown(name)}: {what} comes with a later version; this one keeps all messages")
+        check_topic_name(name)
+        if queues is not None:
+            queues = checked_count(queues, f"topic {name!r}: queues", 1, TOPIC_QUEUES_MAX)
+        declared = self._client.catalog().topics.get(name)
+        if declared is None and not create:
+            raise TopicNotFound(f"there is no topic {name!r}: declare it (node.topic without create=False)")
+        if create and (declared is None or queues not in (None, declared.queues)):
+            self._client.declare("declare_topic", name=name, queues=queues, as_it_is=queues is None)
+            declared = self._client.catalog().topic(name)
+        assert declared is not None
+        return Topic(self._client, name, declared.queues)
+
+    def topics(self) -> list[str]:
+        """Names of all declared topics."""
+        return sorted(self._client.catalog().topics)
 
     def status(self) -> dict[str, Any]:
         """The report of `warren status --json` (docs/operations.md). Raises TimedOut, NodeNotRunning, ClosedError."""
@@ -607,7 +654,8 @@ class _Wanted(NamedTuple):
         """Checked. Raises InvalidName, UsageError."""
         check_name(name)
         asked = durable is not None or any(value is not None for value in arguments.values())
-        return _Wanted(name, durable is None or bool(durable), QueueArguments.of(name, arguments), asked)
+        kept = durable is None or checked_flag(durable, f"queue {name!r}: durable")
+        return _Wanted(name, kept, QueueArguments.of(name, arguments), asked)
 
     @staticmethod
     def among(item: str | Mapping[str, Any], durable: object, arguments: Mapping[str, Any]) -> _Wanted:

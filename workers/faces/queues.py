@@ -25,7 +25,16 @@ from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key
-from warren.engine.errors import NodeNotRunning, PeerLost, QueueEmpty, QueueFull, QueueNotFound, TimedOut, UsageError
+from warren.engine.errors import (
+    Error,
+    NodeNotRunning,
+    PeerLost,
+    QueueEmpty,
+    QueueFull,
+    QueueNotFound,
+    TimedOut,
+    UsageError,
+)
 from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.queues import control
 from warren.engine.queues.control import AnswerOf
@@ -33,6 +42,7 @@ from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import (
     checked_count,
     checked_exchange,
+    checked_flag,
     checked_seconds,
     level_of,
     listed,
@@ -59,6 +69,9 @@ if TYPE_CHECKING:
     from warren.workers.client.client import Client
 
 __all__ = ["Queue", "Confirm"]
+
+#: how long the worker is waited for that is told what a message died of
+CAUSE_S = 5.0
 
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
 
@@ -250,7 +263,7 @@ class Queue:
             level = said.level(durability, self.durable, self._what)
             options = said.options()
             meta = said.packed("", self.name)
-        room = self._room(timeout, wait) if block else None
+        room = None if block is False else self._room(block, timeout, wait)
         while True:
             try:
                 if options is None:
@@ -266,10 +279,12 @@ class Queue:
             except (TimedOut, QueueNotFound) as error:
                 raise self._named(error) from None
 
-    def _room(self, timeout: float | None, wait: bool) -> Room:
+    def _room(self, block: bool, timeout: float | None, wait: bool) -> Room | None:
         """The wait of a put that blocks. Raises UsageError."""
+        if not checked_flag(block, "block"):
+            return None
         checked_seconds(timeout)
-        if not wait:
+        if not checked_flag(wait, "wait"):
             raise UsageError(
                 "block=True waits until the queue has taken the message, and wait=False for nothing: give one of them"
             )
@@ -430,6 +445,10 @@ class Queue:
         """As many messages as are ready, 1 to `max`; an empty list if none arrives within `timeout` (0: as for get).
         Raises what get raises.
 
+        One call returns no more than half of the setting `delivery_slots` (2,048 of 4,096), however large `max` is and
+        however many are ready: each message that was delivered and is not settled takes a slot. Ack them, and call
+        again.
+
         `ahead`: as for get. With ahead=False, only the messages in the list have left the queue.
         """
         while True:
@@ -551,7 +570,7 @@ class Queue:
 
     def nack(self, messages: Sequence[Message], requeue: bool = True) -> None:
         """Nack many messages of this queue: return them to their places, or drop them. Raises AckTimedOut, as ack."""
-        self._handle.settle_many(messages, False, bool(requeue))
+        self._handle.settle_many(messages, False, checked_flag(requeue, "requeue"))
 
     def reply(
         self,
@@ -758,6 +777,13 @@ def rejected_above(queue: Queue) -> int:
     """How many messages that nobody has received it takes before it refuses others; 0: any number."""
     arguments = arguments_of(queue)
     return int(arguments.get("max_length", 0)) if arguments.get("overflow") == "reject-publish" else 0
+
+
+def tell_cause(queue: Queue, message: Message, text: str) -> None:
+    """What a message dies of that is rejected next: a header of its dead letter, without which it goes, too."""
+    if "dead_letter_exchange" in queue._declaration.arguments:
+        with contextlib.suppress(Error, AttachmentLost):
+            queue._ask(lambda id: control.Cause(id, message.message_id, text), control.Count, CAUSE_S)
 
 
 def server_of(queue: Queue) -> int:

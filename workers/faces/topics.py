@@ -1,15 +1,451 @@
-"""Topics (replayable logs) are planned; asking for one says so."""
+"""Topics as a client sees them: logs that are appended to, and read again and again.
+
+Appending is one call into the core (engine/binding/topic_handle.c); this file checks what people give, and comes back
+with another handle when the catalog has changed or the attachment is over (AttachmentLost: nothing was submitted).
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
-from warren.engine.errors import NotYet
-from warren.engine.saying import shown
+from warren.engine import _core
+from warren.engine._core import AttachmentLost, Confirm, Position, Record
+from warren.engine.errors import NotYet, TimedOut, TopicNotFound
+from warren.workers.client.arguments import level_of, listed
+from warren.workers.client.publish import Body, Durability
+from warren.workers.client.shared import Place, place_of, shared
+from warren.workers.client.told import Key, Properties, Told, plain, plain_each
+from warren.workers.faces.queues import time_left
+from warren.workers.faces.topic_reading import ReadResult, TopicReading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.workers.client.client import Client
+
+__all__ = ["Topic", "Position"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_SYNCED = _core.LEVEL_SYNCED
 
 
-def topic(name: str) -> NoReturn:
-    """Raise NotYet."""
-    raise NotYet(
-        f"topic {shown(name)}: this version of Warren has queues and the message store; topics come with a later one"
-    )
+class _Unopened:
+    """In the place of a handle: whoever uses it is told to make one."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self._refuse
+
+    def _refuse(self, *_arguments: object) -> NoReturn:
+        raise AttachmentLost("the topic was not opened yet")
+
+
+_UNOPENED = cast("_core.TopicHandle", _Unopened())
+
+
+class Topic:
+    """A topic of the node: a log in queues, each in order. Created by `node.topic(name)`; thread-safe."""
+
+    def __init__(self, client: Client, name: str, queues: int, later: bool = False) -> None:
+        """`later`: it is opened when it is used, as the topic that has its name then."""
+        self.name = name
+        self._client = client
+        self._queues = queues
+        self._handle = _UNOPENED
+        self._reading: TopicReading | None = None
+        if not later:
+            self._renew()
+
+    def __reduce__(self) -> tuple[Callable[[Place, str, int], Topic], tuple[Place, str, int]]:
+        """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
+        return _unpickled, (place_of(self._client), self.name, self._queues)
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}, {self._queues} queues>"
+
+    @property
+    def queues(self) -> int:
+        """How many queues it has; they are numbered from 0."""
+        return self._queues
+
+    def _renew(self) -> None:
+        """A handle of the attachment in use, of the topic that has the name now. Raises TopicNotFound, ClosedError."""
+        self._handle, self._queues = self._client.topic_handle(self.name)
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    @overload
+    def append(
+        self,
+        body: Body,
+        key: Key | None = None,
+        tag: str | None = None,
+        properties: Properties | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+    ) -> Position: ...
+    @overload
+    def append(
+        self,
+        body: Body,
+        key: Key | None = None,
+        tag: str | None = None,
+        properties: Properties | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm[Position]: ...
+    @overload
+    def append(
+        self,
+        body: Body,
+        key: Key | None = None,
+        tag: str | None = None,
+        properties: Properties | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> Position | Confirm[Position]: ...
+    def append(
+        self,
+        body: Body,
+        key: Key | None = None,
+        tag: str | None = None,
+        properties: Properties | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: bool = True,
+        timeout: float | None = None,
+        **later: object,
+    ) -> Position | Confirm[Position]:
+        """Append one message; returns where it lies when it is as durable as requested. With wait=False, returns a
+        Confirm at once, whose result() is the Position.
+
+        `key`: str, or several; messages of one key lie in one queue, in order (`queue_of`), and are found by it. `tag`:
+        str, by which readers choose. `properties`: str to str. `queue`: a number; without one the (first) key decides,
+        without a key the queues take turns. `durability`: 'none' (accepted), 'written' (survives every process),
+        'synced' (on stable storage). Readers see a message when it is as durable as that, and at least written; with
+        'none' its position is final only then.
+
+        `timeout` limits the wait for room and confirm together; if it runs out during the confirm (TimedOut), the
+        message may still be stored. Without one, wait=True waits without limit, and wait=False at most the node's
+        call_timeout for room. Raises UsageError, MessageTooLarge, TopicNotFound, TimedOut, DiskFull, PeerLost,
+        SyncFailed.
+        """
+        if later:
+            raise not_yet("append", later)
+        level = _SYNCED if durability == "synced" else level_of(durability, True, "this topic")
+        told = None if properties is None else plain(properties)
+        while True:
+            try:
+                return self._handle.append(body, key, tag, told, queue, None, level, timeout, wait)
+            except AttachmentLost as lost:
+                timeout = time_left(lost, timeout)
+                self._renew()
+            except (TimedOut, TopicNotFound) as error:
+                raise self._named(error) from None
+
+    @overload
+    def append_many(
+        self,
+        bodies: Iterable[Body],
+        keys: str | Sequence[Key | None] | None = None,
+        tags: str | Sequence[str | None] | None = None,
+        properties: Properties | Sequence[Properties | None] | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+    ) -> list[Position]: ...
+    @overload
+    def append_many(
+        self,
+        bodies: Iterable[Body],
+        keys: str | Sequence[Key | None] | None = None,
+        tags: str | Sequence[str | None] | None = None,
+        properties: Properties | Sequence[Properties | None] | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm[list[Position]]: ...
+    @overload
+    def append_many(
+        self,
+        bodies: Iterable[Body],
+        keys: str | Sequence[Key | None] | None = None,
+        tags: str | Sequence[str | None] | None = None,
+        properties: Properties | Sequence[Properties | None] | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> list[Position] | Confirm[list[Position]]: ...
+    def append_many(
+        self,
+        bodies: Iterable[Body],
+        keys: str | Sequence[Key | None] | None = None,
+        tags: str | Sequence[str | None] | None = None,
+        properties: Properties | Sequence[Properties | None] | None = None,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: bool = True,
+        timeout: float | None = None,
+        **later: object,
+    ) -> list[Position] | Confirm[list[Position]]:
+        """Append many messages; returns their positions in the order of `bodies`, or with wait=False one Confirm for
+        all. In each queue they keep that order.
+
+        `keys`, `tags`, `properties`: one value for all, or a list or tuple with one for each (of keys: a str, a list of
+        str, or None). Without keys and `queue`, all go to one queue, and the next call's to the next. What is wrong
+        with one refuses all, before anything is sent.
+
+        Up to 4,096 messages and 256 KiB (in the log) for one queue are appended together, with consecutive offsets, or
+        not at all; more are sent in parts of that size. Options and errors: as for `append`; after an error in the
+        middle, the first parts may be stored.
+        """
+        if later:
+            raise not_yet("append_many", later)
+        level = level_of(durability, True, "this topic")
+        batch = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
+        return self._append_many(batch, Told(keys, tags, plain_each(properties), queue), level, timeout, wait)
+
+    def _append_many(
+        self, bodies: Sequence[Body], told: Told, level: int, timeout: float | None, wait: bool
+    ) -> list[Position] | Confirm[list[Position]]:
+        while True:
+            try:
+                return self._handle.append_many(bodies, *told, level, timeout, wait)
+            except AttachmentLost as lost:
+                timeout = time_left(lost, timeout)
+                self._renew()
+            except (TimedOut, TopicNotFound) as error:
+                raise self._named(error) from None
+
+    @overload
+    def append_arrow(
+        self,
+        data: Any,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+    ) -> list[Position]: ...
+    @overload
+    def append_arrow(
+        self,
+        data: Any,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        *,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> Confirm[list[Position]]: ...
+    @overload
+    def append_arrow(
+        self,
+        data: Any,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> list[Position] | Confirm[list[Position]]: ...
+    def append_arrow(
+        self,
+        data: Any,
+        queue: int | None = None,
+        durability: Durability | None = "synced",
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> list[Position] | Confirm[list[Position]]:
+        """Append the rows of an Arrow table or record batch; returns what `append_many` returns.
+
+        Columns: `value` (binary or string), and if they are there `key` (string, or list of strings), `tag` (string),
+        `queue` (integer), `born_timestamp` (timestamp, or integer of milliseconds since 1970) and `headers` (map, or
+        list of structs with key and value, of strings). A null is nothing, but in `value` it is refused. Rows with
+        different born_timestamp are not appended together. `queue`: of all rows, instead of the column.
+        """
+        from warren.workers.faces import topic_rows  # here: most programs have no Arrow
+
+        level = level_of(durability, True, "this topic")
+        bodies, told = topic_rows.rows_of(data, queue)
+        return self._append_many(bodies, told, level, timeout, wait)
+
+    def queue_of(self, key: Key) -> int:
+        """The queue that messages with this key go to: |h| mod queues, h the hash of the first key in Java's
+        String.hashCode, as RocketMQ's SelectMessageQueueByHash has it. It stays the same for ever.
+        """
+        while True:
+            try:
+                return self._handle.queue_of(key)
+            except AttachmentLost:
+                self._renew()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _ask(self, call: Callable[Concatenate[TopicReading, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """Ask a reader of the topic that had the name when it was read first. When that is gone, TopicNotFound says so
+        once, for its offsets mean nothing in one that has the name afterwards.
+        """
+        reading = self._reading
+        if reading is None:
+            declared = self._client.catalog().topic(self.name)
+            reading = self._reading = TopicReading(self._client, declared)
+        try:
+            return call(reading, *args, **named)
+        except TopicNotFound:
+            self._reading = None
+            raise
+
+    def read(
+        self,
+        queue: int = 0,
+        offset: int = 0,
+        max: int = 32,
+        max_bytes: int = 1 << 20,
+        tag: str | Sequence[str] | None = None,
+        timeout: float | None = 0,
+        *,
+        damage: str = "error",
+    ) -> ReadResult:
+        """Up to `max` messages of a queue from an offset on, of `max_bytes` of log together (one comes whatever its
+        size); with `tag` those that have it, or one of several. Where there is none yet it waits for `timeout` seconds
+        (None: without end). It asks no server, and takes nothing away.
+
+        Raises CorruptRecord (with damage="skip" it goes on behind it), TopicNotFound, UsageError, PeerLost,
+        ClosedError.
+        """
+        return self._ask(TopicReading.read, queue, offset, max, max_bytes, tag, timeout, damage=damage)
+
+    def read_arrow(
+        self,
+        queue: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        max_bytes: int = 32 << 20,
+        *,
+        damage: str = "error",
+    ) -> pa.RecordBatch:
+        """The messages of a queue from offset `start` on and below `end` (None: all that are there), as far as
+        `max_bytes` of log go: at least one, if there is one. Columns: offset, key (several: separated by spaces), tag,
+        value, timestamp, born_timestamp, message_id, properties. What follows begins behind the last offset of the
+        batch.
+
+        Raises DataLoss (messages from `start` on are not there any more), CorruptRecord, TopicNotFound, UsageError.
+        """
+        return self._ask(TopicReading.read_arrow, queue, start, end, max_bytes, damage=damage)
+
+    def offsets(self, queue: int = 0) -> tuple[int, int]:
+        """(the first offset of a queue that is there, behind the last that a reader sees)."""
+        return self._ask(TopicReading.offsets, queue)
+
+    def offset_at(self, queue: int, when: datetime | float, boundary: str = "lower") -> int | None:
+        """The offset of a time (a datetime, or milliseconds since 1970), by when messages were stored. "lower": of the
+        first message that is so late or later, behind the last if there is none; "upper": of the last one that is so
+        late or earlier, None if there is none.
+        """
+        return self._ask(TopicReading.offset_at, queue, when, boundary)
+
+    def find(
+        self,
+        key: str,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        limit: int = 64,
+        *,
+        damage: str = "error",
+    ) -> list[Record]:
+        """The newest `limit` messages with a key, of all queues, the newest first; of those stored from `since` to
+        `until`. Raises CorruptRecord, as `read`.
+        """
+        return self._ask(TopicReading.find, key, since, until, limit, damage=damage)
+
+    def find_id(self, message_id: str) -> Record | None:
+        """The message with an id; None: it is not there (any more), or another topic's."""
+        return self._ask(TopicReading.find_id, message_id)
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """`queues`: how many; `messages`: how many a reader sees; `appended`: the sum of the queues' offsets, of those
+        that are gone, too.
+        """
+        bounds = [self.offsets(queue) for queue in range(self.queues)]
+        return {
+            "queues": len(bounds),
+            "messages": sum(end - first for first, end in bounds),
+            "appended": sum(end for _first, end in bounds),
+        }
+
+    def delete(self) -> None:
+        """Delete the topic with its messages: nobody finds them any more, also in a new topic of that name. Raises
+        TopicNotFound."""
+        self._client.declare("delete_topic", name=self.name)
+        self._client.router()
+
+    def _named(self, error: TimedOut | TopicNotFound) -> TimedOut | TopicNotFound:
+        """The same error, with the name of this topic."""
+        return type(error)(f"topic {self.name!r}: {error}")
+
+
+#: what append will know one day
+_LATER = {
+    "delay": "delayed messages come with a later version",
+    "at": "delayed messages come with a later version",
+    "delay_level": "delayed messages come with a later version",
+}
+
+
+def not_yet(call: str, given: Mapping[str, object]) -> NotYet | TypeError:
+    """What to raise for arguments that a call does not know: NotYet for those that it will."""
+    name = next(iter(given))
+    if name in _LATER:
+        return NotYet(f"{call}({name}=…): {_LATER[name]}; this one appends at once")
+    return TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+
+
+def _unpickled(place: Place, name: str, queues: int) -> Topic:
+    return Topic(shared(place), name, queues, later=True)
+
+
+# -- for other faces ------------------------------------------------------------------------------------------------
+
+
+def turn_of(topic: Topic) -> int:
+    """The queue that the next messages without a key go to."""
+    while True:
+        try:
+            return topic._handle.turn()
+        except AttachmentLost:
+            topic._renew()
+
+
+def append_row(topic: Topic, body: Body, told: Told, level: int) -> Confirm[Position]:
+    """Submit a message without waiting for room. Raises TimedOut when there is none."""
+    while True:
+        try:
+            return cast("Confirm[Position]", topic._handle.append(body, *told, level, 0.0, False))
+        except AttachmentLost:
+            topic._renew()
+
+
+def append_rows(topic: Topic, bodies: Sequence[Body], told: Told, level: int) -> Confirm[list[Position]]:
+    """The same of many."""
+    return cast("Confirm[list[Position]]", topic._append_many(bodies, told, level, 0.0, False))
+
+
+def check_rows(topic: Topic, bodies: Sequence[Body], told: Told) -> None:
+    """Look at all messages, as an append of them does. Raises what is wrong."""
+    while True:
+        try:
+            return topic._handle.check_many(bodies, *told)
+        except AttachmentLost:
+            topic._renew()

@@ -46,7 +46,7 @@ from warren.engine.errors import (
     TimedOut,
     Undecodable,
 )
-from warren.workers.client.arguments import checked_count, checked_seconds
+from warren.workers.client.arguments import checked_count, checked_flag, checked_seconds
 from warren.workers.client.publish import Body
 from warren.workers.faces.full import Room
 from warren.workers.faces.interrupts import is_interrupt
@@ -124,7 +124,7 @@ class WorkQueue(Generic[T]):
         """
         if self._shut.come:
             raise self._is_shut("nothing can be put into it by this object")
-        deadline = _deadline(block, timeout)
+        deadline = _deadline(checked_flag(block, "block", numbers=True), timeout)
         body = self._serializer.packed(item)
         room: Room | None = None
         while True:
@@ -175,10 +175,12 @@ class WorkQueue(Generic[T]):
         """
         if timeout is not None:
             checked_seconds(timeout)
-        message = get_until(self.queue, timeout if block else 0, ahead, self._shut)
+        if not (block is True or checked_flag(block, "block", numbers=True)):
+            timeout = 0
+        message = get_until(self.queue, timeout, ahead, self._shut)
         if message is None:
             if not self._shut.come:
-                raise QueueEmpty(f"queue {self.queue.name!r} had no item within {timeout if block else 0} s")
+                raise QueueEmpty(f"queue {self.queue.name!r} had no item within {timeout} s")
             message = self._get_last(ahead)
         try:
             item: T = self._unpack(message.body)
@@ -287,9 +289,10 @@ class WorkQueue(Generic[T]):
         is in the queue stays for other processes and for work queues that are opened later, which notice nothing.
         task_done(), join() and close() work as before; join() waits for the items of all processes.
         """
+        checked_flag(immediate, "immediate", numbers=True)
         with self._lock:
             self._shut.come = True
-            self._drained = self._drained or immediate
+            self._drained = self._drained or bool(immediate)
         wake(self.queue)
         if immediate:
             self.queue.release()  # what was delivered ahead is the others'

@@ -1,4 +1,5 @@
-"""A loop that handles the messages of a queue with a function: in this thread, in threads, or in processes.
+"""A loop that handles the messages of a queue with a function: in this thread, or in threads (in processes:
+workers/faces/worker_processes.py).
 
     def handle(message):
         print(message.body)
@@ -25,25 +26,21 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from warren.engine.errors import AckTimedOut, ClosedError, QueueNotFound, TimedOut, UsageError
+from warren.engine.errors import AckTimedOut, ClosedError, TimedOut, UsageError
 from warren.engine.saying import raised
 from warren.workers.client.arguments import checked_count, checked_seconds
-from warren.workers.faces.calls import TROUBLE, finished
-from warren.workers.faces.queues import Queue, arguments_of, client_of
+from warren.workers.faces.calls import HAS_FAILED, TROUBLE, WITHOUT_YIELD, finished, shortly
+from warren.workers.faces.queues import Queue, arguments_of, client_of, tell_cause
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
-
     from warren.workers.faces.message import Message
 
 log = logging.getLogger("warren.worker")
@@ -55,9 +52,10 @@ LOOK_S = 0.5
 PAUSE_FIRST_S = 0.5
 PAUSE_MOST_S = 15.0
 
-
 #: what a worker counts
 COUNTED = ("handled", "failed", "rejected", "late")
+#: of what was raised at the last try, for the dead letter
+CAUSE_CHARACTERS = 900
 #: the longest pause between two tries
 PAUSE_LONGEST_S = 365 * 24 * 3600.0
 
@@ -186,9 +184,10 @@ def checked_function(function: object, asynchronous: bool) -> None:
     """Raises UsageError for what is no function, or one of the other interface."""
     if not callable(function):
         raise UsageError(f"function must be callable with one message, not {type(function).__name__}")
-    coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # an object with `async def __call__`
-    )
+    both = (function, getattr(function, "__call__", None))  # noqa: B004  # an object with `async def __call__`
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in both):
+        raise UsageError(f"function is a generator function, whose body nobody runs when it is called: {WITHOUT_YIELD}")
+    coroutine = any(map(inspect.iscoroutinefunction, both))
     if coroutine != asynchronous:
         raise UsageError(
             "function must be a coroutine function (async def); a plain one runs with warren.Node.worker"
@@ -239,8 +238,9 @@ class Worker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Messages since it was made: `handled` (acked), `failed` (tried again later), `rejected` (after the last try),
-        `late` (the function took longer than the queue's ack_timeout: they are delivered again)."""
+        """Messages since it was made: `handled` (acked), `failed` (tried again later; of node.serve: the caller was
+        told what the function raised, or the log), `rejected` (after the last try), `late` (the function took longer
+        than the queue's ack_timeout: they are delivered again)."""
         with self._lock:
             return dict(self._counts)
 
@@ -326,7 +326,7 @@ class Worker:
 
     def _handle(self, message: Message) -> None:
         try:
-            finished(self._function(message))
+            found = finished(self._function(message))
         except Exception as error:  # noqa: BLE001 - logged, and tried again
             self._failed(message, error)
         except BaseException as error:  # noqa: BLE001 - an interrupt: run() raises it, and the message is another's
@@ -334,11 +334,14 @@ class Worker:
             self._interrupted.append(message)
             self.stop()
         else:
-            log_trouble(message, self._queue.name, self._settle(message, message.ack, "handled"))
+            counted = "failed" if found is HAS_FAILED else "handled"
+            log_trouble(message, self._queue.name, self._settle(message, message.ack, counted))
 
     def _failed(self, message: Message, error: Exception) -> None:
         pause, done = self._retries.pause(message), message.settled
         if pause is None:
+            if not done:
+                tell_cause(self._queue, message, shortly(error, CAUSE_CHARACTERS))
             trouble = self._settle(message, message.reject, "rejected")
         else:
             trouble = self._settle(message, lambda: message.nack(delay=pause), "failed")
@@ -358,157 +361,6 @@ class Worker:
             with self._lock:
                 self._counts[counted] += 1
         return trouble
-
-
-def _check_importable(function: object) -> None:
-    """Raises UsageError for a function that another process cannot have."""
-    from multiprocessing.reduction import ForkingPickler  # here: few need it, and it takes its time to load
-    from pickle import PicklingError
-
-    try:
-        ForkingPickler.dumps(function)
-    except (PicklingError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"function cannot be sent to a process ({error}): give one that the process can import, as one at the top "
-            f"of a module; or let threads run it (processes=False)"
-        ) from error
-
-
-class ProcessWorker:
-    """The same in processes of their own, each with one function at a time. Created by `node.worker`."""
-
-    def __init__(
-        self,
-        handled: Queue,
-        attach: Callable[[], Any],
-        function: Callable[[Message], object],
-        processes: int,
-        options: dict[str, Any],
-    ) -> None:
-        checked_function(function, asynchronous=False)
-        _check_importable(function)
-        self._queue = handled
-        self._arguments = (attach, handled.name, function, options)
-        self._processes_n = checked_count(processes, "concurrency")
-        self._stop = threading.Event()
-        self._relays: list[threading.Thread] = []
-
-    def __reduce__(self) -> NoReturn:
-        """It cannot be pickled: TypeError."""
-        raise TypeError(
-            "a worker stays in the process that made it: give another one the queue, and call node.worker there"
-        )
-
-    def __repr__(self) -> str:
-        return f"<ProcessWorker of {self._queue.name!r}, {self._processes_n} processes>"
-
-    def stop(self) -> None:
-        """As Worker.stop."""
-        self._stop.set()
-
-    def run(self, grace: float = 30.0) -> None:
-        """As Worker.run. A process that dies is started again, and its message goes to another one at once.
-
-        After `grace` seconds the processes that are still at work are killed.
-        """
-        checked_seconds(grace, endless=False, what="grace")
-        running: dict[int, SpawnProcess] = {}
-        due = [0.0] * self._processes_n  #: when it starts, or started
-        pauses = [PAUSE_FIRST_S] * self._processes_n
-        with stopped_by_signals(self.stop):
-            try:
-                while not self._stop.is_set():
-                    for place in range(self._processes_n):
-                        if place not in running and time.monotonic() >= due[place]:
-                            running[place], due[place] = self._start(grace), time.monotonic()
-                    self._stop.wait(LOOK_S / 5)
-                    for place, process in list(running.items()):
-                        if process.is_alive():
-                            continue
-                        del running[place]
-                        if process.exitcode == _DELETED:
-                            self._queue.depth()  # raises QueueNotFound
-                        if time.monotonic() - due[place] > PAUSE_MOST_S:
-                            pauses[place] = PAUSE_FIRST_S  # it worked for a while: this is another trouble
-                        log.warning(
-                            "queue %r: process %s of its worker ended with %s; another one starts in %g s",
-                            self._queue.name, process.pid, process.exitcode, pauses[place],
-                        )  # fmt: skip
-                        due[place] = time.monotonic() + pauses[place]
-                        pauses[place] = min(2 * pauses[place], PAUSE_MOST_S)
-                        process.close()
-            finally:
-                _end(list(running.values()), grace)
-                for relay in self._relays:
-                    relay.join(PAUSE_FIRST_S)  # longer if a child of that process has its pipe, which nobody waits for
-
-    def _start(self, grace: float) -> SpawnProcess:
-        import multiprocessing  # here: few need it, and it takes its time to load
-
-        from warren.workers.faces import worker_logs
-
-        context = multiprocessing.get_context("spawn")
-        source, logs = context.Pipe(duplex=False)
-        with logs:
-            process = context.Process(
-                target=_serve,
-                args=(*self._arguments, os.getpid(), grace, logs, worker_logs.level()),
-                name="warren-worker",
-            )
-            process.start()
-        self._relays = [relay for relay in self._relays if relay.is_alive()] + [worker_logs.relay(source)]
-        return process
-
-
-#: exit code of a process whose queue was deleted
-_DELETED = 64
-
-
-def _serve(
-    attach: Callable[[], Any],
-    name: str,
-    function: Callable[[Message], object],
-    options: dict[str, Any],
-    parent: int,
-    grace: float,
-    logs: Connection,
-    level: int,
-) -> None:
-    """A process of a ProcessWorker: it ends when it is told to, or when its parent has gone."""
-    from warren.workers.faces import worker_logs
-
-    sender = worker_logs.forward(logs, level)
-    try:
-        with attach() as node:
-            worker = node.worker(name, function, concurrency=1, **options)
-            threading.Thread(target=_end_with, args=(parent, worker, grace), name="warren-parent", daemon=True).start()
-            worker.run()
-    except QueueNotFound:
-        raise SystemExit(_DELETED) from None
-    finally:
-        sender.finish()
-
-
-def _end_with(parent: int, worker: Worker, grace: float) -> None:
-    """When the parent has gone, the worker is stopped; what is in hand has `grace` seconds, then the process ends."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    worker.stop()
-    time.sleep(grace)
-    os._exit(1)
-
-
-def _end(processes: list[SpawnProcess], grace: float) -> None:
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + grace
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            log.warning("process %s of a worker was still at work after %g s: killed", process.pid, grace)
-            process.kill()
-            process.join()
-        process.close()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""What a start misses above the level of files: a queue worker's whole folder, or the message store's; and one of them
-that is an older copy, put beside the rest as it is now.
+"""What a start misses above the level of files: a queue worker's whole folder, the message store's, or that of topics;
+and one of them that is an older copy, put beside the rest as it is now.
 
 A folder that is missing looks like one that was never made. A worker that makes it anew serves empty queues, and the
 store gives up every body that no worker names; a store that is made anew costs the queues their rows. Then putting the
@@ -12,6 +12,7 @@ folder whose stamp is below node.json's. A copy made since the last start cannot
 Invariants, each by the order in which things become durable
   A catalog has a durable queue of a worker ⇒ the worker's folder has its list, `files`: the folder is there before the
   node serves, and nothing is declared before that; a move writes its target before the catalog names it.
+  A catalog has a topic ⇒ the folder of topics has its commit log, and a stamp.
   node.json has an epoch ⇒ the store's folder has its list, `files`: it is made before the first epoch is written.
   node.json has epoch E ⇒ no stamp is below E. A folder without a stamp is of before there were stamps.
 A directory from before there were lists has journal files, or the store's own, in their place. Queues that go with the
@@ -31,7 +32,7 @@ from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import DataMissing
 from warren.engine.kernel import atomic_file, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
-from warren.engine.kernel.paths import store_folder
+from warren.engine.kernel.paths import TOPICS, TopicsFolder, store_folder
 from warren.engine.queues.folder import Folder
 from warren.engine.saying import command
 from warren.engine.store.folder import FILES, STAMP, list_files
@@ -45,7 +46,7 @@ NAMES_MAX = 10  #: queues that are named one by one
 
 @dataclass(frozen=True)
 class Missing:
-    """A folder that was there. `worker`: whose, None: the store's."""
+    """A folder that was there. `worker`: whose, None: the store's or, `topics`, theirs."""
 
     path: Path
     worker: int | None
@@ -53,6 +54,7 @@ class Missing:
     cost: str  #: what goes without it
     older: bool = False  #: it is there, as it was at an earlier start
     unsure: bool = False  #: … or perhaps not
+    topics: bool = False
 
     def text(self, directory: Path) -> str:
         """What is missing, what that costs, and what to do."""
@@ -91,7 +93,20 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
                 cost = f"what was put since into {_names(queues)} (what was acked since is delivered again)"
                 unsure = stamped(folder.path) == NO_START
                 found.append(Missing(folder.path, worker, reason, cost, older=True, unsure=unsure))
+        if catalog is not None and catalog.topics:
+            found += _topics_missing(TopicsFolder.of(directory), node_epoch, sorted(catalog.topics))
     return found
+
+
+def _topics_missing(folder: TopicsFolder, node_epoch: int, names: list[str]) -> Iterator[Missing]:
+    what = _listed("topic", names)
+    if not folder.log.is_dir():
+        reason = "has no commit log" if folder.path.is_dir() else "is missing"
+        yield Missing(folder.path, None, reason, f"the messages of {what}", topics=True)
+    elif reason := _older(folder.path, node_epoch):
+        unsure = stamped(folder.path) == NO_START
+        cost = f"what was appended since to {what}"
+        yield Missing(folder.path, None, reason, cost, older=True, unsure=unsure, topics=True)
 
 
 def refuse(directory: Path, node_epoch: int, catalog: Catalog | None) -> None:
@@ -140,9 +155,13 @@ def stamped(folder: Path) -> int | None:
 def _names(queues: list[QueueDeclaration]) -> str:
     shown = sorted(item.name for item in queues if not item.hidden)
     hidden = len(queues) > len(shown)
-    more = f" and {len(shown) - NAMES_MAX} more" if len(shown) > NAMES_MAX else ""
-    said = f"queue{'s' if len(shown) != 1 else ''} {', '.join(map(repr, shown[:NAMES_MAX]))}{more}"
+    said = _listed("queue", shown)
     return f"{said}, with their subscriptions and dead letters" if hidden else said
+
+
+def _listed(what: str, names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return f"{what}{'s' if len(names) != 1 else ''} {', '.join(map(repr, names[:NAMES_MAX]))}{more}"
 
 
 # ---- what a start makes ---------------------------------------------------------------------------------------------
@@ -174,6 +193,17 @@ def _make_worker(folder: Folder, node_id: int, worker: int) -> None:
     FileRegister(folder.files, node_id, SERVER_WORKER_FIRST + worker).begin({}, [])
 
 
+def prepare_topics(directory: Path, epoch: int) -> None:
+    """Before the catalog has a topic: the folder with its commit log is there, with the stamp of this start, durably.
+    Raises StoreError."""
+    folder = TopicsFolder.of(directory)
+    with atomic_file.explained(f"cannot make {folder.path}"):
+        if not folder.log.is_dir():
+            atomic_file.make_directories(folder.log)
+        if stamped(folder.path) != epoch:
+            _stamp(folder.path, epoch)
+
+
 def next_epoch(directory: Path, node_epoch: int) -> int:
     """The number of a start that begins: above node.json's and every stamp (an older node.json gives no epoch again).
     Raises StoreError.
@@ -190,8 +220,10 @@ def stamp(directory: Path, epoch: int) -> None:
 
 
 def _stamped_folders(directory: Path) -> Iterator[Path]:
-    """The folders that are there of the store and of every worker, whatever the catalog says: it may have been cut."""
-    for path in [directory / STORE, *sorted(directory.glob("queues/worker-*"))]:
+    """The folders that are there of the store, of topics and of every worker, whatever the catalog says: it may have
+    been cut.
+    """
+    for path in [directory / STORE, directory / TOPICS, *sorted(directory.glob("queues/worker-*"))]:
         if path.is_dir():
             yield path
 
@@ -218,7 +250,10 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
             atomic_file.make_directories(item.path)
             lost = f"the folder {item.reason}, and was made again by `warren check --repair`: {item.cost} are lost"
             quarantine.note(item.path, quarantine.Entry(".", 0, 0, lost))
-            if item.worker is None:
+            if item.topics:
+                atomic_file.make_directories(TopicsFolder(item.path).log)
+                _stamp(item.path, node_epoch)
+            elif item.worker is None:
                 FileRegister(item.path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
             else:
                 _make_worker(Folder(item.path), node_id, item.worker)

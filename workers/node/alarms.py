@@ -24,7 +24,6 @@ from pathlib import Path
 
 from warren.engine.config import MIB, Settings
 from warren.ipc import names
-from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
 from warren.workers.process.alarm_words import (
@@ -134,12 +133,12 @@ def free_disk(path: Path) -> int:
     return found.f_bavail * found.f_frsize if found.f_blocks else ENDLESS
 
 
-def own_limit(settings: Settings, workers_n: int, total: int) -> int:
+def own_limit(settings: Settings, workers_n: int, total: int, topics: bool = False) -> int:
     """Bytes that the node itself may use; never so few that an idle node with these settings would be above."""
     images = 2 * (workers_n + 1) * settings.images_n * settings.file_bytes
-    return max(
-        int(settings.memory_own_max * total), images + settings.queue_memory_bytes + PROCESS_BYTES * (workers_n + 3)
-    )
+    of_topics = 2 * settings.topic_ring_bytes + PROCESS_BYTES if topics else 0
+    needed = images + settings.queue_memory_bytes + PROCESS_BYTES * (workers_n + 3) + of_topics
+    return max(int(settings.memory_own_max * total), needed)
 
 
 # -- the supervisor's side ------------------------------------------------------------------------------------------
@@ -207,7 +206,8 @@ class Alarms:
         else:
             limit = int(settings.memory_used_max * memory.total)
             mine = self._own(superblock.shared_id, self._pids())
-            my_limit = own_limit(settings, superblock.servers_n - SERVER_WORKER_FIRST, memory.total)
+            topics = bool(superblock.topic_server and superblock.server_get(superblock.topic_server, "epoch"))
+            my_limit = own_limit(settings, superblock.workers_n, memory.total, topics)
             for name, value in (
                 ("memory_used", memory.used),
                 ("memory_limit", limit),

@@ -9,7 +9,7 @@ Invariants
 Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for the
 collector's, without which the node runs: it is tried again every 5 s). The node goes on without a failed queue worker
 as long as there is another one, and ends with the store server. It ends with a worker that found that the catalog was
-cut, too: ids would be given again.
+cut, too: ids would be given again. Without the topic worker it goes on in any case.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import Error, FormatVersionError, PermissionRefused
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.names import TOPICS
 from warren.ipc.superblock import Superblock
 from warren.workers.node import forked
 from warren.workers.process import lack, logs
@@ -56,8 +57,8 @@ Main = Callable[[int], int]
 class Role:
     """One process that there has to be, its present incarnation, and how often it died lately."""
 
-    name: str  #: store, worker-<i>, collector
-    kind: str  #: role in `status`: store, queue_worker, collector
+    name: str  #: store, worker-<i>, topics, collector
+    kind: str  #: role in `status`: store, queue_worker, topic_worker, collector
     index: int
     servers: tuple[int, ...]  #: rows of the superblock it serves; none: the collector, which nobody waits for
     main: Main
@@ -72,6 +73,7 @@ class Role:
     catalog_cut: bool = False  #: it found records of queues that the catalog never named
     lack: int = 0  #: LACK_…: what the last incarnation lacked when it could not start
     finishing: bool = False  #: started while the node ends, to do what is still submitted; once
+    wanted: bool = True  #: False: the node has no use for it, and no such process
 
     @property
     def running(self) -> bool:
@@ -81,6 +83,19 @@ class Role:
     def vital(self) -> bool:
         """False: the node runs without it, so it is started again for ever."""
         return bool(self.servers)
+
+    @property
+    def has_rings(self) -> bool:
+        """Clients submit to it what would go with the node, and the node can go on without it."""
+        return self.kind in ("queue_worker", "topic_worker")
+
+    @property
+    def holds_up(self) -> bool:
+        """The node is not up before it serves. The topic worker is not waited for that lacks something, or has failed:
+        queues need none of it."""
+        if self.kind == "topic_worker":
+            return self.wanted and not self.failed and not self.lack
+        return self.vital
 
     def served(self, superblock: Superblock) -> bool:
         """The present incarnation, dead or alive, has come up."""
@@ -118,19 +133,24 @@ def workers_running(roles: Iterable[Role]) -> bool:
 def make_roles(
     store: Main,
     worker: Callable[[int], Main],
+    topics: Main,
     collector: Main,
     workers_n: int,
+    topic_server: int,
     log_file: Callable[[str], Path],
     settings: Settings,
 ) -> list[Role]:
-    """The roles of a node: the store server, `workers_n` queue workers, and the collector."""
+    """The roles of a node: store server, `workers_n` queue workers, topic worker (not wanted yet), collector."""
 
     def role(name: str, kind: str, index: int, servers: tuple[int, ...], main: Main) -> Role:
         return Role(name, kind, index, servers, main, log_file(name), settings)
 
+    of_topics = role(TOPICS, "topic_worker", 0, (topic_server,), topics)
+    of_topics.wanted = False
     return [
         role("store", "store", 0, (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT), store),
         *(role(f"worker-{n}", "queue_worker", n, (SERVER_WORKER_FIRST + n,), worker(n)) for n in range(workers_n)),
+        of_topics,
         role("collector", "collector", 0, (), collector),
     ]
 

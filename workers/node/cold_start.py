@@ -138,7 +138,7 @@ def create(
         lambda: systemd.notify("EXTEND_TIMEOUT_USEC=30000000"),
     ).run()
     workers_n = _workers_needed(directory, node, catalog, say)
-    fit = room.fit(node.settings, workers_n, free)
+    fit = room.fit(node.settings, workers_n, free, topics=bool(catalog.topics))
     if fit.said:
         say(fit.said, WARNING)
     absence.prepare_workers(directory.path, node_id, epoch, range(workers_n))
@@ -184,7 +184,8 @@ def _workers_needed(directory: NodeDirectory, node: NodeFile, catalog: Catalog, 
 def geometry(settings: Settings, workers_n: int) -> dict[str, int]:
     """What the superblock of a node with these settings says about sizes."""
     values = {name: getattr(settings, name) for name in GEOMETRY if name != "servers_n"}
-    return {"servers_n": SERVER_WORKER_FIRST + workers_n, **values}
+    topic_server = SERVER_WORKER_FIRST + workers_n  # the last link
+    return {"servers_n": topic_server + 1, "topic_server": topic_server, **values}
 
 
 def _new_key() -> int:

@@ -23,15 +23,18 @@ from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PermissionRefused, UsageError
 from warren.engine.kernel import atomic_file
+from warren.engine.saying import readable
 from warren.ipc import access
-from warren.workers.process.control import HEAD, MESSAGE_BYTES_MAX, encode, readable
+from warren.workers.process.control import HEAD, MESSAGE_BYTES_MAX, encode
 from warren.workers.process.requests import OPERATIONS, Request
 
 NEW_SOCKET = CONTROL_SOCKET + atomic_file.NEW_SUFFIX
 CONNECTIONS_MAX = 512
 _PEER = struct.Struct("3i")
-#: requests of one class → what answers them, with the fields of the answer or an Error
-Table = Mapping[type[Request], Callable[[Any], dict[str, Any]]]
+#: what returns the fields of an answer, or None while it is not there yet; it may raise an Error
+Later = Callable[[], dict[str, Any] | None]
+#: requests of one class → what answers them, with the fields of the answer or an Error, or later
+Table = Mapping[type[Request], Callable[[Any], dict[str, Any] | Later]]
 
 
 class _Connection:
@@ -42,10 +45,11 @@ class _Connection:
         self.uid = uid  #: of who asks
         self.incoming = bytearray()
         self.outgoing = bytearray()
+        self.later: tuple[str, Later] | None = None  #: operation whose answer is not there; the next ones wait for it
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """The complete requests that have come. Raises ValueError on nonsense."""
-        while len(self.incoming) >= HEAD.size:
+        """The complete requests that have come, up to one whose answer comes later. Raises ValueError on nonsense."""
+        while self.later is None and len(self.incoming) >= HEAD.size:
             (length,) = HEAD.unpack_from(self.incoming)
             if length > MESSAGE_BYTES_MAX:
                 raise ValueError(f"a request of {length} bytes")
@@ -144,6 +148,21 @@ class ControlServer:
             for connection in list(self._connections):
                 self._send(connection)
 
+    @property
+    def owes(self) -> bool:
+        """Whether somebody waits for an answer that is not there yet: `turn` looks for it."""
+        return any(item.later is not None for item in self._connections)
+
+    def turn(self) -> None:
+        """Send the answers that are there by now."""
+        for connection in [item for item in self._connections if item.later is not None]:
+            assert connection.later is not None
+            op, look = connection.later
+            if answer := self._said(op, look):
+                connection.outgoing += answer
+                connection.later = None
+                self._serve(connection)
+
     def _remove_file(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(CONTROL_SOCKET, dir_fd=self._directory.descriptor)
@@ -189,9 +208,16 @@ class ControlServer:
             self._drop(connection)
             return
         connection.incoming += received
+        if connection.later is not None and len(connection.incoming) > MESSAGE_BYTES_MAX + HEAD.size:
+            self._drop(connection)  # it asks and asks, before it was answered
+            return
+        self._serve(connection)
+
+    def _serve(self, connection: _Connection) -> None:
+        """Answer what has come."""
         try:
             for request in connection.requests():
-                connection.outgoing += self._one(request, connection.uid)
+                connection.outgoing += self._one(request, connection)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             connection.outgoing += encode(_refusal(UsageError(f"the control socket cannot read this: {error}")))
             self._send(connection)
@@ -199,20 +225,36 @@ class ControlServer:
             return
         self._send(connection)
 
-    def _one(self, request: dict[str, Any], uid: int) -> bytes:
-        """The answer to one request, as it is sent."""
+    def _one(self, request: dict[str, Any], connection: _Connection) -> bytes:
+        """The answer to one request, as it is sent; empty: it comes later."""
         op = request.pop("op")
         at = request.pop("at", None)
-        try:
+
+        def answer() -> dict[str, Any] | None:
             if at is not None and at != self._place:
                 raise NodeNotRunning("this socket is of a node of another directory: it was copied as a hard link")
-            return encode({"ok": True, **self._answer(op, request, uid)})
+            found = self._answer(op, request, connection.uid)
+            if isinstance(found, dict):
+                return found
+            connection.later = op, found
+            return found()
+
+        said = self._said(op, answer)
+        if said:
+            connection.later = None
+        return said
+
+    def _said(self, op: str, answer: Later) -> bytes:
+        """An answer or an error, as it is sent; empty: it is not there yet."""
+        try:
+            found = answer()
+            return b"" if found is None else encode({"ok": True, **found})
         except Error as error:
             return encode(_refusal(error))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:  # in the handler: a defect
             return encode(_refusal(Error(f"{op} failed in the supervisor: {type(error).__name__}: {error}")))
 
-    def _answer(self, op: str, fields: dict[str, Any], uid: int) -> dict[str, Any]:
+    def _answer(self, op: str, fields: dict[str, Any], uid: int) -> dict[str, Any] | Later:
         kind = OPERATIONS.get(op)
         if kind is None:
             raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")

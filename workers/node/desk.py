@@ -16,6 +16,7 @@ from typing import Any
 
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import (
     ClosedError,
     Error,
@@ -25,8 +26,9 @@ from warren.engine.saying import Say
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.clients_watch import ClientsWatch
-from warren.workers.node.control_server import Table
+from warren.workers.node.control_server import Later, Table
 from warren.workers.node.queue_life import QueueLife, Sight
+from warren.workers.node.topic_life import TopicLife
 from warren.workers.process import requests
 from warren.workers.process.tie import (
     Tie,
@@ -42,7 +44,7 @@ Wanted = requests.DeclareQueue | requests.WantedQueue
 
 
 class Desk:
-    """Answers requests about queues, exchanges and bindings of one run."""
+    """Answers requests about queues, exchanges, bindings and topics of one run."""
 
     def __init__(
         self,
@@ -54,9 +56,11 @@ class Desk:
         clients: ClientsWatch,
         workers_n: int,
         failed: Callable[[], set[int]],
+        topics: TopicLife,
         say: Say,
     ) -> None:
         """`workers_n`: those that get new queues; `failed`: numbers of those that will not serve."""
+        self._topics = topics
         self._catalog = catalog
         self._directory = directory
         self._superblock = superblock
@@ -84,6 +88,8 @@ class Desk:
             requests.BindMany: self.bind_many,
             requests.UnbindMany: self.unbind_many,
             requests.Subscription: self.subscription,
+            requests.DeclareTopic: self.declare_topic,
+            requests.DeleteTopic: self.delete_topic,
         }
 
     # -- queues -------------------------------------------------------------------------------------------------
@@ -103,6 +109,10 @@ class Desk:
                 | ({"arguments": item.arguments} if item.conditions else {})
                 for item in sorted(item for item in catalog.bindings if wanted is None or item.queue in wanted)
             ],
+            "topics": sorted(
+                (item for item in catalog.topics.values() if wanted is None or item.name in wanted),
+                key=lambda item: item.id,
+            ),
         }
 
     def declare_queue(self, asked: requests.DeclareQueue) -> dict[str, Any]:
@@ -267,6 +277,30 @@ class Desk:
             "queue", lambda catalog: catalog.declare_subscription(asked.queue, asked.name, client=asked.client)
         )
 
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def declare_topic(self, asked: requests.DeclareTopic) -> Later:
+        until = time.monotonic() + asked.within
+        self._topics.refuse(asked.name)
+
+        def declare(catalog: Catalog) -> TopicDeclaration:
+            found = catalog.declare_topic(
+                asked.name,
+                queues=asked.queues,
+                retention_s=asked.retention_s,
+                retention_bytes=asked.retention_bytes,
+                compacted=asked.compacted,
+                as_it_is=asked.as_it_is,
+            )
+            self._topics.prepare()  # a refusal has made nothing
+            return found
+
+        answer = self._change("topic", declare)
+        return self._topics.awaited(asked.name, until, answer)
+
+    def delete_topic(self, asked: requests.DeleteTopic) -> dict[str, Any]:
+        return self._change("topic", lambda catalog: catalog.delete_topic(asked.name))
+
     # -- the change itself --------------------------------------------------------------------------------------
 
     def _change(self, what: str, change: Callable[[Catalog], Any]) -> dict[str, Any]:
@@ -287,6 +321,8 @@ class Desk:
             queues = [(step.queue, step.gone) for step in self._declarations.steps if step.queue is not None]
             self._superblock.queues_gone((queue.id for queue, gone in queues if gone), catalog.version)
             self._superblock.queues_changed({queue.worker for queue, _gone in queues}, catalog.version)
+            if any(step.topic is not None for step in self._declarations.steps):
+                self._topics.changed(catalog.version, any_left=bool(catalog.topics))
             try:
                 self._declarations.tidy()
             except Error as error:

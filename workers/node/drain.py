@@ -1,5 +1,5 @@
-"""The end of a node, in order: queue workers first, because they are clients of the store; then the store; then what
-is left is killed.
+"""The end of a node, in order: queue workers first, because they are clients of the store, and with them the topic
+worker; then the store; then what is left is killed.
 
 Crash point: the state DRAINING stands in the superblock, so a successor of a killed supervisor finishes the drain.
 """
@@ -64,7 +64,7 @@ class Drain:
         for role in self._roles:
             if role.kind != "store":
                 waiting, role.restart_at = role.restart_at is not None, None
-                if waiting and role.kind == "queue_worker":
+                if waiting and role.has_rings:
                     role.finishing = True
                     self._start(role)  # it sees that the node ends when it has done what is in the rings
                 else:

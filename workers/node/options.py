@@ -22,20 +22,25 @@ class Servers(Protocol):
     def worker(self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int) -> int:
         """Serve the queues of one worker; returns an exit code."""
 
+    def topics(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int) -> int:
+        """Serve the topics; returns an exit code."""
+
     def collector(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int) -> int:
         """Collect garbage for the stores; returns an exit code."""
 
 
 class RealServers:
-    """Store server, queue workers, collector. Made before forking, so that a restart has nothing to load."""
+    """The servers of a node. Made before forking, so that a restart has nothing to load."""
 
     def __init__(self) -> None:
         from warren.workers.servers.collector import run_collector
         from warren.workers.servers.queue_worker import run_queue_worker
         from warren.workers.servers.store_server import run_store_server
+        from warren.workers.servers.topic_worker import run_topic_worker
 
         self.store: Callable[[Path, int, Settings, int], int] = run_store_server
         self.worker: Callable[[Path, int, int, Settings, int], int] = run_queue_worker
+        self.topics: Callable[[Path, int, Settings, int], int] = run_topic_worker
         self.collector: Callable[[Path, int, Settings, int], int] = run_collector
 
 

@@ -22,6 +22,7 @@ from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import MIB, Settings
 from warren.engine.errors import NoRoom, UsageError
 from warren.engine.kernel.image_room import IMAGES_SURE, sure
+from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS
 from warren.engine.saying import counted, in_a_program
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
@@ -157,13 +158,21 @@ def lacking(settings: Settings, workers_n: int, room: Room, *, new: bool, comfor
     return found
 
 
-def fit(settings: Settings, workers_n: int, room: Room, small: Settings | None = None) -> Fit:
+def topics_bytes(settings: Settings) -> int:
+    """Shared memory of the topic worker, and once more for its restart: ring and rows."""
+    rows = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
+    return 2 * (PAGE_BYTES + settings.topic_ring_bytes + rows)
+
+
+def fit(settings: Settings, workers_n: int, room: Room, small: Settings | None = None, *, topics: bool = False) -> Fit:
     """Share out what there is. Raises NoRoom, which advises to take `small` (the same with that profile) if it fits."""
     missing = lacking(settings, workers_n, room, new=False)
     if missing:
         raise refusal(settings, missing, small is not None and not lacking(small, small.workers, room, new=False))
     needed = need(settings, workers_n)
     left = min(room.shared - needed.shared, room.memory - needed.shared - needed.private) - needed.restart
+    if topics:  # without room for these a node starts, too
+        left = max(0, left - topics_bytes(settings) - PROCESS_BYTES)
     images = needed.images + int((1 - GROWTH) * left)
     images_n = settings.images_n
     each = images // (_logs_n(workers_n) * images_n)

@@ -10,7 +10,7 @@ from logging import WARNING
 from pathlib import Path
 
 from warren.engine.saying import Say, command, counted
-from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node import starting, systemd
 from warren.workers.node.options import Options
@@ -62,17 +62,19 @@ class StartWatch:
         """Announce the node when all servers serve that a start waits for; True: it was announced now."""
         superblock, upkeep = self._superblock, self._upkeep
         ready = CONSTANTS["SERVER_READY"]
-        waited_for = (role for role in upkeep.roles if not (role.kind == "queue_worker" and role.failed))
+        waited_for = (role for role in upkeep.roles if role.holds_up and not (role.has_rings and role.failed))
         if any(superblock.server_get(server, "state") != ready for role in waited_for for server in role.servers):
             return False
         superblock.set_state(CONSTANTS["NODE_RUNNING"])
         self.announced = True
         systemd.notify("READY=1")
-        workers_n = superblock.servers_n - SERVER_WORKER_FIRST
-        failed = "".join(f", {role.name} has failed (see {role.log})" for role in upkeep.failed_workers())
+        workers_n = superblock.workers_n
+        without = [role for role in upkeep.roles if role.has_rings and role.failed]
+        failed = "".join(f", {role.name} has failed (see {role.log})" for role in without)
+        topics = ", topics" if any(role.kind == "topic_worker" and role.holds_up for role in upkeep.roles) else ""
         self._ready(
             f"node {self._node_id:012x} is up for {self._path}: store server, "
-            f"{counted(workers_n, 'queue worker')}{failed}, profile {self._profile}, "
+            f"{counted(workers_n, 'queue worker')}{topics}{failed}, profile {self._profile}, "
             f"supervisor pid {os.getpid()}; "
             f"stop it with {command('stop', self._path)}{' or Ctrl-C' if self._options.terminal else ''}"
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from warren.engine.kernel.paths import queues_of
+from warren.engine.kernel.paths import TOPICS, queues_of
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.children import Role
@@ -41,12 +41,12 @@ def wait_of(superblock: Superblock, directory: Path, roles: Iterable[Role]) -> W
     held: list[str] = []
     busy: list[str] = []
     for role in roles:
-        if not role.vital or role.failed or role.served(superblock):
+        if not role.holds_up or role.failed or role.served(superblock):
             continue
         if role.lack:
             lacking.setdefault(role.lack, []).append(role.name)
             continue
-        folder = directory / (STORE if role.kind == "store" else queues_of(role.index))
+        folder = directory / {"store": STORE, "topic_worker": TOPICS}.get(role.kind, queues_of(role.index))
         owner = _other_owner(folder, role.identity.pid) if role.running and role.identity is not None else ""
         if owner:
             held.append(f"{role.name} waits for {owner}, which has {folder}")

@@ -17,9 +17,9 @@ from typing import Any
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.kernel import quarantine
-from warren.engine.kernel.paths import queues_of
+from warren.engine.kernel.paths import TOPICS, queues_of
 from warren.engine.kernel.protocol import QUEUE_STATS
-from warren.engine.saying import counted
+from warren.engine.saying import counted, readable
 from warren.ipc import names, region
 from warren.ipc.identity import Identity
 from warren.ipc.layout import (
@@ -32,10 +32,9 @@ from warren.ipc.layout import (
     SERVER_WORKER_FIRST,
 )
 from warren.ipc.superblock import SlotView, Superblock
-from warren.workers.node import absence
+from warren.workers.node import absence, topic_status
 from warren.workers.node.children import Role
 from warren.workers.process import alarm_words
-from warren.workers.process.control import readable
 from warren.workers.process.shared_objects import semaphore_value
 
 SAMPLE_S = 1.0
@@ -113,7 +112,7 @@ class Statistics:
 
     def _regions(self) -> Iterator[memoryview]:
         """The rows that are used of each worker's statistics region, each until the next is asked for."""
-        for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
+        for server in self._superblock.queue_workers:
             generation = self._superblock.server_get(server, "queue_stats_generation")
             if not generation:
                 continue
@@ -141,8 +140,9 @@ class Statistics:
     ) -> dict[str, Any]:
         """The map of `status --json` (the contract in docs/architecture.md, and more keys).
 
-        `pattern`: only queues with such names (*, ?, [abc]). `most`: of queues, subscriptions and dead letters only so
-        many each, those with most messages and traffic; `queues_n` and `subscriptions_n` say how many there are.
+        `pattern`: only queues and topics with such names (*, ?, [abc]). `most`: of queues, subscriptions, dead letters
+        and topics only so many each, those with most messages and traffic; `queues_n`, `subscriptions_n` and `topics_n`
+        say how many there are.
         """
         now = self._take()
         base = self._last if now.at - self._last.at > 0.2 or not self._before.at else self._before
@@ -158,7 +158,7 @@ class Statistics:
         rows, before = self.queues(shown), base.counters(shown)
         alarmed = alarm_words.described(self._superblock)
         clients = [self._client(view, alarmed) for view in self._superblock.slots()]
-        roles = list(roles)
+        roles = [role for role in roles if role.wanted]
         workers = {role.identity.pid for role in roles if role.identity is not None}
         return {
             "dir": readable(str(directory.path)),
@@ -191,7 +191,8 @@ class Statistics:
             "dead_letters": [
                 {"queue": source, **self._queue(item, rows, before, seconds)} for source, item in dead_letters
             ],
-            "topics": [],
+            "topics": topic_status.of_topics(self._superblock, catalog.topics.values(), kinds.matches, most),
+            "topics_n": sum(1 for name in catalog.topics if kinds.matches is None or kinds.matches(name)),
             "store": self._store(SERVER_STORE_PERSISTENT),
             "store_transient": self._store(SERVER_STORE_TRANSIENT),
             "catalog_version": catalog.version,
@@ -218,9 +219,11 @@ class Statistics:
         """A line for each server that has lost messages to damage, or of which nobody can say whether it has."""
         lines = []
         owners = [(SERVER_STORE_PERSISTENT, "the message store", directory.path / absence.STORE, "store")]
-        for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
+        for server in self._superblock.queue_workers:
             name = f"worker-{server - SERVER_WORKER_FIRST}"
             owners.append((server, name, directory.path / queues_of(server - SERVER_WORKER_FIRST), name))
+        if server := self._superblock.topic_server:
+            owners.append((server, "the commit log of topics", directory.path / TOPICS, names.TOPICS))
         for server, name, folder, log in owners:
             lost, unknown = (self._superblock.server_get(server, field) for field in ("lost_n", "lost_unknown_n"))
             report = folder / quarantine.QUARANTINE / quarantine.REPORT
@@ -281,7 +284,7 @@ class Statistics:
                 if tail:
                     row["under_way"].append(
                         {
-                            "server": names.server(server),
+                            "server": self._superblock.server_name(server),
                             "commands": max(0, tail - head),
                             "unprocessed": max(0, tail - processed),
                             "room": max(0, self._superblock.get("ring_records") - max(0, tail - head)),
@@ -398,7 +401,7 @@ class _Kinds:
     """The queues of a catalog whose names match, as pairs: the name of the queue that one belongs to, and itself."""
 
     def __init__(self, catalog: Catalog, pattern: str | None) -> None:
-        matches = re.compile(fnmatch.translate(pattern)).match if pattern is not None else None
+        matches = self.matches = re.compile(fnmatch.translate(pattern)).match if pattern is not None else None
         self.queues: list[tuple[str, QueueDeclaration]] = []
         self.subscriptions: list[tuple[str, QueueDeclaration]] = []
         self.dead_letters: list[tuple[str, QueueDeclaration]] = []

@@ -42,7 +42,7 @@ from warren.engine.errors import (
     StoreError,
 )
 from warren.engine.kernel.paths import queues_of
-from warren.engine.saying import Repeats, counted
+from warren.engine.saying import Repeats, counted, readable
 from warren.ipc import names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
@@ -59,9 +59,9 @@ from warren.workers.node.options import Options, Servers
 from warren.workers.node.queue_life import Sight
 from warren.workers.node.start_watch import StartWatch
 from warren.workers.node.status import NODE_STATES, SAMPLE_S, Statistics
+from warren.workers.node.topic_life import TopicLife
 from warren.workers.node.upkeep import Upkeep
 from warren.workers.process import logs, remains, requests
-from warren.workers.process.control import readable
 from warren.workers.process.tie import (
     COLLECTOR,
     MOVED,
@@ -76,6 +76,7 @@ READY = CONSTANTS["SERVER_READY"]
 
 LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
 LOAD_LATER_S = 0.5
+ANSWER_LATER_S = 0.005  #: how often it is looked for an answer that somebody waits for
 LIFE_S = 0.25  #: how often it is looked which queues have to go
 MESSAGES_KEPT = 50
 
@@ -196,19 +197,22 @@ class Supervisor:
         self._tie = Tie(self.directory.path, superblock)
         superblock.set_supervisor(Identity.current())
         superblock.set("catalog_version", self._catalog.version)
-        workers_n = superblock.servers_n - SERVER_WORKER_FIRST
+        workers_n = superblock.workers_n
         settings = room.with_images(self._node.settings, superblock.get("images_n"))
         # a predecessor may have told the version and not got further
         superblock.queues_gone(range(QUEUE_GONE_ROWS), self._catalog.version)
         superblock.queues_changed(range(workers_n), self._catalog.version)
+        superblock.topics_changed(self._catalog.version)
         self._tie.watch(STORE, COLLECTOR, *map(queues_of, range(workers_n)))
         self._roles = children.make_roles(
             lambda pidfd: self._load_servers().store(self.directory.path, self._shared_id, settings, pidfd),
             lambda index: (
                 lambda pidfd: self._load_servers().worker(self.directory.path, self._shared_id, index, settings, pidfd)
             ),
+            lambda pidfd: self._load_servers().topics(self.directory.path, self._shared_id, settings, pidfd),
             lambda pidfd: self._load_servers().collector(self.directory.path, self._shared_id, settings, pidfd),
             workers_n,
+            superblock.topic_server,
             self.directory.log_file,
             settings,
         )
@@ -244,6 +248,8 @@ class Supervisor:
         self._clients = ClientsWatch(superblock, self._selector, self._upkeep.that_sweep, self._upkeep.pids)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
         self._open_mailbox()
+        topic_role = next(role for role in self._roles if role.kind == "topic_worker")
+        topics = TopicLife(self.directory.path, superblock, topic_role, self._upkeep.start, self._tie)
         self._desk = Desk(
             self.directory.path,
             superblock,
@@ -253,11 +259,14 @@ class Supervisor:
             self._clients,
             self._node.settings.workers,  # those beyond only keep what they have
             lambda: {role.index for role in self._upkeep.failed_workers()},
+            topics,
             self._say,
         )
         for role in self._roles:
             if found is not None and children.adopt(role, superblock):
                 self._upkeep.watch(role)
+        if self._catalog.topics or topic_role.running:
+            topics.want()
         if superblock.state == DRAINING:
             self.begin_anew = not self.options.successor
             self._drain.begin("the drain that a killed supervisor began is finished first", 0, again=True)
@@ -266,7 +275,7 @@ class Supervisor:
             if superblock.state != RUNNING:
                 superblock.set_state(STARTING)
             for role in self._roles:
-                if not role.running:
+                if role.wanted and not role.running:
                     self._upkeep.start(role)
         self.directory.write_launch(Launch(self.options.idle_exit))
         self._clients.scan()
@@ -301,6 +310,8 @@ class Supervisor:
             due.append(self._life_at)
         if not self._start.announced and self._superblock.state in (STARTING, RUNNING):
             due.append(now + self._start.poll_s)
+        if self._control is not None and self._control.owes:
+            due.append(now + ANSWER_LATER_S)
         return max(0.0, min(due) - now)
 
     def _tick(self, now: float) -> None:
@@ -312,6 +323,8 @@ class Supervisor:
         if not self._start.announced:
             self._look_after_start(now)
         self._upkeep.start_those_due(now)
+        if self._control is not None:
+            self._control.turn()
         if now >= self._clients.next_scan:
             self._clients.scan()
             self._check_idle(now)
@@ -331,8 +344,9 @@ class Supervisor:
             self._drain.turn(now)
 
     def _tell_up(self) -> None:
-        workers = counted(self._superblock.servers_n - SERVER_WORKER_FIRST, "queue worker")
-        log.info("serves after %.3f s: store server, %s", time.monotonic() - self._began, workers)
+        workers = counted(self._superblock.workers_n, "queue worker")
+        topics = ", topics" if any(role.kind == "topic_worker" and role.running for role in self._roles) else ""
+        log.info("serves after %.3f s: store server, %s%s", time.monotonic() - self._began, workers, topics)
 
     def _look_after_start(self, now: float) -> None:
         if self._superblock.state == DRAINING and not self.begin_anew:
@@ -495,7 +509,7 @@ class Supervisor:
         superblock, own = self._superblock, set(self._upkeep.pids())
         serving = {
             server - SERVER_WORKER_FIRST
-            for server in range(SERVER_WORKER_FIRST, superblock.servers_n)
+            for server in superblock.queue_workers
             if superblock.server_get(server, "state") == READY
         }
         clients = {view.client_epoch for view in self._clients.clients() if view.pid not in own}

@@ -117,7 +117,8 @@ class Upkeep:
             return
         if role.lack:
             what = lack.WORDS[role.lack]
-            if role.vital and self._superblock.state in (CREATING, STARTING):  # it never was up: it says why, and ends
+            # it never was up: it says why, and ends; queues do without topics
+            if role.vital and role.kind != "topic_worker" and self._superblock.state in (CREATING, STARTING):
                 role.set_state(self._superblock, FAILED)
                 figures = lack.figures(role.lack)
                 said = f"{role.name} finds no {what}{f' ({figures})' if figures else ''}"
@@ -133,9 +134,9 @@ class Upkeep:
         self._scan()
 
     def _owes(self, role: Role) -> bool:
-        """A queue worker that did not end by itself: what was submitted to it would go with the node."""
+        """A worker that did not end by itself: what was submitted to it would go with the node."""
         lost = self._superblock.get("ending") == CONSTANTS["ENDING_REMOVED"]
-        if role.kind != "queue_worker" or role.finishing or role.failed or self.drain.killed or lost:
+        if not role.has_rings or role.finishing or role.failed or self.drain.killed or lost:
             return False
         return self._superblock.server_get(role.servers[0], "state") != DOWN
 
@@ -147,7 +148,7 @@ class Upkeep:
             children.record_death(role, now, role.served(self._superblock))
         for server in role.servers:
             self._superblock.server_set(server, "lacks", role.lack)
-            if role.lack:
+            if role.lack and role.kind != "topic_worker":  # queues go on without it: their publishers are not blocked
                 raised = self._superblock.server_get(server, "alarms") | lack.ALARMS[role.lack]
                 self._superblock.server_set(server, "alarms", raised)
         if not role.failed:
@@ -176,6 +177,9 @@ class Upkeep:
             self.drain.begin(
                 f"the catalog of {self._directory} was cut, or is an older copy{last}", EXIT_DO_NOT_RESTART
             )
+        elif role.kind == "topic_worker":
+            self._superblock.ring_all()  # who waits for it need not wait
+            self._say(f"{how}: the node runs on without topics, and the next start tries again{last}", ERROR)
         elif role.kind == "queue_worker" and any(
             other.kind == "queue_worker" and not other.failed for other in self.roles
         ):

@@ -11,8 +11,8 @@ import itertools
 import os
 from typing import Any
 
-from warren.ipc import names
 from warren.ipc.layout import CONSTANTS
+from warren.ipc.names import TOPICS
 from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
 from warren.workers.process import lack
@@ -48,14 +48,14 @@ def _rows(superblock: Superblock, bit: int) -> list[int]:
 def _raised_by(superblock: Superblock, bit: int) -> list[str]:
     """Servers that run and raise an alarm."""
     rows = [server for server in _rows(superblock, bit) if not superblock.server_get(server, "lacks")]
-    return list(dict.fromkeys(map(names.role_of, rows)))
+    return list(dict.fromkeys(map(superblock.role_of, rows)))
 
 
 def _lacking(superblock: Superblock, bit: int) -> dict[int, list[str]]:
     """LACK_… → servers that cannot start for it."""
     found: dict[int, list[str]] = {}
     for server in _rows(superblock, bit):
-        kind, name = superblock.server_get(server, "lacks"), names.role_of(server)
+        kind, name = superblock.server_get(server, "lacks"), superblock.role_of(server)
         if kind in lack.WORDS and name not in found.setdefault(kind, []):
             found[kind].append(name)
     return found
@@ -66,7 +66,7 @@ def _file_errors(superblock: Superblock) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for server in _rows(superblock, DISK):
         if not superblock.server_get(server, "lacks"):
-            found.setdefault(superblock.server_get(server, "file_error"), []).append(names.role_of(server))
+            found.setdefault(superblock.server_get(server, "file_error"), []).append(superblock.role_of(server))
     return found
 
 
@@ -138,13 +138,14 @@ def cause(superblock: Superblock, bit: int) -> str:
         )
     elif bit == SERVER_FAILED:
         failed = [
-            names.role_of(server)
+            superblock.role_of(server)
             for server in range(superblock.servers_n)
             if superblock.server_get(server, "state") == CONSTANTS["SERVER_FAILED"]
         ]
         who = " and ".join(dict.fromkeys(failed)) or "a server"
+        kept = "the topics are" if set(failed) == {TOPICS} else "its queues are"
         reasons.append(
-            f"{who} could not run or died again and again, and is not restarted; its queues are kept as they are: see "
+            f"{who} could not run or died again and again, and is not restarted; {kept} kept as they are: see "
             f"DIR/log/{failed[0] if failed else '*'}.log, remove the cause that it names, then stop and start the node"
         )
     return "; ".join(reasons) or "it is just ending"

@@ -34,14 +34,10 @@ from warren.workers.process.requests import OPERATIONS
 
 MESSAGE_BYTES_MAX = 64 << 20
 WAIT_MAX_S = 1e6  #: the system takes no longer times than a few weeks
+WITHIN = 0.9  #: of the time of a call: then the supervisor says why its answer takes longer
 ANSWER_S = 0.05  #: a supervisor that has nothing else to do needs a part of this
 TELL_S = 0.8  #: after so long without an answer a client is told what it waits for
 HEAD = struct.Struct(">I")
-
-
-def readable(text: str) -> str:
-    """Text as it can be sent and printed: of a path that is no UTF-8, what is not is escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @contextlib.contextmanager
@@ -120,20 +116,27 @@ class ControlClient:
         deadline = time.monotonic() + timeout
         self._tell_at = time.monotonic() + TELL_S if self._waiting is not None else math.inf
         ownership.check_user(self.directory.path, reading=op in OPERATIONS and OPERATIONS[op].reads)
+        if op in OPERATIONS and OPERATIONS[op].waits:
+            fields = {"within": WITHIN * timeout, **fields}
         request = encode({"op": op, "at": self.directory.place, **fields})
         pause = 0.001
         starting: NodeNotRunning | None = None  # what it answered
         while True:
             fresh = self._socket is None
             try:
-                return self._exchange(op, request, deadline)
+                answer = self._exchange(op, request, deadline)
+                if answer.pop("ok", False):
+                    return answer
+                refused = errors.by_name(str(answer.get("error")), str(answer.get("message")))
+                if isinstance(refused, NodeNotRunning):
+                    raise refused
             except TimeoutError:
                 self.close()
                 if starting is not None:
                     raise starting from None
                 why = "that is too short for an answer: give more" if timeout < ANSWER_S else self.silence()
                 raise TimedOut(
-                    f"the supervisor of {self.directory.path} did not answer {op} within {timeout:g} s: {why}"
+                    f"the supervisor of {self.directory.path} did not answer {op} within {round(timeout, 3):g} s: {why}"
                 ) from None
             except _NotSent:
                 self.close()
@@ -155,6 +158,8 @@ class ControlClient:
                     raise NodeNotRunning(
                         f"the node of {self.directory.path} stopped before it answered {op}"
                     ) from error
+            else:
+                raise refused
             left = deadline - time.monotonic()
             if left <= 0:
                 if starting is not None:
@@ -179,10 +184,7 @@ class ControlClient:
         (length,) = HEAD.unpack(self._receive(sock, HEAD.size, deadline))
         if length > MESSAGE_BYTES_MAX:
             raise PeerLost(f"the answer to {op} has {length} bytes: this is not a supervisor of Warren")
-        answer = msgspec.msgpack.decode(self._receive(sock, length, deadline), type=dict[str, Any])
-        if answer.pop("ok", False):
-            return answer
-        raise errors.by_name(str(answer.get("error")), str(answer.get("message")))
+        return msgspec.msgpack.decode(self._receive(sock, length, deadline), type=dict[str, Any])
 
     def _connect(self, deadline: float) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -9,7 +9,9 @@ or a crash of the interpreter writes lies there as it is, between the lines.
 
 Invariants
   The file is found from the folder that was opened at first, by the supervisor for all: a directory that is put in the
-  place of this node's is another one's.
+  place of this node's is another one's. When it was removed it is made again where it was, and the log says so.
+  A log is a file. What is none, as a FIFO, whose opening would wait for its reader, is refused by a start
+  (node_directory.py); one that is put there later costs lines.
   A line is one write to the end of the file, so those of several processes do not mix: a server that waits for the one
   before it has the same file, and so have those that begin to be supervisor at the same time.
   Who rotates holds a flock on the file, and has looked that it still has its name. Nobody waits for that lock: who does
@@ -28,6 +30,7 @@ import fcntl
 import logging
 import os
 import re
+import stat
 import sys
 import threading
 import time
@@ -40,7 +43,7 @@ import msgspec
 
 from warren.engine import VERSION
 from warren.engine.config import Settings
-from warren.engine.saying import counted
+from warren.engine.saying import counted, readable
 from warren.ipc import access
 
 log = logging.getLogger("warren.node")
@@ -48,6 +51,8 @@ log = logging.getLogger("warren.node")
 #: what a terminal or a reader of lines would obey; tabs and line ends are seen to
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _GOES_ON = "\n    "
+#: what the opening of something that is no file says; ENXIO: a FIFO without a reader
+_NO_FILE = (errno.EINVAL, errno.ENXIO, errno.EISDIR)
 
 
 def stamp(seconds: float) -> str:
@@ -59,7 +64,7 @@ def stamp(seconds: float) -> str:
 def _printable(text: str) -> str:
     """As it can be written: of a path that is no UTF-8, what is not is escaped, and so are control characters."""
     escaped = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
-    return escaped.encode("utf-8", "backslashreplace").decode()
+    return readable(escaped)
 
 
 class Lines(logging.Formatter):
@@ -94,6 +99,7 @@ class LogFile(logging.Handler):
         self._folder = folder
         self._fd = -1
         self._lost_n = 0
+        self._made_again = False
         if folder < 0:
             with contextlib.suppress(OSError):  # a line that finds no folder is lost, and counted
                 self._find()
@@ -122,15 +128,17 @@ class LogFile(logging.Handler):
         except OSError:
             self._lost_n += 1
             return
-        if self._lost_n:
-            self._tell_lost()
-
-    def _tell_lost(self) -> None:
-        said = f"{counted(self._lost_n, 'line')} before the last one could not be written"
-        record = log.makeRecord(log.name, logging.WARNING, "", 0, said, (), None)
         with contextlib.suppress(OSError):  # the next one says so
-            self._write(self.format(record).encode() + b"\n")
-            self._lost_n = 0
+            if self._lost_n:
+                self._tell(f"{counted(self._lost_n, 'line')} before the last one could not be written")
+                self._lost_n = 0
+            if self._made_again:
+                self._tell(f"{self._path.parent} was removed while the node ran: it was made again")
+                self._made_again = False
+
+    def _tell(self, said: str) -> None:
+        record = log.makeRecord(log.name, logging.WARNING, "", 0, said, (), None)
+        self._write(self.format(record).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
         self._look(len(line))
@@ -148,8 +156,8 @@ class LogFile(logging.Handler):
                 self._open()
             if os.fstat(self._fd).st_size + more > self._bytes_max:
                 self._rotate()
-        except OSError:
-            if self._fd < 0:
+        except OSError as error:
+            if self._fd < 0 or error.errno in _NO_FILE:
                 raise  # else what is open takes the line: it is another one's by name, and nothing is lost
 
     def _in_place(self) -> bool:
@@ -163,13 +171,28 @@ class LogFile(logging.Handler):
     def _open(self) -> None:
         if self._folder < 0:
             self._find()
-        opened = open_to_append(self._path.name, self._folder)
+        try:
+            opened = open_to_append(self._path.name, self._folder)
+        except FileNotFoundError:
+            if os.fstat(self._folder).st_nlink:
+                raise
+            self._make_folder()
+            opened = open_to_append(self._path.name, self._folder)
         old, self._fd = self._fd, opened
         if old >= 0:
             os.close(old)
         if self._streams:
             os.dup2(opened, 1)
             os.dup2(opened, 2)
+
+    def _make_folder(self) -> None:
+        """It was removed: another one of its name, in the directory that it was in, wherever that is by now."""
+        again = os.path.join(os.pardir, self._path.parent.name)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.mkdir(again, access.directory_mode(), dir_fd=self._folder)
+        found = os.open(again, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
+        os.close(self._folder)
+        self._folder, self._made_again = found, True
 
     def _rotate(self) -> None:
         """Give the file its next name, and begin another one; not now when another process is at it."""
@@ -234,9 +257,15 @@ def older(log_name: str, names: Iterable[str]) -> list[tuple[int, str]]:
 
 
 def open_to_append(path: Path | str, folder: int | None = None) -> int:
-    """A descriptor of a log file, which is made if it is not there. Raises OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    return os.open(path, flags, access.file_mode(), dir_fd=folder)
+    """A descriptor of a log file, which is made if it is not there. Raises OSError, also for what is no file; it does
+    not wait for the reader of a FIFO.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    opened = os.open(path, flags, access.file_mode(), dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "a log is a file, and this is none", str(path))
+    return opened
 
 
 def redirect(path: Path, folder: int | None = None) -> None:
@@ -262,7 +291,7 @@ def begin(process: str, path: Path, settings: Settings, *, streams: bool, termin
     beside = next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogFile)), None)
     folder = beside.folder_of(path) if beside is not None else -1
     end()
-    file = LogFile(path, settings.log_file_bytes, settings.log_files, streams, folder)
+    file = LogFile(path, settings.log_rotate_bytes, settings.log_files, streams, folder)
     handlers: list[logging.Handler] = [file]
     if streams:
         redirect(path, folder if folder >= 0 else None)
@@ -319,9 +348,16 @@ def _raised(text: str, kind: type[BaseException], error: BaseException | None, t
 def last_lines(path: Path, lines: int = 5) -> str:
     """The end of a log file, for a message."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
-            text = file.read().decode("utf-8", "replace")
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return ""
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        text = os.pread(opened, 8192, max(0, found.st_size - 8192)).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(opened)
     return "\n".join(text.splitlines()[-lines:])

@@ -43,15 +43,19 @@ def remove(directory: NodeDirectory, node: NodeFile, shared_id: int, superblock:
 
 
 def remove_lost(superblock: Superblock, tie: Tie) -> None:
-    """At the end of a process of a node without a supervisor that lost its directory or its shared memory: the last one
-    removes what no supervisor will find, and tells the clients that it is over.
+    """At the end of a process of a node without a supervisor that lost its directory or its shared memory, after it
+    said that it is DOWN: the last one removes what no supervisor will find, and tells the clients that it is over. Two
+    may both be the last.
     """
     if not superblock.get("ending") or superblock.supervisor.alive():
         return
     me = os.getpid()
-    servers = [superblock.server_identity(server) for server in range(superblock.servers_n)]
-    if any(identity.pid not in (0, me) and identity.alive() for identity in servers):
-        return
+    # DOWN is said before this look: of two that end at once, one at least sees that the other does
+    for server in range(superblock.servers_n):
+        identity = superblock.server_identity(server)
+        down = superblock.server_get(server, "state") == CONSTANTS["SERVER_DOWN"]
+        if identity.pid not in (0, me) and not down and identity.alive():
+            return
     if superblock.collector.pid != me:
         _end_collector(superblock)
     _remove_segments(superblock)

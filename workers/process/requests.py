@@ -25,6 +25,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, tag_field="op"):
     reads: ClassVar[bool] = False
     #: no member of the node's group may ask, only its owner
     owners: ClassVar[bool] = False
+    #: its answer may take long: `within` says after how many seconds it has to say why
+    waits: ClassVar[bool] = False
 
 
 # -- of the node ----------------------------------------------------------------------------------------------------
@@ -69,7 +71,9 @@ class Note(Request, tag="note"):
 
 
 class Queues(Request, tag="queues"):
-    """{version, queues, exchanges, bindings}: the catalog; of queues and bindings only what the names `of` have."""
+    """{version, queues, exchanges, bindings, topics}: the catalog; of queues, bindings and topics only what the names
+    `of` have.
+    """
 
     reads: ClassVar[bool] = True
     of: list[str] | None = None
@@ -189,6 +193,30 @@ class Subscription(Request, tag="subscription"):
     queue: str
     name: str
     delete: bool = False
+    client: int = 0
+
+
+class DeclareTopic(Request, tag="declare_topic"):
+    """{topic: declaration, created, version}, when its worker serves it. An error may come when it is declared already,
+    and says so: the next start of the worker serves it.
+    """
+
+    waits: ClassVar[bool] = True
+    name: str
+    queues: int | None = None  #: as many as it has, or 4
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+    compacted: bool = False
+    as_it_is: bool = False  #: if it exists
+    within: float = 20.0
+    client: int = 0
+
+
+class DeleteTopic(Request, tag="delete_topic"):
+    """{topic: declaration, created, version}; its worker follows soon."""
+
+    repeatable: ClassVar[bool] = False
+    name: str
     client: int = 0
 
 

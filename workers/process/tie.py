@@ -42,7 +42,7 @@ from warren.engine.catalog.node_directory import (
 )
 from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.paths import STORES, store_folder
+from warren.engine.kernel.paths import STORES, TOPICS, store_folder
 from warren.engine.saying import Say, command
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
@@ -119,7 +119,8 @@ def orphaned_elsewhere(directory: NodeDirectory) -> list[str]:
     unlike = directory.holder_namespaces().unlike(Namespaces.current())
     if SHM_DIRECTORY not in unlike or directory.locked():
         return []
-    return unlike if any(_held(path) for path in (directory.path / STORE, *directory.path.glob("queues/*"))) else []
+    folders = (directory.path / STORE, directory.path / TOPICS, *directory.path.glob("queues/*"))
+    return unlike if any(map(_held, folders)) else []
 
 
 def _held(folder: Path) -> bool:
@@ -359,7 +360,7 @@ def owning(directory: Path, folders: Iterable[str]) -> Iterator[None]:
 def data_folders(directory: Path) -> list[str]:
     """The folders of a data directory that a process may own."""
     found = [path.name for path in directory.glob("queues/worker-*")]
-    return [STORE, COLLECTOR, *sorted(f"queues/{name}" for name in found)]
+    return [STORE, COLLECTOR, TOPICS, *sorted(f"queues/{name}" for name in found)]
 
 
 def served(directory: Path) -> bool:

@@ -107,7 +107,9 @@ class Collector:
             stopping_at = time.monotonic()
         finally:
             signal.set_wakeup_fd(wakeup)
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # it ends by itself: what comes late does not make that a kill
             self._leave_nothing()
             self.superblock.set("collector_state", CONSTANTS["SERVER_DOWN"])
             remains.remove_lost(self.superblock, self._tie)
@@ -116,6 +118,7 @@ class Collector:
             os.close(self._wake_read)
             os.close(self._wake_write)
             self.superblock.close()
+            signal.signal(signal.SIGTERM, before)
         say(logs.ended(self._why, stopping_at - served_at, time.monotonic() - stopping_at))
         return 0
 

@@ -6,6 +6,8 @@ through here: taken from the companion, published to the exchange with the death
     x-death                 list of {queue, reason, count, time, exchange, routing-keys}, the newest death first; one
                             entry for each queue and reason, whose count rises (time: seconds since 1970, of the first)
     x-first-death-queue, x-first-death-reason, x-first-death-exchange
+    x-last-death-exception  what the function of node.worker raised at its last try, as "KeyError: 'shop'", at most
+                            1,000 characters; not of other deaths, and not when the worker was killed in between
 
 Invariants
   At least once: nothing is acked before its copy is confirmed, as durably as the letter was. A letter that is forwarded
@@ -48,6 +50,7 @@ from warren.engine.errors import (
     QueueNotFound,
 )
 from warren.engine.kernel.protocol import REASONS
+from warren.engine.queues.causes import Causes
 from warren.engine.saying import Say
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
@@ -66,6 +69,9 @@ PUBLISH_S = 5.0
 #: how long the end waits for what is under way
 LEAVE_S = 2.0
 
+#: header of what a function raised
+EXCEPTION = "x-last-death-exception"
+
 Death = dict[str, Any]
 
 
@@ -78,10 +84,19 @@ def deaths_of(headers: Mapping[str, Any]) -> list[Death]:
 
 
 def with_death(
-    headers: Mapping[str, Any] | None, queue: str, reason: str, exchange: str, routing_key: str, now_s: int
+    headers: Mapping[str, Any] | None,
+    queue: str,
+    reason: str,
+    exchange: str,
+    routing_key: str,
+    now_s: int,
+    cause: str | None = None,
 ) -> dict[str, Any]:
-    """The headers of a message after another death."""
+    """The headers of a message after another death; `cause`: what it died of, if a program said so."""
     found = dict(headers or {})
+    found.pop(EXCEPTION, None)  # of a death before
+    if cause is not None:
+        found[EXCEPTION] = cause
     deaths = deaths_of(found)
     before = next((item for item in deaths if (item["queue"], item.get("reason")) == (queue, reason)), None)
     if before is None:
@@ -143,12 +158,13 @@ class _Source:
 class Forwarder(threading.Thread):
     """Forwards the dead letters of one worker's queues until `stop`."""
 
-    def __init__(self, directory: Path, worker: int, say: Say) -> None:
+    def __init__(self, directory: Path, worker: int, say: Say, causes: Causes) -> None:
         super().__init__(name="warren-dead-letters", daemon=True)
         self._directory = directory
         self._worker = worker
         self._server = SERVER_WORKER_FIRST + worker
         self._say = say
+        self._causes = causes
         self._ending = threading.Event()
         self._said: set[str] = set()
         self._sources: dict[int, _Source] = {}
@@ -258,6 +274,8 @@ class Forwarder(threading.Thread):
             else:
                 done.append(letter)
         source.handle.settle_many(done, True, False)
+        for letter in done:
+            self._causes.forget(source.origin.id, letter.message_id)
         source.handle.settle_many(back, False, True)
         if (wrong := trouble or too_large) is not None:
             self._rest(source, wrong)
@@ -283,7 +301,8 @@ class Forwarder(threading.Thread):
         policy, origin = source.policy, source.origin.name
         told = _told(letter, origin)
         reason = REASON_NAMES.get(letter.reason, "rejected")
-        headers = with_death(told.headers, origin, reason, told.exchange, told.routing_key, int(time.time()))
+        cause = self._causes.of(source.origin.id, letter.message_id)
+        headers = with_death(told.headers, origin, reason, told.exchange, told.routing_key, int(time.time()), cause)
         exchange = policy.dead_letter_exchange or ""
         key = told.routing_key if policy.dead_letter_routing_key is None else policy.dead_letter_routing_key
         place = b"dead letter %d %d " % (source.companion.lasting_id, letter.delivery_tag) + letter.message_id

@@ -2,19 +2,17 @@
 
 What it serves is engine/queues/service.py. The order of a start and of a stop: Worker.run. Crash points: until the
 epoch is published clients wait; regions of unfinished starts are found by their names and unlinked by the next one,
-after it has salvaged them. Exit codes: 0 clean, 1 try again, 3 do not restart, 5 the catalog was cut.
+after it has salvaged them. What the topic worker does in the same way, exit codes too, is in worker_process.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from logging import ERROR, INFO, WARNING
+from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,6 @@ from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
 from warren.engine.kernel.image_room import parts, sure
 from warren.engine.kernel.paths import queues_of
 from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, QUEUE_STATS
@@ -35,13 +32,11 @@ from warren.engine.queues.service import QueueService
 from warren.engine.saying import Voice, counted
 from warren.ipc import mailbox, names
 from warren.ipc import region as regions
-from warren.ipc.identity import Identity, pidfd_dead
-from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, SERVER_WORKER_FIRST
+from warren.ipc.identity import Identity
+from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_WORKER_FIRST
 from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
-from warren.workers.process import lack, logs, remains
-from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
-from warren.workers.process.launch import Succession
-from warren.workers.process.tie import Tie, described, end
+from warren.workers.process import logs, remains
+from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
 if TYPE_CHECKING:
     from warren.workers.servers.dead_letters import Forwarder
@@ -51,7 +46,6 @@ CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
 SLOT_WAIT_S = 1.0
 SLOT_POLL_S = 0.01
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
-WHATS = ("images", "timages", "qstats")
 #: places of the service that are named crash points of the node
 CRASH_POINTS = {
     "flush.dat-synced": CONSTANTS["CRASH_WORKER_FLUSH_DATA"],
@@ -79,45 +73,30 @@ class _Memory:
     next_transient: int
 
 
-class Worker:
+class Worker(WorkerProcess):
     """One incarnation of a queue worker."""
+
+    WHATS = ("images", "timages", "qstats")
 
     def __init__(
         self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
     ) -> None:
-        self.directory = directory
-        self.shared_id = shared_id
+        server = SERVER_WORKER_FIRST + worker
+        superblock = Superblock.attach(shared_id, LAYOUT_HASH)
+        super().__init__(directory, shared_id, server, settings, supervisor_pidfd, superblock, say)
         self.worker = worker
-        self.server = SERVER_WORKER_FIRST + worker
-        self.settings = settings
-        self.supervisor_pidfd = supervisor_pidfd
-        self.superblock = Superblock.attach(shared_id, LAYOUT_HASH)
-        self.tie = Tie(directory, self.superblock)
         self.folder = Folder.of(Path(), worker)  # `tie.enter`: of the directory that is open, not of its path
         self.salvaged = 0
-        self._stack = contextlib.ExitStack()
         self._stores: dict[int, tuple[int, regions.Region]] = {}
         self._slot: SlotView | None = None
-        self._succession = Succession(NodeDirectory(directory), say)
         self._dead_letters: Forwarder | None = None
         self._serving = self._served = False
-        self._served_at = self._stopping_at = 0.0
         self._has_companions = False
         self._catalog = catalog_log.Reader(Path())
         self._ids_end = 0
         self.service: QueueService | None = None
 
     # -- memory -------------------------------------------------------------------------------------------------
-
-    def _old_generations(self) -> list[int]:
-        """Generations of this server's regions that exist."""
-        found = set()
-        for what in WHATS:
-            prefix = names.region(self.shared_id, what, self.server, 0)[:-1]
-            for name in regions.posix_names(prefix):
-                if name.removeprefix(prefix).isdigit():
-                    found.add(int(name.removeprefix(prefix)))
-        return sorted(found)
 
     def _salvage(self, generations: list[int]) -> int:
         salvaged = 0
@@ -137,13 +116,6 @@ class Worker:
             finally:
                 region.close()
         return salvaged
-
-    def _region(self, what: str, generation: int, size: int, reserve: list[tuple[int, int]]) -> regions.Region:
-        name = names.region(self.shared_id, what, self.server, generation)
-        # The engine asks for more memory of images and statistics itself, as it needs it.
-        region = regions.posix_create(name, size, reserve)
-        self._stack.callback(region.close)
-        return region
 
     def _images(self, what: str, generation: int, sure_bytes: int, old: list[int]) -> regions.Region:
         """The region of a journal's images. A dead worker's one is taken over under the new name, because its pages are
@@ -247,22 +219,17 @@ class Worker:
                     f"ready in {time.monotonic() - began:.3f} s: "
                     f"{counted(service.engine.counters()['messages'], 'message')}, "
                     f"{counted(recovered.frames, 'frame')}, {'clean' if recovered.clean else 'unclean'} start, "
-                    f"{counted(self.salvaged, 'byte')} salvaged"
+                    f"{counted(self.salvaged, 'byte')} salvaged, "
+                    f"{counted(recovered.written_again, 'byte')} written again"
                 )
                 clean = self._serve(service)
             except BaseException:
                 service.release()
                 raise
         self._leave(memory, clean)
-        self._tell_end(clean)
-        return 0
-
-    def _tell_end(self, clean: bool) -> None:
-        told = "the node is being stopped" if self.superblock.state == CONSTANTS["NODE_DRAINING"] else "it was told to"
         kept = "everything is saved" if clean else "without the clean mark: the next start reads its files"
-        now = time.monotonic()
-        level = INFO if clean else WARNING
-        say(logs.ended(f"{told}; {kept}", self._stopping_at - self._served_at, now - self._stopping_at), level)
+        self._tell_end(clean, kept)
+        return 0
 
     def _take(self) -> bool:
         """Own the folder, and say that it is being recovered. False: the node ends, or another one has it."""
@@ -326,7 +293,7 @@ class Worker:
                 ids_end=lambda: self._ids_end,
                 own_slot=self._slot.slot,
                 # The other half: what a flush has in hand, and what the allocator keeps.
-                memory_bytes=settings.queue_memory_bytes // (2 * (superblock.servers_n - SERVER_WORKER_FIRST)),
+                memory_bytes=settings.queue_memory_bytes // (2 * (superblock.workers_n)),
                 next_transient=memory.next_transient,
                 timer=self._timer,
                 reached=self._reached,
@@ -377,37 +344,18 @@ class Worker:
         for _epoch, region in self._stores.values():
             region.close()
         self._stores.clear()
-        self._stack.close()
-        self.superblock.close()
-        self.tie.close()
+        super().close()
 
     def _forget_statistics(self, name: str) -> None:
         """A start that failed leaves no region that the next one does not take over: it may fail for long."""
         if not self._served:
             regions.posix_unlink(name)
 
-    def _unlink(self, generations: list[int]) -> None:
-        for generation in generations:
-            for what in WHATS:
-                regions.posix_unlink(names.region(self.shared_id, what, self.server, generation))
-
     def _register(self) -> None:
         """Tell the supervisor about the slot; it also scans by itself."""
         assert self._slot is not None
         name = names.mailbox(self.shared_id, "supervisor")
         mailbox.post(name, "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
-
-    @contextlib.contextmanager
-    def _signals(self, engine: _core.QueueEngine) -> Iterator[None]:
-        def stop(_number: int, _frame: object) -> None:
-            engine.request_stop()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _reached(self, point: str) -> None:
         named = CRASH_POINTS.get(point)
@@ -418,10 +366,10 @@ class Worker:
 
     def _forward_dead_letters(self) -> None:
         """Start the forwarder when there is something to forward; it stays until the worker ends."""
-        if self._serving and self._has_companions and self._dead_letters is None:
+        if self._serving and self._has_companions and self._dead_letters is None and self.service is not None:
             from warren.workers.servers.dead_letters import Forwarder  # a client, which few workers need
 
-            self._dead_letters = Forwarder(self.directory, self.worker, say)
+            self._dead_letters = Forwarder(self.directory, self.worker, say, self.service.queues.causes)
             self._dead_letters.start()
 
     def _stop_dead_letters(self, service: QueueService) -> None:
@@ -489,49 +437,12 @@ class Worker:
             known[1].close()
         self._stores[store] = (epoch, region)
 
-    def _timer(self) -> None:
-        """Some times a second: is there still a supervisor? When it and the store server are gone, start a new one."""
-        self._succession.poll()
-        if self.supervisor_pidfd is None or not pidfd_dead(self.supervisor_pidfd):
-            return
-        if self.superblock.supervisor.alive():
-            return
-        if self.superblock.state in (CONSTANTS["NODE_STOPPED"], CONSTANTS["NODE_DRAINING"]):
-            return
-        if ending := self.tie.look():
-            say(f"the node ends: {described(ending, self.directory)}", WARNING)
-            end(self.superblock, ending)
-            return
-        if self.superblock.server_identity(SERVER_STORE_PERSISTENT).alive():
-            return  # its task: it was there first
-        self._succession.start("the supervisor and the store server are gone")
-
 
 def run_queue_worker(
     directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
 ) -> int:
-    """The whole life of a queue worker process; returns its exit code (engine.errors; 0 clean, 1 start anew)."""
-    try:
-        instance = Worker(directory, shared_id, worker, settings, supervisor_pidfd)
-    except regions.RegionError as error:
-        say(f"finds no superblock: {error}", ERROR)
-        return 1
-    try:
-        return instance.run()
-    except CatalogCut as error:
-        say(f"cannot serve: {error}", ERROR)
-        return EXIT_CATALOG_CUT
-    except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
-        say(f"cannot serve: {error}", ERROR)
-        return EXIT_DO_NOT_RESTART
-    except Error as error:
-        if lack.of_error(error):
-            raise  # children.py says so, once
-        say(f"failed: {error}", ERROR)
-        return 1
-    finally:
-        with contextlib.suppress(BufferError):
-            instance.close()
+    """The whole life of a queue worker process; returns its exit code (worker_process.py)."""
+    return run_worker(lambda: Worker(directory, shared_id, worker, settings, supervisor_pidfd), say)
 
 
 def main() -> int:

@@ -28,7 +28,7 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.store.host import StoreHost
 from warren.engine.store.message_store import say
 from warren.ipc.identity import Identity
-from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.ipc.superblock import Superblock
 from warren.workers.process import logs, remains
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
@@ -188,7 +188,7 @@ class _SupervisorWatch:
         return False
 
     def _workers_alive(self) -> bool:
-        for server in range(SERVER_WORKER_FIRST, self._superblock.servers_n):
+        for server in self._superblock.queue_workers:
             identity = self._superblock.server_identity(server)
             if identity.pid and identity.alive():
                 return True

@@ -2,7 +2,7 @@
 
     node.py    Node
     queue.py   Queue, Message, Consumer
-    work_queue.py, subscription.py, store.py
+    work_queue.py, subscription.py, store.py, topic.py
     worker.py  Worker: a loop that handles messages
     parts.py   many messages, in parts that fit
     line.py    how messages reach tasks
@@ -33,6 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from warren.engine._core import Record
 from warren.engine.config import NodeSettings
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.client import CALL_TIMEOUT_S
@@ -43,8 +44,11 @@ from warren.workers.faces.aio.node import Node
 from warren.workers.faces.aio.queue import Consumer, Message, Queue
 from warren.workers.faces.aio.store import Store
 from warren.workers.faces.aio.subscription import Subscription
+from warren.workers.faces.aio.topic import Topic
 from warren.workers.faces.aio.work_queue import QueueEmpty, QueueFull, ShutDown, WorkQueue
 from warren.workers.faces.aio.worker import Worker
+from warren.workers.faces.topic_reading import ReadResult, ReadStatus
+from warren.workers.faces.topics import Position
 
 __all__ = [
     "open",
@@ -58,6 +62,11 @@ __all__ = [
     "WorkQueue",
     "Worker",
     "Store",
+    "Topic",
+    "Position",
+    "Record",
+    "ReadResult",
+    "ReadStatus",
     "QueueEmpty",
     "QueueFull",
     "ShutDown",

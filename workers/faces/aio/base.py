@@ -8,16 +8,17 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
-from warren.engine.errors import QueueFull
+from warren.engine.errors import DiskFull, QueueFull, TimedOut
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Batch, Publish
 from warren.workers.client.publish import Body as Body
+from warren.workers.client.trouble import restated
 from warren.workers.faces import queues
 from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
@@ -61,11 +62,27 @@ def time_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def deadline_of(timeout: float | None) -> float | None:
+class Deadline(float):
+    """A time of the monotonic clock, and the timeout that it comes from."""
+
+    given: float
+
+    @classmethod
+    def after(cls, timeout: float) -> Self:
+        """In so many seconds from now."""
+        made = cls(time.monotonic() + timeout)
+        made.given = timeout
+        return made
+
+
+def deadline_of(timeout: float | None) -> Deadline | None:
     checked_seconds(timeout)
-    if timeout is None:
-        return None
-    return time.monotonic() + timeout
+    return None if timeout is None else Deadline.after(timeout)
+
+
+def in_all(error: TimedOut | DiskFull, deadline: float | None) -> TimedOut | DiskFull:
+    """What a last try said that did not wait, with the timeout that its caller gave."""
+    return restated(error, deadline.given) if isinstance(deadline, Deadline) else error
 
 
 def is_late(deadline: float | None) -> bool:
@@ -117,6 +134,11 @@ class Underneath(queues.Queue):
         """The server that has the queue."""
         return self._server
 
+    @property
+    def is_auto_delete(self) -> bool:
+        """Whether it is deleted when its last consumer has gone."""
+        return bool(self._declaration.arguments.get("auto_delete"))
+
     def level(self, durability: object, said: Publish) -> int:
         """The level of a durability for what is published to it. Raises UsageError."""
         return said.level(durability, self.durable, self._what)
@@ -127,9 +149,9 @@ class Underneath(queues.Queue):
         assert confirm is not None
         return confirm
 
-    def room(self, timeout: float | None, wait: bool) -> Room:
+    def room(self, block: bool, timeout: float | None, wait: bool) -> Room | None:
         """The wait of a put that blocks. Raises UsageError."""
-        return self._room(timeout, wait)
+        return self._room(block, timeout, wait)
 
     async def wait_for(self, room: Room, end: queues.End | None = None) -> bool:
         """After a refusal: wait until there seems to be room; False when no time is left, or it is the end."""

@@ -1,18 +1,22 @@
 """The line at a queue: the tasks that wait for messages, in order, and where a message is until a task has it.
 
 Invariants
-  A message is in one place: lying in the core (`pending`), read ahead (`_ahead`), given to a getter, or in use.
+  A message is in one place: lying in the core (`pending`), read from a file (`_read`), read ahead (`_ahead`), given to
+  a getter (`_given`), or in use. Who takes it out of one of these has it: each such step is one of the interpreter's.
   Messages are handed out in the order in which they came; while `_filling` reads from files nobody else takes any.
   When nobody waits for messages any more, what was asked for is cancelled at the worker, and what came all the same
   returns to the queue. The prefetch that the worker knows is that of all consumers, and what others hold besides. If
   none of them has a number, it is told how many are wanted ahead instead, and what lies here while all of them are busy
   returns.
+  What comes for an event loop that was closed, or rests, is returned by a thread (`leave_behind`). Meanwhile (`_away`)
+  the loop takes nothing, should it run again just then; afterwards it asks anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -22,12 +26,14 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.errors import AckTimedOut, Error, TimedOut
 from warren.workers.client.attachment import SERVER_READY
+from warren.workers.client.trouble import not_done
 from warren.workers.faces.aio.base import (
     RETRY_S,
     Underneath,
     deadline_of,
     is_late,
     run_blocking,
+    time_left,
 )
 from warren.workers.faces.aio.loop import Loop
 from warren.workers.faces.message import Message
@@ -128,6 +134,15 @@ class Share:
         self.settled()
 
 
+def _drained(messages: deque[Message]) -> list[Message]:
+    """All that lies there, taken out one by one."""
+    found: list[Message] = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(messages.popleft())
+    return found
+
+
 class Line:
     """Who waits for messages of a queue in an event loop."""
 
@@ -143,8 +158,17 @@ class Line:
         return self.queue.handle
 
     def begin(self) -> None:
-        self.getters: OrderedDict[Getter, None] = OrderedDict()
+        """Nobody waits yet, and nothing has come."""
         self._ahead: deque[Message] = deque()
+        self._given: dict[Getter, list[Message]] = {}  # and the tasks have not seen it yet
+        self._read: deque[Message] = deque()
+        self._away = False
+        self._leaving = threading.Lock()
+        self._reading = 0  # threads that read
+        self._nobody()
+
+    def _nobody(self) -> None:
+        self.getters: OrderedDict[Getter, None] = OrderedDict()
         self._consumers: list[Share] = []
         self._numbered = False  # some consumer has a number
         self._window = 0  # of all consumers
@@ -153,15 +177,28 @@ class Line:
         self._filling = False
         self._polled = _core.POLL_UNBORN  # what the last look said
         self.tidier: asyncio.TimerHandle | None = None
+        self.left = False  #: nothing is to be left behind, since the loop ran last
+        self._coming_back = False
         self.loop.by_id[self.queue.id] = self
+
+    def begin_again(self) -> None:
+        """In another event loop: who waited in the one before has gone; what came for it is here, or returns."""
+        self._nobody()
+        unseen = self._unclaimed()
+        if self.queue.handle.usable:
+            self._put_back(unseen)
+            with contextlib.suppress(AttachmentLost):
+                self.queue.handle.stop()
+            self._tidy_later()
 
     async def get(self, most: int, timeout: float | None, of: object = None) -> list[Message]:
         """At least one message, at most so many; none when none came within the timeout. `of`: for `send_away`."""
         loop = self.loop
         loop.enter()
         deadline = deadline_of(timeout)
+        limit = timeout or loop.client.call_timeout
         if timeout == 0:
-            answer_by = deadline_of(loop.client.call_timeout)
+            answer_by: float | None = deadline_of(loop.client.call_timeout)
         else:
             answer_by = None if deadline is None else max(deadline, time.monotonic() + _core.ANSWER_MS / 1000)
         if not self.getters and (found := self._take(most, most)):
@@ -175,16 +212,19 @@ class Line:
         loop.look_soon()
         loop.tick_later()
         try:
-            if await loop.in_time(getter.future, deadline):
+            came = await loop.in_time(getter.future, deadline)
+            if came:
                 self._tidy_later()
-                return getter.future.result()
-            return await self._last_look(getter, asked, answer_by)
+            found = getter.future.result() if came else await self._last_look(getter, asked, answer_by, limit)
+            if not getter.future.done() or self._given.pop(getter, None) is not None:
+                return found
         except asyncio.CancelledError:
-            if getter.future.done() and not getter.future.cancelled() and getter.future.exception() is None:
-                self._put_back(getter.future.result())
+            if (given := self._given.pop(getter, None)) is not None:
+                self._put_back(given)
             raise
         finally:
             self._leave(getter)
+        return await self.get(most, time_left(deadline), of)  # the loop rested, and what was given went back
 
     def _leave(self, getter: Getter) -> None:
         """A getter goes; what it leaves is for the next one, and nobody's is returned."""
@@ -206,12 +246,18 @@ class Line:
         self._ahead.extend(messages)
         self._ahead = deque(sorted(self._ahead, key=lambda message: message.delivery_tag))
 
-    async def _last_look(self, getter: Getter, asked: Question | None, answer_by: float | None) -> list[Message]:
+    async def _last_look(
+        self, getter: Getter, asked: Question | None, answer_by: float | None, limit: float | None
+    ) -> list[Message]:
         """Time is up. The worker may have sent something that is on its way, or not have seen us yet. "None" has to be
-        its word, as in engine/binding/queue_get.c. `answer_by`: when its answer has to be there.
+        its word, as in engine/binding/queue_get.c. `answer_by`: when its answer has to be there,
+        because of this `limit` (s).
         """
         loop, future = self.loop, getter.future
         while not future.done():
+            if self._away:
+                await asyncio.sleep(RETRY_S)
+                continue
             if not self.queue.handle.usable:  # another attachment, or another queue of that name
                 await loop.ready()
                 await self.renew_for_getters()
@@ -241,9 +287,10 @@ class Line:
                 known = asked is not None and self._same(asked) and self._horizon("processed") >= asked.told
                 code = _core.HOOK_SILENT if known else _core.HOOK_TIMED_OUT
                 what = f"queue {self.queue.name!r}: {_core.THE_ANSWER}"
-                await loop.hook(code, handle.server, what)
+                seconds = -1.0 if limit is None else limit
+                await loop.hook(code, handle.server, what, seconds)
                 if not known:
-                    raise TimedOut(f"{what}: not done within the timeout")
+                    raise TimedOut(not_done(what, seconds))
             if future.done() or next(iter(self.getters), None) is not getter:
                 break
             found = self._take(getter.most, 0)
@@ -400,7 +447,7 @@ class Line:
         found: list[Message] = []
         while self._ahead and len(found) < most:
             found.append(self._ahead.popleft())
-        if found or self._filling:
+        if found or self._filling or self._away:
             return found
         self._polled = _core.POLL_STALE
         try:
@@ -437,6 +484,7 @@ class Line:
             if not found:
                 break
             del self.getters[getter]
+            self._given[getter] = found
             getter.future.set_result(found)
         if not self.getters:
             self._unwait()
@@ -444,9 +492,8 @@ class Line:
     async def _fill(self) -> None:
         """Read messages that lie in files."""
         try:
-            answer = await asyncio.shield(run_blocking(self.queue.handle.poll, FILL, 0, False))
-            if isinstance(answer, list):
-                self._put_back(answer)  # type: ignore[arg-type]  # the class given to the handle
+            await asyncio.shield(run_blocking(self._read_some))
+            self._put_back(_drained(self._read))
         except AttachmentLost:
             self.loop.lost()
         except (Error, OSError) as error:
@@ -460,6 +507,81 @@ class Line:
         self.loop.look_soon()
         if self._ahead and not self.getters:
             self._tidy_later()
+
+    def _read_some(self) -> None:
+        """In a thread: messages from files."""
+        self._reading += 1
+        try:
+            answer = self.queue.handle.poll(FILL, 0, False)
+            if isinstance(answer, list):
+                self._read.extend(answer)  # type: ignore[arg-type]  # the class given to the handle
+        finally:
+            self._reading -= 1
+
+    # -- an event loop that does not run ------------------------------------------------------------------------
+
+    def _unclaimed(self) -> list[Message]:
+        """What came, and no task has seen, in order; it is the caller's now."""
+        found = [*_drained(self._ahead), *_drained(self._read)]
+        while self._given:
+            with contextlib.suppress(KeyError):  # its task has seen it just now
+                found += self._given.popitem()[1]
+        return sorted(found, key=lambda message: message.delivery_tag)
+
+    def leave_behind(self) -> None:
+        """The event loop was closed, or rests: nothing more is asked for, and what came returns to the queue as if
+        nobody had seen it, which is so. In a thread. What cannot be done now is done after the next look.
+        """
+        if not self._leaving.acquire(blocking=False):
+            return  # another thread is at it
+        self._away = True  # before the look whether the loop runs: from then on it takes nothing
+        try:
+            if not self.loop.runs and not self._lives_by_consumers():
+                self.left = self._return_all()
+        except (AttachmentLost, Error):
+            return  # the attachment is over, and the servers return it; or the next look meets the trouble
+        finally:
+            self._away = False
+            self._leaving.release()
+            if not self._coming_back:
+                with contextlib.suppress(RuntimeError):  # it was closed: nobody comes back
+                    self.loop.events.call_soon_threadsafe(self._come_back)
+                    self._coming_back = True
+
+    def _lives_by_consumers(self) -> bool:
+        """Whether the queue would go with the consumers of a loop that may run again."""
+        return bool(self._consumers) and self.queue.is_auto_delete and not self.loop.events.is_closed()
+
+    def _return_all(self) -> bool:
+        """Whether nothing is here any more, and nothing will come."""
+        handle, core = self.queue.handle, self.loop.core
+        if not handle.usable or core is None:
+            self._unclaimed()
+            return True
+        if self._reading:
+            return False
+        if self.loop.client.deserted():
+            self.queue.leave_to_next()
+        elif (
+            handle.stop() is False
+            or not core.wait_submitted(LAST_LOOK_S)
+            or not handle.quiet
+            or not handle.give_back()  # the last ones first
+        ):
+            return False
+        messages = self._unclaimed()
+        if messages:
+            handle.settle_many(messages, False, True, True)
+        return True
+
+    def _come_back(self) -> None:
+        """The loop runs again: who waits asks anew."""
+        self._coming_back = self.left = False
+        if self.getters or self._consumers:
+            self._prefetch()
+            self.loop.waiting.setdefault(self.queue.server, set()).add(self)
+            self.pump()
+            self.loop.look_soon()
 
     @property
     def idle(self) -> bool:
@@ -508,8 +630,8 @@ class Line:
                 return
             if is_late(end):
                 what = f"queue {self.queue.name!r}: the return of what was delivered ahead"
-                await self.loop.hook(_core.HOOK_TIMED_OUT, handle.server, what)
-                raise TimedOut(f"{what}: not done within {RELEASE_S:g} s")
+                await self.loop.hook(_core.HOOK_TIMED_OUT, handle.server, what, RELEASE_S)
+                raise TimedOut(not_done(what, RELEASE_S))
             await asyncio.sleep(RETRY_S)
 
     def renew(self) -> None:
@@ -530,7 +652,7 @@ class Line:
 
     def _forget(self) -> None:
         """What lay here and what was held came by another handle."""
-        self._ahead.clear()
+        self._unclaimed()
         self._held.clear()
         for consumer in self._consumers:
             consumer.anew()
@@ -556,6 +678,8 @@ class Line:
 
     def _prefetch(self) -> None:
         """Tell the worker how much all consumers together take ahead, besides what others here hold unacked."""
+        if self._away:
+            return  # whoever comes back says it
         handle, attachment = self.queue.handle, self.loop.client.attached
         if self._consumers and handle.usable and attachment is not None:
             slots = attachment.superblock.get("delivery_slots")

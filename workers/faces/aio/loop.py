@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
@@ -30,11 +30,25 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client import waiter
 from warren.workers.client.client import Client
-from warren.workers.faces.aio.base import META, Underneath, deadline_of, is_late, run_blocking, time_left
+from warren.workers.faces.aio.base import (
+    META,
+    Underneath,
+    blocking,
+    deadline_of,
+    in_all,
+    is_late,
+    run_blocking,
+    time_left,
+)
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", covariant=True, default=None)
+else:
+    R = TypeVar("R")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -42,17 +56,28 @@ T = TypeVar("T")
 TICK_S = 0.5
 #: how long all delivery slots are held before who waits is told (as in engine/binding/queue_get.c)
 FULL_S = 1.0
+#: an event loop that rests for so many looks of the waiting thread in a row gets nothing more until it runs again
+STILL_LOOKS = 2
 #: pause before the next try while an alarm is on
 ALARM_S = 0.02
 
 
-class Confirm:
-    """The promise of a put with wait=False. Await it, once or several times; it raises what put raises."""
+class Confirm(Generic[R]):
+    """The promise of a put with wait=False. Await it, once or several times; it raises what put raises. That of an
+    append to a topic gives the Position, or a list of them.
+    """
 
-    def __init__(self, loop: Loop, parts: Sequence[tuple[int, _core.Confirm]], queue: Underneath | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        parts: Sequence[tuple[int, _core.Confirm[Any]]],
+        queue: Underneath | None = None,
+        join: Callable[[list[Any]], R] | None = None,
+    ) -> None:
         self._loop = loop
         self._parts = parts  # with the number of its first message, each
         self._queue = queue
+        self._join = join  # makes what awaiting it gives, of what the parts give
 
     def __repr__(self) -> str:
         return f"<Confirm, {'done' if self.done() else 'pending'}>"
@@ -76,12 +101,13 @@ class Confirm:
         """Return when it is confirmed. Raises QueueFull, TimedOut (it may still be stored), PeerLost, SyncFailed."""
         await self._until(deadline_of(timeout))
 
-    async def _until(self, deadline: float | None) -> None:
+    async def _until(self, deadline: float | None) -> list[Any]:
         refused: list[int] = []
+        results: list[Any] = []
         full: QueueFull | None = None
         for start, part in self._parts:
             try:
-                await self._loop.confirmed(part, deadline)
+                results.append(await self._loop.confirmed(part, deadline))
             except QueueFull as error:
                 refused += [start + number for number in error.refused]
                 full = error
@@ -89,9 +115,14 @@ class Confirm:
             told = full if self._queue is None else self._queue.told(full)
             told.refused = tuple(refused)
             raise told
+        return results
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self.wait().__await__()
+    async def _kept(self, deadline: float | None) -> R:
+        results = await self._until(deadline)
+        return cast("R", None) if self._join is None else self._join(results)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self._kept(None).__await__()
 
 
 class Taker(Protocol):
@@ -101,7 +132,17 @@ class Taker(Protocol):
     def handle(self) -> _core.QueueHandle: ...
 
     def begin(self) -> None:
-        """The client belongs to another event loop, or process: whoever waited is not there any more."""
+        """The client belongs to another process, a child of fork: whoever waited is not there any more."""
+
+    def begin_again(self) -> None:
+        """The same in another event loop: what came for the one before is here still."""
+
+    def leave_behind(self) -> None:
+        """The event loop does not run: what came for it returns. In a thread; it may block."""
+
+    @property
+    def left(self) -> bool:
+        """Nothing is to be left behind, or all of it has been."""
 
     def pump(self) -> None:
         """Something may have come."""
@@ -150,6 +191,7 @@ class Loop:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._full_since: dict[int, float] = {}  # servers whose delivery slots are all held here
+        self._still = 0  # looks in a row that found the event loop at rest
 
     @property
     def closed(self) -> bool:
@@ -157,7 +199,8 @@ class Loop:
         return self.closing or self.client.closed
 
     async def close(self, leave: Callable[[], None]) -> None:
-        """Who waits gets ClosedError; `leave` ends the client, and may block."""
+        """Who waits gets ClosedError; `leave` ends the client, and may block. Raises UsageError in another loop."""
+        self.enter()
         self.closing = True
         error = ClosedError(f"this client of {self.client.directory.path} was closed: attach again")
         for taker in list(self.by_id.values()):
@@ -192,7 +235,7 @@ class Loop:
                 waiter.unwatch(self.core, self._listener)
             self._begin(loop)
             for taker in list(self.takers.values()):
-                taker.begin()
+                taker.begin() if forked else taker.begin_again()
             if not forked:
                 self.watch()
         else:
@@ -215,7 +258,12 @@ class Loop:
             if loop is not None:
                 loop._ring()
 
-        waiter.watch(core, ring)
+        def look() -> None:
+            loop = reference()
+            if loop is not None:
+                loop._look_after_the_left()
+
+        waiter.watch(core, ring, look)
         self.core, self._listener = core, ring
 
     async def ready(self, *handles: _core.QueueHandle) -> _core.Client:
@@ -273,9 +321,9 @@ class Loop:
                 return call()
             except AttachmentLost:
                 continue
-            except (TimedOut, DiskFull):
+            except (TimedOut, DiskFull) as error:
                 if is_late(deadline):
-                    raise
+                    raise in_all(error, deadline) from None
             except PeerLost:  # the worker is down and the ring is full, or there is nobody left
                 if blocked is None or is_late(deadline):
                     raise
@@ -302,7 +350,7 @@ class Loop:
             self._stores[store] = now
 
     def _workers(self) -> list[int]:
-        return list(range(SERVER_WORKER_FIRST, self.client.attachment().superblock.servers_n))
+        return list(self.client.attachment().superblock.queue_workers)
 
     async def wait_for(self, confirm: Confirm, wait: bool, deadline: float | None) -> Confirm | None:
         """What a publish returns: the promise, or (`wait`) nothing, when it is kept."""
@@ -311,8 +359,12 @@ class Loop:
         await confirm._until(deadline)
         return None
 
-    async def confirmed(self, confirm: _core.Confirm, deadline: float | None) -> None:
-        """Wait for a confirm of the core. Raises what it says, TimedOut."""
+    async def appended(self, confirm: Confirm[R], wait: bool, deadline: float | None) -> R | Confirm[R]:
+        """What an append returns: the promise, or (`wait`) what it is of, when it is kept."""
+        return await confirm._kept(deadline) if wait else confirm
+
+    async def confirmed(self, confirm: _core.Confirm[R], deadline: float | None) -> R:
+        """Wait for a confirm of the core; its result. Raises what it says, TimedOut."""
         if not confirm.done():
             self.enter()
             future: asyncio.Future[None] = self.events.create_future()
@@ -323,7 +375,10 @@ class Loop:
                     await self.in_time(future, deadline)
                 finally:
                     future.cancel()
-        confirm.result(0)
+        try:
+            return confirm.result(0)
+        except TimedOut as error:
+            raise in_all(error, deadline) from None
 
     @staticmethod
     async def in_time(future: asyncio.Future[T], deadline: float | None) -> bool:
@@ -364,6 +419,25 @@ class Loop:
                 self.events.call_soon_threadsafe(self._bell)
             except RuntimeError:  # the loop is closed: nobody waits in it
                 self._belled = False
+                self._look_after_the_left()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the event loop is there, and runs."""
+        return self.events.is_running() and not self.events.is_closed()
+
+    def _look_after_the_left(self) -> None:
+        """The waiting thread, about once a second: does the event loop run? What comes for one that was closed, or
+        rests between two runs for longer than that, would wait there for nobody, or for long.
+        """
+        self._still = 0 if self.runs else self._still + 1
+        if self._still < (1 if self.events.is_closed() else STILL_LOOKS) or self.closing or self.pid != os.getpid():
+            return
+        with contextlib.suppress(RuntimeError):  # the process ends
+            for reference in self.takers.valuerefs():
+                taker = reference()
+                if taker is not None and not taker.left:
+                    blocking().submit(taker.leave_behind)
 
     def look_soon(self) -> None:
         """Something may have changed, or somebody else waits: look after everybody in the next turn of the loop."""
@@ -465,9 +539,9 @@ class Loop:
             queue.pump()
         self.look_soon()
 
-    async def hook(self, code: int, server: int, what: str = "") -> None:
-        """Set right what the core says is wrong, or raise what ends the wait."""
-        await run_blocking(self.client.hook, code, server, what)
+    async def hook(self, code: int, server: int, what: str = "", seconds: float = -1.0) -> None:
+        """Set right what the core says is wrong, or raise what ends the wait; `seconds`: it took longer than that."""
+        await run_blocking(self.client.hook, code, server, what, seconds)
 
     def tick_later(self) -> None:
         """Somebody waits: look from time to time whether who has to answer lives."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine.catalog.arguments import QueueOptions
 from warren.engine.catalog.names import check_name
-from warren.workers.client.arguments import checked_seconds, listed
+from warren.workers.client.arguments import checked_flag, checked_seconds, listed
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
@@ -21,6 +21,7 @@ from warren.workers.faces.aio.loop import Confirm, Loop
 from warren.workers.faces.aio.parts import in_parts
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
 from warren.workers.faces.aio.store import Store
+from warren.workers.faces.aio.topic import Topic
 from warren.workers.faces.aio.work_queue import WorkQueue
 from warren.workers.faces.aio.worker import Answering, Worker
 from warren.workers.faces.calls import Caller, Waiting, answer_of, asked
@@ -325,6 +326,7 @@ class Node:
         """Publish a message to an exchange: as warren.Node.publish; with wait=False a Confirm to await."""
         self._loop.enter()
         deadline = deadline_of(timeout)
+        checked_flag(wait, "wait")
         publish = self._node.publish
         part = await self._loop.submit(
             lambda: publish(body, exchange, routing_key, mandatory, durability, False, 0.0, headers, **options),
@@ -399,6 +401,7 @@ class Node:
         loop = self._loop
         loop.enter()
         deadline = deadline_of(timeout)
+        checked_flag(wait, "wait")
         await loop.ready()
         to = Destination(exchange, routing_key, routing_keys, mandatory)
         many = Many(loop.client, bodies, to, durability, Publish(headers=headers, **options))
@@ -417,9 +420,22 @@ class Node:
         self._loop.enter()
         return Store(self._loop, self._node.store(transient))
 
-    def topic(self, name: str, queues: int = 4) -> Any:
-        """A topic (replayable log). Raises NotYet in this version."""
-        return self._node.topic(name, queues)
+    async def topic(
+        self,
+        name: str,
+        queues: int | None = None,
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
+        compacted: bool = False,
+        create: bool = True,
+    ) -> Topic:
+        """Open a topic; declare it if it does not exist: as warren.Node.topic."""
+        found = await self._loop.do(self._node.topic, name, queues, retention_s, retention_bytes, compacted, create)
+        return Topic(self._loop, found)
+
+    async def topics(self) -> list[str]:
+        """Names of all declared topics."""
+        return await self._loop.do(self._node.topics)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

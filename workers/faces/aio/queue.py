@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
 from warren.engine.errors import AckTimedOut, LimitError, QueueEmpty, QueueFull, TimedOut, UsageError
-from warren.workers.client.arguments import checked_count, checked_seconds, listed
+from warren.workers.client.arguments import checked_count, checked_flag, checked_seconds, listed
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
 from warren.workers.faces.aio.base import (
@@ -46,12 +46,14 @@ class Message(message.Message):
 
     async def ack(self, multiple: bool = False) -> None:  # type: ignore[override]
         """Ack it; with `multiple`, also everything that this node received from the queue before it."""
+        checked_flag(multiple, "multiple")
         await self.queue._line.settle([self], functools.partial(super().ack, multiple), multiple)
 
     async def nack(  # type: ignore[override]
         self, requeue: bool = True, multiple: bool = False, *, delay: float | None = None
     ) -> None:
         """Return it to its place in the queue (marked redelivered), after `delay` seconds if given, or drop it."""
+        checked_flag(multiple, "multiple")
         settle = functools.partial(super().nack, requeue, multiple, delay=delay)
         await self.queue._line.settle([self], settle, multiple)
 
@@ -173,7 +175,8 @@ class Queue:
         loop.enter()
         deadline = deadline_of(timeout)
         put = self._underneath.put
-        room = self._underneath.room(timeout, wait) if block else None
+        checked_flag(wait, "wait")
+        room = None if block is False else self._underneath.room(block, timeout, wait)
         while True:
             part = await self._submit(
                 lambda: put(body, durability, False, 0.0, headers, **options), (1, size_of(body)), deadline, not wait
@@ -242,6 +245,7 @@ class Queue:
         loop = self._loop
         loop.enter()
         deadline = deadline_of(timeout)
+        checked_flag(wait, "wait")
         many = listed(bodies, "bodies")
         said = Publish(headers=headers, **options)
         level = self._underneath.level(durability, said)
@@ -276,7 +280,9 @@ class Queue:
         return found[0]  # type: ignore[return-value]  # the class given to Underneath
 
     async def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Message]:
-        """As many messages as are ready, 1 to `max`; an empty list if none arrives within `timeout`."""
+        """As many messages as are ready, 1 to `max`, and no more than half of the setting `delivery_slots`; an empty
+        list if none arrives within `timeout`: as warren.Queue.get_many.
+        """
         return await self._line.get(checked_count(max, "max", 1, sys.maxsize), timeout)  # type: ignore[return-value]
 
     def consume(self, prefetch: int | None = None, timeout: float | None = None) -> Consumer:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, overload
 
 from warren.engine import _core
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
-from warren.workers.client.arguments import listed
+from warren.workers.client.arguments import checked_flag, listed
 from warren.workers.client.publish import Durability
 from warren.workers.faces import store as stores
 from warren.workers.faces.aio.base import Body, deadline_of, size_of
@@ -93,6 +93,7 @@ class Store:
         """
         self._loop.enter()
         deadline = deadline_of(timeout)
+        checked_flag(wait, "wait")
         write = self._store.write
         part = await self._submit(
             lambda: write(id, body, durability, False, 0.0), (1, size_of(body)), deadline, ahead=not wait
@@ -150,6 +151,7 @@ class Store:
         loop = self._loop
         loop.enter()
         deadline = deadline_of(timeout)
+        checked_flag(wait, "wait")
         many, all_ids = listed(bodies, "bodies"), _ids(ids)
         write_many = self._store.write_many
         if len(many) != len(all_ids) or not all(map(_is_id, all_ids)):

@@ -32,6 +32,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 from warren.engine import _core, errors
 from warren.engine.errors import AckTimedOut, DiskFull, PeerLost, TimedOut, Undecodable
+from warren.workers.client.arguments import checked_flag
 from warren.workers.faces.aio.base import Body, deadline_of, is_late, run_blocking, time_left
 from warren.workers.faces.aio.queue import Message, Queue, line_of, underneath_of
 from warren.workers.faces.full import Room
@@ -267,8 +268,9 @@ class WorkQueue(Generic[T]):
         ShutDown from now on, and get does when no item is left; tasks that wait in either are woken. Nothing is dropped
         or counted as done. With `immediate`, get raises at once.
         """
+        checked_flag(immediate, "immediate", numbers=True)
         self._shut.come = True
-        self._drained = self._drained or immediate
+        self._drained = self._drained or bool(immediate)
         line = line_of(self.queue)
         line.send_away(self, lambda: self._is_shut("nothing came any more"))
         if immediate:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 from warren.engine.errors import AckTimedOut, ClosedError, TimedOut
 from warren.workers.client.arguments import checked_count, checked_seconds
+from warren.workers.faces.aio.base import run_blocking
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
-from warren.workers.faces.calls import TROUBLE, asks, failed, unanswerable
-from warren.workers.faces.queues import client_of
+from warren.workers.faces.calls import HAS_FAILED, LAST_S, TROUBLE, asks, failed, finished, shortly, unanswerable
+from warren.workers.faces.interrupts import is_interrupt
+from warren.workers.faces.queues import client_of, tell_cause
 from warren.workers.faces.worker import (
+    CAUSE_CHARACTERS,
     COUNTED,
     LOOK_S,
     PAUSE_FIRST_S,
@@ -40,23 +44,39 @@ class Answering:
         checked_function(function, asynchronous=True)
         self._function = function
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: Message) -> object:
+        """Returns HAS_FAILED when the function has; raises what ends a program, as sys.exit: run() raises it, too."""
         queue = message.queue
         try:
-            body = await self._function(message)
-            if asks(message):
-                await queue.reply(message, b"" if body is None else body)
-        except (*TROUBLE, KeyboardInterrupt):
-            raise  # nobody was answered: another try
-        except BaseException as error:
+            body = finished(await self._function(message), asynchronous=True)
+        except (Exception, asyncio.CancelledError) as error:
             if _cancelled(error):
                 raise
-            if asks(message, error):
-                with unanswerable(message):
-                    await queue.reply(message, b"", failed(error))
-            if not isinstance(error, (Exception, asyncio.CancelledError)):  # run() raises it, and no other server does
-                await message.ack()
-                raise
+            failure = error
+        except GeneratorExit:  # this coroutine is thrown away: it cannot await anything
+            raise
+        except BaseException as error:
+            with contextlib.suppress(*TROUBLE):  # then nobody was told: another server may have it
+                asked = asks(message, error)
+                if asked:
+                    with unanswerable(message):
+                        await queue.reply(message, b"", failed(error), timeout=LAST_S)
+                if asked or not is_interrupt(error):  # the same call ends no other server
+                    await message.ack()
+            raise
+        else:
+            try:
+                if asks(message):
+                    await queue.reply(message, b"" if body is None else body)
+                return None
+            except TROUBLE:
+                raise  # nobody was answered: another try
+            except Exception as error:  # noqa: BLE001 - it is no answer, and the caller is told so
+                failure = error
+        if asks(message, failure):
+            with unanswerable(message):
+                await queue.reply(message, b"", failed(failure))
+        return HAS_FAILED
 
 
 class Worker:
@@ -156,13 +176,16 @@ class Worker:
             log_spent(message, name, await self._settle(message, message.reject, "rejected"))
             return
         try:
-            await self._function(message)
+            found = finished(await self._function(message), asynchronous=True)
         except (Exception, asyncio.CancelledError) as error:  # logged, and tried again
             if _cancelled(error):  # the message is somebody else's
                 log_trouble(message, name, await self._settle(message, message.nack))
                 raise
             pause, done = self._retries.pause(message), message.settled
             if pause is None:
+                if not done:
+                    said = shortly(error, CAUSE_CHARACTERS)
+                    await run_blocking(tell_cause, underneath_of(self._queue), message, said)
                 trouble = await self._settle(message, message.reject, "rejected")
             else:
                 trouble = await self._settle(message, lambda: message.nack(delay=pause), "failed")
@@ -172,7 +195,8 @@ class Worker:
             self._interrupted.append(message)
             self.stop()
         else:
-            log_trouble(message, name, await self._settle(message, message.ack, "handled"))
+            counted = "failed" if found is HAS_FAILED else "handled"
+            log_trouble(message, name, await self._settle(message, message.ack, counted))
 
     async def _settle(
         self, message: Message, how: Callable[[], Awaitable[None]], counted: str | None = None

@@ -1,0 +1,91 @@
+/* What was appended, and where it lies. Declared in binding/appended.h. */
+#include "binding/appended.h"
+#include "binding/position.h"
+
+wr_appended *wr_appended_one(uint32_t queue, const uint8_t host[WR_HOST_V4_SIZE]) {
+    wr_appended *made = PyMem_Malloc(sizeof *made);
+    if (!made) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *made = (wr_appended){.runs_n = 1, .records_n = 1, .one = {.n = 1, .queue = queue}};
+    memcpy(made->host, host, sizeof made->host);
+    made->runs = &made->one;
+    return made;
+}
+
+static inline bool is_known(const wr_append_run *run) { return run->answer.result != WR_RESULT_NONE; }
+
+void wr_appended_free(ClientObject *c, wr_appended *appended) {
+    if (!appended) return;
+    for (uint32_t i = 0; i < appended->runs_n; i++) {
+        const wr_append_run *run = &appended->runs[i];
+        if (run->sent && !is_known(run)) wr_answers_forget(&c->a.answers, &c->a.port, run->sequence, &run->answer);
+    }
+    if (appended->runs != &appended->one) PyMem_Free(appended->runs);
+    PyMem_Free(appended->sizes);
+    PyMem_Free(appended->order);
+    PyMem_Free(appended);
+}
+
+/* The answers of all runs, from the ring if nobody has taken them yet. */
+static bool take(ClientObject *c, wr_appended *appended) {
+    bool usable = c->open && !c->ended && c->forks == wr_module.forks, looked = false;
+    for (uint32_t i = 0; i < appended->runs_n; i++) {
+        wr_append_run *run = &appended->runs[i];
+        if (is_known(run)) continue;
+        if (!usable) return false;
+        if (!looked) wr_answers_look(&c->a.answers, &c->a.port, false);
+        looked = true;
+        if (!is_known(run)) wr_answers_take(&c->a.answers, &c->a.port, run->sequence); /* not written yet: durability none */
+    }
+    return true;
+}
+
+static int raise_not_taken(ClientObject *c) {
+    uint32_t server = c->a.answers.server;
+    bool usable = c->open && !c->ended && c->forks == wr_module.forks;
+    if (usable && atomic_load_explicit(&wr_superblock_server(c->a.port.super, server)->error, memory_order_acquire) &&
+        wr_hook(c, WR_HOOK_FROZEN, server, ""))
+        return -1;
+    return wr_raise("StoreError", "the topic worker could not take the message: see warren status");
+}
+
+int wr_appended_check(ClientObject *c, wr_appended *appended) {
+    if (!take(c, appended)) return wr_raise("PeerLost", "the attachment ended before it was known where this was appended");
+    for (uint32_t i = 0; i < appended->runs_n; i++) {
+        uint32_t result = appended->runs[i].answer.result;
+        if (__builtin_expect(result == WR_RESULT_OK, 1)) continue;
+        if (result == WR_RESULT_NO) return wr_raise("TopicNotFound", "the topic was deleted: declare it again; the message was dropped");
+        if (result == WR_RESULT_REFUSED)
+            return wr_raise("MessageTooLarge", "the message is larger than a commit of the log can be: split it, or start the node with larger "
+                                               "settings topic_ring_bytes and log_file_bytes");
+        return raise_not_taken(c);
+    }
+    return 0;
+}
+
+static PyObject *list_of(const wr_appended *appended) {
+    PyObject *list = PyList_New((Py_ssize_t)appended->records_n);
+    for (uint32_t i = 0; list && i < appended->runs_n; i++) {
+        const wr_append_run *run = &appended->runs[i];
+        uint64_t position = run->answer.position;
+        for (uint64_t k = 0; k < run->n; k++) {
+            uint64_t at = run->first + k, number = appended->order ? appended->order[at] : at;
+            PyObject *one = wr_position_new(run->queue, run->answer.offset + k, position, appended->host);
+            if (!one) {
+                Py_DECREF(list);
+                return NULL;
+            }
+            PyList_SET_ITEM(list, (Py_ssize_t)number, one);
+            position += appended->sizes[at];
+        }
+    }
+    return list;
+}
+
+PyObject *wr_appended_value(const wr_appended *appended) {
+    if (appended->many) return list_of(appended);
+    const wr_append_run *run = appended->runs;
+    return wr_position_new(run->queue, run->answer.offset, run->answer.position, appended->host);
+}

@@ -1,0 +1,223 @@
+/* Topics' files with nobody serving them, or beside who does: examine, make again what is derived, and the checkpoint. The policy:
+ * engine/topics/check.py. All take (root, node, boot, log_file_bytes, consume_queue_entries, index_slots, index_entries) first. */
+#include "binding/arguments.h"
+#include "topics/examine.h"
+#include "topics/rebuild.h"
+
+#define PLACE 7 /* arguments of a place */
+
+typedef struct {
+    wr_dispatch_place place;
+    PyObject *progress;     /* called with a position */
+    PyThreadState *thread;  /* of who called, while the GIL is released */
+} call;
+
+static int bytes_of(PyObject *object, uint8_t to[16]) {
+    if (!PyBytes_Check(object) || PyBytes_GET_SIZE(object) != 16) {
+        PyErr_SetString(PyExc_ValueError, "node and boot are 16 bytes each");
+        return -1;
+    }
+    memcpy(to, PyBytes_AS_STRING(object), 16);
+    return 0;
+}
+
+static int place_of(PyObject *const *args, wr_dispatch_place *place) {
+    uint64_t root, n[4];
+    if (number_of(args[0], 31, "root", &root) || bytes_of(args[1], place->node) || bytes_of(args[2], place->boot) || numbers(args + 3, 4, n)) return -1;
+    if (!n[0] || !n[1] || !n[2] || n[3] < 2 || (n[1] | n[2] | n[3]) >> 31) {
+        PyErr_SetString(PyExc_ValueError, "sizes of files that cannot be");
+        return -1;
+    }
+    place->root = (int)root;
+    place->log_file_bytes = n[0];
+    place->consume_queue_entries = (uint32_t)n[1];
+    place->index_slots = (uint32_t)n[2];
+    place->index_entries = (uint32_t)n[3];
+    return 0;
+}
+
+static int topic_of(PyObject *item, wr_dispatch_topic *topic) {
+    unsigned int id, queues;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(item, "Is#I", &id, &topic->name, &n, &queues)) return -1;
+    topic->id = id;
+    topic->queues_n = queues;
+    topic->name_n = (uint32_t)n;
+    return 0;
+}
+
+/* Topics from a tuple of (id, name, queues), which keeps the names. NULL with an exception set; PyMem_Free. */
+static wr_dispatch_topic *topics_of(PyObject *tuple, uint32_t *n) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "topics are a tuple");
+        return NULL;
+    }
+    *n = (uint32_t)PyTuple_GET_SIZE(tuple);
+    wr_dispatch_topic *topics = PyMem_Calloc((size_t)*n + 1, sizeof *topics);
+    if (!topics) PyErr_NoMemory();
+    for (uint32_t i = 0; topics && i < *n; i++) {
+        if (topic_of(PyTuple_GET_ITEM(tuple, i), &topics[i]) == 0) continue;
+        PyMem_Free(topics);
+        return NULL;
+    }
+    return topics;
+}
+
+/* How far it is; an exception of Python's ends the work. */
+static int tell(void *context, uint64_t position) {
+    call *c = context;
+    PyEval_RestoreThread(c->thread);
+    PyObject *said = PyErr_CheckSignals() ? NULL : PyObject_CallFunction(c->progress, "K", (unsigned long long)position);
+    const int error = said ? 0 : ECANCELED;
+    Py_XDECREF(said);
+    c->thread = PyEval_SaveThread();
+    return error;
+}
+
+static PyObject *failed(int error) { return PyErr_Occurred() ? NULL : os_error(error); }
+
+/* ---- examine ---- */
+
+static PyObject *end_of(const wr_log_end *end) {
+    return Py_BuildValue("(KKKO)", (unsigned long long)end->position, (unsigned long long)end->last.number, (unsigned long long)end->last.store_ms,
+                         end->torn ? Py_True : Py_False);
+}
+
+static PyObject *wrongs_of(const wr_examine *examine) {
+    uint32_t n;
+    const wr_examine_wrong *found = wr_examine_found(examine, &n);
+    PyObject *list = PyList_New(n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        const wr_examine_wrong *w = &found[i];
+        PyObject *item = Py_BuildValue("(sKKs)", w->file, (unsigned long long)w->count, (unsigned long long)w->at, w->reason);
+        if (item) PyList_SET_ITEM(list, i, item);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *counts_of(const wr_examine *examine) {
+    const wr_examine_counts *c = wr_examine_counted(examine);
+    return Py_BuildValue("{sKsKsKsKsKsK}", "records", (unsigned long long)c->records, "commits", (unsigned long long)c->commits, "units",
+                         (unsigned long long)c->units, "keys", (unsigned long long)c->keys, "unknown", (unsigned long long)c->unknown, "missing",
+                         (unsigned long long)c->missing);
+}
+
+static int run_all(wr_examine *examine, PyObject *bases, call *c, PyObject *ends) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bases); i++) {
+        const unsigned long long base = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bases, i));
+        if (PyErr_Occurred()) return -1;
+        wr_log_end end;
+        c->thread = PyEval_SaveThread();
+        int error = wr_examine_run(examine, base, tell, c, &end);
+        PyEval_RestoreThread(c->thread);
+        PyObject *item = error ? failed(error) : end_of(&end);
+        if (!item) return -1;
+        const int appended = PyList_Append(ends, item);
+        Py_DECREF(item);
+        if (appended) return -1;
+    }
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_examine_finish(examine);
+    Py_END_ALLOW_THREADS
+    if (error) failed(error);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int add_all(wr_examine *examine, PyObject *tuple) {
+    uint32_t n;
+    wr_dispatch_topic *topics = topics_of(tuple, &n);
+    if (!topics) return -1;
+    int error = 0;
+    for (uint32_t i = 0; !error && i < n; i++) error = wr_examine_add(examine, &topics[i]);
+    PyMem_Free(topics);
+    if (error) os_error(error);
+    return error ? -1 : 0;
+}
+
+static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE + 5, "place, topics, limit, slots, bases, progress");
+    call c = {.progress = args[PLACE + 4]};
+    uint64_t limit;
+    if (place_of(args, &c.place) || number_of(args[PLACE + 1], 64, "limit", &limit)) return NULL;
+    if (!PyTuple_Check(args[PLACE + 3])) return PyErr_Format(PyExc_TypeError, "bases are a tuple");
+    wr_examine *examine = wr_examine_new(&c.place, limit, PyObject_IsTrue(args[PLACE + 2]) == 1);
+    if (!examine) return os_error(errno);
+    PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *result = NULL;
+    if (ends && add_all(examine, args[PLACE]) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
+        wrongs = wrongs_of(examine);
+        counts = counts_of(examine);
+        if (wrongs && counts) result = PyTuple_Pack(3, ends, wrongs, counts);
+    }
+    Py_XDECREF(ends);
+    Py_XDECREF(wrongs);
+    Py_XDECREF(counts);
+    wr_examine_free(examine);
+    return result;
+}
+
+/* ---- make again ---- */
+
+static PyObject *topics_rebuild(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE + 3, "place, topics, first, progress");
+    call c = {.progress = args[PLACE + 2]};
+    wr_rebuild_options options = {.progress = tell, .context = &c};
+    if (place_of(args, &c.place) || number_of(args[PLACE + 1], 64, "first", &options.first)) return NULL;
+    wr_dispatch_topic *topics = topics_of(args[PLACE], &options.topics_n);
+    if (!topics) return NULL;
+    options.topics = topics;
+    wr_dispatch_counts counts = {0};
+    c.thread = PyEval_SaveThread();
+    int error = wr_rebuild(&c.place, &options, &counts);
+    PyEval_RestoreThread(c.thread);
+    PyMem_Free(topics);
+    return error ? failed(error) : Py_BuildValue("(KK)", (unsigned long long)counts.units, (unsigned long long)counts.keys);
+}
+
+/* ---- the checkpoint ---- */
+
+static PyObject *rows_of(const wr_checkpoint *c) {
+    PyObject *rows = PyList_New(c->rows_n);
+    for (uint32_t i = 0; rows && i < c->rows_n; i++) {
+        const wr_checkpoint_row *r = &c->rows[i];
+        PyObject *row = Py_BuildValue("(IIKKK)", r->topic, r->queue, (unsigned long long)r->minimum, (unsigned long long)r->next,
+                                      (unsigned long long)r->durable);
+        if (row) PyList_SET_ITEM(rows, i, row);
+        else Py_CLEAR(rows);
+    }
+    return rows;
+}
+
+static PyObject *topics_checkpoint(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE, "place");
+    wr_dispatch_place place;
+    if (place_of(args, &place)) return NULL;
+    wr_checkpoint c = {.consume_queue_entries = place.consume_queue_entries, .index_slots = place.index_slots, .index_entries = place.index_entries};
+    memcpy(c.origin.node, place.node, sizeof c.origin.node);
+    wr_checkpoint_kind kind;
+    int error = wr_checkpoint_read(place.root, "checkpoint", &c, &kind);
+    if (error) return os_error(error);
+    if (kind != WR_CHECKPOINT_GOOD) return Py_BuildValue("(sO)", wr_checkpoint_word(kind), Py_None);
+    PyObject *rows = rows_of(&c), *found = NULL;
+    if (rows)
+        found = Py_BuildValue("(s{sKsKsKsKsOsssIsIsO})", wr_checkpoint_word(kind), "position", (unsigned long long)c.position, "number",
+                              (unsigned long long)c.number, "epoch", (unsigned long long)c.origin.epoch, "store_ms", (unsigned long long)c.store_ms,
+                              "survived", memcmp(c.boot, place.boot, sizeof c.boot) ? Py_False : Py_True, "index", c.index.name, "index_count",
+                              (unsigned int)c.index.count, "clients", (unsigned int)c.marks_n, "rows", rows);
+    Py_XDECREF(rows);
+    wr_checkpoint_free(&c);
+    return found;
+}
+
+static PyMethodDef methods[] = {
+    {"topics_examine", (PyCFunction)(void *)topics_examine, METH_FASTCALL, NULL},
+    {"topics_rebuild", (PyCFunction)(void *)topics_rebuild, METH_FASTCALL, NULL},
+    {"topics_checkpoint", (PyCFunction)(void *)topics_checkpoint, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int wr_bind_topic_check(PyObject *module) { return PyModule_AddFunctions(module, methods); }

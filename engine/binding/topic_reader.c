@@ -1,0 +1,383 @@
+/* TopicReader: reads one topic, in one thread at a time, without asking a server. Its calls answer None where there is no such queue: the
+ * topic was deleted, or the regions are of a worker of the past; who has it gives it those of the present (begin).
+ *
+ * The GIL is released while files and ring are read. `busy` says that a thread is inside: another one is refused. The regions are held as
+ * buffers, so they stay mapped until the next begin or close. */
+#include "binding/arguments.h"
+#include "binding/topic_columns.h"
+#include "binding/topic_record.h"
+#include "kernel/crc32.h"
+#include "topics/lookup.h"
+#include "topics/message_id.h"
+#include "topics/read.h"
+#include "topics/seek.h"
+
+typedef struct {
+    PyObject_HEAD
+    wr_topic_reader *reader;
+    Py_buffer ring, rows;
+    bool busy;
+} ReaderObject;
+
+/* ---- begin and end ---- */
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"root", "id", "name", "log_file_bytes", "ring_bytes", "consume_queue_entries", "index_slots", "index_entries", NULL};
+    int root;
+    unsigned int id, entries, slots, index_entries;
+    unsigned long long file_bytes, ring_bytes;
+    const char *name;
+    Py_ssize_t name_n;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iIy#KKIII:TopicReader", names, &root, &id, &name, &name_n, &file_bytes, &ring_bytes,
+                                     &entries, &slots, &index_entries))
+        return NULL;
+    ReaderObject *self = (ReaderObject *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    const wr_topic_place place = {.root = root, .log_file_bytes = file_bytes, .ring_bytes = ring_bytes, .consume_queue_entries = entries,
+                                  .index_slots = slots, .index_entries = index_entries};
+    self->reader = name_n > UINT16_MAX ? NULL : wr_topic_reader_new(&place, id, name, (uint32_t)name_n);
+    if (self->reader) return (PyObject *)self;
+    Py_DECREF(self);
+    return PyErr_Format(PyExc_ValueError, "no topic's name, sizes that cannot be, or no memory");
+}
+
+static void let_go(ReaderObject *self) {
+    if (self->reader) wr_topic_reader_begin(self->reader, NULL, NULL);
+    drop_buffer(&self->ring);
+    drop_buffer(&self->rows);
+}
+
+static void reader_dealloc(ReaderObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    let_go(self);
+    wr_topic_reader_free(self->reader);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+/* Nobody else is inside; 0, or -1 with an exception. */
+static int enter(ReaderObject *self) {
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread reads with this TopicReader");
+        return -1;
+    }
+    self->busy = true;
+    return 0;
+}
+
+static PyObject *reader_begin(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    WR_ARGUMENTS(2, "ring, rows");
+    if (enter(self)) return NULL;
+    let_go(self);
+    int failed = PyObject_GetBuffer(args[0], &self->ring, PyBUF_SIMPLE) < 0 || PyObject_GetBuffer(args[1], &self->rows, PyBUF_WRITABLE) < 0;
+    if (!failed && ((uint64_t)self->ring.len < WR_PAGE_BYTES + self->reader->place.ring_bytes || (uint64_t)self->rows.len < WR_TOPIC_ROWS_BYTES)) {
+        PyErr_SetString(PyExc_ValueError, "a region is too small");
+        failed = 1;
+    }
+    if (failed) let_go(self);
+    else wr_topic_reader_begin(self->reader, self->ring.buf, self->rows.buf);
+    self->busy = false;
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_close(ReaderObject *self, PyObject *ignored) {
+    (void)ignored;
+    if (enter(self)) return NULL;
+    let_go(self);
+    self->busy = false;
+    Py_RETURN_NONE;
+}
+
+/* ---- what is there ---- */
+
+static int queue_of(PyObject *object, uint32_t *queue) {
+    uint64_t number;
+    if (number_of(object, 31, "queue", &number)) return -1;
+    *queue = (uint32_t)number;
+    return 0;
+}
+
+static PyObject *failed_with(int error) {
+    if (error == ENXIO) Py_RETURN_NONE;
+    return error == ENOMEM ? PyErr_NoMemory() : os_error(error);
+}
+
+static PyObject *reader_bounds(ReaderObject *self, PyObject *object) {
+    uint32_t queue;
+    wr_topic_bounds b;
+    if (queue_of(object, &queue) || enter(self)) return NULL;
+    int error = wr_topic_reader_bounds(self->reader, queue, &b);
+    self->busy = false;
+    return error ? failed_with(error) : Py_BuildValue("(KK)", (unsigned long long)b.minimum, (unsigned long long)b.maximum);
+}
+
+/* wait(queue, seen, seconds): True: the maximum is above `seen`; False: time is up, or a signal came; None: no such queue. */
+static PyObject *reader_wait(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    uint32_t queue;
+    uint64_t seen;
+    wr_topic_bounds b = {0};
+    WR_ARGUMENTS(3, "queue, seen, seconds");
+    double seconds = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred() || queue_of(args[0], &queue) || number_of(args[1], 64, "seen", &seen) || enter(self)) return NULL;
+    uint64_t limit = seconds <= 0 ? 0 : seconds > 3600 ? 3600ull * 1000000000 : (uint64_t)(seconds * 1e9), until = wr_now_ns() + limit;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    for (;;) {
+        uint64_t now = wr_now_ns();
+        error = wr_topic_reader_bounds(self->reader, queue, &b);
+        if (error || b.maximum > seen || now >= until) break;
+        error = wr_topic_reader_wait(self->reader, queue, seen, until - now);
+        if (error == EINTR) break;
+    }
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    if (error == EINTR) error = 0;
+    return error ? failed_with(error) : PyBool_FromLong(b.maximum > seen);
+}
+
+/* ---- reading ---- */
+
+static PyObject *damage_of(const ReaderObject *self, bool damaged) {
+    const wr_topic_damage *d = &self->reader->damage;
+    if (!damaged) Py_RETURN_NONE;
+    return Py_BuildValue("(sKss)", d->file, (unsigned long long)d->position, d->expected, d->found);
+}
+
+/* (status, next offset, minimum, maximum, what was read, damage or None); takes over `found`. */
+static PyObject *answer(const ReaderObject *self, const wr_topic_read_result *a, PyObject *found) {
+    return Py_BuildValue("(iKKKNN)", (int)a->status, (unsigned long long)a->next, (unsigned long long)a->bounds.minimum,
+                         (unsigned long long)a->bounds.maximum, found, damage_of(self, a->status == WR_READ_DAMAGED));
+}
+
+/* What a read is asked for: queue, offset, end, records_max, bytes_max. -1 with an exception. */
+static int request_of(PyObject *const *args, wr_topic_request *q) {
+    uint64_t records_max;
+    memset(q, 0, sizeof *q);
+    if (queue_of(args[0], &q->queue) || number_of(args[1], 64, "offset", &q->offset) || number_of(args[2], 64, "end", &q->end) ||
+        number_of(args[3], 32, "records_max", &records_max) || number_of(args[4], 64, "bytes_max", &q->bytes_max))
+        return -1;
+    q->records_max = (uint32_t)records_max;
+    return 0;
+}
+
+typedef struct {
+    uint8_t *bytes;
+    uint64_t n, room;
+    wr_record_place *places;
+    uint32_t records_n, places_room;
+} batch;
+
+static int batch_room(batch *b, uint64_t more) {
+    if (b->room - b->n < more) {
+        uint64_t room = b->room ? b->room : 4096;
+        while (room - b->n < more) room *= 2;
+        uint8_t *bytes = realloc(b->bytes, room);
+        if (!bytes) return ENOMEM;
+        b->bytes = bytes;
+        b->room = room;
+    }
+    if (b->records_n == b->places_room) {
+        uint32_t room = b->places_room ? 2 * b->places_room : 64;
+        wr_record_place *places = realloc(b->places, room * sizeof *places);
+        if (!places) return ENOMEM;
+        b->places = places;
+        b->places_room = room;
+    }
+    return 0;
+}
+
+static int batch_put(batch *b, const wr_record *r, const uint8_t *bytes) {
+    int error = batch_room(b, r->size);
+    if (error) return error;
+    memcpy(b->bytes + b->n, bytes, r->size);
+    b->places[b->records_n++] = wr_record_place_of(b->n, r);
+    b->n += r->size;
+    return 0;
+}
+
+/* The records of a batch as a list, whose memory is as large as they are; the batch is empty then. */
+static PyObject *batch_give(batch *b) {
+    uint8_t *fitting = b->n && b->n < b->room ? realloc(b->bytes, b->n) : NULL;
+    PyObject *list = wr_topic_records(fitting ? fitting : b->bytes, b->n, b->places, b->records_n);
+    free(b->places);
+    *b = (batch){0};
+    return list;
+}
+
+static void batch_free(batch *b) {
+    free(b->bytes);
+    free(b->places);
+}
+
+/* read(queue, offset, end, records_max, bytes_max, tags): the same with a list of records. */
+static PyObject *reader_read(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    wr_topic_request q;
+    wr_text tags[WR_READ_TAGS];
+    WR_ARGUMENTS(6, "queue, offset, end, records_max, bytes_max, tags");
+    if (request_of(args, &q)) return NULL;
+    if (!PyTuple_Check(args[5]) || PyTuple_GET_SIZE(args[5]) > WR_READ_TAGS)
+        return PyErr_Format(PyExc_ValueError, "tags are a tuple of %d bytes objects at most", WR_READ_TAGS);
+    for (; q.tags_n < (uint32_t)PyTuple_GET_SIZE(args[5]); q.tags_n++) {
+        PyObject *tag = PyTuple_GET_ITEM(args[5], q.tags_n);
+        if (!PyBytes_Check(tag)) return PyErr_Format(PyExc_TypeError, "tags are bytes");
+        tags[q.tags_n] = (wr_text){(const uint8_t *)PyBytes_AS_STRING(tag), (uint32_t)PyBytes_GET_SIZE(tag)};
+    }
+    q.tags = tags;
+    q.sum = true;
+    if (enter(self)) return NULL;
+    wr_topic_read *read = PyMem_RawMalloc(sizeof *read);
+    batch b = {0};
+    wr_topic_read_result a;
+    wr_record r;
+    const uint8_t *bytes;
+    int error = read ? 0 : ENOMEM;
+    Py_BEGIN_ALLOW_THREADS
+    if (!error) error = wr_topic_read_begin(read, self->reader, &q);
+    while (!error && wr_topic_read_next(read, &r, &bytes)) error = batch_put(&b, &r, bytes);
+    if (!error) error = wr_topic_read_end(read, &a);
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(read);
+    PyObject *list = error ? NULL : batch_give(&b), *answered = list ? answer(self, &a, list) : NULL;
+    batch_free(&b);
+    self->busy = false;
+    return error ? failed_with(error) : answered;
+}
+
+/* columns(queue, offset, end, records_max, bytes_max): the same with columns (binding/topic_columns.h). */
+static PyObject *reader_columns(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    wr_topic_request q;
+    WR_ARGUMENTS(5, "queue, offset, end, records_max, bytes_max");
+    if (request_of(args, &q) || enter(self)) return NULL;
+    wr_topic_read *read = PyMem_RawMalloc(sizeof *read);
+    wr_topic_columns c = {.expected = q.bytes_max};
+    wr_topic_read_result a;
+    int error = read ? 0 : ENOMEM;
+    Py_BEGIN_ALLOW_THREADS
+    if (!error) error = wr_topic_read_begin(read, self->reader, &q);
+    if (!error) error = wr_topic_columns_fill(&c, read);
+    bool full = error == EOVERFLOW;
+    if (!error || full) error = wr_topic_read_end(read, &a);
+    if (full) a.next--; /* the record that did not fit is the next one's */
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(read);
+    PyObject *columns = error ? NULL : wr_topic_columns_give(&c), *answered = columns ? answer(self, &a, columns) : NULL;
+    wr_topic_columns_free(&c);
+    self->busy = false;
+    return error ? failed_with(error) : answered;
+}
+
+/* seek(queue, when, upper): an offset; -1: there is none. */
+static PyObject *reader_seek(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    uint32_t queue;
+    uint64_t offset;
+    WR_ARGUMENTS(3, "queue, when, upper");
+    int64_t when = PyLong_AsLongLong(args[1]);
+    int upper = PyObject_IsTrue(args[2]), error;
+    if (PyErr_Occurred() || queue_of(args[0], &queue) || enter(self)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_seek(self->reader, queue, when, upper ? WR_SEEK_UPPER : WR_SEEK_LOWER, &offset);
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    if (error) return failed_with(error);
+    return offset == WR_SEEK_NONE ? PyLong_FromLong(-1) : PyLong_FromUnsignedLongLong(offset);
+}
+
+/* ---- look-ups ---- */
+
+/* find(key, since, until, limit, strict): (records, damage met last, or None); strict: it ends there. */
+static PyObject *reader_find(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    uint64_t limit;
+    WR_ARGUMENTS(5, "key, since, until, limit, strict");
+    int64_t since = PyLong_AsLongLong(args[1]);
+    int64_t until = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred() || number_of(args[3], 32, "limit", &limit)) return NULL;
+    int strict = PyObject_IsTrue(args[4]);
+    if (!PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "key is bytes");
+    if (strict < 0 || enter(self)) return NULL;
+    wr_topic_lookup lookup;
+    wr_message_kind kind = WR_MESSAGE_THERE;
+    wr_record r;
+    const uint8_t *bytes;
+    batch b = {0};
+    bool damaged = false;
+    const wr_text key = {(const uint8_t *)PyBytes_AS_STRING(args[0]), (uint32_t)PyBytes_GET_SIZE(args[0])};
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_lookup_begin(&lookup, self->reader, key, since, until);
+    while (!error && b.records_n < limit && !(strict && damaged) && kind != WR_MESSAGE_NONE) {
+        kind = wr_topic_lookup_next(&lookup, &r, &bytes, &error);
+        if (kind == WR_MESSAGE_THERE) error = batch_put(&b, &r, bytes);
+        damaged |= kind == WR_MESSAGE_DAMAGED;
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *list = error ? NULL : batch_give(&b), *answered = list ? Py_BuildValue("(NN)", list, damage_of(self, damaged)) : NULL;
+    batch_free(&b);
+    self->busy = false;
+    return error ? failed_with(error) : answered;
+}
+
+/* find_id(message id): (records, damage or None): one or none. */
+static PyObject *reader_find_id(ReaderObject *self, PyObject *text) {
+    Py_ssize_t n;
+    wr_message_id id;
+    const char *digits = PyUnicode_AsUTF8AndSize(text, &n);
+    if (!digits) return NULL;
+    if (!wr_message_id_parse(digits, (uint64_t)n, &id)) return PyErr_Format(PyExc_ValueError, "message id");
+    if (enter(self)) return NULL;
+    wr_record r;
+    const uint8_t *bytes;
+    batch b = {0};
+    int error;
+    wr_message_kind kind;
+    Py_BEGIN_ALLOW_THREADS
+    self->reader->damage.file[0] = 0;
+    kind = wr_topic_lookup_at(self->reader, id.physical_offset, id.store_host, id.store_host_bytes, &r, &bytes, &error);
+    if (kind == WR_MESSAGE_THERE) error = batch_put(&b, &r, bytes);
+    Py_END_ALLOW_THREADS
+    PyObject *list = error ? NULL : batch_give(&b), *answered = NULL;
+    if (list) answered = Py_BuildValue("(NN)", list, damage_of(self, kind == WR_MESSAGE_DAMAGED));
+    batch_free(&b);
+    self->busy = false;
+    return error ? failed_with(error) : answered;
+}
+
+/* ---- the type ---- */
+
+static PyMethodDef reader_methods[] = {
+    FAST("begin", reader_begin, "begin(ring, rows): the regions of the worker's present incarnation."),
+    {"close", (PyCFunction)reader_close, METH_NOARGS, "Let go of regions and files; begin makes it read again."},
+    {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (minimum, maximum), or None."},
+    FAST("wait", reader_wait, "wait(queue, seen, seconds): whether the maximum is above `seen`, or None."),
+    FAST("read", reader_read, "read(queue, offset, end, records_max, bytes_max, tags): an answer with records."),
+    FAST("columns", reader_columns, "columns(queue, offset, end, records_max, bytes_max): an answer with columns."),
+    FAST("seek", reader_seek, "seek(queue, when, upper): an offset, -1 or None."),
+    FAST("find", reader_find, "find(key, since, until, limit, strict): (records, damage)."),
+    {"find_id", (PyCFunction)reader_find_id, METH_O, "find_id(message id): (records, damage)."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot reader_slots[] = {
+    {Py_tp_doc, "Reads one topic, in one thread at a time."},
+    {Py_tp_new, reader_new},
+    {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_methods, reader_methods},
+    {0, NULL},
+};
+
+static PyType_Spec reader_spec = {"warren.engine._core.TopicReader", sizeof(ReaderObject), 0, Py_TPFLAGS_DEFAULT, reader_slots};
+
+int wr_bind_topic_reader(PyObject *module) {
+    PyObject *words = PyTuple_New(WR_READ_STATUSES);
+    for (int i = 0; words && i < WR_READ_STATUSES; i++) {
+        PyObject *word = PyUnicode_FromString(wr_read_word((wr_read_status)i));
+        if (word) PyTuple_SET_ITEM(words, i, word);
+        else Py_CLEAR(words);
+    }
+    PyObject *type = words ? PyType_FromSpec(&reader_spec) : NULL;
+    int result = type ? PyModule_AddObjectRef(module, "TopicReader", type) : -1;
+    if (!result) result = PyModule_AddObjectRef(module, "READ_STATUSES", words);
+    Py_XDECREF(type);
+    Py_XDECREF(words);
+    return result;
+}

@@ -1,0 +1,446 @@
+/* TopicServer for Python: policy stays there (engine/topics/service.py), the loop is wr_topic_run. Thin: arguments in, buffers pinned, GIL
+ * released around what blocks. All methods but commit_run, dispatch_run, request_stop and kick are called by the thread that calls run. */
+#include "binding/arguments.h"
+#include "topics/links.h"
+#include "topics/loop.h"
+
+typedef struct {
+    PyObject_HEAD
+    wr_topic_worker *worker;
+    void *ring;
+    uint64_t ring_bytes;
+    Py_buffer super, rows;
+    Py_buffer links[WR_CLIENT_SLOTS];
+    _Atomic uint32_t threads; /* inside commit_run and dispatch_run */
+    bool running;
+} server_object;
+
+static wr_topic_worker *worker_of(PyObject *self) {
+    server_object *o = (server_object *)self;
+    if (!o->worker) {
+        PyErr_SetString(PyExc_ValueError, "the topic server is closed");
+        return NULL;
+    }
+    if (o->running) {
+        PyErr_SetString(PyExc_RuntimeError, "the topic server is running: only its own thread may call it, between two runs");
+        return NULL;
+    }
+    return o->worker;
+}
+
+/* One that has begun. */
+static wr_topic_worker *begun(PyObject *self) {
+    wr_topic_worker *w = worker_of(self);
+    if (!w || w->dispatcher) return w;
+    PyErr_SetString(PyExc_RuntimeError, "the topic server has not begun: recover, settle and begin come first");
+    return NULL;
+}
+
+static wr_topic_worker *not_begun(PyObject *self) {
+    wr_topic_worker *w = worker_of(self);
+    if (!w || !w->dispatcher) return w;
+    PyErr_SetString(PyExc_RuntimeError, "the topic server has begun");
+    return NULL;
+}
+
+static void release_all(server_object *o) {
+    wr_topic_worker_free(o->worker);
+    o->worker = NULL;
+    if (o->ring) wr_topic_ring_unmap(o->ring, o->ring_bytes);
+    o->ring = NULL;
+    drop_buffer(&o->super);
+    drop_buffer(&o->rows);
+    for (uint32_t i = 0; i < WR_CLIENT_SLOTS; i++) drop_buffer(&o->links[i]);
+}
+
+static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"superblock", "server", "folder", "ring", "rows", "node", "boot", "ring_bytes", "log_file_bytes",
+                            "consume_queue_entries", "index_slots", "index_entries", "spin_us", "tick_ms", "commit_bytes", NULL};
+    PyObject *super, *rows;
+    const char *node, *boot;
+    Py_ssize_t node_n, boot_n;
+    int folder, ring;
+    unsigned int server, entries, slots, index_entries;
+    unsigned long long ring_bytes, file_bytes, spin_us, tick_ms, commit_bytes;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiiOy#y#$KKIIIKKK", names, &super, &server, &folder, &ring, &rows, &node, &node_n, &boot, &boot_n,
+                                     &ring_bytes, &file_bytes, &entries, &slots, &index_entries, &spin_us, &tick_ms, &commit_bytes))
+        return NULL;
+    if (server >= WR_SERVERS_MAX || node_n != 16 || boot_n != 16 || !ring_bytes || ring_bytes & (ring_bytes - 1) || ring_bytes % WR_PAGE_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "server is an index of the superblock, node and boot are 16 bytes, ring_bytes is a power of two");
+        return NULL;
+    }
+    server_object *o = (server_object *)type->tp_alloc(type, 0);
+    if (!o) return NULL;
+    if (PyObject_GetBuffer(super, &o->super, PyBUF_WRITABLE) || PyObject_GetBuffer(rows, &o->rows, PyBUF_WRITABLE)) {
+        Py_DECREF(o);
+        return NULL;
+    }
+    if (o->super.len < WR_SUPERBLOCK_BYTES || (size_t)o->rows.len < WR_TOPIC_ROWS_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "superblock or rows too short");
+        Py_DECREF(o);
+        return NULL;
+    }
+    o->ring_bytes = ring_bytes;
+    wr_topic_worker_options options = {.super = o->super.buf, .server = server, .folder = folder, .rows = o->rows.buf,
+                                       .rows_max = WR_TOPIC_ROWS_MAX, .ring_bytes = ring_bytes, .log_file_bytes = file_bytes,
+                                       .consume_queue_entries = entries, .index_slots = slots, .index_entries = index_entries,
+                                       .spin_ns = spin_us * 1000, .tick_ns = tick_ms * 1000000, .commit_bytes = commit_bytes};
+    memcpy(options.node, node, 16);
+    memcpy(options.boot, boot, 16);
+    options.ring = o->ring = wr_topic_ring_map(ring, ring_bytes);
+    if (o->ring) o->worker = wr_topic_worker_new(&options);
+    if (!o->worker) {
+        const int error = errno;
+        Py_DECREF(o);
+        return os_error(error);
+    }
+    return (PyObject *)o;
+}
+
+static void server_dealloc(PyObject *self) {
+    /* A thread keeps a reference to the object while it runs, so there is none now. */
+    release_all((server_object *)self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *server_close(PyObject *self, PyObject *none) {
+    (void)none;
+    server_object *o = (server_object *)self;
+    if (!o->worker) Py_RETURN_NONE;
+    if (!worker_of(self)) return NULL;
+    if (atomic_load(&o->threads)) {
+        PyErr_SetString(PyExc_RuntimeError, "stop, and wait for the threads first");
+        return NULL;
+    }
+    release_all(o);
+    Py_RETURN_NONE;
+}
+
+/* ---- topics ---- */
+
+static PyObject *server_declare(PyObject *self, PyObject *args) {
+    unsigned int id, queues_n;
+    const char *name;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "Iy#I", &id, &name, &n, &queues_n)) return NULL;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    int error = n > 255 ? EINVAL : wr_topic_worker_declare(w, id, name, (uint32_t)n, queues_n);
+    if (error == ENOMEM) return PyErr_NoMemory();
+    if (error) return os_error(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_drop(PyObject *self, PyObject *arg) {
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    int error = wr_topic_worker_drop(w, (uint32_t)id);
+    if (error == ENOMEM) return PyErr_NoMemory();
+    if (error == ENOENT) return PyErr_Format(PyExc_KeyError, "no topic %lu", id);
+    Py_RETURN_NONE;
+}
+
+/* ---- start ---- */
+
+static PyObject *server_recover(PyObject *self, PyObject *arg) {
+    unsigned long long first = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = not_begun(self);
+    if (!w) return NULL;
+    wr_checkpoint_kind kind = WR_CHECKPOINT_NONE;
+    int error;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_worker_recover(w, first, &kind);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    if (error) return os_error(error);
+    const wr_log_end *end = &w->end;
+    return Py_BuildValue("{sssKsKsKsKsOsO}", "checkpoint", wr_checkpoint_word(kind), "position", (unsigned long long)end->position, "synced",
+                         (unsigned long long)end->synced, "number", (unsigned long long)end->last.number, "epoch",
+                         (unsigned long long)end->last.origin.epoch, "torn", end->torn ? Py_True : Py_False, "damaged",
+                         end->damaged ? Py_True : Py_False);
+}
+
+static PyObject *server_settle(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = not_begun(self);
+    if (!w) return NULL;
+    int error;
+    if (w->end.damaged) return PyErr_Format(PyExc_ValueError, "the log is damaged at %llu", (unsigned long long)w->end.position);
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_worker_settle(w);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    if (error) return os_error(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_begin(PyObject *self, PyObject *arg) {
+    unsigned long long epoch = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = not_begun(self);
+    if (!w) return NULL;
+    int error = wr_topic_worker_begin(w, epoch);
+    if (error) return os_error(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_offer(PyObject *self, PyObject *args) {
+    int fd;
+    unsigned long long base;
+    if (!PyArg_ParseTuple(args, "iK", &fd, &base)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    int error = wr_topic_log_offer(w->s.log, fd, base);
+    if (error) return os_error(error);
+    w->offered &= ~(uint32_t)WR_TOPIC_EVENT_NEED_FILE;
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_serve(PyObject *self, PyObject *arg) {
+    unsigned long long epoch = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    if (wr_topic_worker_serve(w, epoch)) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* ---- clients ---- */
+
+static PyObject *server_attach(PyObject *self, PyObject *args) {
+    unsigned int slot, generation;
+    unsigned long long client_epoch;
+    PyObject *region;
+    if (!PyArg_ParseTuple(args, "IIKO", &slot, &generation, &client_epoch, &region)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    if (slot >= WR_CLIENT_SLOTS) return PyErr_Format(PyExc_ValueError, "there is no slot %u", slot);
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(region, &buffer, PyBUF_WRITABLE)) return NULL;
+    int error = wr_topic_worker_attach(w, slot, generation, client_epoch, buffer.buf, (uint64_t)buffer.len);
+    if (error) {
+        PyBuffer_Release(&buffer);
+        return os_error(error);
+    }
+    ((server_object *)self)->links[slot] = buffer;
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_closing(PyObject *self, PyObject *arg) {
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    wr_topic_closing(&w->s, (uint32_t)slot);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_detach(PyObject *self, PyObject *arg) {
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    bool done = wr_topic_worker_detach(w, (uint32_t)slot);
+    if (done) drop_buffer(&((server_object *)self)->links[slot]);
+    return PyBool_FromLong(done);
+}
+
+/* (slot, generation, closing, finished, evicted) of each client. */
+static PyObject *server_attached(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = worker_of(self);
+    PyObject *list = w ? PyList_New(0) : NULL;
+    for (uint32_t i = 0; list && i < w->s.links_n; i++) {
+        const wr_topic_link *l = w->s.links[w->s.order[i]];
+        PyObject *item = Py_BuildValue("IIOOO", l->slot, l->generation, l->closing ? Py_True : Py_False, l->finished ? Py_True : Py_False,
+                                       l->evicted ? Py_True : Py_False);
+        if (!item || PyList_Append(list, item)) Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *server_slots_seen(PyObject *self, PyObject *arg) {
+    unsigned long long version = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    w->seen_slots_version = version;
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_catalog_loaded(PyObject *self, PyObject *arg) {
+    unsigned long long version = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    w->seen_catalog_version = version;
+    wr_topic_catalog_loaded(&w->s);
+    Py_RETURN_NONE;
+}
+
+/* ---- life ---- */
+
+static PyObject *server_run(PyObject *self, PyObject *args) {
+    unsigned long long max_ns;
+    int until_event = 1;
+    if (!PyArg_ParseTuple(args, "K|p", &max_ns, &until_event)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    uint32_t events;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    events = wr_topic_run(w, max_ns, until_event);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    return PyLong_FromUnsignedLong(events);
+}
+
+/* The life of a thread. It began before anybody may stop it: whoever starts it has seen wr_topic_worker_begin. */
+static PyObject *live(PyObject *self, bool dispatches) {
+    server_object *o = (server_object *)self;
+    if (!o->worker || !o->worker->dispatcher) {
+        PyErr_SetString(PyExc_ValueError, "the topic server is closed, or has not begun");
+        return NULL;
+    }
+    wr_topic_worker *w = o->worker;
+    Py_INCREF(self);
+    atomic_fetch_add(&o->threads, 1);
+    Py_BEGIN_ALLOW_THREADS
+    if (dispatches) wr_dispatcher_run(w->dispatcher);
+    else wr_topic_log_commit_run(w->s.log, &w->s.me->sleeping);
+    Py_END_ALLOW_THREADS
+    atomic_fetch_sub(&o->threads, 1);
+    Py_DECREF(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_commit_run(PyObject *self, PyObject *none) {
+    (void)none;
+    return live(self, false);
+}
+
+static PyObject *server_dispatch_run(PyObject *self, PyObject *none) {
+    (void)none;
+    return live(self, true);
+}
+
+static PyObject *server_stop_log(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    if (w->s.log) wr_topic_log_stop(w->s.log);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_stop_dispatch(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    if (w->dispatcher) wr_dispatcher_stop(w->dispatcher);
+    Py_RETURN_NONE;
+}
+
+/* Callable from any thread and from a signal handler. */
+static PyObject *server_request_stop(PyObject *self, PyObject *none) {
+    (void)none;
+    server_object *o = (server_object *)self;
+    if (o->worker) wr_topic_request_stop(o->worker);
+    Py_RETURN_NONE;
+}
+
+/* Callable from any thread. */
+static PyObject *server_kick(PyObject *self, PyObject *none) {
+    (void)none;
+    server_object *o = (server_object *)self;
+    if (o->worker) wr_topic_kick(o->worker);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_pending(PyObject *self, PyObject *args) {
+    unsigned int bits;
+    int on;
+    if (!PyArg_ParseTuple(args, "Ip", &bits, &on)) return NULL;
+    wr_topic_worker *w = worker_of(self);
+    if (!w) return NULL;
+    w->offered = on ? w->offered | bits : w->offered & ~bits;
+    Py_RETURN_NONE;
+}
+
+/* Commit and sync all that was executed; false: not within the time, or the log has failed. */
+static PyObject *server_sync(PyObject *self, PyObject *arg) {
+    unsigned long long timeout_ns = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    int error;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_sync(&w->s, timeout_ns);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    return PyBool_FromLong(!error);
+}
+
+static PyObject *server_counters(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
+    const wr_dispatcher_state found = wr_dispatcher_look(w->dispatcher);
+    return Py_BuildValue("{sKsKsKsKsisisKsisisK}", "records", (unsigned long long)w->s.records_n, "messages",
+                         (unsigned long long)(w->messages_n + w->s.records_n), "append", (unsigned long long)state->append, "sealed",
+                         (unsigned long long)state->sealed, "failed", state->failed, "no_space", state->no_space, "dispatched",
+                         (unsigned long long)found.position, "dispatch_trouble", found.trouble, "dispatch_failed", found.failed, "checkpoints",
+                         (unsigned long long)found.checkpoints_n);
+}
+
+/* The region of rows of a server that is dead: nobody sleeps on it any longer. */
+static PyObject *server_wake_all(PyObject *none, PyObject *arg) {
+    (void)none;
+    Py_buffer rows;
+    if (PyObject_GetBuffer(arg, &rows, PyBUF_WRITABLE)) return NULL;
+    const bool whole = (size_t)rows.len >= sizeof(wr_topic_rows);
+    if (whole) wr_topic_rows_wake_all(rows.buf);
+    PyBuffer_Release(&rows);
+    if (!whole) return PyErr_Format(PyExc_ValueError, "these are no rows");
+    Py_RETURN_NONE;
+}
+
+#define M(name, flags) {#name, (PyCFunction)server_##name, flags, NULL}
+static PyMethodDef server_methods[] = {
+    M(close, METH_NOARGS), M(declare, METH_VARARGS), M(drop, METH_O), M(recover, METH_O), M(settle, METH_NOARGS), M(begin, METH_O),
+    M(offer, METH_VARARGS), M(serve, METH_O), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
+    M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(run, METH_VARARGS), M(commit_run, METH_NOARGS), M(dispatch_run, METH_NOARGS),
+    M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),
+    M(sync, METH_O), M(counters, METH_NOARGS), {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
+#undef M
+
+static PyTypeObject server_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.TopicServer",
+    .tp_basicsize = sizeof(server_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Log, links and dispatch of the topic worker (engine/topics/worker.h).",
+    .tp_new = server_new,
+    .tp_dealloc = server_dealloc,
+    .tp_methods = server_methods,
+};
+
+int wr_bind_topic_server(PyObject *module) {
+    if (PyType_Ready(&server_type)) return -1;
+#define EVENT(name) {"TOPIC_EVENT_" #name, WR_TOPIC_EVENT_##name}
+    static const struct {
+        const char *name;
+        long value;
+    } events[] = {EVENT(NEED_FILE), EVENT(SLOTS_CHANGED), EVENT(CATALOG_CHANGED), EVENT(LOG_FAILED), EVENT(DISPATCH_FAILED),
+                  EVENT(FINISHED),  EVENT(STOP),          EVENT(KICK),            EVENT(TIMER)};
+#undef EVENT
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (PyModule_AddIntConstant(module, events[i].name, events[i].value)) return -1;
+    return PyModule_AddObjectRef(module, "TopicServer", (PyObject *)&server_type);
+}

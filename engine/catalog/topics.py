@@ -1,0 +1,78 @@
+"""One topic, as it is declared: its numbers, their bounds, and how two declarations differ."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from warren.engine.catalog.names import check_topic_name
+from warren.engine.errors import UsageError
+from warren.engine.saying import shown
+
+#: queues of a topic, and of all topics together: rows of the topic worker's region
+TOPIC_QUEUES_MAX = 1024
+TOPIC_ROWS_MAX = 65_536
+#: of a topic that is declared without a number
+TOPIC_QUEUES = 4
+
+
+class TopicDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One topic. Its records name `id`: a topic that is deleted and declared again is another one. Retention: records
+    that are older than `retention_s` seconds may go, and the oldest of more than `retention_bytes`; None: they stay.
+    `compacted`: of each key the newest record stays.
+    """
+
+    id: int
+    name: str
+    queues: int
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+    compacted: bool = False
+
+
+def checked(
+    id: int, name: str, queues: int, retention_s: float | None, retention_bytes: int | None, compacted: bool
+) -> TopicDeclaration:
+    """A declaration of these numbers. Raises InvalidName, UsageError (which number is out of bounds)."""
+    return TopicDeclaration(
+        id,
+        check_topic_name(name),
+        _whole(name, "queues", queues, 1, TOPIC_QUEUES_MAX),
+        None if retention_s is None else _seconds(name, "retention_s", retention_s),
+        None if retention_bytes is None else _whole(name, "retention_bytes", retention_bytes, 1, (1 << 63) - 1),
+        _flag(name, "compacted", compacted),
+    )
+
+
+def differences(found: TopicDeclaration, wanted: TopicDeclaration) -> str:
+    """What a topic has and what was wanted, where they differ."""
+    pairs = ((name, getattr(found, name), getattr(wanted, name)) for name in found.__struct_fields__)
+    return "; ".join(f"{name}={has!r}, not {other!r}" for name, has, other in pairs if has != other)
+
+
+def _whole(topic: str, what: str, value: object, least: int, most: int) -> int:
+    """A number of a topic's declaration. Raises UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"topic {topic!r}: {what} must be a whole number, not {shown(value)}")
+    if not least <= value <= most:
+        raise UsageError(f"topic {topic!r}: {what} must lie between {least} and {most}, not {value}")
+    return value
+
+
+def _seconds(topic: str, what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"topic {topic!r}: {what} must be a number of seconds, or None, not {shown(value)}")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"topic {topic!r}: {what} must be more than 0 seconds and finite, not {shown(value)}")
+    return seconds
+
+
+def _flag(topic: str, what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"topic {topic!r}: {what} must be True or False, not {shown(value)}")
+    return value

@@ -1,0 +1,63 @@
+/* Appending to topics. Declared in client/append.h. */
+#include "client/append.h"
+#include <string.h>
+
+/* Room for a command: in the ring, and for the answer of the one that was there before. */
+static int room(wr_attachment *a, uint32_t server, wr_condition *blocked) {
+    int error = wr_attachment_room(a, server, blocked);
+    if (error) return error;
+    uint64_t next = a->port.prepared[server], ring = a->port.view.g.ring_records;
+    if (__builtin_expect(next - a->answers.looked < ring, 1)) return 0;
+    wr_answers_look(&a->answers, &a->port, false); /* `head` is above it, so it is written */
+    if (next - a->answers.looked < ring) return 0;
+    *blocked = (wr_condition){&wr_attachment_link(a, server)->written, next - ring, server};
+    return EAGAIN;
+}
+
+static void fill(uint8_t *at, const wr_append_record *records, uint32_t n) {
+    wr_append_part *parts = (wr_append_part *)at;
+    if (n > 1) at += n * sizeof *parts;
+    for (uint32_t i = 0; i < n; i++) {
+        const wr_append_record *r = &records[i];
+        if (n > 1) parts[i] = (wr_append_part){.body_length = r->body_length, .properties_length = r->properties_length};
+        if (r->properties_length) memcpy(at, r->properties, r->properties_length);
+        at += r->properties_length;
+        if (r->body_length) memcpy(at, r->body, r->body_length);
+        at += r->body_length;
+    }
+}
+
+int wr_attachment_append(wr_attachment *a, const wr_append *to, const wr_append_record *records, uint32_t n, wr_answer *answer,
+                         uint64_t *sequence, wr_condition *blocked) {
+    wr_port *port = &a->port;
+    uint64_t data = 0, position;
+    uint8_t *at;
+    for (uint32_t i = 0; i < n; i++) data += (uint64_t)records[i].properties_length + records[i].body_length;
+    uint64_t length = wr_append_bytes(n, data);
+    int error = wr_answers_open(&a->answers, port, to->server);
+    if (!error) error = room(a, to->server, blocked);
+    if (!error) error = length > UINT32_MAX ? EMSGSIZE : wr_attachment_alloc(a, length, &position, &at, blocked);
+    if (error) return error;
+    fill(at, records, n);
+    uint8_t flags = to->level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : to->level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0;
+    wr_command *command = wr_attachment_prepare(a, to->server, n > 1 ? WR_OP_APPEND_MANY : WR_OP_APPEND, flags, to->topic, sequence);
+    if (!command) {
+        blocked->server = to->server;
+        port->arena_next = position;
+        return ECONNRESET;
+    }
+    command->row = to->queue;
+    command->tag = to->born_ms;
+    command->count = n > 1 ? n : 0;
+    command->meta_length = n > 1 ? 0 : (uint16_t)records->properties_length;
+    command->body = position;
+    command->length = (uint32_t)length;
+    error = wr_port_use(port, to->server, *sequence);
+    if (error) {
+        wr_port_abandon(port, to->server, *sequence);
+        port->arena_next = position;
+        return error;
+    }
+    wr_answers_want(&a->answers, port, *sequence, answer);
+    return 0;
+}

@@ -1,0 +1,306 @@
+"""`warren check` of the folder of topics: the log, and whether what is derived from it says the same; and its repair.
+
+`examine` changes nothing and may run beside the node. What it judges of consume queues and key index is what a start
+does not make again by itself: units and keys of records below the checkpoint. Damage of the log is told from a torn
+tail as a start does it (engine/topics/walk.h).
+
+`repair` wants the folder for itself. It makes consume queues, index and checkpoint again, from the log alone, when that
+is whole. What is damaged of the log itself stays as it is: no other file has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warren.engine import _core
+from warren.engine.config import Settings
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.saying import counted, shown
+from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
+from warren.engine.topics.service import boot_bytes, node_bytes
+
+#: (id, name, queues) of a topic of the catalog
+Declared = tuple[int, bytes, int]
+Progress = Callable[[int, int], None]
+
+_POSITION = re.compile(r"[0-9]{20}")
+_TIME = re.compile(r"[0-9]{17}")
+_MiB = 1 << 20
+RESTORE = "restore the folder of topics from a backup, with all its files"
+AGAIN = "`warren check --repair` makes it again from the log"
+#: what the next start does with a checkpoint that is none
+_CHECKPOINTS = {
+    "damaged": "is damaged",
+    "foreign": "is of another node",
+    "newer": "was written by a newer version of Warren",
+    "settings": "is of other settings (consume_queue_entries, index_slots, index_entries)",
+    "none": "is missing",
+}
+
+
+@dataclass
+class Found:
+    """What a look at a file or a folder found."""
+
+    path: Path
+    kind: str
+    bytes: int = 0  #: that it has on the disk
+    records: int = 0
+    problem: str = ""  #: bytes that are not what was written
+    note: str = ""  #: no damage, but worth knowing
+
+
+class TopicsCheck:
+    """The folder of topics of one node."""
+
+    def __init__(
+        self, folder: TopicsFolder, node_id: int, settings: Settings, topics: Sequence[Declared], running: bool
+    ) -> None:
+        self.folder = folder
+        self.running = running
+        self.found: list[Found] = []
+        self._settings = settings
+        self._topics = tuple(topics)
+        self._whose = node_bytes(node_id), boot_bytes()
+
+    # -- look ---------------------------------------------------------------------------------------------------
+
+    def examine(self, progress: Progress = lambda _done, _all: None) -> list[Found]:
+        """Look at everything. Raises StoreError when the folder cannot be read."""
+        self.found = []
+        with atomic_file.explained(f"cannot read {self.folder.path}"), self._opened() as place:
+            kind, checkpoint = _core.topics_checkpoint(*place)
+            bases = self._log_files()
+            self._derived_files()
+            limit = checkpoint["position"] if checkpoint is not None else 0
+            survived = checkpoint is not None and checkpoint["survived"]
+            end = (bases[-1] + self._settings.log_file_bytes) if bases else 0
+            tell = self._teller(progress, end)
+            ends, wrongs, counts = _core.topics_examine(
+                *place, self._topics, limit, survived, tuple(self._runs(bases)), tell
+            )
+        self._sum_up(counts)
+        for file, count, at, reason in wrongs:
+            self._wrong(file, count, at, reason, limit)
+        self._check_checkpoint(kind, counts)
+        if checkpoint is not None and checkpoint["index"] and not (self.folder.index / checkpoint["index"]).exists():
+            self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
+        self._check_log(bases, ends, counts, limit)
+        return self.found
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[int, bytes, bytes, int, int, int, int]]:
+        """A place of the core: the folder, open, whose it is, and the sizes of its files."""
+        settings = self._settings
+        root = os.open(self.folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sizes = settings.consume_queue_entries, settings.index_slots, settings.index_entries
+            yield root, *self._whose, settings.log_file_bytes, *sizes
+        finally:
+            os.close(root)
+
+    def _teller(self, progress: Progress, end: int) -> Callable[[int], None]:
+        return lambda position: progress(position // _MiB, max(end, position) // _MiB)
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def _log_files(self) -> list[int]:
+        """Positions at which files of the log begin."""
+        bases = []
+        for path in self._listed(self.folder.log, _POSITION):
+            base = int(path.name)
+            if base % self._settings.log_file_bytes:
+                self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
+                continue
+            bases.append(base)
+            self._check_size(path, "log", self._settings.log_file_bytes, RESTORE)
+        return bases
+
+    def _derived_files(self) -> None:
+        known = {name.decode(): queues for _id, name, queues in self._topics}
+        bytes_of_queue = consume_queue_bytes(self._settings.consume_queue_entries)
+        for topic in self._folders(self.folder.queues):
+            if topic.name not in known:
+                if not self.running:  # else it was deleted or declared just now
+                    what = f"is of no topic that is declared ({shown(topic.name)}); the next start removes what is its"
+                    self.found.append(Found(topic, "foreign", note=what))
+                continue
+            numbers = {str(number) for number in range(known[topic.name])}
+            for queue in self._folders(topic):
+                if queue.name not in numbers:
+                    self.found.append(Found(queue, "foreign", note="does not belong here; it is left alone"))
+                    continue
+                for path in self._listed(queue, _POSITION):
+                    self._check_size(path, "units", bytes_of_queue, AGAIN)
+        bytes_of_index = key_index_bytes(self._settings.index_slots, self._settings.index_entries)
+        for path in self._listed(self.folder.index, _TIME):
+            self._check_size(path, "keys", bytes_of_index, AGAIN)
+
+    def _folders(self, folder: Path) -> list[Path]:
+        try:
+            return sorted(path for path in folder.iterdir() if path.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def _listed(self, folder: Path, name: re.Pattern[str]) -> Iterator[Path]:
+        """The files of a folder that have such names; others are noted."""
+        try:
+            paths = sorted(folder.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            if name.fullmatch(path.name) and path.is_file():
+                yield path
+            elif path.name == "new" or path.name.endswith(atomic_file.NEW_SUFFIX):
+                if not self.running:
+                    note = "was being made when its process died; it holds nothing"
+                    self.found.append(Found(path, "unfinished", note=note))
+            else:
+                self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
+
+    def _check_size(self, path: Path, kind: str, wanted: int, advice: str) -> None:
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return  # removed meanwhile
+        if size != wanted:
+            self._problem(path, kind, f"has {size:,} bytes, and had {wanted:,}: it was cut, or replaced; {advice}")
+
+    def _runs(self, bases: list[int]) -> Iterator[int]:
+        """The first of each files that follow each other; what is missing in between is told."""
+        before: int | None = None
+        for base in bases:
+            if before is None or base != before + self._settings.log_file_bytes:
+                yield base
+                for gap in (
+                    range(before + self._settings.log_file_bytes, base, self._settings.log_file_bytes)
+                    if (before is not None)
+                    else ()
+                ):
+                    what = f"is missing, with the messages in it: topics do not serve without it; {RESTORE}"
+                    self._problem(self.folder.log / f"{gap:020d}", "log", what)
+            before = base
+
+    # -- what was found -----------------------------------------------------------------------------------------
+
+    def _problem(self, path: Path, kind: str, what: str) -> None:
+        for item in self.found:
+            if item.path == path and item.problem:
+                item.problem = f"{item.problem}; {what}"
+                return
+        self.found.append(Found(path, kind, problem=what))
+
+    def _sum_up(self, counts: dict[str, int]) -> None:
+        places = ((self.folder.log, "log", "records"), (self.folder.queues, "units", "units"))
+        for path, kind, word in (*places, (self.folder.index, "keys", "keys")):
+            if path.is_dir():
+                self.found.append(Found(path, kind, _bytes_below(path), counts[word]))
+
+    def _wrong(self, file: str, count: int, at: int, reason: str, limit: int) -> None:
+        path = self.folder.path / file
+        if file.startswith("commitlog/"):
+            if self.running and at >= limit:
+                return  # it is being written
+            place = at % self._settings.log_file_bytes
+            what = (
+                f"{counted(count, 'byte')} from byte {place} on hold {reason}, and a later one says that they were "
+                f"synced: messages in them are lost, and what is sound there is read; {RESTORE}"
+            )
+            self._problem(path, "log", what)
+            return
+        if path == self.folder.index:
+            what = f"{counted(count, 'key')} of messages are in none of its files: one is missing; {AGAIN}"
+            self._problem(path, "keys", what)
+            return
+        units = file.startswith("consumequeue/")
+        if not path.is_file():
+            what = f"{counted(count, 'unit')}" if units else counted(count, "key")
+            self._problem(path, "units" if units else "keys", f"is missing, with {what}; {AGAIN}")
+            return
+        thing = "damaged unit" if units else "damaged place"
+        self._problem(
+            path, "units" if units else "keys", f"{counted(count, thing)}, the first at byte {at} ({reason}); {AGAIN}"
+        )
+
+    def _check_checkpoint(self, kind: str, counts: dict[str, int]) -> None:
+        path = self.folder.checkpoint
+        if kind == "good" or (kind == "none" and not counts["commits"] and not any(map(_files_in, self._derived()))):
+            self.found.append(Found(path, "checkpoint", _bytes_of(path), int(kind == "good")))
+        elif kind == "settings":
+            note = f"{_CHECKPOINTS[kind]}: the next start makes consume queues and key index again from the log"
+            self.found.append(Found(path, "checkpoint", _bytes_of(path), note=note))
+        else:
+            what = f"{_CHECKPOINTS[kind]}: the next start makes consume queues and key index again from the log"
+            self._problem(path, "checkpoint", what)
+
+    def _derived(self) -> tuple[Path, Path]:
+        return self.folder.queues, self.folder.index
+
+    def _check_log(self, bases: list[int], ends: list[Any], counts: dict[str, int], limit: int) -> None:
+        file_bytes = self._settings.log_file_bytes
+        position, _number, _store_ms, torn = ends[-1] if ends else (0, 0, 0, False)
+        last = self.folder.log / f"{max(position - 1, 0) // file_bytes * file_bytes:020d}"
+        if position < limit:
+            what = f"the log ends at position {position:,}, and had reached {limit:,}: it was cut, zeroed, or is an "
+            self._problem(last, "log", f"{what}older copy; messages behind are lost; {RESTORE}")
+        elif torn and not counts["commits"]:
+            what = "holds nothing that this node has written: it is another node's, or damaged from its begin on"
+            self._problem(last, "log", f"{what}; {RESTORE}")
+        elif torn and not self.running:
+            path = self.folder.log / f"{position // file_bytes * file_bytes:020d}"
+            note = (
+                f"ends in a commit that is not whole, from byte {position % file_bytes} on: the torn tail of an "
+                "unclean stop, which was never confirmed; the next start cuts it off"
+            )
+            self.found.append(Found(path, "log", note=note))
+        if bases and bases[0] and counts["missing"]:
+            what = (
+                f"is missing, with its messages: the log begins at position {bases[0]:,}, and should not yet; {RESTORE}"
+            )
+            self._problem(self.folder.log / f"{bases[0] - file_bytes:020d}", "log", what)
+        elif counts["missing"]:
+            note = f"{counted(counts['missing'], 'message')} that once were there are in no sound record"
+            self.found.append(Found(self.folder.log, "log", note=note))
+
+    # -- repair -------------------------------------------------------------------------------------------------
+
+    def repair(self, progress: Progress = lambda _done, _all: None) -> list[str]:
+        """Make again what is derived from the log, when that is whole and something of it is damaged. Returns what was
+        done. Raises StoreError.
+        """
+        found = self.examine(progress)
+        problems = [item for item in found if item.problem]
+        if not problems or any(item.kind == "log" for item in problems):
+            return []
+        with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
+            bases = sorted(int(path.name) for path in self._listed(self.folder.log, _POSITION))
+            end = bases[-1] + self._settings.log_file_bytes if bases else 0
+            first = bases[0] if bases else 0
+            units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))
+        done = f"{self.folder.path}: consume queues, key index and checkpoint were made again from the log: "
+        return [f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"]
+
+
+def _files_in(folder: Path) -> bool:
+    return any(path.is_file() for path in folder.rglob("*"))
+
+
+def _bytes_of(path: Path) -> int:
+    """What a file takes on the disk: most are sparse."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return min(found.st_size, found.st_blocks * 512) if stat.S_ISREG(found.st_mode) else 0
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(map(_bytes_of, folder.rglob("*")))

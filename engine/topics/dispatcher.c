@@ -1,0 +1,303 @@
+/* The dispatcher. What it is: topics/dispatcher.h. */
+#include "topics/dispatcher.h"
+#include "topics/notes.h"
+#include <assert.h>
+#include <pthread.h>
+
+#define CHECKPOINT_NS 1000000000ull
+#define AGAIN_NS 200000000ull /* until something is tried again: the log is not synced, or there is no space */
+#define IDLE_NS 60000000000ull
+#define RECORDS_AT_ONCE 64u
+
+/* A topic that comes, with its name, or goes. */
+typedef struct a_job {
+    struct a_job *next;
+    bool drop;
+    uint32_t id, queues_n, name_n;
+    const char *name; /* behind the rows */
+    uint32_t rows[];
+} a_job;
+
+struct wr_dispatcher {
+    wr_dispatcher_options o;
+    wr_notes *notes;
+    /* the dispatcher's */
+    bool changed;           /* since the last checkpoint */
+    uint64_t checkpoint_at; /* not before */
+    uint64_t again_at;      /* a job or a commit is tried again then; 0: none is */
+    int work_error, checkpoint_error; /* of what is tried again */
+    /* under the mutex */
+    pthread_mutex_t mutex;
+    a_job *jobs, **jobs_end; /* to do, in order */
+    a_job *dropped;
+    uint64_t *gone; /* clients */
+    uint32_t gone_n, gone_room;
+    /* all */
+    _Alignas(64) _Atomic uint64_t done_number, synced; /* commits up to this one are done; the log's horizon (committer) */
+    _Atomic uint32_t jobs_n; /* that are to do */
+    _Atomic uint32_t stop, sleeps;
+    _Atomic int trouble, failed;
+    _Atomic uint64_t position, checkpoints_n;
+};
+
+wr_dispatcher *wr_dispatcher_new(const wr_dispatcher_options *options) {
+    wr_dispatcher *d = aligned_alloc(64, (sizeof *d + 63) & ~(size_t)63);
+    wr_notes *notes = wr_notes_new(options->slots_n);
+    if (!d || !notes) {
+        free(d);
+        wr_notes_free(notes);
+        return NULL;
+    }
+    memset((void *)d, 0, sizeof *d);
+    d->o = *options;
+    d->notes = notes;
+    d->jobs_end = &d->jobs;
+    d->done_number = options->number;
+    d->synced = d->position = options->synced;
+    d->changed = true; /* catching up stored what no checkpoint says yet */
+    d->checkpoint_at = wr_now_ns() + CHECKPOINT_NS;
+    pthread_mutex_init(&d->mutex, NULL);
+    return d;
+}
+
+static void free_jobs(a_job *job) {
+    while (job) {
+        a_job *next = job->next;
+        free(job);
+        job = next;
+    }
+}
+
+void wr_dispatcher_free(wr_dispatcher *d) {
+    if (!d) return;
+    free_jobs(d->jobs);
+    free_jobs(d->dropped);
+    free(d->gone);
+    wr_notes_free(d->notes);
+    pthread_mutex_destroy(&d->mutex);
+    free(d);
+}
+
+/* ---- the follower ---- */
+
+static bool note_records(void *context, const wr_topic_batch *batch) { return wr_notes_put(((wr_dispatcher *)context)->notes, batch); }
+
+static void note_sealed(void *context, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end) {
+    wr_dispatcher *d = context;
+    wr_notes_seal(d->notes, head, marks, end);
+    if (atomic_load_explicit(&d->done_number, memory_order_relaxed) >= head->number) wr_bell_ring(&d->sleeps);
+}
+
+static void note_done(void *context, const wr_topic_commit *commit) {
+    wr_dispatcher *d = context;
+    if (commit->error) return; /* it and all behind it are in the next start's walk, or nowhere */
+    if (commit->sync) atomic_store_explicit(&d->synced, commit->to, memory_order_release);
+    atomic_store_explicit(&d->done_number, commit->head.number, memory_order_release);
+    wr_bell_ring(&d->sleeps);
+}
+
+wr_topic_follower wr_dispatcher_follower(wr_dispatcher *d) { return (wr_topic_follower){d, note_records, note_sealed, note_done}; }
+
+wr_dispatcher_state wr_dispatcher_look(const wr_dispatcher *dispatcher) {
+    wr_dispatcher *d = (wr_dispatcher *)(uintptr_t)dispatcher;
+    return (wr_dispatcher_state){.trouble = atomic_load_explicit(&d->trouble, memory_order_relaxed),
+                                 .failed = atomic_load_explicit(&d->failed, memory_order_acquire),
+                                 .position = atomic_load_explicit(&d->position, memory_order_relaxed),
+                                 .checkpoints_n = atomic_load_explicit(&d->checkpoints_n, memory_order_relaxed)};
+}
+
+/* ---- topics come and go ---- */
+
+static int post(wr_dispatcher *d, const wr_dispatch_topic *topic, bool drop, const uint32_t *rows) {
+    const size_t rows_bytes = topic->queues_n * sizeof *rows;
+    a_job *job = malloc(sizeof *job + rows_bytes + topic->name_n);
+    if (!job) return ENOMEM;
+    char *name = (char *)job->rows + rows_bytes;
+    *job = (a_job){.drop = drop, .id = topic->id, .queues_n = topic->queues_n, .name_n = topic->name_n, .name = name};
+    memcpy(job->rows, rows, rows_bytes);
+    if (topic->name_n) memcpy(name, topic->name, topic->name_n);
+    pthread_mutex_lock(&d->mutex);
+    *d->jobs_end = job;
+    d->jobs_end = &job->next;
+    atomic_fetch_add_explicit(&d->jobs_n, 1, memory_order_release);
+    pthread_mutex_unlock(&d->mutex);
+    wr_bell_ring(&d->sleeps);
+    return 0;
+}
+
+int wr_dispatcher_add(wr_dispatcher *d, const wr_dispatch_topic *topic, const uint32_t *rows) { return post(d, topic, false, rows); }
+
+int wr_dispatcher_drop(wr_dispatcher *d, uint32_t id, const uint32_t *rows, uint32_t n) {
+    const wr_dispatch_topic topic = {.id = id, .queues_n = n};
+    return post(d, &topic, true, rows);
+}
+
+void wr_dispatcher_dropped(wr_dispatcher *d, void (*give)(void *context, uint32_t row), void *context) {
+    pthread_mutex_lock(&d->mutex);
+    a_job *dropped = d->dropped;
+    d->dropped = NULL;
+    pthread_mutex_unlock(&d->mutex);
+    for (const a_job *job = dropped; job; job = job->next)
+        for (uint32_t queue = 0; queue < job->queues_n; queue++) give(context, job->rows[queue]);
+    free_jobs(dropped);
+}
+
+void wr_dispatcher_forget(wr_dispatcher *d, uint64_t client_epoch) {
+    pthread_mutex_lock(&d->mutex);
+    if (d->gone_n == d->gone_room) {
+        const uint32_t room = d->gone_room ? 2 * d->gone_room : 16;
+        uint64_t *gone = realloc(d->gone, room * sizeof *gone);
+        if (gone) d->gone = gone, d->gone_room = room;
+    }
+    if (d->gone_n < d->gone_room) d->gone[d->gone_n++] = client_epoch;
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* Their commits were done when they went, and what is done is applied. */
+static void forget_clients(wr_dispatcher *d, uint32_t n) {
+    pthread_mutex_lock(&d->mutex);
+    for (uint32_t i = 0; i < n; i++) wr_dispatch_forget(d->o.dispatch, d->gone[i]);
+    d->gone_n -= n;
+    memmove(d->gone, d->gone + n, d->gone_n * sizeof *d->gone);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static int add_topic(const wr_dispatcher *d, const a_job *job) {
+    const wr_dispatch_topic topic = {.id = job->id, .queues_n = job->queues_n, .name = job->name, .name_n = job->name_n};
+    int error = wr_dispatch_add(d->o.dispatch, &topic, job->rows);
+    for (uint32_t queue = 0; !error && queue < job->queues_n; queue++)
+        wr_dispatch_show(d->o.dispatch, job->rows[queue], &wr_topic_row_at(d->o.rows, job->rows[queue])->maximum);
+    return error;
+}
+
+/* The first job, if there is one. 0, or an errno: then it is tried again. */
+static int do_job(wr_dispatcher *d) {
+    pthread_mutex_lock(&d->mutex);
+    a_job *job = d->jobs;
+    pthread_mutex_unlock(&d->mutex);
+    /* What is left of a folder costs space until the next start, which removes it. */
+    if (job->drop) wr_dispatch_drop(d->o.dispatch, job->id);
+    int error = job->drop ? 0 : add_topic(d, job);
+    if (error) return error;
+    pthread_mutex_lock(&d->mutex);
+    if (!(d->jobs = job->next)) d->jobs_end = &d->jobs;
+    job->next = d->dropped;
+    if (job->drop) d->dropped = job;
+    pthread_mutex_unlock(&d->mutex);
+    if (!job->drop) free(job);
+    d->changed = true;
+    atomic_fetch_sub_explicit(&d->jobs_n, 1, memory_order_relaxed);
+    return 0;
+}
+
+/* ---- commits ---- */
+
+static bool is_done(wr_dispatcher *d, const wr_noted_commit *commit) {
+    /* SYNC commit-done: pairs with note_done */
+    return commit->head.number <= atomic_load_explicit(&d->done_number, memory_order_acquire);
+}
+
+static void wake_readers(const wr_dispatcher *d, uint32_t wakes) {
+    for (uint32_t i = 0; wakes; i++, wakes >>= 1)
+        if (wakes & 1) wr_topic_wake_readers(d->o.rows, i);
+}
+
+static int apply(wr_dispatcher *d, wr_noted_commit *commit) {
+    wr_dispatch_record records[RECORDS_AT_ONCE];
+    wr_commit_mark marks[WR_COMMIT_MARKS_MAX];
+    uint32_t n, wakes;
+    commit->head.origin = d->o.origin;
+    d->changed = true;
+    for (uint32_t at = 0; (n = wr_notes_records(d->notes, commit, at, records, RECORDS_AT_ONCE)); at += n) {
+        int error = wr_dispatch_put(d->o.dispatch, records, n);
+        if (error) return error;
+    }
+    wr_notes_marks(d->notes, commit, marks);
+    int error = wr_dispatch_end(d->o.dispatch, &commit->head, marks, commit->end, &wakes);
+    if (error) return error;
+    wake_readers(d, wakes);
+    atomic_store_explicit(&d->position, commit->end, memory_order_relaxed);
+    if (wr_notes_drop(d->notes, commit)) wr_bell_ring(d->o.bell);
+    return 0;
+}
+
+static bool passes(int error) { return error == ENOSPC || error == EDQUOT || error == ENOMEM; }
+
+/* What became of something: it went well, is tried again, or ends the dispatcher. */
+static void judge(wr_dispatcher *d, int *kept, int error) {
+    const int before = atomic_load_explicit(&d->trouble, memory_order_relaxed);
+    if (error && !passes(error)) atomic_store_explicit(&d->failed, error, memory_order_release);
+    *kept = passes(error) ? error : 0;
+    const int trouble = d->work_error ? d->work_error : d->checkpoint_error;
+    atomic_store_explicit(&d->trouble, trouble, memory_order_relaxed);
+    if (trouble != before || (error && !passes(error))) wr_bell_ring(d->o.bell);
+}
+
+/* Do what there is, as far as it can be done. */
+static void work(wr_dispatcher *d) {
+    wr_noted_commit commit;
+    int error = 0;
+    for (;;) {
+        /* SYNC dispatch-jobs: a topic's job is posted before its records are noted, so it is seen with them */
+        bool noted = wr_notes_look(d->notes, &commit) && is_done(d, &commit);
+        if (atomic_load_explicit(&d->jobs_n, memory_order_acquire)) error = do_job(d);
+        else if (noted) error = apply(d, &commit);
+        else break;
+        if (error) break;
+    }
+    d->again_at = error ? wr_now_ns() + AGAIN_NS : 0;
+    judge(d, &d->work_error, error);
+}
+
+/* ---- checkpoints and sleep ---- */
+
+static void take_checkpoint(wr_dispatcher *d) {
+    wr_noted_commit commit;
+    pthread_mutex_lock(&d->mutex);
+    const uint32_t gone_n = d->gone_n; /* before the look: what was done of theirs is seen by it */
+    pthread_mutex_unlock(&d->mutex);
+    if (gone_n && !(wr_notes_look(d->notes, &commit) && is_done(d, &commit))) forget_clients(d, gone_n);
+    int error = wr_dispatch_checkpoint(d->o.dispatch, atomic_load_explicit(&d->synced, memory_order_acquire));
+    d->checkpoint_at = wr_now_ns() + (error ? AGAIN_NS : CHECKPOINT_NS);
+    if (error == EAGAIN) return; /* the log is not synced so far: it will be */
+    if (!error) {
+        d->changed = false;
+        atomic_fetch_add_explicit(&d->checkpoints_n, 1, memory_order_relaxed);
+    }
+    judge(d, &d->checkpoint_error, error);
+}
+
+static bool has_work(wr_dispatcher *d) {
+    wr_noted_commit commit;
+    if (d->again_at && wr_now_ns() < d->again_at) return false;
+    return atomic_load_explicit(&d->jobs_n, memory_order_acquire) || (wr_notes_look(d->notes, &commit) && is_done(d, &commit));
+}
+
+static void sleep_until_rung(wr_dispatcher *d) {
+    uint64_t now = wr_now_ns(), until = now + IDLE_NS;
+    if (d->changed && d->checkpoint_at < until) until = d->checkpoint_at;
+    if (d->again_at && d->again_at < until) until = d->again_at;
+    /* SYNC sleep: announce, look once more, then sleep; who publishes work rings after it (futex.h) */
+    atomic_store_explicit(&d->sleeps, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (until > now && !has_work(d) && !atomic_load_explicit(&d->stop, memory_order_acquire)) wr_futex_wait(&d->sleeps, 1, until - now);
+    atomic_store_explicit(&d->sleeps, 0, memory_order_relaxed);
+}
+
+void wr_dispatcher_run(wr_dispatcher *d) {
+    while (!atomic_load_explicit(&d->stop, memory_order_acquire)) {
+        if (has_work(d)) work(d);
+        if (atomic_load_explicit(&d->failed, memory_order_relaxed)) return;
+        if (d->changed && !d->again_at && wr_now_ns() >= d->checkpoint_at) take_checkpoint(d);
+        if (atomic_load_explicit(&d->failed, memory_order_relaxed)) return;
+        sleep_until_rung(d);
+    }
+    d->again_at = 0;
+    work(d);
+    if (d->changed && !d->again_at && !atomic_load_explicit(&d->failed, memory_order_relaxed)) take_checkpoint(d);
+}
+
+void wr_dispatcher_stop(wr_dispatcher *d) {
+    atomic_store_explicit(&d->stop, 1, memory_order_release);
+    wr_bell_ring(&d->sleeps);
+}

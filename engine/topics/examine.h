@@ -1,0 +1,49 @@
+/* Are the consume queues and the key index what the log says? Reads all, changes nothing.
+ *
+ * Threads: one. Beside a running worker what lies below its checkpoint is judged, which does not change any more.
+ * Invariants
+ *   Judged is what a start does not make again: units and keys of records below the checkpoint's position.
+ *   Files are read, never mapped: one that somebody cuts is damage, and no signal. */
+#ifndef WR_TOPICS_EXAMINE_H
+#define WR_TOPICS_EXAMINE_H
+#include "topics/dispatch.h"
+
+typedef struct wr_examine wr_examine;
+
+/* What of a file is not as the log has it. */
+typedef struct {
+    char file[320];     /* below the folder of topics */
+    uint64_t count;     /* units, keys, or bytes of the log */
+    uint64_t at;        /* of the first: byte in the file; of the log: position */
+    const char *reason; /* of the first */
+} wr_examine_wrong;
+
+typedef struct {
+    uint64_t records, commits, units, keys;
+    uint64_t unknown;   /* records of topics that nobody named */
+    uint64_t missing;   /* offsets without a record */
+} wr_examine_counts;
+
+/* `limit`: position of the checkpoint; units and keys of records behind it are not judged. `slots`: nor, without it, are the slots of the index
+ * file in which the keys below the limit end, and its header (power may have been lost since: then the next start makes it again).
+ * NULL: no memory, or a place that cannot be. */
+wr_examine *wr_examine_new(const wr_dispatch_place *place, uint64_t limit, bool slots);
+void wr_examine_free(wr_examine *examine);
+
+/* A topic of the catalog. 0 or ENOMEM. */
+int wr_examine_add(wr_examine *examine, const wr_dispatch_topic *topic);
+
+/* Called now and then; not 0: an errno that ends it. */
+typedef int (*wr_examine_progress)(void *context, uint64_t position);
+
+/* Walk the files of the log from this one on, as far as they follow each other. What is damaged is passed by. Files in their order. *end: as of
+ * wr_log_walk, behind all damage. 0 or an errno. */
+int wr_examine_run(wr_examine *examine, uint64_t base, wr_examine_progress progress, void *context, wr_log_end *end);
+/* Behind the last one: what the index has beside. 0 or an errno. */
+int wr_examine_finish(wr_examine *examine);
+
+const wr_examine_counts *wr_examine_counted(const wr_examine *examine);
+/* What was found so far. */
+const wr_examine_wrong *wr_examine_found(const wr_examine *examine, uint32_t *n);
+
+#endif

@@ -1,0 +1,167 @@
+"""The files of the topics' commit log: found at a start, and made ahead.
+
+Invariants
+  A file under its final name has its whole size, holds zeros where nothing was written, and its name is durable: it is
+  made under `<name>.new`, sized, synced, renamed, and the folder synced. It is sparse: the committer asks for blocks as
+  it writes. So a file of another size was cut by somebody, and one that is missing between others was removed.
+Crash points: before the rename a `.new` file is left, which the next start removes; after it a file of zeros, which is
+replaced when it is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from logging import WARNING
+from pathlib import Path
+
+from warren.engine import _core
+from warren.engine.errors import CorruptRecord, StoreError, errno_of
+from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel.file_maker import FileMaker
+from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.saying import Say
+from warren.ipc import access
+
+RETRY_S = 0.2  #: after the disk refused a file
+NAME = re.compile(r"[0-9]{20}")
+RESTORE = "restore the folder of topics from a backup, with all its files"
+
+
+def path_of(folder: TopicsFolder, base: int) -> Path:
+    """The file of the log that begins at this position."""
+    return folder.log / f"{base:020d}"
+
+
+def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
+    """Where the log's files begin; removes what was left unfinished. Raises CorruptRecord (one is missing, or was cut),
+    StoreError.
+    """
+    with atomic_file.file_explained(f"cannot read {folder.log}"):
+        bases = sorted(int(path.name) for path in folder.log.iterdir() if NAME.fullmatch(path.name))
+        for path in folder.log.glob(f"*{segment.UNFINISHED}"):
+            path.unlink()
+        for base, wanted in zip(bases, range(bases[0], bases[-1] + 1, file_bytes) if bases else (), strict=False):
+            if base != wanted or base % file_bytes:
+                raise CorruptRecord(
+                    path_of(folder, wanted),
+                    0,
+                    "a file of the log",
+                    "none",
+                    f"a file is missing: {RESTORE}",
+                )
+            size = path_of(folder, base).stat().st_size
+            if size != file_bytes:
+                raise CorruptRecord(
+                    path_of(folder, base), size, f"{file_bytes} bytes", f"{size}", f"the file was cut: {RESTORE}"
+                )
+    return bases
+
+
+def check_end(folder: TopicsFolder, bases: list[int], file_bytes: int, position: int) -> None:
+    """The log ends at this position, as its checkpoint or its files say: the file in which it ends must be there.
+    Raises CorruptRecord.
+    """
+    last = (position - 1) // file_bytes * file_bytes
+    if position and last not in bases:
+        raise CorruptRecord(
+            path_of(folder, last), 0, f"the log up to position {position}", "no file", f"a file is missing: {RESTORE}"
+        )
+
+
+def make(folder: TopicsFolder, file_bytes: int, base: int) -> int:
+    """Make a file, open for reading and writing. Raises StoreError."""
+    path = path_of(folder, base)
+    new = segment.unfinished_path(path)
+    with atomic_file.file_explained(f"cannot make {path}"):
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, access.file_mode())
+        try:
+            access.let_in(fd)
+            os.ftruncate(fd, file_bytes)
+            os.fsync(fd)
+            os.rename(new, path)
+            segment.sync_directory(folder.log)
+        except BaseException:
+            os.close(fd)
+            raise
+    return fd
+
+
+def first_or_made(folder: TopicsFolder, file_bytes: int, base: int, bases: list[int]) -> int:
+    """The file in which the log goes on, open for reading and writing. Raises StoreError."""
+    if base not in bases:
+        return make(folder, file_bytes, base)
+    path = path_of(folder, base)
+    with atomic_file.file_explained(f"cannot open {path}"):
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+class NextFiles:
+    """The log's next file: made by a thread (`maker`), offered by the serving thread, which calls everything here."""
+
+    def __init__(
+        self, server: _core.TopicServer, folder: TopicsFolder, file_bytes: int, say: Say, made: Callable[[], None]
+    ) -> None:
+        """`made` is called by the thread behind each file."""
+        self._server = server
+        self._file_bytes = file_bytes
+        self._say = say
+        self._next = 0
+        self._wanted = False
+        self._retry_at = 0.0  # 0: nothing was refused
+        self.refused = 0  #: errno for which there is no next file
+
+        def make_one(base: int) -> int:
+            fd = make(folder, file_bytes, base)
+            made()
+            return fd
+
+        self.maker = FileMaker(make_one, server.kick)
+
+    def begin(self, fd: int, base: int) -> None:
+        """Offer the log's first file. Raises OSError."""
+        self._offer(fd, base)
+
+    def want(self) -> None:
+        """The log needs its next file."""
+        if not self._wanted and not self._retry_at:
+            self._wanted = True
+            self._server.pending(_core.TOPIC_EVENT_NEED_FILE, True)
+            self.maker.want(self._next)
+
+    def on_timer(self, now: float) -> None:
+        """What the disk refused is tried again."""
+        if self._retry_at and now >= self._retry_at:
+            self._retry_at = 0.0
+            self.want()
+
+    def take(self) -> None:
+        """Offer what was made."""
+        if self.maker.crash is not None:
+            raise self.maker.crash
+        while self.maker.made:
+            base, made = self.maker.made.popleft()
+            self._wanted = False
+            self.refused = errno_of(made) if isinstance(made, StoreError) else 0
+            if isinstance(made, StoreError):
+                self._retry_at = time.monotonic() + RETRY_S
+                self._say(f"no new file of the log of topics: {made}", WARNING)
+            else:
+                self._offer(made, base)
+
+    def _offer(self, fd: int, base: int) -> None:
+        try:
+            self._server.offer(fd, base)
+        except OSError:
+            os.close(fd)
+            raise
+        self._next = base + self._file_bytes
+
+    def close(self) -> None:
+        """Close what was made and not taken; the thread has ended."""
+        while self.maker.made:
+            _base, made = self.maker.made.popleft()
+            if not isinstance(made, StoreError):
+                os.close(made)

@@ -1,0 +1,87 @@
+#include "topics/lookup.h"
+#include "kernel/bytes.h"
+#include "topics/hash.h"
+#include "topics/properties.h"
+#include <stdio.h>
+
+/* The unit of the message whose record says that it begins at a position. THERE, NONE or ERROR. */
+static wr_message_kind unit_at(wr_topic_reader *r, uint64_t position, uint32_t *queue, uint64_t *offset, wr_unit *unit, int *error) {
+    wr_topic_bounds b;
+    const uint8_t *head;
+    uint64_t n;
+    uint32_t found;
+    *error = wr_log_reader_peek(&r->log, position, WR_LOG_HEAD_SIZE, &head, &n);
+    if (*error == ENOENT) n = 0, *error = 0;
+    if (*error) return WR_MESSAGE_ERROR;
+    if (n < WR_LOG_HEAD_SIZE || wr_get64(head + WR_LOG_HEAD_AT_PHYSICAL_OFFSET) != position) return WR_MESSAGE_NONE;
+    uint32_t flag = wr_get32(head + WR_LOG_HEAD_AT_FLAG), size = wr_get32(head + WR_LOG_HEAD_AT_SIZE);
+    *queue = wr_get32(head + WR_LOG_HEAD_AT_QUEUE_ID);
+    *offset = wr_get64(head + WR_LOG_HEAD_AT_QUEUE_OFFSET);
+    if ((flag && flag != r->id) || *queue > INT32_MAX) return WR_MESSAGE_NONE;
+    *error = wr_topic_reader_bounds(r, *queue, &b);
+    if (!*error && (*offset < b.minimum || *offset >= b.maximum)) return WR_MESSAGE_NONE;
+    if (!*error) *error = wr_topic_reader_units(r, *queue, *offset, unit, 1, &found);
+    if (*error) return *error == ENXIO ? WR_MESSAGE_NONE : WR_MESSAGE_ERROR;
+    return found && size && unit->size == size && unit->physical_offset == position ? WR_MESSAGE_THERE : WR_MESSAGE_NONE;
+}
+
+wr_message_kind wr_topic_lookup_at(wr_topic_reader *r, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
+                                   wr_record *record, const uint8_t **bytes, int *error) {
+    uint32_t queue;
+    uint64_t offset;
+    wr_unit unit;
+    wr_message_kind kind = unit_at(r, position, &queue, &offset, &unit, error);
+    if (kind == WR_MESSAGE_THERE) kind = wr_topic_reader_record(r, queue, offset, &unit, 0, true, record, bytes, error);
+    if (kind == WR_MESSAGE_GONE) return WR_MESSAGE_NONE;
+    if (kind != WR_MESSAGE_THERE || !store_host) return kind;
+    bool same = store_host_bytes == wr_store_host_bytes(record->sys_flag) && !memcmp(*bytes + record->store_host_at, store_host, store_host_bytes);
+    return same ? kind : WR_MESSAGE_NONE;
+}
+
+int wr_topic_lookup_begin(wr_topic_lookup *l, wr_topic_reader *reader, wr_text key, int64_t since, int64_t until) {
+    *l = (wr_topic_lookup){.reader = reader, .key = key, .since = since, .until = until};
+    reader->damage.file[0] = 0;
+    uint32_t hash = wr_key_hash(wr_key_hash_topic(reader->name, reader->name_n), key.at, key.n);
+    return wr_index_reader_find(reader->index, hash, since, until);
+}
+
+static bool has_key(const wr_record *record, const uint8_t *bytes, wr_text key) {
+    wr_known_properties known;
+    wr_text one;
+    uint32_t at = 0;
+    wr_properties_known(bytes + record->properties_at, record->properties_length, &known);
+    if (known.uniq_key.at && known.uniq_key.n == key.n && !memcmp(known.uniq_key.at, key.at, key.n)) return true;
+    while (known.keys.at && wr_keys_next(known.keys, &at, &one))
+        if (one.n == key.n && !memcmp(one.at, key.at, key.n)) return true;
+    return false;
+}
+
+static void index_damage(wr_topic_reader *r, wr_key_code code) {
+    wr_topic_damage *d = &r->damage;
+    snprintf(d->file, sizeof d->file, "index/%s", wr_index_reader_file(r->index));
+    d->position = 0;
+    snprintf(d->expected, WR_DAMAGE_WORDS, "a file of the key index");
+    snprintf(d->found, WR_DAMAGE_WORDS, "a bad %s", wr_key_word(code));
+}
+
+wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, const uint8_t **bytes, int *error) {
+    for (;;) {
+        wr_key_entry entry;
+        wr_key_code code;
+        if ((*error = wr_index_reader_next(l->reader->index, &entry, &code))) return WR_MESSAGE_ERROR;
+        if (code == WR_KEY_END) return WR_MESSAGE_NONE;
+        if (code != WR_KEY_FOUND) {
+            index_damage(l->reader, code);
+            return WR_MESSAGE_DAMAGED;
+        }
+        if (l->any && entry.physical_offset == l->last) continue; /* of two keys of one hash */
+        wr_message_kind kind = wr_topic_lookup_at(l->reader, entry.physical_offset, NULL, 0, record, bytes, error);
+        if (kind == WR_MESSAGE_NONE) continue;
+        if (kind != WR_MESSAGE_THERE) return kind;
+        int64_t time = (int64_t)record->store_timestamp;
+        if (time < l->since || time > l->until || !has_key(record, *bytes, l->key)) continue;
+        l->any = true;
+        l->last = entry.physical_offset;
+        return kind;
+    }
+}

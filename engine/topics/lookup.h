@@ -1,0 +1,27 @@
+/* Messages of a topic by key, the newest first, and by message id.
+ *
+ * What is found is the message that its consume queue has at its offset: bytes of a body that look like a record are none, nor are
+ * records of an earlier topic of the name, half messages, or what no reader may see (yet, or any more). */
+#ifndef WR_TOPICS_LOOKUP_H
+#define WR_TOPICS_LOOKUP_H
+#include "topics/reader.h"
+
+typedef struct {
+    wr_topic_reader *reader;
+    wr_text key;
+    int64_t since, until; /* store times, milliseconds since 1970, both included */
+    uint64_t last;        /* position of the message found last */
+    bool any;
+} wr_topic_lookup;
+
+/* Look for a key, which stays where it is until the end. 0 or an errno. */
+int wr_topic_lookup_begin(wr_topic_lookup *lookup, wr_topic_reader *reader, wr_text key, int64_t since, int64_t until);
+
+/* The next message, whose bytes last until the next call. THERE; NONE: no more; DAMAGED: an index file is, or a message
+ * (reader->damage; the next call goes on behind it); or ERROR. */
+wr_message_kind wr_topic_lookup_next(wr_topic_lookup *lookup, wr_record *record, const uint8_t **bytes, int *error);
+
+/* The message whose record begins at a position of the log and, if `store_host` is not NULL, has that one. THERE, NONE, DAMAGED or ERROR. */
+wr_message_kind wr_topic_lookup_at(wr_topic_reader *reader, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
+                                   wr_record *record, const uint8_t **bytes, int *error);
+#endif

@@ -1,0 +1,215 @@
+#define _GNU_SOURCE
+#include "topics/reader.h"
+#include "kernel/bytes.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SURE_BYTES (1u << 20) /* a larger record is read when its head says so, too: sizes of units are not believed */
+
+/* ---- begin and end ---- */
+
+wr_topic_reader *wr_topic_reader_new(const wr_topic_place *place, uint32_t id, const char *name, uint32_t name_n) {
+    if (!place->log_file_bytes || !place->consume_queue_entries || place->ring_bytes & (place->ring_bytes - 1)) return NULL;
+    if (!name_n || name_n > NAME_MAX || memchr(name, '/', name_n) || memchr(name, 0, name_n) || name[0] == '.') return NULL;
+    wr_topic_reader *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->place = *place;
+    r->id = id;
+    r->name_n = name_n;
+    wr_log_reader_init(&r->log, place->root, place->log_file_bytes);
+    r->name = malloc((size_t)name_n + 1);
+    r->index = wr_index_reader_new(place->root, "index", place->index_slots, place->index_entries, true);
+    if (!r->name || !r->index) {
+        wr_topic_reader_free(r);
+        return NULL;
+    }
+    memcpy(r->name, name, name_n);
+    r->name[name_n] = 0;
+    return r;
+}
+
+static void close_queues(wr_topic_reader *r) {
+    for (int i = 0; i < WR_TOPIC_QUEUES_OPEN; i++) {
+        wr_queue_reader_free(r->queues[i].units);
+        r->queues[i] = (wr_topic_queue_open){0};
+    }
+}
+
+void wr_topic_reader_free(wr_topic_reader *r) {
+    if (!r) return;
+    close_queues(r);
+    wr_index_reader_free(r->index);
+    wr_log_reader_free(&r->log);
+    free(r->name);
+    free(r);
+}
+
+void wr_topic_reader_begin(wr_topic_reader *r, const void *ring, wr_topic_rows *rows) {
+    close_queues(r);
+    wr_log_reader_begin(&r->log, r->place.ring_bytes ? ring : NULL, r->place.ring_bytes);
+    r->rows = rows;
+}
+
+/* ---- rows ---- */
+
+/* The queue's place among the open ones. NULL: no memory. */
+static wr_topic_queue_open *have_queue(wr_topic_reader *r, uint32_t queue) {
+    wr_topic_queue_open *oldest = r->queues;
+    for (wr_topic_queue_open *q = r->queues; q < r->queues + WR_TOPIC_QUEUES_OPEN; q++) {
+        if (q->units && q->queue == queue) {
+            q->used = ++r->uses;
+            return q;
+        }
+        if (oldest->units && (!q->units || q->used < oldest->used)) oldest = q;
+    }
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, WR_QUEUES_FOLDER "/%s/%u", r->name, queue);
+    wr_queue_reader *units = wr_queue_reader_new(r->place.root, folder, r->place.consume_queue_entries);
+    if (!units) return NULL;
+    wr_queue_reader_free(oldest->units);
+    *oldest = (wr_topic_queue_open){.queue = queue, .units = units, .used = ++r->uses};
+    return oldest;
+}
+
+/* The queue with its row. */
+static int have_row(wr_topic_reader *r, uint32_t queue, wr_topic_queue_open **to) {
+    if (!r->rows) return ENXIO;
+    wr_topic_queue_open *q = have_queue(r, queue);
+    if (!q) return ENOMEM;
+    if (!q->row && !(q->row = wr_topic_row_find(r->rows, r->id, queue))) return ENXIO;
+    *to = q;
+    return 0;
+}
+
+int wr_topic_reader_bounds(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *bounds) {
+    wr_topic_queue_open *q;
+    int error = have_row(r, queue, &q);
+    if (error) return error;
+    /* SYNC row-maximum: units and records below it are there. The minimum is read before: it is never above. */
+    bounds->minimum = atomic_load_explicit(&q->row->minimum, memory_order_acquire);
+    bounds->maximum = atomic_load_explicit(&q->row->maximum, memory_order_acquire);
+    if (!wr_topic_row_is(q->row, wr_topic_row_key(r->id, queue))) {
+        q->row = NULL;
+        return ENXIO;
+    }
+    if (bounds->maximum > WR_QUEUE_UNITS_MAX) bounds->maximum = WR_QUEUE_UNITS_MAX;
+    if (bounds->minimum > bounds->maximum) bounds->minimum = bounds->maximum;
+    return 0;
+}
+
+uint64_t wr_topic_reader_first(const wr_topic_reader *r) {
+    return r->rows ? atomic_load_explicit(&r->rows->first, memory_order_acquire) : 0;
+}
+
+int wr_topic_reader_wait(wr_topic_reader *r, uint32_t queue, uint64_t seen, uint64_t timeout_ns) {
+    wr_topic_queue_open *q;
+    int error = have_row(r, queue, &q);
+    return error ? error : wr_topic_wait(r->rows, q->row, wr_topic_row_key(r->id, queue), seen, timeout_ns);
+}
+
+/* ---- units ---- */
+
+int wr_topic_reader_units(wr_topic_reader *r, uint32_t queue, uint64_t offset, wr_unit *units, uint32_t most, uint32_t *found) {
+    wr_topic_queue_open *q = have_queue(r, queue);
+    *found = 0;
+    return q ? wr_queue_reader_all(q->units, offset, units, most, found) : ENOMEM;
+}
+
+int wr_topic_reader_file(wr_topic_reader *r, uint32_t queue, uint64_t offset, bool down, uint64_t *first) {
+    wr_topic_queue_open *q = have_queue(r, queue);
+    return q ? wr_queue_reader_file(q->units, offset, down, first) : ENOMEM;
+}
+
+/* ---- damage ---- */
+
+static void unit_place(wr_topic_reader *r, uint32_t queue, uint64_t offset) {
+    uint64_t base = offset - offset % r->place.consume_queue_entries;
+    wr_topic_damage *d = &r->damage;
+    snprintf(d->file, sizeof d->file, WR_QUEUES_FOLDER "/%s/%u/%020llu", r->name, queue,
+             (unsigned long long)base * WR_CONSUME_QUEUE_UNIT_SIZE);
+    d->position = (offset - base) * WR_CONSUME_QUEUE_UNIT_SIZE;
+}
+
+void wr_topic_reader_lacks(wr_topic_reader *r, uint32_t queue, uint64_t offset) {
+    unit_place(r, queue, offset);
+    snprintf(r->damage.expected, WR_DAMAGE_WORDS, "where message %llu of queue %u lies", (unsigned long long)offset, queue);
+    snprintf(r->damage.found, WR_DAMAGE_WORDS, "no bytes");
+}
+
+static void no_record(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit, const char *found) {
+    wr_topic_damage *d = &r->damage;
+    uint64_t base = unit->physical_offset - unit->physical_offset % r->place.log_file_bytes;
+    snprintf(d->file, sizeof d->file, WR_LOG_FOLDER "/%020llu", (unsigned long long)base);
+    d->position = unit->physical_offset - base;
+    snprintf(d->expected, WR_DAMAGE_WORDS, "message %llu of queue %u, %u bytes", (unsigned long long)offset, queue, unit->size);
+    snprintf(d->found, WR_DAMAGE_WORDS, "%s", found);
+}
+
+/* ---- records ---- */
+
+bool wr_topic_reader_owns(const wr_topic_reader *r, const wr_record *record, const uint8_t *bytes) {
+    return (record->flag == r->id || !record->flag) && record->topic_length == r->name_n &&
+           !memcmp(bytes + record->topic_at, r->name, r->name_n);
+}
+
+/* What is wrong with the record that a unit leads to; NULL: nothing, or *error. */
+static const char *look(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit, uint64_t ahead, bool sum, wr_record *record,
+                        const uint8_t **bytes, int *error) {
+    uint64_t left = r->place.log_file_bytes - unit->physical_offset % r->place.log_file_bytes;
+    *error = 0;
+    if (unit->physical_offset >> 63) return "a position that is none";
+    if (unit->size > left) return "a size that its file has no room for";
+    if (unit->size > SURE_BYTES) {
+        uint64_t n;
+        *error = wr_log_reader_peek(&r->log, unit->physical_offset, WR_LOG_HEAD_SIZE, bytes, &n);
+        if (*error) return NULL;
+        if (n < WR_LOG_HEAD_SIZE || wr_get32(*bytes + WR_LOG_HEAD_AT_SIZE) != unit->size) return "another size";
+    }
+    *error = wr_log_reader_get(&r->log, unit->physical_offset, unit->size, ahead, bytes);
+    if (*error == ENODATA) {
+        *error = 0;
+        return "the end of the file";
+    }
+    if (*error) return NULL;
+    wr_scan found = wr_record_scan(*bytes, unit->size, unit->physical_offset, sum ? WR_SCAN_ALL : WR_SCAN_TEXT, record);
+    if (found == WR_SCAN_END) return "zeros";
+    if (found == WR_SCAN_BLANK) return "the end of the log's file";
+    if (found == WR_SCAN_BAD) {
+        static _Thread_local char words[64];
+        snprintf(words, sizeof words, "no record: %s", wr_record_word(record->reason));
+        return words;
+    }
+    if (record->size != unit->size) return "another size";
+    if (record->queue_offset != offset || record->queue_id != queue) return "another message";
+    return wr_topic_reader_owns(r, record, *bytes) ? NULL : "a message of another topic";
+}
+
+/* May the message be gone, with its file? */
+static bool is_gone(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit) {
+    wr_topic_bounds bounds;
+    if (unit->physical_offset < wr_topic_reader_first(r)) return true;
+    return wr_topic_reader_bounds(r, queue, &bounds) || offset < bounds.minimum; /* or its topic */
+}
+
+wr_message_kind wr_topic_reader_record(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit, uint64_t ahead, bool sum,
+                                       wr_record *record, const uint8_t **bytes, int *error) {
+    const char *wrong = look(r, queue, offset, unit, ahead, sum, record, bytes, error);
+    if (!wrong && !*error) return WR_MESSAGE_THERE;
+    if (*error && *error != ENOENT) return WR_MESSAGE_ERROR;
+    /* Once more, from the beginning. */
+    wr_unit again;
+    uint32_t found;
+    wr_log_reader_begin(&r->log, r->log.ring, r->log.ring_bytes);
+    if ((*error = wr_topic_reader_units(r, queue, offset, &again, 1, &found))) return WR_MESSAGE_ERROR;
+    if (!found) return is_gone(r, queue, offset, unit) ? WR_MESSAGE_GONE : (wr_topic_reader_lacks(r, queue, offset), WR_MESSAGE_DAMAGED);
+    if (!again.size) return WR_MESSAGE_NONE;
+    wrong = look(r, queue, offset, &again, 0, true, record, bytes, error);
+    if (!wrong && !*error) return WR_MESSAGE_THERE;
+    if (*error && *error != ENOENT) return WR_MESSAGE_ERROR;
+    wr_log_reader_drop(&r->log);
+    if (is_gone(r, queue, offset, &again)) return WR_MESSAGE_GONE;
+    no_record(r, queue, offset, &again, wrong ? wrong : "no such file");
+    *error = 0;
+    return WR_MESSAGE_DAMAGED;
+}

@@ -1,0 +1,100 @@
+/* The rows of topics in shared memory, one for each (topic, queue): how far a reader sees, and where it sleeps. A header page
+ * (wr_topic_rows), then TOPIC_ROWS_MAX of wr_topic_row, which have memory as far as they were used.
+ *
+ * One writer, the topic worker; readers in any process write `waiters` alone, and the worker believes nothing of it.
+ * Invariants
+ *   A row is found by its key, looked for once. When its topic is deleted the key becomes 0 first, and the row may become another's
+ *   later: who read a number looks at the key behind it (wr_topic_row_is). Ids of topics never come again, so neither do keys.
+ *   `maximum` rises only over messages that have their unit and are durable as far as their producer asked for.
+ * Crash points: a reader that is killed asleep stays counted in `waiters`: a system call for each commit, until the next start. A worker
+ *   that is killed: the next one has another region, and wakes who sleeps on this one (wr_topic_rows_wake_all).
+ */
+#ifndef WR_TOPICS_ROWS_H
+#define WR_TOPICS_ROWS_H
+#include "ipc/core/futex.h"
+#include "kernel/protocol.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#define WR_TOPIC_ROWS_BYTES (sizeof(wr_topic_rows) + (uint64_t)WR_TOPIC_ROWS_MAX * sizeof(wr_topic_row))
+
+static inline uint64_t wr_topic_row_key(uint32_t id, uint32_t queue) { return (uint64_t)id << 32 | ((uint64_t)queue + 1); }
+
+static inline wr_topic_row *wr_topic_row_at(const wr_topic_rows *rows, uint32_t n) {
+    return (wr_topic_row *)((uintptr_t)rows + sizeof *rows) + n;
+}
+
+/* The row of a queue; NULL: the topic is not there (any more, or the worker has not yet heard of it). */
+static inline wr_topic_row *wr_topic_row_find(const wr_topic_rows *rows, uint32_t id, uint32_t queue) {
+    const uint64_t key = wr_topic_row_key(id, queue);
+    /* SYNC row-key: pairs with wr_topic_row_give; what the row says is its own */
+    uint64_t n = atomic_load_explicit(&((wr_topic_rows *)(uintptr_t)rows)->rows_n, memory_order_acquire);
+    for (uint32_t i = 0; i < n && i < WR_TOPIC_ROWS_MAX; i++) {
+        wr_topic_row *row = wr_topic_row_at(rows, i);
+        if (atomic_load_explicit(&row->key, memory_order_acquire) == key) return row;
+    }
+    return NULL;
+}
+
+/* Is what was read from a row before this (by acquire) of this queue? */
+static inline bool wr_topic_row_is(wr_topic_row *row, uint64_t key) {
+    /* SYNC row-key: the numbers were stored behind a key of 0 (release), if they are another's */
+    return atomic_load_explicit(&row->key, memory_order_relaxed) == key;
+}
+
+static inline wr_topic_wake *wr_topic_wake_of(const wr_topic_rows *rows, uint32_t id) {
+    return (wr_topic_wake *)((uintptr_t)rows + offsetof(wr_topic_rows, wakes)) + id % WR_TOPIC_WAKES;
+}
+
+/* Sleep until the row's maximum is above `seen`, its topic is deleted, or the time is over; at once if it is so already. Returns 0 (look
+ * again; also for nothing: topics share words), ETIMEDOUT or EINTR. Ask for slices of time: whether the worker has another region by now is
+ * the caller's to look at. */
+static inline int wr_topic_wait(const wr_topic_rows *rows, wr_topic_row *row, uint64_t key, uint64_t seen, uint64_t timeout_ns) {
+    wr_topic_wake *wake = wr_topic_wake_of(rows, (uint32_t)(key >> 32));
+    int error = 0;
+    /* SYNC row-wait: counted, then the sequence, then the maximum; pairs with the fence of wr_topic_wake_readers, which raises the maximum,
+     * then looks at the count: one of the two sees the other, and a sequence that rose meanwhile ends the sleep. */
+    atomic_fetch_add_explicit(&wake->waiters, 1, memory_order_seq_cst);
+    uint32_t sequence = atomic_load_explicit(&wake->sequence, memory_order_acquire);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&row->maximum, memory_order_acquire) <= seen && wr_topic_row_is(row, key))
+        error = wr_futex_wait(&wake->sequence, sequence, timeout_ns);
+    atomic_fetch_sub_explicit(&wake->waiters, 1, memory_order_relaxed);
+    return error;
+}
+
+/* ---- the worker ---- */
+
+/* A row that is free becomes that of a queue, with its numbers; rows_n is above it. */
+static inline void wr_topic_row_give(wr_topic_rows *rows, uint32_t n, uint64_t key, uint64_t minimum, uint64_t maximum) {
+    wr_topic_row *row = wr_topic_row_at(rows, n);
+    atomic_thread_fence(memory_order_release); /* SYNC row-key: behind the key of 0 that it had */
+    atomic_store_explicit(&row->minimum, minimum, memory_order_relaxed);
+    atomic_store_explicit(&row->maximum, maximum, memory_order_release);
+    atomic_store_explicit(&row->appended, maximum, memory_order_relaxed);
+    /* SYNC row-key: pairs with wr_topic_row_find */
+    atomic_store_explicit(&row->key, key, memory_order_release);
+    if (atomic_load_explicit(&rows->rows_n, memory_order_relaxed) <= n) atomic_store_explicit(&rows->rows_n, (uint64_t)n + 1, memory_order_release);
+}
+
+static inline void wr_topic_row_take(wr_topic_rows *rows, uint32_t n) {
+    atomic_store_explicit(&wr_topic_row_at(rows, n)->key, 0, memory_order_release);
+}
+
+/* Behind what was raised: wake those who wait for topics of this one's pair of words, if there are any. */
+static inline void wr_topic_wake_readers(const wr_topic_rows *rows, uint32_t id) {
+    wr_topic_wake *wake = wr_topic_wake_of(rows, id);
+    atomic_thread_fence(memory_order_seq_cst); /* SYNC row-wait */
+    if (!atomic_load_explicit(&wake->waiters, memory_order_relaxed)) return;
+    atomic_fetch_add_explicit(&wake->sequence, 1, memory_order_release);
+    wr_futex_wake_all(&wake->sequence);
+}
+
+/* The region ends, or is a dead worker's: nobody sleeps on it. */
+static inline void wr_topic_rows_wake_all(const wr_topic_rows *rows) {
+    for (uint32_t i = 0; i < WR_TOPIC_WAKES; i++) {
+        atomic_fetch_add_explicit(&wr_topic_wake_of(rows, i)->sequence, 1, memory_order_release);
+        wr_futex_wake_all(&wr_topic_wake_of(rows, i)->sequence);
+    }
+}
+#endif

@@ -1,0 +1,271 @@
+"""A topic worker around its C server: it starts, serves in turns, and stops. The loop is C (engine/topics/worker.h).
+
+One thread serves (`serve`, which alternates between the C loop and the events it returns); the committer and the
+dispatcher have threads of their own, and a helper makes the log's next file.
+
+    declared.py    the topics of the catalog
+    log_files.py   the log's files
+    engine/kernel/clients.py   the clients' regions
+
+Invariant: nothing is shown, confirmed or written before what was found in the log is on stable storage.
+Crash points: recovered, settled, begun (what was found is durable; the log's file may be new), file.made.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from logging import ERROR, WARNING
+from pathlib import Path
+from typing import Any
+
+from warren.engine import _core
+from warren.engine.errors import CorruptRecord, StoreError
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.clients import Clients
+from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.saying import Say, silent
+from warren.engine.topics import log_files
+from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
+from warren.ipc import region as regions
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.superblock import Superblock
+
+TURN_NS = 250_000_000
+CATALOG_PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits
+EPOCH_SHIFT = 32  #: of the node's epoch in that of a commit: it is never lower than that of a commit before
+#: what the dispatcher waits out
+MEMORY = (errno.ENOMEM,)
+
+
+def node_bytes(node_id: int) -> bytes:
+    """Whose log it is, as its commits say it."""
+    return struct.pack("<QQ", node_id, 0)
+
+
+def boot_bytes() -> bytes:
+    """Which life of the machine this is: after another one, what was not synced may be gone."""
+    return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+
+
+@dataclass
+class Options:
+    """What a topic service is made of."""
+
+    superblock: Superblock
+    server: int
+    folder: TopicsFolder
+    log_file_bytes: int
+    load_catalog: Callable[[], list[Declaration]]
+    follow_catalog: Callable[[int], Changes | None] = lambda _version: None
+    timer: Callable[[], None] = lambda: None  #: called some times a second
+    reached: Callable[[str], None] = lambda _point: None
+    say: Say = silent
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a start found."""
+
+    topics: int
+    checkpoint: str  #: what it was: good, none, damaged, newer, foreign, settings
+    position: int  #: where the log ends
+    torn: bool  #: what lay behind was no whole commit, and never confirmed
+
+
+class TopicService:
+    """One topic worker's server and everything around it."""
+
+    def __init__(self, server: _core.TopicServer, options: Options) -> None:
+        o = self.options = options
+        self.server = server
+        self._clients = Clients(server, o.superblock, o.server, o.say)
+        self.topics = DeclaredTopics(server, o.superblock, o.server, o.load_catalog, o.follow_catalog, o.say)
+        self._files = log_files.NextFiles(server, o.folder, o.log_file_bytes, o.say, lambda: o.reached("file.made"))
+        self._committer = threading.Thread(target=server.commit_run, name="warren-commit", daemon=True)
+        self._dispatcher = threading.Thread(target=server.dispatch_run, name="warren-dispatch", daemon=True)
+        self._timer_at = 0.0
+        self._trouble: tuple[int, int, int] = (0, 0, 0)
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> Recovered:
+        """Recover, and begin the log, with every client. Serving can begin; the epoch is given by `begin`.
+
+        Raises CorruptRecord (what was confirmed is damaged, or missing), StoreError.
+        """
+        o = self.options
+        self.topics.load()
+        bases = log_files.find(o.folder, o.log_file_bytes)
+        found = self._recover(bases)
+        self._check(found, bases)
+        o.reached("recovered")
+        with atomic_file.file_explained(f"cannot make {o.folder.log} ready"):
+            self.server.settle()
+        o.reached("settled")
+        node_epoch, epoch = o.superblock.get("node_epoch"), o.superblock.server_get(o.server, "epoch") + 1
+        # A directory that was put back from a backup may have a lower epoch than its log.
+        self.server.begin(max(node_epoch << EPOCH_SHIFT | epoch, found["epoch"] + 1))
+        position: int = found["position"]
+        base = position // o.log_file_bytes * o.log_file_bytes
+        self._files.begin(log_files.first_or_made(o.folder, o.log_file_bytes, base, bases), base)
+        self.topics.shown()
+        self._clients.scan(starting=True)
+        o.reached("begun")
+        return Recovered(self.topics.count, found["checkpoint"], position, found["torn"])
+
+    def _recover(self, bases: list[int]) -> dict[str, Any]:
+        folder = self.options.folder
+        with atomic_file.file_explained(f"cannot recover {folder.path}"):
+            return self.server.recover(bases[0] if bases else 0)
+
+    def _check(self, found: dict[str, Any], bases: list[int]) -> None:
+        """What was confirmed is there. Raises CorruptRecord."""
+        o = self.options
+        log_files.check_end(o.folder, bases, o.log_file_bytes, found["position"])
+        if found["damaged"]:
+            base = found["position"] // o.log_file_bytes * o.log_file_bytes
+            raise CorruptRecord(
+                log_files.path_of(o.folder, base),
+                found["position"] - base,
+                "a commit that a later one says was synced",
+                "other bytes",
+                f"topics do not serve, and the log was not changed: {log_files.RESTORE}",
+            )
+
+    def begin(self, epoch: int) -> None:
+        """Serve from now on under this epoch: all clients that were there are attached."""
+        self.server.serve(epoch)
+        for thread in (self._committer, self._dispatcher, self._files.maker):
+            thread.start()
+
+    def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
+        """Serve a client; its region is closed when it has ended. Raises OSError (a region of the wrong form)."""
+        self._clients.take_up(slot, generation, client_epoch, region)
+
+    # -- serving --------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Until the node drains or `server.request_stop` was called."""
+        while not self.turn(CATALOG_PAUSE_NS if self.topics.behind else TURN_NS) & _core.TOPIC_EVENT_STOP:
+            pass
+
+    def turn(self, max_ns: int, until_event: bool = True) -> int:
+        """One run of the C loop and what it asks for; returns its events. Raises StoreError: start anew."""
+        events = self.server.run(max_ns, until_event)
+        if events & _core.TOPIC_EVENT_DISPATCH_FAILED:
+            self._dispatch_failed()
+        if events & _core.TOPIC_EVENT_KICK:
+            self._files.take()
+        if events & _core.TOPIC_EVENT_NEED_FILE:
+            self._files.want()
+        if events & _core.TOPIC_EVENT_CATALOG_CHANGED or self.topics.behind:
+            self.topics.reload()
+        if events & _core.TOPIC_EVENT_SLOTS_CHANGED:
+            self._clients.scan()
+        if events & _core.TOPIC_EVENT_FINISHED:
+            self._clients.let_go()
+        if events & _core.TOPIC_EVENT_LOG_FAILED:
+            self._log_failed()
+        # By the clock, not by TIMER: under load some other event always comes first.
+        now = time.monotonic()
+        if now >= self._timer_at:
+            self._timer_at = now + TURN_NS / 1e9
+            self._timer(now)
+        return events
+
+    def _timer(self, now: float) -> None:
+        self._files.on_timer(now)
+        self._clients.on_timer()
+        self.topics.on_timer()
+        self._look_for_space()
+        self.options.timer()
+
+    def _log_failed(self) -> None:
+        number = self.server.counters()["failed"]
+        why = f"the log of topics failed ({os.strerror(number)}): nothing more is confirmed; check the disk and restart"
+        if number == errno.ESTALE:
+            why = "the file of the log of topics in use was removed or cut: nothing more is confirmed; restart"
+        self.options.say(f"{why} the node", WARNING)
+
+    def _dispatch_failed(self) -> None:
+        """What is derived from the log cannot be gone on with: the next start makes it again. What was confirmed is in
+        the log. Raises StoreError.
+        """
+        number = self.server.counters()["dispatch_failed"]
+        if number != errno.EUCLEAN:  # a damaged key index: the start makes that alone anew
+            self.options.folder.checkpoint.unlink(missing_ok=True)  # its files are not what it says
+        raise StoreError(
+            f"consume queues or key index in {self.options.folder.path} failed ({os.strerror(number)}): the worker "
+            "starts again and makes them anew from the log"
+        )
+
+    def _look_for_space(self) -> None:
+        """No next file, a write to the log, or something derived from it that finds no space: say so once, and raise
+        the alarm. All are tried again by themselves.
+        """
+        counters = self.server.counters()
+        trouble = (self._files.refused, counters["no_space"], counters["dispatch_trouble"])
+        if trouble == self._trouble:
+            return
+        o, before = self.options, self._trouble
+        self._trouble = trouble
+        disk = next((number for number in trouble if number and number not in MEMORY), 0)
+        o.superblock.server_set(o.server, "file_error", disk)
+        o.superblock.server_alarm(o.server, CONSTANTS["ALARM_DISK"], bool(disk))
+        o.superblock.server_alarm(o.server, CONSTANTS["ALARM_MEMORY"], any(number in MEMORY for number in trouble))
+        if any(trouble) and not any(before):
+            number = next(number for number in trouble if number)
+            o.say(f"who appends to topics waits: {os.strerror(number)}; it goes on by itself", WARNING)
+        elif not any(trouble):
+            o.say("topics go on: there is space again")
+
+    # -- end ------------------------------------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Finish what was submitted, sync, catch up with what is derived, and release everything.
+
+        True when all that was appended is on stable storage.
+        """
+        server = self.server
+        server.pending(_core.TOPIC_EVENT_STOP, True)
+        deadline = time.monotonic() + timeout_s
+        while not self.turn(1_000_000, False) & _core.TOPIC_EVENT_TIMER and time.monotonic() < deadline:
+            pass
+        clean = server.sync(int(timeout_s * 1e9)) and not server.counters()["failed"]
+        server.run(0, False)  # the confirms of what was synced
+        self.release()
+        return clean
+
+    def release(self) -> None:
+        """Stop the threads, close the server and the clients' regions. What is done of the log is dispatched first."""
+        self.server.stop_log()
+        self._join(self._committer)
+        self.server.stop_dispatch()
+        self._join(self._dispatcher)
+        self._files.maker.stop()
+        self._join(self._files.maker)
+        self._files.close()
+        self.server.close()
+        self._clients.close()
+
+    def _join(self, thread: threading.Thread) -> None:
+        if thread.ident is not None:
+            thread.join()
+
+
+def tell(say: Say, found: Recovered) -> None:
+    """What a start found that is of note."""
+    if found.checkpoint not in ("good", "none"):
+        say(
+            f"the checkpoint was not used ({found.checkpoint}): consume queues and key index were made anew",
+            ERROR if found.checkpoint in ("damaged", "foreign") else WARNING,
+        )
+    if found.torn:
+        say("the log ended in a commit that was not whole, and was never confirmed: it was cut off", WARNING)

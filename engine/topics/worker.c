@@ -1,0 +1,209 @@
+/* A topic worker. What it is: topics/worker.h. */
+#define _GNU_SOURCE
+#include "topics/worker.h"
+#include "topics/confirm.h"
+#include "topics/links.h"
+#include "topics/table.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ROWS_STEP 1024u /* that get memory at once */
+#define SLOTS_MIN (16u << 10)
+#define RING_BYTES_A_SLOT 256 /* a record of 100 bytes takes some 200, and a slot */
+
+wr_topic_worker *wr_topic_worker_new(const wr_topic_worker_options *options) {
+    wr_topic_worker *w = calloc(1, sizeof *w);
+    if (!w) return NULL;
+    w->o = *options;
+    w->spin_ns = options->spin_ns;
+    wr_dispatch_place place = {.root = options->folder, .log_file_bytes = options->log_file_bytes,
+                               .consume_queue_entries = options->consume_queue_entries, .index_slots = options->index_slots,
+                               .index_entries = options->index_entries};
+    memcpy(place.node, options->node, sizeof place.node);
+    memcpy(place.boot, options->boot, sizeof place.boot);
+    wr_topic_server_init(&w->s, options->super, options->server);
+    w->s.tick_ns = options->tick_ns;
+    w->s.commit_bytes = options->commit_bytes;
+    w->free_rows = malloc(options->rows_max * sizeof *w->free_rows);
+    w->dispatch = wr_dispatch_new(&place);
+    if (w->free_rows && w->dispatch) return w;
+    wr_topic_worker_free(w);
+    errno = ENOMEM;
+    return NULL;
+}
+
+void wr_topic_worker_free(wr_topic_worker *w) {
+    if (!w) return;
+    if (w->s.log) wr_topic_log_free(w->s.log);
+    wr_dispatcher_free(w->dispatcher);
+    wr_dispatch_free(w->dispatch);
+    wr_topic_server_free(&w->s);
+    free(w->free_rows);
+    free(w);
+}
+
+/* ---- topics ---- */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Have memory for rows below a number: a touch of a full /dev/shm would be a signal. An older kernel does not know the question: then all
+ * of the region was reserved. */
+static int have_memory(wr_topic_worker *w, uint32_t rows_n) {
+    while (w->rows_ready < rows_n) {
+        uint32_t n = w->o.rows_max - w->rows_ready < ROWS_STEP ? w->o.rows_max - w->rows_ready : ROWS_STEP;
+        if (madvise(wr_topic_row_at(w->o.rows, w->rows_ready), n * sizeof(wr_topic_row), MADV_POPULATE_WRITE) != 0) {
+            if (errno == EINTR || errno == EAGAIN) continue;
+            if (errno != EINVAL) return ENOMEM;
+        }
+        w->rows_ready += n;
+    }
+    return 0;
+}
+
+static void give_back(void *context, uint32_t row) {
+    wr_topic_worker *w = context;
+    w->free_rows[w->free_rows_n++] = row;
+}
+
+/* Numbers of rows for a topic's queues. */
+static int choose_rows(wr_topic_worker *w, wr_topic *topic, uint32_t *numbers) {
+    if (w->dispatcher) wr_dispatcher_dropped(w->dispatcher, give_back, w);
+    if (topic->queues_n > w->o.rows_max - w->rows_n + w->free_rows_n) return ENOSPC;
+    const uint32_t more = topic->queues_n > w->free_rows_n ? topic->queues_n - w->free_rows_n : 0;
+    int error = have_memory(w, w->rows_n + more);
+    if (error) return error;
+    for (uint32_t queue = 0; queue < topic->queues_n; queue++) {
+        const uint32_t row = w->free_rows_n ? w->free_rows[--w->free_rows_n] : w->rows_n++;
+        numbers[queue] = topic->queues[queue].row = row;
+    }
+    return 0;
+}
+
+static void show_rows(wr_topic_worker *w, wr_topic *topic) {
+    for (uint32_t i = 0; i < topic->queues_n; i++) {
+        wr_topic_queue *queue = &topic->queues[i];
+        const wr_dispatch_row found = w->dispatcher ? (wr_dispatch_row){0} : wr_dispatch_look(w->dispatch, queue->row);
+        queue->next = found.next;
+        queue->first = found.minimum;
+        queue->shown = wr_topic_row_at(w->o.rows, queue->row);
+        w->messages_n += found.next - found.minimum;
+        wr_topic_row_give(w->o.rows, queue->row, wr_topic_row_key(topic->id, i), found.minimum, found.next);
+        if (!w->dispatcher) wr_dispatch_show(w->dispatch, queue->row, &queue->shown->maximum);
+    }
+}
+
+int wr_topic_worker_declare(wr_topic_worker *w, uint32_t id, const char *name, uint32_t name_n, uint32_t queues_n) {
+    if (!id || !queues_n || queues_n > w->o.rows_max) return EINVAL;
+    if (wr_topic_find(&w->s, id)) return EEXIST;
+    uint32_t *rows = malloc(queues_n * sizeof *rows);
+    wr_topic *topic = rows ? wr_topic_declare(&w->s, id, name, name_n, queues_n) : NULL;
+    int error = topic ? choose_rows(w, topic, rows) : ENOMEM;
+    const bool chosen = !error;
+    const wr_dispatch_topic added = {.id = id, .queues_n = queues_n, .name = name, .name_n = name_n};
+    if (!error) error = w->dispatcher ? wr_dispatcher_add(w->dispatcher, &added, rows) : wr_dispatch_add(w->dispatch, &added, rows);
+    if (!error && w->dispatcher) show_rows(w, topic);
+    for (uint32_t queue = 0; error && chosen && queue < queues_n; queue++) give_back(w, rows[queue]);
+    if (error && topic) wr_topic_drop(&w->s, id);
+    free(rows);
+    return error;
+}
+
+int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id) {
+    wr_topic *topic = wr_topic_find(&w->s, id);
+    if (!topic) return ENOENT;
+    uint32_t *rows = malloc(topic->queues_n * sizeof *rows);
+    for (uint32_t queue = 0; rows && queue < topic->queues_n; queue++) rows[queue] = topic->queues[queue].row;
+    int error = rows ? wr_dispatcher_drop(w->dispatcher, id, rows, topic->queues_n) : ENOMEM;
+    for (uint32_t queue = 0; !error && queue < topic->queues_n; queue++) wr_topic_row_take(w->o.rows, rows[queue]);
+    if (!error) {
+        for (uint32_t queue = 0; queue < topic->queues_n; queue++) w->messages_n -= topic->queues[queue].next - topic->queues[queue].first;
+        wr_topic_wake_readers(w->o.rows, id); /* who waits for it sees that it is gone */
+        wr_topic_drop(&w->s, id);
+    }
+    free(rows);
+    return error;
+}
+
+/* ---- start ---- */
+
+static int open_file(const wr_topic_worker *w, uint64_t base, int flags) {
+    char path[64];
+    snprintf(path, sizeof path, "commitlog/%020llu", (unsigned long long)base);
+    int fd = openat(w->o.folder, path, flags | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+static int open_to_read(void *context, uint64_t base) { return open_file(context, base, O_RDONLY); }
+static int open_to_write(void *context, uint64_t base) { return open_file(context, base, O_RDWR); }
+
+int wr_topic_worker_recover(wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind) {
+    const wr_dispatch_log log = {.open = open_to_read, .context = w};
+    int error = wr_dispatch_begin(w->dispatch, kind);
+    if (error) return error;
+    do error = wr_dispatch_catch_up(w->dispatch, &log, first, &w->end);
+    while (error == EUCLEAN); /* what was damaged of the index is removed, and made again */
+    return error;
+}
+
+int wr_topic_worker_settle(wr_topic_worker *w) { return wr_log_settle(open_to_write, w, NULL, NULL, w->o.log_file_bytes, &w->end); }
+
+static uint64_t slots_for(uint64_t ring_bytes) {
+    uint64_t slots = SLOTS_MIN;
+    while (slots < ring_bytes / RING_BYTES_A_SLOT) slots *= 2;
+    return slots;
+}
+
+int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch) {
+    wr_commit_origin origin = {.epoch = epoch};
+    memcpy(origin.node, w->o.node, sizeof origin.node);
+    if (epoch < w->end.last.origin.epoch) return EINVAL;
+    w->s.log = wr_topic_log_new(w->o.ring, w->o.ring_bytes, w->o.log_file_bytes, &origin, wr_topic_server_written, wr_topic_server_done, &w->s);
+    if (!w->s.log) return errno;
+    wr_topic_log_begin(w->s.log, w->end.position, w->end.last.number, w->end.last.store_ms);
+    w->s.store_ms = w->end.last.store_ms;
+    w->s.synced_at = wr_now_ns();
+    for (uint64_t i = 0; i < w->s.topics.size; i++)
+        if (w->s.topics.rows[i].used) show_rows(w, (wr_topic *)(uintptr_t)w->s.topics.rows[i].value);
+    const wr_dispatcher_options options = {.dispatch = w->dispatch, .rows = w->o.rows, .origin = origin, .synced = w->end.position,
+                                           .number = w->end.last.number, .slots_n = slots_for(w->o.ring_bytes), .bell = &w->s.me->sleeping};
+    if (!(w->dispatcher = wr_dispatcher_new(&options))) return ENOMEM;
+    w->s.follower = wr_dispatcher_follower(w->dispatcher);
+    return 0;
+}
+
+int wr_topic_worker_attach(wr_topic_worker *w, uint32_t slot, uint32_t generation, uint64_t client_epoch, void *region, uint64_t bytes) {
+    /* Who comes later has nothing in the log of before; the dispatch is its thread's by then. */
+    const uint64_t mark = w->s.epoch ? 0 : wr_dispatch_mark(w->dispatch, client_epoch);
+    if (mark && !wr_topic_mark(&w->s, client_epoch, mark)) return ENOMEM;
+    return wr_topic_attach(&w->s, slot, generation, client_epoch, region, bytes);
+}
+
+int wr_topic_worker_serve(wr_topic_worker *w, uint64_t epoch) {
+    uint64_t epochs[WR_CLIENT_SLOTS];
+    for (uint32_t i = 0; i < w->s.links_n; i++) epochs[i] = w->s.links[w->s.order[i]]->client_epoch;
+    int error = wr_dispatch_keep(w->dispatch, epochs, w->s.links_n);
+    wr_topic_serve(&w->s, epoch);
+    return error;
+}
+
+bool wr_topic_worker_detach(wr_topic_worker *w, uint32_t slot) {
+    const uint64_t client_epoch = slot < WR_CLIENT_SLOTS && w->s.links[slot] ? w->s.links[slot]->client_epoch : 0;
+    if (!wr_topic_detach(&w->s, slot)) return false;
+    wr_map_remove(&w->s.high, client_epoch, 0);
+    wr_dispatcher_forget(w->dispatcher, client_epoch);
+    return true;
+}
+
+void wr_topic_request_stop(wr_topic_worker *w) {
+    atomic_store(&w->stop, 1);
+    wr_bell_ring(&w->s.me->sleeping);
+}
+
+void wr_topic_kick(wr_topic_worker *w) {
+    atomic_store(&w->kick, 1);
+    wr_bell_ring(&w->s.me->sleeping);
+}

@@ -1,0 +1,180 @@
+"""Goal: `warren topic …` on a real node: what was appended is listed, described, tailed, found and deleted as the help
+says, and what cannot be is one line that says what to do.
+
+Method: the command line as processes of their own, as a user starts them; one node for all tests.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+SMALL = (
+    *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
+    *("--set", "log_file_bytes=1048576", "--set", "topic_ring_bytes=1048576", "--set", "consume_queue_entries=100"),
+)
+
+
+def warren(*words: object, given: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+    found = subprocess.run(
+        [sys.executable, "-m", "warren", *map(str, words)], input=given, capture_output=True, text=True, timeout=100
+    )
+    assert "Traceback" not in found.stderr + found.stdout, found.stderr
+    assert found.returncode == code, f"{words}: exit code {found.returncode}\n{found.stdout}\n{found.stderr}"
+    return found
+
+
+def told(*words: object, given: str = "", code: int = 0) -> Any:
+    return json.loads(warren(*words, "--json", given=given, code=code).stdout)
+
+
+def lines(*words: object, code: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in warren(*words, "--json", code=code).stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    chosen = tmp_path_factory.mktemp("topics") / "node"
+    warren("up", chosen, "--detach", "--workers", 1, *SMALL)
+    yield chosen
+    warren("stop", chosen)
+
+
+def test_a_topic_from_create_to_delete(directory: Path) -> None:
+    assert "declared (2 queues)" in warren("topic", "create", directory, "life", "--queues", 2).stdout
+    assert "exists already (2 queues)" in warren("topic", "create", directory, "life").stdout
+    assert "queues=2, not 3" in warren("topic", "create", directory, "life", "--queues", 3, code=2).stderr
+    assert "no message has the key" in warren("topic", "find", directory, "life", "--key", "k", code=1).stderr
+    bodies = [f"line {number}" for number in range(250)]
+    appended = told("topic", "append", directory, "life", "--queue", 1, "--tag", "a", given="\n".join(bodies))
+    assert (appended["appended"], appended["last"]["queue"], appended["last"]["offset"]) == (250, 1, 249)
+    one = told(
+        *("topic", "append", directory, "life", "--body", "one", "--key", "k", "--key", "l", "--tag", "b"),
+        *("--property", "to=IAH", "--queue", 0),
+    )["last"]
+    (row,) = [row for row in told("topic", "list", directory) if row["name"] == "life"]
+    assert (row["queues"], row["messages"], row["appended"]) == (2, 251, 251)
+    assert "life" in warren("topic", "list", directory).stdout
+    described = told("topic", "describe", directory, "life")
+    first, second = described["queues"]
+    assert (first["min"], first["max"], second["min"], second["max"]) == (0, 1, 0, 250)
+    size = first["bytes"]
+    assert 91 < size < 400
+    assert 250 * 91 < second["bytes"] < 250 * 400
+    assert second["first_timestamp"] <= second["last_timestamp"] <= first["first_timestamp"]
+    shown = warren("topic", "describe", directory, "life").stdout
+    assert "251 messages" in shown
+    for wanted in (("--key", "k"), ("--key", "l"), ("--id", one["message_id"])):
+        (found,) = lines("topic", "find", directory, "life", *wanted)
+        assert (found["body"], found["keys"], found["tag"]) == ("one", ["k", "l"], "b")
+        assert found["properties"] == {"to": "IAH"}
+        assert found["physical_offset"] == one["physical_offset"]
+    assert warren("topic", "find", directory, "life", "--key", "k", "--until", "2020-01-01", code=1).stdout == ""
+    assert warren("topic", "find", directory, "life", "--key", "k", "--since", "2020-01-01").stdout == "one\n"
+    assert "life deleted" in warren("topic", "delete", directory, "life").stdout
+    said = warren("topic", "tail", directory, "life", code=2).stderr
+    assert "there is no topic 'life'" in said
+    assert "topic list" in said
+    warren("topic", "create", directory, "life")
+    assert warren("topic", "tail", directory, "life").stdout == ""
+
+
+def test_tail_prints_what_is_there_in_the_order_of_the_log_and_leaves_it(directory: Path) -> None:
+    warren("topic", "create", directory, "tailed", "--queues", 3)
+    for number in range(6):
+        words = ("--tag", f"t{number % 2}", "--queue", number % 3)
+        warren("topic", "append", directory, "tailed", "--body", f"m{number}", *words)
+    everything = [f"m{number}" for number in range(6)]
+    tail = ("topic", "tail", directory, "tailed")
+    assert warren(*tail).stdout.split() == everything
+    assert warren(*tail).stdout.split() == everything, "it takes nothing away"
+    assert warren(*tail, "--count", 2).stdout.split() == everything[:2]
+    assert warren(*tail, "--tag", "t1").stdout.split() == everything[1::2]
+    assert warren(*tail, "--start", "latest").stdout == ""
+    assert warren(*tail, "--start", "2020-01-01T00:00").stdout.split() == everything
+    assert warren(*tail, "--start", "2999-01-01T00:00Z").stdout == ""
+    second = warren(*tail, "--queue", 1).stdout.split()
+    assert len(second) == 2
+    assert warren(*tail, "--queue", 1, "--start", 1).stdout.split() == second[1:]
+    assert "offsets are a queue's" in warren(*tail, "--start", 1, code=2).stderr
+    assert "from 0 to 2" in warren(*tail, "--queue", 3, code=2).stderr
+    assert "give earliest, latest" in warren(*tail, "--start", "soon", code=2).stderr
+    short = warren(*tail, "--count", 7, "--timeout", 0.1, code=4)
+    assert short.stdout.split() == everything
+    assert "6 of 7 messages came" in short.stderr
+
+
+def test_tail_follows_until_it_is_interrupted_or_its_reader_goes(directory: Path) -> None:
+    warren("topic", "create", directory, "followed", "--queues", 2)
+    warren("topic", "append", directory, "followed", "--body", "before")
+    command = [sys.executable, "-m", "warren", "topic", "tail", str(directory), "followed", "--follow"]
+    following = subprocess.Popen([*command, "--start", "earliest"], stdout=subprocess.PIPE, text=True)
+    assert following.stdout is not None
+    assert following.stdout.readline() == "before\n"
+    for number in range(3):
+        warren("topic", "append", directory, "followed", "--body", f"after {number}")
+        assert following.stdout.readline() == f"after {number}\n"
+    following.send_signal(signal.SIGINT)
+    assert following.wait(60) == 130
+    following.stdout.close()
+    gone = subprocess.Popen([*command, "--start", "earliest"], stdout=subprocess.PIPE, text=True)
+    assert gone.stdout is not None
+    assert gone.stdout.readline() == "before\n"
+    gone.stdout.close()
+
+    def ended() -> bool:
+        warren("topic", "append", directory, "followed", "--body", "nobody reads this")
+        return gone.poll() is not None
+
+    wait_until(ended, 60, what="the end of a tail without a reader")
+    assert gone.returncode == 0
+
+
+def test_bytes_in_bodies_and_from_standard_input(directory: Path, tmp_path: Path) -> None:
+    warren("topic", "create", directory, "bytes", "--queues", 1)
+    warren("topic", "append", directory, "bytes", "--body", "-", given="two\nlines")
+    file = tmp_path / "file"
+    file.write_bytes(b"\xff\n")
+    warren("topic", "append", directory, "bytes", "--file", file, "--durability", "written")
+    assert (
+        "give only one" in warren("topic", "append", directory, "bytes", "--file", file, "--body", "x", code=2).stderr
+    )
+    first, second = lines("topic", "tail", directory, "bytes")
+    assert first["body"] == "two\nlines"
+    assert second["body_base64"] == "/w=="
+
+
+def test_check_reads_the_files_of_topics(tmp_path: Path) -> None:
+    chosen = tmp_path / "node"
+    warren("up", chosen, "--detach", "--workers", 1, *SMALL)
+    try:
+        warren("topic", "create", chosen, "t", "--queues", 1)
+        bodies = "\n".join(f"{number}" * 50 for number in range(300))
+        warren("topic", "append", chosen, "t", "--key", "k", given=bodies)
+        assert told("check", chosen)["problems"] == []
+    finally:
+        warren("stop", chosen)
+    assert told("check", chosen)["problems"] == []
+    unit = next(path for path in sorted((chosen / "topics" / "consumequeue" / "t" / "0").iterdir()))
+    content = bytearray(unit.read_bytes())
+    content[45] ^= 1
+    unit.write_bytes(content)
+    (problem,) = told("check", chosen, code=1)["problems"]
+    assert problem.startswith(f"{unit}: 1 damaged unit")
+    repaired = told("check", chosen, "--repair")
+    assert any("300 messages, 300 keys" in line for line in repaired["repaired"])
+    assert repaired["problems"] == []
+    warren("up", chosen, "--detach")
+    try:
+        assert len(warren("topic", "tail", chosen, "t").stdout.split()) == 300
+    finally:
+        warren("stop", chosen)

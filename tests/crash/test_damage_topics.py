@@ -1,0 +1,327 @@
+"""A matrix of damage and absence: each kind of file of the topics' folder × what can happen to it.
+
+Goal: `check` reports it, a start serves nothing wrong (or refuses, where the log itself is not whole), readers get
+each message as it was appended or are told that it is damaged, and what is derived is made again by a repair: then
+nothing that the log has is lost. Method: one directory, made by a worker in this process, with several files of each
+kind and a copy of an earlier moment; then a copy of it for each case, damaged by hand, checked, served and read.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from warren.engine.catalog.topics import TopicDeclaration
+from warren.engine.config import Settings
+from warren.engine.errors import CorruptRecord, StoreError
+from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.kernel.protocol import TOPIC_RING
+from warren.engine.topics.check import Found, TopicsCheck
+from warren.workers.faces.topic_reading import TopicReading
+
+from support import topic_folder
+from support.topic_probe import Life, Topic, TopicNode
+
+pytestmark = pytest.mark.crash
+
+TOPICS = [Topic(7, "flights", 2), Topic(9, "other", 1)]
+QUEUES = [(7, 0), (7, 1), (9, 0)]
+PAGE = 4096
+
+
+def body(topic: int, queue: int, offset: int) -> bytes:
+    return b"%d/%d/%d " % (topic, queue, offset) + bytes([offset % 251]) * 900
+
+
+def key_of(topic: int, queue: int, offset: int) -> str:
+    return f"k{topic}.{queue}.{offset}" if offset % 4 == 0 else "often"
+
+
+def node_at(path: Path) -> TopicNode:
+    return TopicNode(path, topics=TOPICS, consume_queue_entries=400, index_slots=50, index_entries=500)
+
+
+def settings(node: TopicNode) -> Settings:
+    return Settings(
+        log_file_bytes=node.log_file_bytes,
+        consume_queue_entries=node.consume_queue_entries,
+        index_slots=node.index_slots,
+        index_entries=node.index_entries,
+    )
+
+
+def checking(node: TopicNode) -> TopicsCheck:
+    topics = [(topic.id, topic.name.encode(), topic.queues) for topic in TOPICS]
+    return TopicsCheck(node.folder, node.superblock.node_id, settings(node), topics, running=False)
+
+
+def problems(found: list[Found]) -> dict[Path, str]:
+    return {item.path: item.problem for item in found if item.problem}
+
+
+@dataclass
+class Made:
+    """A directory, and what it was at an earlier moment."""
+
+    path: Path
+    older: Path
+    counts: dict[tuple[int, int], int] = field(default_factory=lambda: dict.fromkeys(QUEUES, 0))
+
+
+def append(made: Made, life: Life, n: int) -> None:
+    appender = life.node.appender(life)
+    for _ in range(n):
+        for topic, queue in QUEUES:
+            offset = made.counts[topic, queue]
+            made.counts[topic, queue] += 1
+            told = {"KEYS": key_of(topic, queue, offset), "TAGS": f"t{offset % 3}"}
+            life.until(lambda: appender.get("tail") - appender.get("head") < 40)
+            last = appender.append(topic, queue, body(topic, queue, offset), properties=told)
+    life.until(lambda: appender.get("synced") > last)
+    life.until(lambda: all(life.maximum(*place) == made.counts[place] for place in QUEUES))
+
+
+@pytest.fixture(scope="module", params=["stopped", "killed"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    place = tmp_path_factory.mktemp("made")
+    made = Made(place / "node", place / "older")
+    life = node_at(made.path).life()
+    append(made, life, 300)
+    assert life.stop()
+    shutil.copytree(made.path, made.older)
+    life = node_at(made.path).life()
+    append(made, life, 900)
+    if request.param == "stopped":
+        assert life.stop()
+    else:
+        life.release()
+    node = node_at(made.path)
+    assert problems(checking(node).examine()) == {}
+    assert len(list(node.folder.log.iterdir())) > 2
+    assert len(list((node.folder.queues / "flights" / "0").iterdir())) > 2
+    assert len(list(node.folder.index.iterdir())) > 2
+    return made
+
+
+# ---- kinds of files -------------------------------------------------------------------------------------------------
+
+
+def log(folder: TopicsFolder) -> list[Path]:
+    return sorted(path for path in folder.log.iterdir() if any(path.read_bytes()))
+
+
+def units(folder: TopicsFolder) -> list[Path]:
+    return sorted((folder.queues / "flights" / "1").iterdir())
+
+
+def index(folder: TopicsFolder) -> list[Path]:
+    return sorted(folder.index.iterdir())
+
+
+KINDS: dict[str, Callable[[TopicsFolder], tuple[Path, Path | None]]] = {
+    "log-old": lambda folder: (log(folder)[0], log(folder)[1]),
+    "log-new": lambda folder: (log(folder)[-1], log(folder)[-2]),
+    "units-old": lambda folder: (units(folder)[0], units(folder)[1]),
+    "units-new": lambda folder: (units(folder)[-1], units(folder)[-2]),
+    "index-old": lambda folder: (index(folder)[0], index(folder)[1]),
+    "index-new": lambda folder: (index(folder)[-1], index(folder)[-2]),
+    "checkpoint": lambda folder: (folder.checkpoint, None),
+}
+HURTS = ("missing", "empty", "cut", "bit", "head-bit", "zero", "head-zero", "swapped", "older")
+#: what cannot happen to a file, or is no damage: a start goes on from an older checkpoint
+NEVER = {
+    "log-old": {"older"},
+    "units-old": {"older"},
+    "units-new": {"older"},
+    "index-old": {"older"},
+    "index-new": {"older"},
+    "checkpoint": {"zero", "swapped"},
+}
+CASES = [(kind, how) for kind in KINDS for how in HURTS if how not in NEVER.get(kind, set())]
+
+
+def hurt(made: Made, path: Path, other: Path | None, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    used = len(content.rstrip(b"\0"))
+    middle = used // 2
+    if how == "missing":
+        path.unlink()
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "cut":
+        path.write_bytes(content[:middle])
+    elif how in ("bit", "head-bit"):
+        content[middle if how == "bit" else 5] ^= 16
+        path.write_bytes(content)
+    elif how in ("zero", "head-zero"):
+        at = middle // PAGE * PAGE if how == "zero" else 0
+        n = min(PAGE, len(content) - at)
+        path.write_bytes(content[:at] + bytes(n) + content[at + n :])
+    elif how == "swapped":
+        assert other is not None
+        first, second = path.read_bytes(), other.read_bytes()
+        path.write_bytes(second)
+        other.write_bytes(first)
+    elif how == "older":
+        old = log(TopicsFolder.of(made.older))[-1] if path.name.isdigit() else TopicsFolder.of(made.older).checkpoint
+        shutil.copy(old, path.parent / old.name)
+
+
+# ---- what readers get -----------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads a topic of a worker in this process, as clients do."""
+
+    def __init__(self, life: Life) -> None:
+        node = life.node
+        self.path = node.folder.path
+        self.root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self.log_bytes, self.entries = node.log_file_bytes, node.consume_queue_entries
+        self.slots, self.index_entries = node.index_slots, node.index_entries
+        self.ring = bytearray(TOPIC_RING.size + (1 << 16))
+        self.rows = life.rows
+
+    def reading(self, topic: Topic) -> tuple[topic_folder.Place, TopicReading]:
+        place = topic_folder.Place(self)  # type: ignore[arg-type]  # all that it looks at
+        declared = TopicDeclaration(topic.id, topic.name, topic.queues)
+        of = SimpleNamespace(topic=declared, topics={topic.id: declared}, place=place, path=self.path)
+        return place, topic_folder.TopicFolder.reading(of)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        os.close(self.root)
+
+
+def all_of(reading: TopicReading, queue: int) -> tuple[dict[int, bytes], int]:
+    """(every message of a queue, damaged parts)."""
+    found: dict[int, bytes] = {}
+    at = damaged = 0
+    _first, end = reading.offsets(queue)
+    while at < end:
+        read = reading.read(queue, at, 500, 1 << 24, damage="skip")
+        damaged += len(read.damaged)
+        found |= {record.offset: record.body for record in read.records}
+        assert read.next_offset > at, read
+        at = read.next_offset
+    return found, damaged
+
+
+def serve(node: TopicNode, counts: dict[tuple[int, int], int]) -> tuple[int, int, int]:
+    """Start and read all: (messages lost, damaged parts that readers were told of, keys not found and not told)."""
+    life = node.life()
+    reader = Reader(life)
+    lost = told = keys = 0
+    try:
+        for topic in TOPICS:
+            place, reading = reader.reading(topic)
+            for queue in range(topic.queues):
+                found, damaged = all_of(reading, queue)
+                told += damaged
+                for offset, content in found.items():
+                    assert content == body(topic.id, queue, offset), "nothing wrong is delivered"
+                lost += counts[topic.id, queue] - len(found)
+                for offset in range(0, counts[topic.id, queue], 4):
+                    try:
+                        records = reading.find(key_of(topic.id, queue, offset))
+                    except CorruptRecord:
+                        told += 1
+                        continue
+                    assert all(record.body == body(topic.id, queue, offset) for record in records)
+                    keys += not records
+            place.forget()
+    finally:
+        reader.close()
+        assert life.stop()
+    return lost, told, keys
+
+
+@pytest.mark.parametrize(("kind", "how"), CASES)
+def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_path: Path, kind: str, how: str) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    target, other = KINDS[kind](node.folder)
+    hurt(made, target, other, how)
+    found = problems(checking(node).examine())
+    if (kind, how) == ("checkpoint", "older"):
+        assert found == {}, "a start walks the log from there"
+    else:
+        assert any(path.is_relative_to(target.parent) for path in found), f"check says so: {found}"
+        assert target in found or how in ("missing", "older", "swapped", "zero"), "and it names the file"
+
+    repaired = tmp_path / "repaired"
+    shutil.copytree(path, repaired)
+    again = checking(node_at(repaired))
+    done = again.repair()
+    assert bool(done) == (bool(found) and not kind.startswith("log"))
+    if done:
+        assert problems(again.examine()) == {}
+        assert serve(node_at(repaired), made.counts) == (0, 0, 0)
+
+    try:
+        lost, told, keys = serve(node, made.counts)
+    except (CorruptRecord, StoreError):
+        assert kind.startswith("log"), "only a log that is not whole is not served"
+        return
+    if kind.startswith("log"):
+        assert told, "who reads what was there is told"
+    elif lost or keys:
+        assert kind != "checkpoint"
+    if kind == "checkpoint":
+        assert (lost, told, keys) == (0, 0, 0)
+
+
+def test_beside_a_worker_that_appends_nothing_is_wrong(tmp_path: Path) -> None:
+    node = node_at(tmp_path / "node")
+    life = node.life()
+    made = Made(tmp_path, tmp_path)
+    try:
+        for _ in range(4):
+            append(made, life, 50)
+            beside = checking(node)
+            beside.running = True
+            assert problems(beside.examine()) == {}
+    finally:
+        assert life.stop()
+
+
+def test_a_topic_that_was_deleted_leaves_no_problem(made: Made, tmp_path: Path) -> None:
+    """Its records stay in the log; its keys may be in the index, or not."""
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    node.topics = TOPICS[1:]
+    topics = [(9, b"other", 1)]
+    left = TopicsCheck(node.folder, node.superblock.node_id, settings(node), topics, running=False)
+    assert problems(left.examine()) == {}
+    node.folder.checkpoint.unlink()
+    assert node.life().stop()  # makes the index again, without them
+    assert problems(left.examine()) == {}
+    assert not any(item.kind == "foreign" for item in left.examine())
+
+
+def test_a_log_of_another_node_is_named(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    topics = [(topic.id, topic.name.encode(), topic.queues) for topic in TOPICS]
+    found = problems(TopicsCheck(node.folder, 12345, settings(node), topics, running=False).examine())
+    assert any("another node" in what for what in found.values()), found
+    assert any(path.parent == node.folder.log for path in found), found
+
+
+def test_files_that_do_not_belong_there_are_notes(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    strange = [node.folder.log / "notes.txt", node.folder.index / "x", node.folder.queues / "gone" / "0" / "y"]
+    for one in strange:
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.write_text("of somebody")
+    found = checking(node).examine()
+    assert problems(found) == {}
+    assert {item.path for item in found if item.note} >= {strange[0], strange[1], node.folder.queues / "gone"}

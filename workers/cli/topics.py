@@ -1,0 +1,506 @@
+"""`warren topic …`: topics of a node, their messages, from and to a terminal or a pipe.
+
+Reading takes nothing away: what is printed stays in the topic. While a node runs nobody is asked for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import glob
+import heapq
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_QUEUES_MAX
+from warren.engine.errors import NotYet, TopicNotFound, UsageError
+from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.saying import command, counted, shown
+from warren.engine.topics import units
+from warren.workers.cli import output
+from warren.workers.process.control import ControlClient
+from warren.workers.process.exit_codes import EXIT_TIMEOUT
+
+if TYPE_CHECKING:
+    import warren
+    from warren.engine._core import Record
+    from warren.workers.faces.topics import Topic
+
+DIRECTORY = click.argument("directory", metavar="DIR")
+NAME = click.argument("name")
+JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+LINES = click.option("--json", "as_json", is_flag=True, help="The same as --format json: an object per line.")
+FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
+BATCH = 1000
+#: messages that are read of a queue at once
+READ = 256
+#: how often topics of several queues are looked at, where there is nothing to print
+LOOK_S = 0.05
+LATER = "planned: refused in this version, which keeps all messages"
+_EARLIEST, _LATEST = "earliest", "latest"
+
+
+@contextlib.contextmanager
+def _found(directory: str, name: str, *, makes: bool = False) -> Iterator[None]:
+    """What is said when the topic is not there: where the names are and, with `makes`, how it is declared."""
+    try:
+        yield
+    except TopicNotFound as error:
+        if not str(error).startswith("there is no topic"):
+            raise
+        raise _not_there(directory, name, makes=makes) from None
+
+
+def _not_there(directory: str, name: str, *, makes: bool = False) -> TopicNotFound:
+    advice = f"{command('topic', 'list', directory)} shows the names"
+    if makes:
+        advice = f"{command('topic', 'create', directory, name)} creates it, {advice}"
+    return TopicNotFound(f"there is no topic {shown(name)}: {advice}")
+
+
+def _rows(directory: str, pattern: str | None) -> list[dict[str, Any]]:
+    """What the node says of topics whose names match."""
+    with ControlClient(directory, output.waiting) as client:
+        found: list[dict[str, Any]] = client.call("status", pattern=pattern)["topics"]
+    return found
+
+
+@click.group()
+def topic() -> None:
+    """Declare, list, append to, read and delete topics: logs that are read again and again.
+
+    Groups of readers, seeking, and replay into a queue are planned.
+    """
+
+
+@topic.command("create")
+@DIRECTORY
+@NAME
+@click.option(
+    "--queues",
+    type=click.IntRange(1, TOPIC_QUEUES_MAX),
+    help=f"Queues, each in order by itself. Default: {TOPIC_QUEUES}, or as many as it has.",
+)
+@click.option("--retention-s", type=output.Seconds(min=0, min_open=True), help=f"Age of messages that go ({LATER}).")
+@click.option("--retention-bytes", type=click.IntRange(min=1), help=f"Bytes that are kept ({LATER}).")
+@click.option("--compacted", is_flag=True, help=f"Keep the newest message of each key alone ({LATER}).")
+@JSON
+def create_topic(
+    directory: str,
+    name: str,
+    queues: int | None,
+    retention_s: float | None,
+    retention_bytes: int | None,
+    compacted: bool,
+    as_json: bool,
+) -> None:
+    """Declare a topic. One that already exists with as many queues is left as it is."""
+    given = {"--retention-s": retention_s, "--retention-bytes": retention_bytes, "--compacted": compacted or None}
+    for option, value in given.items():
+        if value is not None:
+            raise NotYet(
+                f"topic {shown(name)}: {option} comes with a later version; this one keeps all messages: leave it out"
+            )
+    with ControlClient(directory, output.waiting) as client:
+        answer = client.call("declare_topic", name=name, queues=queues, as_it_is=queues is None)
+    if as_json:
+        output.print_json(answer)
+        return
+    text = "declared" if answer["created"] else "exists already"
+    print(f"topic {name} {text} ({counted(answer['topic']['queues'], 'queue')})")
+
+
+@topic.command("list")
+@DIRECTORY
+@click.argument("pattern", required=False)
+@JSON
+def list_topics(directory: str, pattern: str | None, as_json: bool) -> None:
+    """List topics with their queues and counts: all, or those whose names match PATTERN (*, ?, [abc]). A name that is
+    not there is an error, a pattern that matches none is not.
+
+    `messages` can be read; `appended` counts those, too, that are gone.
+    """
+    output.check_seen()
+    rows = _rows(directory, pattern)
+    if not rows and pattern is not None and glob.escape(pattern) == pattern:
+        raise _not_there(directory, pattern)
+    if as_json:
+        output.print_json(rows)
+    elif not rows:
+        print("no topics" if pattern is None else f"no topic has a name like {output.escaped(pattern)}")
+    else:
+        counts = ("queues", "messages", "appended")
+        columns = [output.Column("name"), *(output.Column(word, True) for word in counts)]
+        output.print_rows(columns, [[row["name"], *(f"{row[word]:,}" for word in counts)] for row in rows])
+
+
+@topic.command("describe")
+@DIRECTORY
+@NAME
+@JSON
+def describe_topic(directory: str, name: str, as_json: bool) -> None:
+    """Show a topic, and of each queue its offsets (the first that is there, and behind the last), the bytes of its
+    messages in the log, and the times of the first and the last one.
+    """
+    import warren
+
+    output.check_seen()
+    rows = _rows(directory, glob.escape(name))
+    if not rows:
+        raise _not_there(directory, name)
+    with _found(directory, name), warren.attach(directory, name="warren-topic") as node:
+        found = node.topic(name, create=False)
+        entries = NodeDirectory(directory).read().settings.consume_queue_entries
+        queues = [_queue(node, found, queue, entries) for queue in range(found.queues)]
+    told = {**rows[0], "queues": queues, "messages": sum(item["max"] - item["min"] for item in queues)}
+    told["bytes"] = sum(item["bytes"] for item in queues)
+    if as_json:
+        output.print_json(told)
+        return
+    print(f"topic {name}: {counted(len(queues), 'queue')}, {counted(told['messages'], 'message')}, ", end="")
+    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; keeps all messages")
+    columns = [output.Column(word, True) for word in ("queue", "min", "max", "bytes")]
+    columns += [output.Column("first stored"), output.Column("last stored")]
+    lines = [
+        [
+            *(f"{item[word]:,}" for word in ("queue", "min", "max")),
+            output.bytes_text(item["bytes"]),
+            *(_time(item[word]) for word in ("first_timestamp", "last_timestamp")),
+        ]
+        for item in queues
+    ]
+    output.print_rows(columns, lines)
+
+
+def _queue(node: warren.Node, found: Topic, queue: int, entries: int) -> dict[str, Any]:
+    """What `describe` says of a queue. Times: milliseconds since 1970, None where there is no message."""
+    first, end = found.offsets(queue)
+    folder = TopicsFolder.of(node.directory).queues / found.name / str(queue)
+    return {
+        "queue": queue,
+        "min": first,
+        "max": end,
+        "bytes": units.bytes_between(folder, entries, first, end),
+        "first_timestamp": _stored(found, queue, first),
+        "last_timestamp": _stored(found, queue, end - 1),
+    }
+
+
+def _stored(found: Topic, queue: int, offset: int) -> int | None:
+    if offset < 0:
+        return None
+    records = found.read(queue, offset, max=1, damage="skip").records
+    return records[0].timestamp if records else None
+
+
+def _time(milliseconds: int | None) -> str:
+    """A time for people, in local time."""
+    if milliseconds is None:
+        return "–"
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().isoformat(" ", "milliseconds")
+
+
+# -- appending --------------------------------------------------------------------------------------------------------
+
+
+@topic.command("append")
+@DIRECTORY
+@NAME
+@click.option("--body", help="Append this text as one message, byte for byte; '-': the whole standard input.")
+@click.option("--file", "source", type=click.File("rb", lazy=False), help="What to append; default: standard input.")
+@click.option("--whole", is_flag=True, help="Append the whole input as one message, not one per line.")
+@click.option("--key", "keys", multiple=True, help="A key by which the messages are found; repeatable.")
+@click.option("--tag", help="The tag by which readers choose them.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
+@click.option("--queue", type=click.IntRange(min=0), help="Queue; default: by the first key, else in turns.")
+@click.option(
+    "--durability",
+    type=click.Choice(["none", "written", "synced"]),
+    default="synced",
+    show_default=True,
+    help="What a confirm means.",
+)
+@JSON
+def append_to_topic(
+    directory: str,
+    name: str,
+    body: str | None,
+    source: BinaryIO | None,
+    whole: bool,
+    keys: tuple[str, ...],
+    tag: str | None,
+    properties: tuple[str, ...],
+    queue: int | None,
+    durability: Any,
+    as_json: bool,
+) -> None:
+    """Append each line (or the whole) of a file or of standard input to the topic NAME. Keys, tag and properties are
+    those of every message.
+
+    Says where the last message lies, when all are as durable as --durability wants.
+    """
+    import warren
+
+    if body is not None and source is not None:
+        raise UsageError("--body and --file both name the input: give only one of them")
+    lines = sys.stdin.buffer if source is None else source
+    if body is not None and body != "-":
+        bodies: Iterator[bytes] = iter([os.fsencode(body)])
+    elif whole or body == "-":
+        bodies = iter([lines.read()])
+    else:
+        bodies = (line.rstrip(b"\r\n") for line in lines)
+    told = output.pairs("--property", properties) or None
+    began = time.monotonic()
+    count, last = 0, None
+    with _found(directory, name, makes=True), warren.attach(directory, name="warren-append") as node:
+        target = node.topic(name, create=False)
+        while batch := _take(bodies):
+            each = [list(keys)] * len(batch) if keys else None
+            last = target.append_many(batch, each, tag, told, queue, durability)[-1]
+            count += len(batch)
+    seconds = time.monotonic() - began
+    where = {word: getattr(last, word) for word in ("queue", "offset", "physical_offset", "message_id")}
+    if as_json:
+        output.print_json(
+            {"appended": count, "seconds": round(seconds, 3), "last": where if last is not None else None}
+        )
+        return
+    at = f"; the last one in queue {where['queue']} at offset {where['offset']}, id {where['message_id']}"
+    output.say(f"{counted(count, 'message')} appended in {seconds:.2f} s{at if last is not None else ''}", error=True)
+
+
+def _take(bodies: Iterator[bytes]) -> list[bytes]:
+    batch: list[bytes] = []
+    for body in bodies:
+        batch.append(body)
+        if len(batch) == BATCH:
+            break
+    return batch
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+@topic.command("tail")
+@DIRECTORY
+@NAME
+@click.option("--queue", type=click.IntRange(min=0), help="Of this queue alone; default: of all, in the log's order.")
+@click.option(
+    "--start",
+    metavar="WHERE",
+    help="earliest, latest, an offset (of one queue), or a time as 2026-05-01T12:30 (local; with Z or +02:00: of that "
+    "zone). Default: earliest, with --follow latest.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option("--timeout", type=output.Seconds(min=0), help="End when no message arrives for this many seconds.")
+@click.option("--follow", is_flag=True, help="Go on with what is appended, without end.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
+@FORMAT
+@LINES
+def tail_topic(
+    directory: str,
+    name: str,
+    queue: int | None,
+    start: str | None,
+    count: int | None,
+    timeout: float | None,
+    follow: bool,
+    tags: tuple[str, ...],
+    style: str,
+    as_json: bool,
+) -> int:
+    """Print messages of the topic NAME, one per line (raw) or as JSON with all that is known of them, and leave them
+    there. Without --timeout and --follow: those that are there now.
+
+    In JSON a body that is no UTF-8 is body_base64, and times are milliseconds since 1970.
+
+    Exit code 4 if fewer than --count messages come within --timeout, 1 if some are damaged: they are named, and left
+    out.
+    """
+    import warren
+
+    output.check_seen()
+    if follow and timeout is not None:
+        raise UsageError("--follow goes on without end, and --timeout ends: give only one of them")
+    with _found(directory, name), warren.attach(directory, name="warren-tail") as node:
+        source = node.topic(name, create=False)
+        reading = _Reading(source, _chosen(source, queue), tags)
+        reading.begin(start or (_LATEST if follow else _EARLIEST))
+        printed = 0
+        for record in reading.messages(None if follow else timeout or 0.0):
+            _print(record, "json" if as_json else style)
+            printed += 1
+            if printed == count:
+                break
+    if timeout is not None and (printed < count if count is not None else not printed):
+        came = f"{printed:,} of {counted(count, 'message')} came, then none" if count and printed else "no message came"
+        output.say(f"warren: topic {output.escaped(name)}: {came} within {timeout:g} s", error=True)
+    if reading.damaged:
+        return output.EXIT_ERROR
+    return EXIT_TIMEOUT if timeout is not None and count is not None and printed < count else 0
+
+
+def _chosen(source: Topic, queue: int | None) -> list[int]:
+    if queue is None:
+        return list(range(source.queues))
+    if queue >= source.queues:
+        raise UsageError(
+            f"--queue {queue}: topic {shown(source.name)} has {counted(source.queues, 'queue')}, from 0 to "
+            f"{source.queues - 1}"
+        )
+    return [queue]
+
+
+class _Reading:
+    """Queues of a topic that are read together, in the order of the log."""
+
+    def __init__(self, source: Topic, queues: list[int], tags: tuple[str, ...]) -> None:
+        self._source = source
+        self._tags = tags or None
+        self._next = dict.fromkeys(queues, 0)
+        self.damaged = False
+
+    def begin(self, where: str) -> None:
+        """Go to a place in each queue. Raises UsageError."""
+        source = self._source
+        if where.isascii() and where.isdigit():
+            if len(self._next) > 1:
+                raise UsageError(
+                    f"--start {where} is an offset, and offsets are a queue's: name it with --queue, or give a time"
+                )
+            self._next = dict.fromkeys(self._next, min(int(where), (1 << 63) - 1))
+        elif where in (_EARLIEST, _LATEST):
+            self._next = {queue: source.offsets(queue)[where == _LATEST] for queue in self._next}
+        else:
+            moment = _moment("--start", where, "earliest, latest, an offset, or ")
+            self._next = {queue: source.offset_at(queue, moment) or 0 for queue in self._next}
+
+    def messages(self, timeout: float | None) -> Iterator[Record]:
+        """What is there, and what comes, until nothing came for `timeout` seconds (None: without end)."""
+        came_at = time.monotonic()
+        while True:
+            ends = {queue: self._source.offsets(queue)[1] for queue in self._next}
+            parts = [self._range(queue, end) for queue, end in ends.items() if self._next[queue] < end]
+            for record in heapq.merge(*parts, key=lambda record: record.physical_offset):
+                yield record
+                came_at = time.monotonic()
+            left = LOOK_S if timeout is None else min(LOOK_S, came_at + timeout - time.monotonic())
+            if parts:
+                continue
+            if left <= 0:
+                return
+            time.sleep(left)
+
+    def _range(self, queue: int, end: int) -> Iterator[Record]:
+        """The messages of a queue below an offset."""
+        while (at := self._next[queue]) < end:
+            found = self._source.read(queue, at, READ, tag=self._tags, damage="skip")
+            for error in found.damaged:
+                output.say(f"warren: {output.escaped(error)}", error=True)
+                self.damaged = True
+            for record in found.records:
+                if record.offset >= end:
+                    break
+                yield record
+                self._next[queue] = record.offset + 1
+            else:
+                if found.next_offset <= at:
+                    return  # there is less than was said: the topic was put back from a backup meanwhile
+                self._next[queue] = found.next_offset
+                continue
+            self._next[queue] = end
+
+
+def _moment(option: str, text: str, more: str = "") -> datetime:
+    """A time that was given; without a zone it is local."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} {shown(text)}: give {more}a time as 2026-05-01T12:30:00") from None
+
+
+@topic.command("find")
+@DIRECTORY
+@NAME
+@click.option("--key", help="Messages that have this key, the newest first.")
+@click.option("--id", "message_id", help="The message with this id.")
+@click.option("--since", metavar="TIME", help="Stored at this time or later, as 2026-05-01T12:30 (local time).")
+@click.option("--until", metavar="TIME", help="Stored at this time or earlier.")
+@click.option("--limit", type=click.IntRange(1, 1 << 24), default=64, show_default=True, help="Messages at most.")
+@FORMAT
+@LINES
+def find_in_topic(
+    directory: str,
+    name: str,
+    key: str | None,
+    message_id: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    style: str,
+    as_json: bool,
+) -> int:
+    """Print messages of the topic NAME by their key or id, as `warren topic tail` does. Exit code 1: there is none."""
+    import warren
+
+    output.check_seen()
+    if (key is None) == (message_id is None):
+        raise UsageError("give --key or --id: what to look for is one of them")
+    if message_id is not None and (since or until):
+        raise UsageError("--since and --until go with --key: an id is one message's")
+    first = None if since is None else _moment("--since", since)
+    last = None if until is None else _moment("--until", until)
+    with _found(directory, name), warren.attach(directory, name="warren-find") as node:
+        source = node.topic(name, create=False)
+        if key is not None:
+            found = source.find(key, since=first, until=last, limit=limit)
+        else:
+            assert message_id is not None
+            one = source.find_id(message_id)
+            found = [] if one is None else [one]
+    for record in found:
+        _print(record, "json" if as_json else style)
+    if not found:
+        what = f"key {shown(key)}" if key is not None else f"id {message_id}"
+        when = " in that time" if since or until else ""
+        output.say(f"warren: topic {output.escaped(name)}: no message has the {what}{when}", error=True)
+    return 0 if found else output.EXIT_ERROR
+
+
+def _print(record: Record, style: str) -> None:
+    if style == "raw":
+        sys.stdout.buffer.write(record.body + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    words = ("queue", "offset", "physical_offset", "message_id", "timestamp", "born_timestamp", "keys", "tag")
+    told: dict[str, object] = {word: getattr(record, word) for word in words}
+    told["properties"] = record.properties
+    try:
+        told["body"] = record.body.decode()
+    except UnicodeDecodeError:
+        told["body_base64"] = base64.b64encode(record.body).decode()
+    output.print_json(told)
+
+
+@topic.command("delete")
+@DIRECTORY
+@NAME
+@JSON
+def delete_topic(directory: str, name: str, as_json: bool) -> None:
+    """Delete a topic with its messages. One of that name that is declared afterwards is another, and shows none of
+    them.
+    """
+    with _found(directory, name), ControlClient(directory, output.waiting) as client:
+        answer = client.call("delete_topic", name=name)
+    if as_json:
+        output.print_json(answer)
+    else:
+        print(f"topic {name} deleted")

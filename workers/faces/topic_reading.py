@@ -1,0 +1,395 @@
+"""Reading a topic, in any process, without asking a server: ranges of a queue, times, keys, ids.
+
+A read answers by a status (ReadStatus) where there is nothing to give, and says where the next one begins. What does
+not hold the bytes that were written to it is a CorruptRecord, or with damage="skip" passed by, and named in the answer.
+
+A topic that was deleted, and perhaps made again, is TopicNotFound: what is there now is another one. While the topic
+worker is restarted the log is read as far as it went.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from warren.engine import _core
+from warren.engine._core import AttachmentLost, Record
+from warren.engine.errors import CorruptRecord, DataLoss, Error, PeerLost, TopicNotFound, UsageError
+from warren.engine.kernel.atomic_file import explain
+from warren.engine.kernel.paths import TOPICS
+from warren.engine.saying import shown
+from warren.workers.client.arguments import checked_count, checked_seconds, listed
+from warren.workers.client.attachment import REGION_WAIT_S, SERVER_FAILED, given_up
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.engine.catalog.topics import TopicDeclaration
+    from warren.workers.client.client import Client
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: how long a thread sleeps before it looks whether the worker was restarted, or the client closed
+SLICE_S = 0.1
+END = (1 << 64) - 1
+TIME_MIN, TIME_MAX = -(1 << 63), (1 << 63) - 1
+RECORDS_MAX = 1 << 24
+BYTES_MAX = 1 << 30
+TAGS_MAX = 64
+
+
+class ReadStatus(IntEnum):
+    """What came of a read."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1  #: there are messages, none with a wanted tag: go on at next_offset
+    OFFSET_TOO_SMALL = 2  #: those were removed: the first that is there is next_offset
+    OFFSET_OVERFLOW_ONE = 3  #: nothing is there yet
+    OFFSET_OVERFLOW_BADLY = 4  #: behind the end, which is next_offset
+    NO_MESSAGE_IN_QUEUE = 5  #: there never was one
+    OFFSET_FOUND_NULL = 6  #: the log has no messages for these offsets any more: go on at next_offset
+    MESSAGE_WAS_REMOVING = 7  #: it is being removed: go on at next_offset
+
+
+#: of the core: what is damaged is named, next_offset lies behind it
+_DAMAGED = 8
+#: there may be something later
+_NOTHING_YET = (
+    ReadStatus.NO_MATCHED_MESSAGE,
+    ReadStatus.OFFSET_OVERFLOW_ONE,
+    ReadStatus.NO_MESSAGE_IN_QUEUE,
+    ReadStatus.OFFSET_FOUND_NULL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What a read gives. `next_offset`: where the next one begins; `min_offset`, `max_offset`: the first message of the
+    queue, and behind the last; `damaged`: what was passed by (damage="skip").
+    """
+
+    status: ReadStatus
+    records: list[Record]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    damaged: tuple[CorruptRecord, ...] = ()
+
+
+class TopicReading:
+    """Reads one topic for a client; safe for threads and for fork."""
+
+    def __init__(self, client: Client, topic: TopicDeclaration) -> None:
+        self._client = client
+        self._topic = topic
+
+    # -- ranges -------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        queue: int = 0,
+        offset: int = 0,
+        max: int = 32,
+        max_bytes: int = 1 << 20,
+        tag: str | Sequence[str] | None = None,
+        timeout: float | None = 0,
+        *,
+        damage: str = "error",
+    ) -> ReadResult:
+        """Up to `max` messages of a queue from an offset on, of `max_bytes` of log together (one comes whatever its
+        size); with `tag` those that have it, or one of several. Where there is none yet it waits for `timeout` seconds
+        (None: without end).
+
+        Raises CorruptRecord (with damage="skip" it goes on behind it), TopicNotFound, UsageError, PeerLost,
+        ClosedError.
+        """
+        queue = self._queue(queue)
+        at = checked_count(offset, "offset", 0, TIME_MAX)
+        most = checked_count(max, "max", 1, RECORDS_MAX)
+        most_bytes = checked_count(max_bytes, "max_bytes", 1, BYTES_MAX)
+        tags, strict = _tags(tag), _strict(damage)
+        checked_seconds(timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        damaged: list[CorruptRecord] = []
+        while True:
+            answer = self._ask(_core.TopicReader.read, queue, at, END, most, most_bytes, tags)
+            code, following, low, high, records, found = answer
+            if code == _DAMAGED:
+                damaged.append(self._corrupt(found, queue, following, strict))
+                at = following
+                continue
+            status = ReadStatus(code)
+            if status in _NOTHING_YET and timeout != 0:
+                at = following
+                if at < high or self._wait(queue, at, deadline):
+                    continue
+            return ReadResult(status, records, following, low, high, tuple(damaged))
+
+    def read_arrow(
+        self,
+        queue: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        max_bytes: int = 32 << 20,
+        *,
+        damage: str = "error",
+    ) -> pa.RecordBatch:
+        """The messages of a queue from offset `start` on and below `end` (None: all that are there), as far as
+        `max_bytes` of log go: at least one, if there is one. Columns: offset, key (several: separated by spaces), tag,
+        value, timestamp, born_timestamp, message_id, properties. What follows begins behind the last offset of the
+        batch.
+
+        Raises DataLoss (messages from `start` on are not there any more), CorruptRecord, TopicNotFound, UsageError.
+        """
+        for batch in self.arrow_batches(queue, start, end, max_bytes, damage=damage):
+            return batch
+        from warren.workers.faces.topic_arrow import EMPTY
+
+        return EMPTY
+
+    def arrow_batches(
+        self,
+        queue: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        max_bytes: int = 32 << 20,
+        *,
+        damage: str = "error",
+    ) -> Iterator[pa.RecordBatch]:
+        """The same range whole, in batches."""
+        queue = self._queue(queue)
+        at = checked_count(start, "start", 0, TIME_MAX)
+        stop = END if end is None else checked_count(end, "end", 0, TIME_MAX)
+        most_bytes = checked_count(max_bytes, "max_bytes", 1, BYTES_MAX)
+        strict = _strict(damage)
+        return self._batches(queue, at, stop, most_bytes, strict)
+
+    def _batches(self, queue: int, at: int, stop: int, most_bytes: int, strict: bool) -> Iterator[pa.RecordBatch]:
+        from warren.workers.faces.topic_arrow import batch
+
+        self._ask(_core.TopicReader.bounds, queue)  # so that an empty range of a deleted topic is an error, too
+        while at < stop:
+            answer = self._ask(_core.TopicReader.columns, queue, at, stop, RECORDS_MAX, most_bytes)
+            code, following, low, high, columns, found = answer
+            if code == _DAMAGED:
+                self._corrupt(found, queue, following, strict)
+            elif code in (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.MESSAGE_WAS_REMOVING):
+                raise data_loss(self._topic.name, queue, at, low if low > at else following)
+            elif code == ReadStatus.FOUND:
+                yield batch(columns)
+            elif code != ReadStatus.OFFSET_FOUND_NULL:
+                return
+            at = following
+            if at >= high:
+                return
+
+    # -- times, keys, ids ---------------------------------------------------------------------------------------
+
+    def offsets(self, queue: int = 0) -> tuple[int, int]:
+        """(the first offset that is there, behind the last that a reader sees)."""
+        queue = self._queue(queue)
+        return self._ask(_core.TopicReader.bounds, queue)
+
+    def offset_at(self, queue: int, when: datetime | float, boundary: str = "lower") -> int | None:
+        """The offset of a time (a datetime, or milliseconds since 1970), by when messages were stored. "lower": of the
+        first message that is so late or later, behind the last if there is none; "upper": of the last one that is so
+        late or earlier, None if there is none.
+        """
+        queue = self._queue(queue)
+        if boundary not in ("lower", "upper"):
+            raise UsageError(f"boundary must be 'lower' or 'upper', not {shown(boundary)}")
+        upper = boundary == "upper"
+        moment = _milliseconds(when, "when", up=not upper)
+        found = self._ask(_core.TopicReader.seek, queue, moment, upper)
+        return None if found < 0 else found
+
+    def find(
+        self,
+        key: str,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        limit: int = 64,
+        *,
+        damage: str = "error",
+    ) -> list[Record]:
+        """The newest `limit` messages with a key, of all queues, the newest first; of those stored from `since` to
+        `until`.
+
+        Raises CorruptRecord where a message or a file of the index is damaged (damage="skip": it is passed by).
+        """
+        wanted = _text(key, "key")
+        if not wanted or b" " in wanted:
+            raise UsageError(f"key must not be empty, and have no spaces, which separate keys, not {shown(key)}")
+        first = TIME_MIN if since is None else _milliseconds(since, "since", up=True)
+        last = TIME_MAX if until is None else _milliseconds(until, "until", up=False)
+        most, strict = checked_count(limit, "limit", 1, RECORDS_MAX), _strict(damage)
+        self._ask(_core.TopicReader.bounds, 0)  # None of the others says that the topic is gone
+        records, found = self._ask(_core.TopicReader.find, wanted, first, last, most, strict)
+        if strict and found is not None:
+            raise self._named(found, "or give damage='skip', and what is damaged is passed by")
+        return records
+
+    def find_id(self, message_id: str) -> Record | None:
+        """The message with an id; None: it is not there (any more), or another topic's."""
+        _text(message_id, "message_id")
+        self._ask(_core.TopicReader.bounds, 0)
+        try:
+            records, found = self._ask(_core.TopicReader.find_id, message_id)
+        except ValueError as error:
+            if str(error) != "message id":
+                raise
+            raise UsageError(f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits") from None
+        if found is not None:
+            raise self._named(found, "the message is lost, others are read")
+        return records[0] if records else None
+
+    # -- waiting ------------------------------------------------------------------------------------------------
+
+    def wait(self, queue: int, offset: int, timeout: float | None = None) -> bool:
+        """Wait until a message at this offset, or behind it, can be read; False: `timeout` seconds were not enough."""
+        queue = self._queue(queue)
+        at = checked_count(offset, "offset", 0, TIME_MAX)
+        checked_seconds(timeout)
+        return self._wait(queue, at, None if timeout is None else time.monotonic() + timeout)
+
+    def _wait(self, queue: int, seen: int, deadline: float | None) -> bool:
+        while True:
+            left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+            if self._ask(_core.TopicReader.wait, queue, seen, left):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            self._check_served()
+
+    def _check_served(self) -> None:
+        """Raises PeerLost when nobody will append any more before the node is started again."""
+        attachment = self._client.attachment()
+        superblock = attachment.superblock
+        try:
+            failed = superblock.server_get(superblock.topic_server, "state") == SERVER_FAILED
+        except ValueError:  # of memory that another thread has just let go
+            if not attachment.core.over:
+                raise
+            return
+        if failed:
+            raise given_up(attachment.directory, superblock.role_of(superblock.topic_server))
+        if attachment.deserted():
+            raise PeerLost(f"no process of the node of {attachment.directory.path} is alive: start it again")
+
+    # -- the core -----------------------------------------------------------------------------------------------
+
+    def _ask(self, call: Callable[Concatenate[_core.TopicReader, P], T | None], *args: P.args, **names: P.kwargs) -> T:
+        """The answer of a reader of the present incarnation. None of it says that there is no such queue there."""
+        deadline = 0.0
+        while True:
+            attachment = self._client.attachment()
+            try:
+                place = attachment.topics()
+                reader = place.take(self._topic)
+                try:
+                    answer = call(reader, *args, **names)
+                finally:
+                    place.give(self._topic, reader)
+                if answer is not None and not _is_damage(answer):
+                    return answer
+                if attachment.topics() is not place:
+                    continue  # of a worker of the past, which knew less, or whose files have gone
+                if answer is not None:
+                    return answer
+            except (OSError, ValueError, AttachmentLost) as error:
+                if attachment.core.over:
+                    continue  # another thread has ended it meanwhile: its memory and its descriptors are gone
+                if isinstance(error, Error) or not isinstance(error, OSError):
+                    raise
+                raise explain(error, f"cannot read topic {self._topic.name!r}") from error
+            deadline = self._check_declared(deadline)
+
+    def _check_declared(self, deadline: float) -> float:
+        """A topic whose worker shows no row for it: deleted, or the worker has not come so far."""
+        name = self._topic.name
+        if self._topic.id not in self._client.catalog().topics_by_id:
+            raise TopicNotFound(
+                f"topic {name!r} was deleted: what it had is gone, and one that has the name now is another"
+            )
+        now = time.monotonic()
+        if deadline and now > deadline:
+            raise PeerLost(f"the topic worker does not know of topic {name!r} yet: try again")
+        time.sleep(0.002)
+        return deadline or now + REGION_WAIT_S
+
+    def _queue(self, queue: object) -> int:
+        return checked_count(queue, f"queue of topic {self._topic.name!r}", 0, self._topic.queues - 1)
+
+    def _corrupt(
+        self, found: tuple[str, int, str, str] | None, queue: int, following: int, strict: bool
+    ) -> CorruptRecord:
+        assert found is not None
+        error = self._named(found, f"go on at offset {following} of queue {queue}, or give damage='skip'")
+        if strict:
+            raise error
+        return error
+
+    def _named(self, found: tuple[str, int, str, str], advice: str) -> CorruptRecord:
+        file, position, expected, there = found
+        return CorruptRecord(self._client.directory.path / TOPICS / file, position, expected, there, advice)
+
+
+def data_loss(topic: str, queue: int, wanted: int, minimum: int) -> DataLoss:
+    """The error that says that messages from offset `wanted` on are gone, and `minimum` is the first that is there."""
+    error = DataLoss(
+        f"topic {topic!r}, queue {queue}: offset {wanted} was asked for, and the first message that is still there has "
+        f"offset {minimum}: begin there, or keep messages for longer (retention_s, retention_bytes)"
+    )
+    error.queue, error.wanted, error.minimum = queue, wanted, minimum
+    return error
+
+
+def _is_damage(answer: object) -> bool:
+    """Whether an answer of the core names damage, which it does last."""
+    return isinstance(answer, tuple) and isinstance(answer[-1], tuple)
+
+
+def _strict(damage: object) -> bool:
+    if damage not in ("error", "skip"):
+        raise UsageError(f"damage must be 'error' or 'skip', not {shown(damage)}")
+    return damage == "error"
+
+
+def _text(text: object, what: str) -> bytes:
+    """The bytes of a text. Raises UsageError."""
+    try:
+        if isinstance(text, str):
+            return text.encode()
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"{what} must be a str that UTF-8 can hold, not {shown(text)}")
+
+
+def _tags(tag: str | Sequence[str] | None) -> tuple[bytes, ...]:
+    if tag is None:
+        return ()
+    wanted = [tag] if isinstance(tag, str) else listed(tag, "tag")
+    if not 0 < len(wanted) <= TAGS_MAX:
+        raise UsageError(f"tag must be 1 to {TAGS_MAX} tags, or None for all messages, not {len(wanted)}")
+    found = tuple(_text(one, "tag") for one in wanted)
+    if not all(found):
+        raise UsageError(f"tag must not be empty: None is for all messages, not {shown(tag)}")
+    return found
+
+
+def _milliseconds(when: object, what: str, *, up: bool) -> int:
+    """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
+    time."""
+    if isinstance(when, datetime):
+        passed = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        micros = (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
+        return -(-micros // 1000) if up else micros // 1000
+    if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1 << 62:  # no NaN either
+        return math.ceil(when) if up else math.floor(when)
+    raise UsageError(f"{what} must be a datetime, or milliseconds since 1970, not {shown(when)}")

@@ -1,0 +1,73 @@
+"""What `warren status` tells of topics: read from the topic worker's rows in shared memory; nobody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from warren.engine.catalog.topics import TopicDeclaration
+from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
+from warren.ipc import names, region
+from warren.ipc.superblock import Superblock
+
+#: what is known of a topic: messages that are there, messages that ever were appended
+_Counts = tuple[int, int]
+
+
+def of_topics(
+    superblock: Superblock,
+    topics: Iterable[TopicDeclaration],
+    matches: Callable[[str], object] | None = None,
+    most: int | None = None,
+) -> list[dict[str, Any]]:
+    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages."""
+    found = [topic for topic in topics if matches is None or matches(topic.name)]
+    counts = _counts(superblock) if found else {}
+    if most is not None:
+        found = sorted(found, key=lambda item: (-counts.get(item.id, (0, 0))[0], item.name))[:most]
+    return [_row(item, counts.get(item.id, (0, 0))) for item in sorted(found, key=lambda item: item.name)]
+
+
+def _row(topic: TopicDeclaration, counts: _Counts) -> dict[str, Any]:
+    kept, appended = counts
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "queues": topic.queues,
+        "retention_s": topic.retention_s,
+        "retention_bytes": topic.retention_bytes,
+        "compacted": topic.compacted,
+        "messages": kept,
+        "appended": appended,
+    }
+
+
+def _counts(superblock: Superblock) -> dict[int, _Counts]:
+    """By id of topic, of all its queues; nothing while no worker shows them."""
+    server = superblock.topic_server
+    generation = superblock.server_get(server, "generation") if server else 0
+    if not generation:
+        return {}
+    try:
+        mapped = region.posix_open(names.region(superblock.shared_id, "trows", server, generation), writable=False)
+    except OSError:  # the worker is being replaced: topics are shown without numbers
+        return {}
+    size = TOPIC_ROW.size // 8
+    key, minimum, maximum, appended = (
+        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended")
+    )
+    found: dict[int, _Counts] = {}
+    try:
+        with mapped.buffer.cast("Q") as words:
+            room = (mapped.size - TOPIC_ROWS.size) // TOPIC_ROW.size
+            rows_n = min(words[TOPIC_ROWS.offset("rows_n") // 8], room)
+            begin = TOPIC_ROWS.size // 8
+            rows = words[begin : begin + rows_n * size].tolist()
+    finally:
+        mapped.close()
+    for at in range(0, len(rows), size):
+        if rows[at + key]:
+            kept, sum_n = found.get(rows[at + key] >> 32, (0, 0))
+            seen = max(0, rows[at + maximum] - rows[at + minimum])
+            found[rows[at + key] >> 32] = kept + seen, sum_n + rows[at + appended]
+    return found
