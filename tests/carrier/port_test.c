@@ -28,7 +28,7 @@ typedef struct {
 static node *make(void) {
     node *n = calloc(1, sizeof *n);
     CHECK(n);
-    n->super = aligned_alloc(WR_PAGE_BYTES, WR_SUPERBLOCK_BYTES);
+    n->super = aligned_alloc(WR_PAGE_BYTES, wr_page_up(WR_SUPERBLOCK_BYTES));
     CHECK(n->super);
     memset((void *)n->super, 0, WR_SUPERBLOCK_BYTES);
     n->super->servers_n = SERVERS;
@@ -38,7 +38,7 @@ static node *make(void) {
     n->super->arena_bytes = ARENA;
     wr_geometry g = wr_geometry_of(n->super);
     uint64_t bytes = wr_view_bytes(&g);
-    n->region = aligned_alloc(WR_PAGE_BYTES, bytes);
+    n->region = aligned_alloc(WR_PAGE_BYTES, wr_page_up(bytes));
     CHECK(n->region);
     memset(n->region, 0, bytes);
     CHECK(wr_port_init(&n->port, n->super, n->region, bytes - 1, 7, 1, 99) == EINVAL);

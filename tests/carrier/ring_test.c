@@ -217,7 +217,7 @@ static void client(void) {
 }
 
 int main(void) {
-    super = aligned_alloc(WR_PAGE_BYTES, WR_SUPERBLOCK_BYTES);
+    super = aligned_alloc(WR_PAGE_BYTES, wr_page_up(WR_SUPERBLOCK_BYTES));
     CHECK(super);
     memset((void *)super, 0, WR_SUPERBLOCK_BYTES);
     super->servers_n = NODE_SERVERS;
@@ -227,7 +227,7 @@ int main(void) {
     super->arena_bytes = ARENA;
     wr_geometry g = wr_geometry_of(super);
     uint64_t bytes = wr_view_bytes(&g);
-    void *region = aligned_alloc(WR_PAGE_BYTES, bytes);
+    void *region = aligned_alloc(WR_PAGE_BYTES, wr_page_up(bytes));
     CHECK(region);
     memset(region, 0, bytes);
     CHECK(wr_port_init(&port, super, region, bytes, 3, 1, 1) == 0);

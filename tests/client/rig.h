@@ -26,7 +26,7 @@ typedef struct {
 /* A client's part of shared memory; the attachment is not made yet. */
 static void make_regions(node *n) {
     memset((void *)n, 0, sizeof *n);
-    n->super = aligned_alloc(WR_PAGE_BYTES, WR_SUPERBLOCK_BYTES);
+    n->super = aligned_alloc(WR_PAGE_BYTES, wr_page_up(WR_SUPERBLOCK_BYTES));
     CHECK(n->super);
     memset((void *)n->super, 0, WR_SUPERBLOCK_BYTES);
     n->super->node_id = 7;
@@ -40,7 +40,7 @@ static void make_regions(node *n) {
     n->super->file_bytes = 262144;
     wr_geometry g = wr_geometry_of(n->super);
     n->bytes = wr_view_bytes(&g);
-    n->region = aligned_alloc(WR_PAGE_BYTES, n->bytes);
+    n->region = aligned_alloc(WR_PAGE_BYTES, wr_page_up(n->bytes));
     CHECK(n->region);
     memset(n->region, 0, n->bytes);
 }
