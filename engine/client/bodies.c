@@ -7,6 +7,7 @@
  */
 #include "client/bodies.h"
 #include "kernel/log.h"
+#include "kernel/read.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,17 +48,9 @@ void wr_bodies_free(wr_bodies *bodies) {
 
 /* Whole bytes or an errno; EBADMSG when the file ends before. */
 static int read_all(int fd, void *to, uint64_t bytes, uint64_t at) {
-    uint8_t *p = to;
-    while (bytes) {
-        ssize_t n = pread(fd, p, bytes, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
-        if (n == 0) return EBADMSG;
-        p += n;
-        at += (uint64_t)n;
-        bytes -= (uint64_t)n;
-    }
-    return 0;
+    uint64_t n;
+    int error = wr_read_up_to(fd, to, bytes, at, &n);
+    return error ? error : n < bytes ? EBADMSG : 0;
 }
 
 static int open_file(wr_bodies *bodies, wr_body_file *file, const char **reason) {

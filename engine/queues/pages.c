@@ -14,6 +14,7 @@
  * Victims are the chunks farthest from the head of their queue. The head and the next chunk stay, and whoever reads
  * one in asks the system for those behind it.
  */
+#include "kernel/read.h"
 #include "queues/levels.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -186,19 +187,11 @@ _Noreturn static void die(const wr_queue *q, uint64_t segment, const char *why) 
     abort();
 }
 
-static void read_all(const wr_queue *q, uint64_t segment, int fd, uint8_t *to, uint64_t bytes, off_t at) {
-    while (bytes) {
-        ssize_t n = pread(fd, to, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) die(q, segment, strerror(errno));
-        if (!n) {
-            memset(to, 0, bytes); /* a file that was cut: its entries are damaged */
-            return;
-        }
-        to += n;
-        bytes -= (uint64_t)n;
-        at += n;
-    }
+static void read_all(const wr_queue *q, uint64_t segment, int fd, uint8_t *to, uint64_t bytes, uint64_t at) {
+    uint64_t n;
+    int error = wr_read_up_to(fd, to, bytes, at, &n);
+    if (error) die(q, segment, strerror(error));
+    memset(to + n, 0, bytes - n); /* of a file that was cut: entries that are damaged */
 }
 
 static int open_segment(const wr_queue_engine *e, const wr_queue *q, uint64_t segment) {
@@ -228,7 +221,7 @@ static uint32_t from_segment(wr_queue_engine *e, const wr_queue *q, uint64_t num
     read_all(q, segment, fd, e->page_bytes, WR_FILE_HEADER_BYTES, 0);
     const char *wrong = wr_file_header_check(e->page_bytes, WR_FILE_SEGMENT, e->node_id, e->o.server, segment, &salt);
     if (wrong) die(q, segment, wrong);
-    read_all(q, segment, fd, e->page_bytes, CHUNK_ENTRY_BYTES, (off_t)(WR_FILE_HEADER_BYTES + number % CHUNKS_A_SEGMENT * CHUNK_ENTRY_BYTES));
+    read_all(q, segment, fd, e->page_bytes, CHUNK_ENTRY_BYTES, WR_FILE_HEADER_BYTES + number % CHUNKS_A_SEGMENT * CHUNK_ENTRY_BYTES);
     read_ahead(e, q, number, fd);
     close(fd);
     uint32_t seed = wr_segment_seed(salt, q->id), damaged = 0;

@@ -1,6 +1,7 @@
 /* Slots in a scratch file. Declared in queues/spill.h. */
 #define _GNU_SOURCE
 #include "queues/spill.h"
+#include "kernel/read.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -51,18 +52,10 @@ int wr_spill_put(wr_spill *s, const void *from, uint32_t *slot) {
 }
 
 int wr_spill_get(const wr_spill *s, uint32_t slot, void *to) {
-    uint64_t done = 0;
-    while (done < s->slot_bytes) {
-        ssize_t n = pread(s->fd, (uint8_t *)to + done, s->slot_bytes - done, (off_t)(slot * s->slot_bytes + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
-        if (!n) {
-            memset((uint8_t *)to + done, 0, s->slot_bytes - done);
-            return 0;
-        }
-        done += (uint64_t)n;
-    }
-    return 0;
+    uint64_t n;
+    int error = wr_read_up_to(s->fd, to, s->slot_bytes, slot * s->slot_bytes, &n);
+    if (!error) memset((uint8_t *)to + n, 0, s->slot_bytes - n);
+    return error;
 }
 
 void wr_spill_ahead(const wr_spill *s, uint32_t slot) {

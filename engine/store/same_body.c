@@ -4,10 +4,10 @@
  * A stored record is compared, not checked: damaged bytes are other bytes, and the message is appended afresh.
  */
 #include "store/same_body.h"
+#include "kernel/read.h"
 #include "store/files.h"
 #include "store/open_files.h"
 #include <stdlib.h>
-#include <unistd.h>
 
 /* The whole stored frame, NULL when it cannot be had. */
 static const uint8_t *stored_frame(wr_store *store, const wr_index_entry *entry) {
@@ -24,13 +24,7 @@ static const uint8_t *stored_frame(wr_store *store, const wr_index_entry *entry)
         store->compare = bigger;
         store->compare_size = total;
     }
-    for (uint64_t got = 0; got < total;) {
-        ssize_t n = pread(fd, store->compare + got, total - got, (off_t)(entry->offset + got));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return NULL;
-        got += (uint64_t)n;
-    }
-    return store->compare;
+    return wr_read_all(fd, store->compare, total, entry->offset) ? NULL : store->compare;
 }
 
 bool wr_store_same_body(wr_store *store, const wr_index_entry *entry, const wr_store_message *m) {

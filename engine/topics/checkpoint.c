@@ -3,6 +3,7 @@
 #include "topics/checkpoint.h"
 #include "kernel/bytes.h"
 #include "kernel/frame.h"
+#include "kernel/read.h"
 #include "topics/folder.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -116,14 +117,8 @@ static uint8_t *read_file(int folder, const char *name, uint64_t *n, wr_checkpoi
     uint8_t *bytes = NULL;
     *n = *error ? 0 : (uint64_t)found.st_size;
     if (*n >= WR_CHECKPOINT_SIZE && *n <= BYTES_MAX && !(bytes = malloc(*n))) *error = ENOMEM;
-    for (uint64_t at = 0; bytes && at < *n;) {
-        ssize_t got = pread(fd, bytes + at, *n - at, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got > 0) {
-            at += (uint64_t)got;
-            continue;
-        }
-        *error = got < 0 ? errno : 0; /* else somebody cut it */
+    uint64_t got = 0;
+    if (bytes && ((*error = wr_read_up_to(fd, bytes, *n, 0, &got)) || got < *n)) { /* shorter: somebody cut it */
         free(bytes);
         bytes = NULL;
     }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "topics/index_files.h"
 #include "kernel/bytes.h"
+#include "kernel/read.h"
 #include "topics/folder.h"
 #include "topics/mapped_file.h"
 #include <errno.h>
@@ -162,9 +163,7 @@ static int have(wr_index_files *f, const char *name, uint64_t at, uint64_t n) {
 static inline uint64_t slot_at(const wr_index_files *f, uint32_t key_hash) {
     return WR_KEY_INDEX_HEADER_SIZE + (uint64_t)(key_hash % f->slots_n) * WR_KEY_INDEX_SLOT_SIZE;
 }
-static inline uint64_t entry_at(const wr_index_files *f, uint32_t number) {
-    return WR_KEY_INDEX_HEADER_SIZE + (uint64_t)f->slots_n * WR_KEY_INDEX_SLOT_SIZE + (uint64_t)number * ENTRY_BYTES;
-}
+static inline uint64_t entry_at(const wr_index_files *f, uint32_t number) { return wr_key_index_bytes(f->slots_n, number); }
 
 /* ---- files as they lie there, read without a map ---- */
 
@@ -173,17 +172,6 @@ typedef struct {
     uint64_t first, newest;
     uint32_t count; /* 1: none */
 } summary;
-
-static int read_at(int fd, uint64_t at, uint8_t *to, uint64_t n) {
-    while (n) {
-        ssize_t got = pread(fd, to, n, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno;
-        if (!got) return EUCLEAN; /* somebody cut it */
-        to += got, at += (uint64_t)got, n -= (uint64_t)got;
-    }
-    return 0;
-}
 
 static int open_read(const wr_index_files *f, const char *name, int *fd) {
     char path[PATH_MAX];
@@ -201,7 +189,7 @@ static int sum_up(const wr_index_files *f, const char *name, summary *to) {
     uint8_t header[WR_KEY_INDEX_HEADER_SIZE];
     int fd, error = open_read(f, name, &fd);
     if (error) return error;
-    error = read_at(fd, 0, header, sizeof header);
+    error = wr_read_all(fd, header, sizeof header, 0);
     close(fd);
     if (error) return error;
     *to = (summary){.begin = (int64_t)wr_get64(header + HEADER(BEGIN_TIMESTAMP)),
@@ -222,7 +210,7 @@ static int open_newest(wr_index_files *f, const char *name) {
     if (!error) error = sum_up(f, name, &s);
     if (!error) error = open_read(f, name, &fd);
     if (error) return error;
-    if (s.count < f->entries_n) error = read_at(fd, entry_at(f, s.count) + ENTRY(KEY_HASH), half, sizeof half);
+    if (s.count < f->entries_n) error = wr_read_all(fd, half, sizeof half, entry_at(f, s.count) + ENTRY(KEY_HASH));
     close(fd);
     if (!error) error = wr_mapped_open(&f->file, f->root, path, f->bytes, NULL);
     /* what wr_key_writer_open looks at */
@@ -519,7 +507,7 @@ static int make_again(wr_index_files *f, const wr_index_mark *mark) {
     bool made = !error;
     for (uint32_t number = 1; !error && number < mark->count;) {
         uint32_t n = mark->count - number < READ_ENTRIES ? mark->count - number : READ_ENTRIES;
-        error = read_at(fd, entry_at(f, number), entries, (uint64_t)n * ENTRY_BYTES);
+        error = wr_read_all(fd, entries, (uint64_t)n * ENTRY_BYTES, entry_at(f, number));
         if (!error) error = copy_entries(f, entries, n, number, mark);
         number += n;
     }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "topics/index_walk.h"
 #include "kernel/bytes.h"
+#include "kernel/read.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,25 +20,12 @@
 
 static void say(const wr_index_walk *w, uint64_t at, const char *reason) { w->wrong(w->context, w->name, at, reason); }
 
-static uint64_t entry_at(const wr_index_walk *w, uint32_t number) {
-    return WR_KEY_INDEX_HEADER_SIZE + (uint64_t)w->slots_n * WR_KEY_INDEX_SLOT_SIZE + (uint64_t)number * ENTRY_BYTES;
-}
+static uint64_t entry_at(const wr_index_walk *w, uint32_t number) { return wr_key_index_bytes(w->slots_n, number); }
 
 uint64_t wr_index_walk_at(const wr_index_walk *w) { return entry_at(w, w->number); }
 
 bool wr_index_walk_between(const wr_index_walk *w) {
     return w->fd < 0 || (w->number == 1 && w->header.index_count > 1) || w->number == w->entries_n;
-}
-
-static int read_at(int fd, uint64_t at, uint8_t *to, uint64_t n) {
-    while (n) {
-        ssize_t got = pread(fd, to, n, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno;
-        if (!got) return EUCLEAN; /* somebody cut it */
-        to += got, at += (uint64_t)got, n -= (uint64_t)got;
-    }
-    return 0;
 }
 
 static wr_walked_key entry_of(const uint8_t *at) {
@@ -74,7 +62,7 @@ static int read_header(wr_index_walk *w) {
     struct stat found;
     if (fstat(w->fd, &found) != 0) return errno;
     if ((uint64_t)found.st_size != wr_key_index_bytes(w->slots_n, w->entries_n)) return EUCLEAN;
-    int error = read_at(w->fd, 0, bytes, sizeof bytes);
+    int error = wr_read_all(w->fd, bytes, sizeof bytes, 0);
     if (error) return error;
     w->header = (wr_key_header){(int64_t)wr_get64(bytes + HEADER(BEGIN_TIMESTAMP)),       (int64_t)wr_get64(bytes + HEADER(END_TIMESTAMP)),
                                 wr_get64(bytes + HEADER(BEGIN_PHYSICAL_OFFSET)), wr_get64(bytes + HEADER(END_PHYSICAL_OFFSET)),
@@ -124,7 +112,7 @@ static int slot_leads_to(const wr_index_walk *w, uint32_t slot, uint32_t head, b
     uint8_t bytes[ENTRY_BYTES];
     *good = slot == head;
     while (!*good && slot >= w->number && slot <= w->header.index_count && slot < w->entries_n) {
-        int error = read_at(w->fd, entry_at(w, slot), bytes, sizeof bytes);
+        int error = wr_read_all(w->fd, bytes, sizeof bytes, entry_at(w, slot));
         if (error) return error;
         uint32_t previous = entry_of(bytes).previous;
         if (previous >= slot) return 0;
@@ -142,7 +130,7 @@ int wr_index_walk_slots(wr_index_walk *w) {
     for (uint32_t from = 0, n; !error && from < w->slots_n; from += n) {
         n = w->slots_n - from < READ_SLOTS ? w->slots_n - from : READ_SLOTS;
         const uint64_t at = slots_at + (uint64_t)from * WR_KEY_INDEX_SLOT_SIZE;
-        error = read_at(w->fd, at, bytes, (uint64_t)n * WR_KEY_INDEX_SLOT_SIZE);
+        error = wr_read_all(w->fd, bytes, (uint64_t)n * WR_KEY_INDEX_SLOT_SIZE, at);
         if (!error && !from) error = read_header(w); /* behind the slots: it counts what they point to, but for one */
         for (uint32_t i = 0; !error && i < n; i++) {
             bool good;
@@ -165,7 +153,7 @@ static int have_entry(wr_index_walk *w) {
     uint32_t left = w->header.index_count - w->number;
     w->bytes_from = w->number;
     w->bytes_n = left < READ_ENTRIES ? left : READ_ENTRIES;
-    return read_at(w->fd, entry_at(w, w->number), w->bytes, (uint64_t)w->bytes_n * ENTRY_BYTES);
+    return wr_read_all(w->fd, w->bytes, (uint64_t)w->bytes_n * ENTRY_BYTES, entry_at(w, w->number));
 }
 
 int wr_index_walk_peek(wr_index_walk *w, wr_walked_key *entry, bool *there) {

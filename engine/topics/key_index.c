@@ -33,7 +33,7 @@ static inline uint8_t *slot_at(const wr_key_index *index, uint32_t slot) {
     return index->base + WR_KEY_INDEX_HEADER_SIZE + (uint64_t)slot * WR_KEY_INDEX_SLOT_SIZE;
 }
 static inline uint8_t *entry_at(const wr_key_index *index, uint32_t number) {
-    return slot_at(index, index->slots_n) + (uint64_t)number * WR_KEY_INDEX_ENTRY_SIZE;
+    return index->base + wr_key_index_bytes(index->slots_n, number);
 }
 static inline uint32_t slot_of(const wr_key_index *index, uint32_t key_hash) { return key_hash % index->slots_n; }
 

@@ -35,7 +35,7 @@ const char *wr_key_word(wr_key_code code);
 
 #define WR_KEY_COUNT_MAX 0x7fffffffu /* of slots, and of entries */
 
-/* Bytes of a file. */
+/* Bytes of a file; so where the entry of that number would begin in a longer one, too. */
 static inline uint64_t wr_key_index_bytes(uint32_t slots_n, uint32_t entries_n) {
     return WR_KEY_INDEX_HEADER_SIZE + (uint64_t)slots_n * WR_KEY_INDEX_SLOT_SIZE +
            (uint64_t)entries_n * WR_KEY_INDEX_ENTRY_SIZE;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "topics/log_reader.h"
 #include "kernel/protocol.h"
+#include "kernel/read.h"
 #include "topics/log.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -80,13 +81,7 @@ static int read_file(wr_log_reader *r, uint64_t position, uint64_t n) {
     int fd;
     uint64_t base = position - position % r->file_bytes, done = 0;
     int error = open_base(r, base, &fd);
-    while (!error && done < n) {
-        ssize_t got = pread(fd, r->bytes + done, n - done, (off_t)(position - base + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) error = errno;
-        if (got <= 0) break;
-        done += (uint64_t)got;
-    }
+    if (!error) error = wr_read_up_to(fd, r->bytes, n, position - base, &done);
     r->from = position;
     r->n = error ? 0 : done;
     return error;

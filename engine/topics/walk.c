@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "topics/walk.h"
 #include "kernel/protocol.h"
+#include "kernel/read.h"
 #include "topics/record.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -31,15 +32,7 @@ static int load(part *p, uint64_t position, uint64_t size) {
     }
     uint64_t left = p->base + p->file_bytes - position, wanted = size < left ? size : left;
     p->position = position;
-    p->n = 0;
-    while (p->n < wanted) {
-        ssize_t n = pread(p->fd, p->bytes + p->n, wanted - p->n, (off_t)(position - p->base + p->n));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
-        if (n == 0) break; /* somebody cut the file: what is missing is no commit */
-        p->n += (uint64_t)n;
-    }
-    return 0;
+    return wr_read_up_to(p->fd, p->bytes, wanted, position - p->base, &p->n); /* in a file that was cut, what is missing is no commit */
 }
 
 /* Scan what is due at a position. */
