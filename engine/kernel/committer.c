@@ -27,11 +27,13 @@ static int real_fdatasync(void *context, int fd) {
     return fdatasync(fd);
 }
 
+const wr_commit_io wr_commit_io_system = {real_pwrite, real_fdatasync};
+
 void wr_committer_init(wr_committer *c, uint64_t file_bytes, bool may_sync, const wr_commit_owner *owner, void *context) {
     memset((void *)c, 0, sizeof *c);
     c->owner = *owner;
     c->context = context;
-    c->io = (wr_commit_io){real_pwrite, real_fdatasync};
+    c->io = wr_commit_io_system;
     c->file_bytes = file_bytes;
     c->may_sync = may_sync;
     c->written_fd = -1;

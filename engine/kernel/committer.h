@@ -53,6 +53,7 @@ typedef struct {
     ssize_t (*pwrite)(void *io_context, int fd, const void *from, size_t n, off_t at);
     int (*fdatasync)(void *io_context, int fd);
 } wr_commit_io;
+extern const wr_commit_io wr_commit_io_system; /* the calls themselves */
 
 /* Part of its owner. Only the functions below change it. */
 typedef struct {

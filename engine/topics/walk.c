@@ -158,16 +158,6 @@ int wr_log_before(const wr_log_visitor *visitor, void *context, uint64_t file_by
 
 /* ---- before the log goes on ---- */
 
-static ssize_t real_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
-    (void)context;
-    return pwrite(fd, from, n, at);
-}
-
-static int real_fdatasync(void *context, int fd) {
-    (void)context;
-    return fdatasync(fd);
-}
-
 /* A file that is made ready. */
 typedef struct {
     int fd;
@@ -226,10 +216,9 @@ static int write_again(const target *t, uint64_t from, uint64_t to) {
 
 int wr_log_settle(int (*open)(void *context, uint64_t base), void *context, const wr_commit_io *io, void *io_context, uint64_t file_bytes,
                   const wr_log_end *end) {
-    static const wr_commit_io system_calls = {real_pwrite, real_fdatasync};
     /* From the file on in which something may not be synced: the one before, when the log ends with it. */
     for (uint64_t base = end->synced / file_bytes * file_bytes;; base += file_bytes) {
-        target t = {open(context, base), io ? io : &system_calls, io_context};
+        target t = {open(context, base), io ? io : &wr_commit_io_system, io_context};
         if (t.fd < 0) return t.fd == -ENOENT && base >= end->position ? 0 : -t.fd;
         uint64_t from = end->synced > base ? end->synced - base : 0, to = end->position > base ? end->position - base : 0;
         if (to > file_bytes) to = file_bytes;
