@@ -48,6 +48,7 @@ static inline a_slot *slot(const wr_notes *notes, uint64_t at) { return (a_slot 
 
 wr_notes *wr_notes_new(uint64_t slots_n) {
     assert(slots_n && !(slots_n & (slots_n - 1)) && slots_n >= 2 * (WR_APPEND_COUNT_MAX + 1 + MARK_SLOTS(WR_COMMIT_MARKS_MAX)));
+    _Static_assert(sizeof(wr_notes) % 64 == 0, "aligned_alloc takes multiples of its alignment");
     wr_notes *notes = aligned_alloc(64, sizeof *notes + slots_n * sizeof(a_slot));
     if (!notes) return NULL;
     memset((void *)notes, 0, sizeof *notes); /* the slots are memory as far as they are used */
