@@ -48,15 +48,44 @@ int wr_folder_sync(int root, const char *path) {
     }
 }
 
+int wr_folder_each(int fd, int (*visit)(void *context, const char *name), void *context) {
+    DIR *folder = fdopendir(fd);
+    int error = 0;
+    if (!folder) {
+        error = errno;
+        close(fd);
+        return error;
+    }
+    while (!error) {
+        errno = 0;
+        const struct dirent *found = readdir(folder);
+        if (!found) {
+            error = errno;
+            break;
+        }
+        if (strcmp(found->d_name, ".") && strcmp(found->d_name, "..")) error = visit(context, found->d_name);
+    }
+    closedir(folder);
+    return error;
+}
+
 static int compare(const void *a, const void *b) { return strcmp(a, b); }
 
-static int add(wr_folder_list *list, uint32_t *room, const char *name) {
-    if (list->n == *room) {
-        uint32_t more = *room ? 2 * *room : 16;
+typedef struct {
+    wr_folder_list *list;
+    uint32_t room, digits;
+} listing;
+
+static int add(void *context, const char *name) {
+    listing *l = context;
+    wr_folder_list *list = l->list;
+    if (strlen(name) != l->digits || strspn(name, "0123456789") != l->digits) return 0;
+    if (list->n == l->room) {
+        uint32_t more = l->room ? 2 * l->room : 16;
         void *names = realloc(list->names, more * sizeof *list->names);
         if (!names) return ENOMEM;
         list->names = names;
-        *room = more;
+        l->room = more;
     }
     strcpy(list->names[list->n++], name);
     return 0;
@@ -66,24 +95,7 @@ int wr_folder_read(int root, const char *path, uint32_t digits, wr_folder_list *
     *list = (wr_folder_list){0};
     int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? 0 : errno;
-    DIR *folder = fdopendir(fd);
-    if (!folder) {
-        int error = errno;
-        close(fd);
-        return error;
-    }
-    uint32_t room = 0;
-    int error = 0;
-    while (!error) {
-        errno = 0;
-        const struct dirent *found = readdir(folder);
-        if (!found) {
-            error = errno;
-            break;
-        }
-        if (strlen(found->d_name) == digits && strspn(found->d_name, "0123456789") == digits) error = add(list, &room, found->d_name);
-    }
-    closedir(folder);
+    int error = wr_folder_each(fd, add, &(listing){.list = list, .digits = digits});
     if (!error && list->n) qsort(list->names, list->n, sizeof *list->names, compare);
     return error;
 }

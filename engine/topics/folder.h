@@ -17,6 +17,10 @@ int wr_folder_make(int root, const char *path);
 /* Sync a folder and those above it, root among them. 0 or an errno. */
 int wr_folder_sync(int root, const char *path);
 
+/* Show each name in an open folder, but "." and "..", until one is answered by another number than 0, which is returned, or by an
+ * error of the folder. The descriptor is closed. */
+int wr_folder_each(int fd, int (*visit)(void *context, const char *name), void *context);
+
 typedef struct {
     char (*names)[WR_FOLDER_NAME_MAX + 4];
     uint32_t n;
