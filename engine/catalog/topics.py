@@ -8,11 +8,12 @@ import msgspec
 
 from warren.engine.catalog.names import check_topic_name
 from warren.engine.errors import UsageError
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import shown
 
 #: queues of a topic, and of all topics together: rows of the topic worker's region
 TOPIC_QUEUES_MAX = 1024
-TOPIC_ROWS_MAX = 65_536
+TOPIC_ROWS_MAX = PROTOCOL["TOPIC_ROWS_MAX"]
 #: of a topic that is declared without a number
 TOPIC_QUEUES = 4
 
