@@ -19,13 +19,12 @@ import pytest
 
 import warren
 import warren.aio
-from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
 from warren.workers.client import client as clients
 from warren.workers.client import trouble
 
 from support.real_node import RealNode, frozen
-from support.waiting import patience, wait_until
+from support.waiting import kill, patience, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 
@@ -40,13 +39,6 @@ def running(tmp_path: Path) -> Iterator[RealNode]:
         yield node
         if node.process is None:  # the next one removes what a killed one left
             node.start()
-
-
-def kill_all(running: RealNode) -> None:
-    """Every process of the node is killed, and dead when this returns."""
-    pids = running.pids().values()
-    running.kill_all()
-    wait_until(lambda: not any(map(Identity.of, pids)), END_S)
 
 
 def outcome(call: Call) -> object:
@@ -162,7 +154,7 @@ def test_statistics_are_not_those_of_a_dead_worker(running: RealNode) -> None:
         queue = node.queue("q")
         queue.put(b"1")
         wait_until(lambda: queue.depth() == 1)
-        kill_all(running)
+        running.kill_all()
         questions: list[Call] = [queue.stats, queue.depth]
         for question in questions:  # what they say may be a tenth of a second old
             told = wait_until(lambda: [found for found in [outcome(question)] if isinstance(found, Exception)], END_S)  # noqa: B023
@@ -245,7 +237,7 @@ def test_every_wait_for_messages_ends_when_all_are_dead(running: RealNode) -> No
         waiting = {name: Waiting(call) for name, call in calls.items()}
         wait_until(lambda: node.queue("get").stats()["consumers"] == 1)
         wait_until(lambda: node.queue("timed").stats()["consumers"] == 1)
-        kill_all(running)
+        running.kill_all()
         found = {name: one.ended() for name, one in waiting.items()}
         assert {name: type(error) for name, error in found.items()} == dict.fromkeys(calls, warren.NodeNotRunning)
         assert all("warren up" in str(error) for error in found.values())
@@ -261,7 +253,7 @@ def test_nobody_says_empty_of_a_dead_node(running: RealNode) -> None:
         queue.put(b"x")
         asking = Waiting(lambda: empty.get(timeout=1.5))
         wait_until(lambda: empty.stats()["consumers"] == 1)
-        kill_all(running)
+        running.kill_all()
         assert isinstance(asking.ended(), warren.PeerLost), "it had asked when they lived"
         for timeout in (0.001, 0.3, 1.5):
             for call in (
@@ -289,7 +281,7 @@ def test_asyncio_ends_and_says_no_empty_when_all_are_dead(running: RealNode) -> 
         endless = [asyncio.ensure_future(call) for call in (empty.get(), empty.get_many(), anext(holding))]
         asking = asyncio.ensure_future(timed.get(timeout=1.5))
         await asyncio.to_thread(wait_until, lambda: len(empty._line.getters) == 2 and len(timed._line.getters) == 1)
-        await asyncio.to_thread(kill_all, running)
+        await asyncio.to_thread(running.kill_all)
         found: list[object] = []
         for one in (asking, *endless):
             found += await asyncio.gather(asyncio.wait_for(one, END_S * patience()), return_exceptions=True)
@@ -323,7 +315,7 @@ def test_a_node_started_anew_is_waited_for(running: RealNode, monkeypatch: pytes
         looping = Waiting(lambda: seen(running, work))
         wait_until(lambda: node.queue("q").stats()["consumers"] == 1)
         wait_until(lambda: node.queue("a").stats()["consumers"] == 1)
-        kill_all(running)
+        running.kill_all()
         running.start()
         node.queue("q").put(b"x", timeout=END_S)
         node.queue("a").put(b"y", timeout=END_S)
@@ -359,7 +351,7 @@ def test_who_is_down_is_said(running: RealNode) -> None:
         supervisor, worker = (running.pids()[role] for role in ("supervisor", "worker-0"))
         os.kill(supervisor, signal.SIGSTOP)
         try:
-            os.kill(worker, signal.SIGKILL)
+            kill(worker)
             with pytest.raises(warren.PeerLost, match="is being restarted"):
                 queue.put(b"x", timeout=0.1)
             with pytest.raises(warren.PeerLost, match="is being restarted"):
@@ -367,7 +359,7 @@ def test_who_is_down_is_said(running: RealNode) -> None:
         finally:
             os.kill(supervisor, signal.SIGCONT)
         queue.put(b"y", timeout=END_S)
-        kill_all(running)
+        running.kill_all()
         with pytest.raises(warren.NodeNotRunning, match=r"every process of the node .* has died: start it again"):
             queue.put(b"z", timeout=0.1)
 
@@ -378,8 +370,7 @@ def test_a_supervisor_that_is_missing_is_said(running: RealNode) -> None:
         pids = running.pids()
         for pid in pids.values():  # the store stands still, so it starts no supervisor
             os.kill(pid, signal.SIGSTOP)
-        for role in ("supervisor", "worker-0"):
-            os.kill(pids[role], signal.SIGKILL)
+        kill(pids["supervisor"], pids["worker-0"])
         assert running.process is not None
         running.process.wait(END_S)
         with pytest.raises(warren.PeerLost, match="and so is the supervisor"):
@@ -406,7 +397,7 @@ def test_close_and_release_wait_for_nobody(running: RealNode, monkeypatch: pytes
     held = [next(messages), next(messages)]
     wait_until(lambda: queue._handle.pending == 8)
     theirs = other.queue("q").get(timeout=10)
-    kill_all(running)
+    running.kill_all()
     queue.put(b"submitted", wait=False)
     released = Waiting(messages.close)  # type: ignore[attr-defined]
     assert released.ended() is None
@@ -429,7 +420,7 @@ def test_what_was_released_to_nobody_is_others_when_the_node_is_back(running: Re
         messages = queue.consume(prefetch=10)
         held = next(messages)
         wait_until(lambda: queue._handle.pending == 9)
-        kill_all(running)
+        running.kill_all()
         assert Waiting(messages.close).ended() is None  # type: ignore[attr-defined]
         running.start()
         with warren.attach(running.directory) as other:
@@ -451,7 +442,7 @@ def test_asyncio_leaves_a_dead_node_at_once(running: RealNode, monkeypatch: pyte
         await queue.put_many([b"1", b"2", b"3"])
         async with queue.consume(prefetch=10) as messages:
             found = (await anext(messages)).body
-            await asyncio.to_thread(kill_all, running)
+            await asyncio.to_thread(running.kill_all)
         return found
 
     assert Waiting(lambda: seen(running, work)).ended() == b"1"
@@ -483,7 +474,7 @@ def test_the_end_of_a_process_waits_for_no_dead_node(running: RealNode) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        kill_all(running)
+        running.kill_all()
         process.stdin.write("go\n")
         process.stdin.close()
         assert process.wait(END_S * patience()) == 0
@@ -545,7 +536,7 @@ def test_a_worker_that_is_being_restarted_says_nothing(running: RealNode) -> Non
         pids = running.pids()
         os.kill(pids["supervisor"], signal.SIGSTOP)  # so that it takes long
         try:
-            os.kill(pids["worker-0"], signal.SIGKILL)
+            kill(pids["worker-0"])
             for call in (
                 lambda: queue.get(timeout=0.1),
                 lambda: queue.get_many(timeout=0.1),

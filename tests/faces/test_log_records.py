@@ -21,7 +21,7 @@ from warren.workers.process.control import ControlClient
 
 from support.real_node import SMALL, RealNode
 from support.small_disk import LIMIT, Disk, alarm_on, filled
-from support.waiting import wait_until
+from support.waiting import kill, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ def test_a_program_that_only_puts_is_told_that_a_server_is_down_and_serves_again
         pids = running.pids()
         os.kill(pids["supervisor"], signal.SIGSTOP)  # nobody starts another worker
         try:
-            os.kill(pids["worker-0"], signal.SIGKILL)
+            kill(pids["worker-0"])
             confirm = queue.put(b"second", wait=False)
             with pytest.raises(warren.PeerLost):
                 confirm.wait(1.5)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from warren.engine.errors import Error
 from warren.workers.process.control import ControlClient
 
-from support.waiting import wait_until
+from support.waiting import kill, wait_until
 
 #: enough for tests, quick to make
 SMALL = {
@@ -91,13 +91,12 @@ class RealNode:
         return wait_until(replaced, 20, what=f"a new {role}") or 0
 
     def kill_all(self) -> None:
-        """SIGKILL every process of the node at once."""
+        """SIGKILL every process of the node at once; they are dead when this returns."""
         assert self.process is not None
         pids = [pid for pid in self.pids().values() if pid]  # a role that is started anew has none for the moment
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)  # so that nobody restarts anybody
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        kill(*pids)
         self.process.wait(120)
         assert self.process.stdout is not None
         self.process.stdout.close()

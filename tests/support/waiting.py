@@ -1,9 +1,12 @@
 """Tests wait for conditions, and never sleep for a while that is long enough today."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from warren.ipc.identity import Identity
 
 T = TypeVar("T")
 
@@ -28,3 +31,10 @@ def wait_until(condition: Callable[[], T], timeout: float = 5.0, *, what: str = 
             raise AssertionError(f"{what} did not come true within {timeout:g} s; last seen: {result!r}")
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 0.02)
+
+
+def kill(*pids: int) -> None:
+    """SIGKILL processes, and return when all are dead: on a busy machine that takes seconds."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(Identity.of, pids)), 60, what="the end of who was killed")
