@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from warren.engine import _core
 from warren.engine.catalog import log as catalog_log
@@ -46,15 +46,6 @@ CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
 SLOT_WAIT_S = 1.0
 SLOT_POLL_S = 0.01
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
-#: places of the service that are named crash points of the node
-CRASH_POINTS = {
-    "flush.dat-synced": CONSTANTS["CRASH_WORKER_FLUSH_DATA"],
-    "flush.idx-synced": CONSTANTS["CRASH_WORKER_FLUSH_INDEX"],
-    "slot.claimed": CONSTANTS["CRASH_WORKER_CLAIMED"],
-    "slot.recovered": CONSTANTS["CRASH_WORKER_RECOVERED"],
-    "slot.active": CONSTANTS["CRASH_WORKER_ATTACHED"],
-}
-
 
 #: one line into the worker's log
 say = Voice()
@@ -77,6 +68,13 @@ class Worker(WorkerProcess):
     """One incarnation of a queue worker."""
 
     WHATS = ("images", "timages", "qstats")
+    CRASH_POINTS: ClassVar[Mapping[str, int]] = {
+        "flush.dat-synced": CONSTANTS["CRASH_WORKER_FLUSH_DATA"],
+        "flush.idx-synced": CONSTANTS["CRASH_WORKER_FLUSH_INDEX"],
+        "slot.claimed": CONSTANTS["CRASH_WORKER_CLAIMED"],
+        "slot.recovered": CONSTANTS["CRASH_WORKER_RECOVERED"],
+        "slot.active": CONSTANTS["CRASH_WORKER_ATTACHED"],
+    }
 
     def __init__(
         self, directory: Path, shared_id: int, worker: int, settings: Settings, supervisor_pidfd: int | None
@@ -356,11 +354,6 @@ class Worker(WorkerProcess):
         assert self._slot is not None
         name = names.mailbox(self.shared_id, "supervisor")
         mailbox.post(name, "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
-
-    def _reached(self, point: str) -> None:
-        named = CRASH_POINTS.get(point)
-        if named is not None:
-            self.superblock.crash_point(named)
 
     # -- dead letters -------------------------------------------------------------------------------------------
 

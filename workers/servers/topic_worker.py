@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from warren.engine import _core
 from warren.engine.catalog import log as catalog_log
@@ -31,13 +33,6 @@ from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
 CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
 ROWS_BYTES = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
-#: places of the service that are named crash points of the node
-CRASH_POINTS = {
-    "recovered": CONSTANTS["CRASH_TOPIC_RECOVERED"],
-    "settled": CONSTANTS["CRASH_TOPIC_SETTLED"],
-    "begun": CONSTANTS["CRASH_TOPIC_BEGUN"],
-    "file.made": CONSTANTS["CRASH_TOPIC_FILE_MADE"],
-}
 
 #: one line into the topic worker's log
 say = Voice()
@@ -57,6 +52,12 @@ class TopicWorker(WorkerProcess):
     """One incarnation of the topic worker."""
 
     WHATS = ("tring", "trows")
+    CRASH_POINTS: ClassVar[Mapping[str, int]] = {
+        "recovered": CONSTANTS["CRASH_TOPIC_RECOVERED"],
+        "settled": CONSTANTS["CRASH_TOPIC_SETTLED"],
+        "begun": CONSTANTS["CRASH_TOPIC_BEGUN"],
+        "file.made": CONSTANTS["CRASH_TOPIC_FILE_MADE"],
+    }
 
     def __init__(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int | None) -> None:
         superblock = Superblock.attach(shared_id, LAYOUT_HASH)
@@ -203,9 +204,6 @@ class TopicWorker(WorkerProcess):
                 _core.TopicServer.wake_all(rows.buffer)
         finally:
             rows.close()
-
-    def _reached(self, point: str) -> None:
-        self.superblock.crash_point(CRASH_POINTS[point])
 
     # -- what the service asks for --------------------------------------------------------------------------------
 

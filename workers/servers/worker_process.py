@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -35,10 +36,11 @@ class Stoppable(Protocol):
     def request_stop(self) -> None: ...
 
 
-class WorkerProcess:
+class WorkerProcess(ABC):
     """One incarnation of a worker; how it lives says its own `run`."""
 
     WHATS: ClassVar[tuple[str, ...]] = ()  #: its regions
+    CRASH_POINTS: ClassVar[Mapping[str, int]] = {}  #: places of its service that are named crash points of the node
 
     def __init__(
         self,
@@ -62,9 +64,9 @@ class WorkerProcess:
         self._succession = Succession(NodeDirectory(directory), say)
         self._served_at = self._stopping_at = 0.0
 
+    @abstractmethod
     def run(self) -> int:
         """Serve until told to stop; returns the exit code."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Unmap everything."""
@@ -115,6 +117,12 @@ class WorkerProcess:
         finally:
             for number in numbers:  # it ends by itself now: a signal that comes late does not make that a kill
                 signal.signal(number, signal.SIG_IGN)
+
+    def _reached(self, point: str) -> None:
+        """The service has come to a place."""
+        named = self.CRASH_POINTS.get(point)
+        if named is not None:
+            self.superblock.crash_point(named)
 
     def _tell_end(self, clean: bool, kept: str) -> None:
         """Say that it ended, and what was `kept`."""
