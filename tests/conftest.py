@@ -11,7 +11,6 @@ blamed for is looked for when all have ended.
 """
 
 import os
-import random
 import signal
 import subprocess
 import tempfile
@@ -24,6 +23,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from support.leaks import MARK, Census, clean_up, leaks_since
+from support.seeds import new_seed
 from support.waiting import wait_until
 
 pytest_plugins = ["support.running_node"]
@@ -133,10 +133,8 @@ def _test_leaves_nothing(
 
 @pytest.fixture
 def seed() -> int:
-    """Return a seed, new in each run, and print it; WARREN_TEST_SEED=… repeats one."""
-    value = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
-    print(f"WARREN_TEST_SEED={value}")
-    return value
+    """Return a seed, new for each test, and print it; WARREN_TEST_SEED=… repeats one."""
+    return new_seed()
 
 
 @pytest.fixture

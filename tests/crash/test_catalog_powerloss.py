@@ -6,11 +6,8 @@ Method: a history with many logs and several writers is recorded as a power-loss
 """
 
 import dataclasses
-import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,13 +18,14 @@ from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
-from warren.tools.crash.recording import Record, Recorder
+from warren.tools.crash.recording import Record
 
 from support.catalog_history import alone, states
+from support.recorded import run_recorded
+from support.seeds import new_seed
 
 pytestmark = pytest.mark.crash
 
-TESTS = Path(__file__).parents[1]
 CHANGES = 150
 STATES = 400
 
@@ -72,25 +70,11 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recorded]:
-    seed = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
-    print(f"WARREN_TEST_SEED={seed}")
+    seed = new_seed()
     with powerloss.scratch("warren-catalog-test-") as folder:
-        recorder = Recorder(folder)
-        recorder.begin()
         root = folder / "node"
-        environment = recorder.environment(root)
-        environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *(path for path in sys.path if path)])
-        done = subprocess.run(
-            [sys.executable, "-m", "support.catalog_history", str(root), str(seed), str(CHANGES)],
-            env=environment,
-            cwd=TESTS,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        yield Recorded(recorder.read(), str(root), folder, seed)
+        records = run_recorded(folder, root, "catalog_history", str(root), str(seed), str(CHANGES))
+        yield Recorded(records, str(root), folder, seed)
 
 
 def test_what_was_told_is_there(recorded: Recorded) -> None:

@@ -8,7 +8,6 @@ known, and with logs in which something is wrong.
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -24,6 +23,8 @@ from warren.tools.fault.__main__ import Campaign
 from warren.tools.fault.cases import Case
 from warren.tools.fault.ledger import Ledger
 
+from support.seeds import new_seed
+
 #: cases, with their seeds, that lost something until it was mended
 FOUND = (
     ("kill/store/open/store/EIO/1/often/die", 4293759541),  # one refusal, and a file of the store was set aside
@@ -37,8 +38,7 @@ CASES, SECONDS = 30, 120.0  # a quiet machine needs 20
 
 @pytest.fixture(scope="module")
 def campaign() -> Iterator[Campaign]:
-    seed = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
-    print(f"WARREN_TEST_SEED={seed}")
+    seed = new_seed()
     made = Campaign(real_folder(None), seed, 1)
     try:
         yield made

@@ -7,11 +7,8 @@ in them before; then the moves are done to the end, and it is read again. Faults
 """
 
 import dataclasses
-import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,14 +22,14 @@ from warren.engine.queues.flush import LOCATION_JOURNAL, LOCATION_SEGMENT, ROW
 from warren.engine.queues.moving import Source
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
-from warren.tools.crash.recording import Record, Recorder
+from warren.tools.crash.recording import Record
 
 from support.moving_recorded import move
 from support.real_node import RealNode
+from support.recorded import run_recorded
 
 pytestmark = pytest.mark.crash
 
-TESTS = Path(__file__).parents[1]
 STATES = 100
 SETTINGS = {"file_bytes": 1 << 18, "arena_bytes": 1 << 19, "message_bytes_max": 1 << 16, "journal_files_max": 2}
 #: of a message: sequence, id, body or b"" (in the store), priority and reason
@@ -123,31 +120,16 @@ def recorded() -> Iterator[Recorded]:
     with powerloss.scratch("warren-moves-test-") as folder:
         base = folder / "base"
         fill(base)
-        recorder = Recorder(folder)
-        recorder.begin()
         root = folder / "node"
-        environment = recorder.environment(root)
-        environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *(path for path in sys.path if path)])
-        done = subprocess.run(
-            [sys.executable, "-m", "support.moving_recorded", str(base), str(root), "1"],
-            env=environment,
-            cwd=TESTS,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        records = run_recorded(folder, root, "moving_recorded", str(base), str(root), "1")
         before = content(base)
         assert content(root) == before
         assert {item.worker for item in Catalog.load(root).queues.values()} == {0}
-        yield Recorded(recorder.read(), str(root), folder, before)
+        yield Recorded(records, str(root), folder, before)
 
 
-def test_nothing_is_lost_or_doubled(recorded: Recorded) -> None:
-    seed = os.environ.get("WARREN_TEST_SEED") or str(random.getrandbits(32))
-    print(f"WARREN_TEST_SEED={seed}")
-    assert recorded.wrong(recorded.records, seed) == []
+def test_nothing_is_lost_or_doubled(recorded: Recorded, seed: int) -> None:
+    assert recorded.wrong(recorded.records, str(seed)) == []
 
 
 @pytest.mark.parametrize(

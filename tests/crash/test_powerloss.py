@@ -7,7 +7,6 @@ early, a truth that says otherwise; each must be found. The model of the disk is
 
 import dataclasses
 import itertools
-import os
 import random
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from warren.tools.crash import powerloss
 from warren.tools.crash.afterwards import Checker, Truth, fates
 from warren.tools.crash.disk import SECTOR, Disk, State, put_down
 from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
+
+from support.seeds import new_seed
 
 ROOT = "/root"
 STATES = 120
@@ -50,8 +51,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recorded]:
-    seed = int(os.environ.get("WARREN_TEST_SEED") or random.getrandbits(32))
-    print(f"WARREN_TEST_SEED={seed}")
+    seed = new_seed()
     with powerloss.scratch("warren-powerloss-test-") as folder:
         records, root = powerloss.record_history(Recorder(folder), folder, seed, 150)
         yield Recorded(records, root, folder)

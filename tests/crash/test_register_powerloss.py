@@ -5,11 +5,8 @@ Method: both processes are recorded as a power-loss campaign records a node (war
 makes states of it: for a register alone, and for a store that starts and removes what was collected.
 """
 
-import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,14 +14,13 @@ import pytest
 from warren.engine.kernel import file_register
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
-from warren.tools.crash.recording import Recorder
 
+from support.recorded import run_recorded
 from support.register_recorded import LEAVING, data_file, register
 from support.store_folder import ALL, NODE, OWNER, Folder
 
 pytestmark = pytest.mark.crash
 
-TESTS = Path(__file__).parents[1]
 STATES_PER_POINT = 20
 
 
@@ -41,25 +37,9 @@ def missed_by_a_start(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("what", ["register", "rewritten", "store", "failed"])
-def test_what_another_process_let_go_is_not_missed(tmp_path: Path, what: str) -> None:
-    seed = os.environ.get("WARREN_TEST_SEED") or str(random.getrandbits(32))
-    print(f"WARREN_TEST_SEED={seed}")
-    recorder = Recorder(tmp_path)
-    recorder.begin()
+def test_what_another_process_let_go_is_not_missed(tmp_path: Path, what: str, seed: int) -> None:
     root, directory = tmp_path / "node", tmp_path / "state"
-    environment = recorder.environment(root)
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *(path for path in sys.path if path)])
-    done = subprocess.run(
-        [sys.executable, "-m", "support.register_recorded", str(root), what],
-        env=environment,
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    records = recorder.read()
+    records = run_recorded(tmp_path, root, "register_recorded", str(root), what)
     removed = ["0.rdq", "1.rdq"] if what == "store" else [f"data/{key[2]}" for key in LEAVING]
     assert not any((root / name).exists() for name in removed)
     begun = next(n for n, record in enumerate(records) if record.kind == "note")
