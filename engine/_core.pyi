@@ -1502,6 +1502,10 @@ class TopicReader:
     ) -> Self:
         """`root`: a descriptor of the topics' folder, open as long as this reads."""
 
+    @property
+    def behind(self) -> bool:
+        """Whether the last call lacks something that was confirmed before it and is not shown yet: ask again."""
+
     def begin(self, ring: Buffer, rows: Buffer, /) -> None:
         """Regions of the worker's present incarnation; held until close."""
 

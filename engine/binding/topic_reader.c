@@ -2,7 +2,10 @@
  * topic was deleted, or the regions are of a worker of the past; who has it gives it those of the present (begin).
  *
  * The GIL is released while files and ring are read. `busy` says that a thread is inside: another one is refused. The regions are held as
- * buffers, so they stay mapped until the next begin or close. */
+ * buffers, so they stay mapped until the next begin or close.
+ *
+ * A call waits a moment for what was confirmed before it and is not shown yet. `behind` says afterwards that this was not enough, so that
+ * who asked looks whether there is another worker by now, and asks again. */
 #include "binding/arguments.h"
 #include "binding/topic_columns.h"
 #include "binding/topic_record.h"
@@ -62,6 +65,7 @@ static int enter(ReaderObject *self) {
         return -1;
     }
     self->busy = true;
+    self->reader->behind = false;
     return 0;
 }
 
@@ -107,7 +111,10 @@ static PyObject *reader_bounds(ReaderObject *self, PyObject *object) {
     uint32_t queue;
     wr_topic_bounds b;
     if (queue_of(object, &queue) || enter(self)) return NULL;
-    int error = wr_topic_reader_bounds(self->reader, queue, &b);
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_reader_all(self->reader, queue, &b);
+    Py_END_ALLOW_THREADS
     self->busy = false;
     return error ? failed_with(error) : Py_BuildValue("(KK)", (unsigned long long)b.minimum, (unsigned long long)b.maximum);
 }
@@ -357,11 +364,22 @@ static PyMethodDef reader_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *reader_behind(ReaderObject *self, void *ignored) {
+    (void)ignored;
+    return PyBool_FromLong(self->reader->behind);
+}
+
+static PyGetSetDef reader_attributes[] = {
+    {"behind", (getter)reader_behind, NULL, "Whether the last call lacks something that was confirmed before it.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot reader_slots[] = {
     {Py_tp_doc, "Reads one topic, in one thread at a time."},
     {Py_tp_new, reader_new},
     {Py_tp_dealloc, reader_dealloc},
     {Py_tp_methods, reader_methods},
+    {Py_tp_getset, reader_attributes},
     {0, NULL},
 };
 

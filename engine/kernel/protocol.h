@@ -79,7 +79,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x34ad20bbd8d70046ull
+#define WR_LAYOUT_HASH 0x2e68567748da8f56ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -282,14 +282,22 @@ _Static_assert(offsetof(wr_topic_wake, sequence) == 4, "wr_topic_wake.sequence")
 typedef struct {
     _Atomic uint64_t first; /* position of the log's first record that is there */
     _Atomic uint64_t rows_n; /* rows that were ever used */
-    uint8_t pad0_[48];
+    _Atomic uint64_t confirmed; /* number of the newest commit of which something is confirmed: stored before it is */
+    _Atomic uint64_t shown; /* number of the newest commit that readers see: stored after the rows rose */
+    _Atomic uint32_t held; /* not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then */
+    uint8_t pad0_[28];
     uint8_t wakes[2048]; /* topic_wake × TOPIC_WAKES */
-    uint8_t pad1_[1984];
+    uint8_t shown_wake[64]; /* topic_wake: where those sleep who wait for `shown` */
+    uint8_t pad1_[1920];
 } wr_topic_rows;
 _Static_assert(sizeof(wr_topic_rows) == 4096, "wr_topic_rows");
 _Static_assert(offsetof(wr_topic_rows, first) == 0, "wr_topic_rows.first");
 _Static_assert(offsetof(wr_topic_rows, rows_n) == 8, "wr_topic_rows.rows_n");
+_Static_assert(offsetof(wr_topic_rows, confirmed) == 16, "wr_topic_rows.confirmed");
+_Static_assert(offsetof(wr_topic_rows, shown) == 24, "wr_topic_rows.shown");
+_Static_assert(offsetof(wr_topic_rows, held) == 32, "wr_topic_rows.held");
 _Static_assert(offsetof(wr_topic_rows, wakes) == 64, "wr_topic_rows.wakes");
+_Static_assert(offsetof(wr_topic_rows, shown_wake) == 2112, "wr_topic_rows.shown_wake");
 
 /* One queue of a topic. Writer: the topic worker. Who uses a number looks at the key behind it: ids never come again. */
 typedef struct {

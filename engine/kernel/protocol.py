@@ -271,7 +271,11 @@ TOPIC_ROWS = Struct(
     (
         Field("first", 0, "a64", "position of the log's first record that is there"),
         Field("rows_n", 8, "a64", "rows that were ever used"),
+        Field("confirmed", 16, "a64", "number of the newest commit of which something is confirmed: stored before it is"),
+        Field("shown", 24, "a64", "number of the newest commit that readers see: stored after the rows rose"),
+        Field("held", 32, "a32", "not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then"),
         Field("wakes", 64, "bytes", "topic_wake × TOPIC_WAKES", 64 * 32),
+        Field("shown_wake", 64 + 64 * 32, "bytes", "topic_wake: where those sleep who wait for `shown`", 64),
     ),
 )
 

@@ -25,7 +25,7 @@ static wr_topic_outcome evict(wr_topic_server *s, wr_topic_link *l, uint32_t rea
 /* What `synced` or `written` of a command must cover, although it wrote nothing. */
 static void wants(wr_topic_server *s, wr_topic_link *l, uint8_t flags) {
     if (flags & WR_FLAG_SYNCED && (l->dirty || l->unsynced)) s->want_commit = s->want_sync = true;
-    else if (flags & WR_FLAG_WRITTEN && l->dirty) s->want_commit = true;
+    else if (flags & WR_FLAG_WRITTEN && l->dirty) s->want_commit = l->written = true;
 }
 
 /* The lengths of a command's records, and the bytes behind them. False: they do not add up. */
@@ -111,6 +111,7 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
                                   .bytes = to, .sizes = of.sizes, .parts = of.parts};
     if (!put(s, &batch, of.bytes)) return WR_TOPIC_WAIT;
     l->dirty = true;
+    l->written |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) == WR_FLAG_WRITTEN;
     s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) != 0;
     s->want_sync |= (c->flags & WR_FLAG_SYNCED) != 0;
     memcpy(record->id, &offset, 8);

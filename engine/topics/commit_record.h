@@ -16,7 +16,9 @@ typedef struct {
 /* A client's commands below `sequence` are in the log. */
 typedef struct {
     uint64_t client_epoch, sequence;
-    void *owner; /* in memory alone */
+    /* in memory alone */
+    void *owner;
+    bool written; /* one of the commands is confirmed when it is written */
 } wr_commit_mark;
 
 typedef struct {

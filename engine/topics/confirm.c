@@ -39,7 +39,7 @@ bool wr_topic_seal(wr_topic_server *s, uint64_t now, bool force) {
     for (uint32_t i = 0; i < s->links_n; i++) {
         wr_topic_link *l = s->links[s->order[i]];
         if (!concerned(l, sync)) continue;
-        marks[n++] = (wr_commit_mark){.client_epoch = l->client_epoch, .sequence = l->next, .owner = l};
+        marks[n++] = (wr_commit_mark){.client_epoch = l->client_epoch, .sequence = l->next, .owner = l, .written = l->written};
         l->in_work++;
     }
     pthread_mutex_unlock(&s->mutex);
@@ -47,7 +47,7 @@ bool wr_topic_seal(wr_topic_server *s, uint64_t now, bool force) {
         wr_topic_link *l = s->links[s->order[i]];
         if (!concerned(l, sync)) continue;
         l->sealed = l->next;
-        l->dirty = false;
+        l->dirty = l->written = false;
         l->unsynced = !sync;
     }
     wr_commit_head head = {.number = state->number, .from = state->sealed, .store_ms = s->store_ms, .marks_n = n};
@@ -76,8 +76,21 @@ void wr_topic_confirm(wr_topic_server *s, wr_topic_link *l) {
     pthread_mutex_unlock(&s->mutex);
 }
 
+/* Is something confirmed of a commit that is written? Of one that is synced next, what nobody waits for is confirmed behind that: readers
+ * who look for what is confirmed would wait for the sync. */
+static bool confirms_written(const wr_topic_commit *commit) {
+    bool any = !commit->sync;
+    for (uint32_t i = 0; !any && i < commit->head.marks_n; i++) any = commit->marks[i].written;
+    return any;
+}
+
+static void say_confirming(const wr_topic_server *s, const wr_topic_commit *commit) {
+    if (s->follower.confirming) s->follower.confirming(s->follower.context, commit->head.number);
+}
+
 void wr_topic_server_written(void *context, const wr_topic_commit *commit) {
     wr_topic_server *s = context;
+    if (confirms_written(commit)) say_confirming(s, commit);
     pthread_mutex_lock(&s->mutex);
     for (uint32_t i = 0; i < commit->head.marks_n; i++) {
         wr_topic_link *l = commit->marks[i].owner;
@@ -89,6 +102,8 @@ void wr_topic_server_written(void *context, const wr_topic_commit *commit) {
 
 void wr_topic_server_done(void *context, const wr_topic_commit *commit) {
     wr_topic_server *s = context;
+    if (!commit->error) say_confirming(s, commit);
+    if (s->follower.done) s->follower.done(s->follower.context, commit); /* it shows the commit while that is confirmed */
     pthread_mutex_lock(&s->mutex);
     for (uint32_t i = 0; i < commit->head.marks_n; i++) {
         wr_topic_link *l = commit->marks[i].owner;
@@ -100,5 +115,4 @@ void wr_topic_server_done(void *context, const wr_topic_commit *commit) {
         publish(s, l);
     }
     pthread_mutex_unlock(&s->mutex);
-    if (s->follower.done) s->follower.done(s->follower.context, commit);
 }

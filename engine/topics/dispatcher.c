@@ -88,15 +88,20 @@ static void note_sealed(void *context, const wr_commit_head *head, const wr_comm
     if (atomic_load_explicit(&d->done_number, memory_order_relaxed) >= head->number) wr_bell_ring(&d->sleeps);
 }
 
+static void note_confirming(void *context, uint64_t number) { wr_topic_confirm_from(((wr_dispatcher *)context)->o.rows, number); }
+
 static void note_done(void *context, const wr_topic_commit *commit) {
     wr_dispatcher *d = context;
-    if (commit->error) return; /* it and all behind it are in the next start's walk, or nowhere */
+    if (commit->error) { /* it and all behind it are in the next start's walk, or nowhere */
+        wr_topic_hold(d->o.rows, WR_TOPIC_HELD_LOG, true);
+        return;
+    }
     if (commit->sync) atomic_store_explicit(&d->synced, commit->to, memory_order_release);
     atomic_store_explicit(&d->done_number, commit->head.number, memory_order_release);
     wr_bell_ring(&d->sleeps);
 }
 
-wr_topic_follower wr_dispatcher_follower(wr_dispatcher *d) { return (wr_topic_follower){d, note_records, note_sealed, note_done}; }
+wr_topic_follower wr_dispatcher_follower(wr_dispatcher *d) { return (wr_topic_follower){d, note_records, note_sealed, note_confirming, note_done}; }
 
 wr_dispatcher_state wr_dispatcher_look(const wr_dispatcher *dispatcher) {
     wr_dispatcher *d = (wr_dispatcher *)(uintptr_t)dispatcher;
@@ -215,6 +220,7 @@ static int apply(wr_dispatcher *d, wr_noted_commit *commit) {
     wr_notes_marks(d->notes, commit, marks);
     int error = wr_dispatch_end(d->o.dispatch, &commit->head, marks, commit->end, &wakes);
     if (error) return error;
+    wr_topic_show(d->o.rows, commit->head.number);
     wake_readers(d, wakes);
     atomic_store_explicit(&d->position, commit->end, memory_order_relaxed);
     if (wr_notes_drop(d->notes, commit)) wr_bell_ring(d->o.bell);
@@ -246,6 +252,7 @@ static void work(wr_dispatcher *d) {
         if (error) break;
     }
     d->again_at = error ? wr_now_ns() + AGAIN_NS : 0;
+    if (passes(error) != wr_topic_is_held(d->o.rows)) wr_topic_hold(d->o.rows, WR_TOPIC_HELD_WORK, passes(error));
     judge(d, &d->work_error, error);
 }
 

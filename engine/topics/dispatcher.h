@@ -1,12 +1,12 @@
 /* The dispatcher of a topic worker: a thread that follows the log as it is written. It stores units and keys of commits that are done,
  * raises what readers see and wakes them, and takes a checkpoint each second while something changes, and at its end.
  *
- * Threads: the loop's calls everything but wr_dispatcher_run, which is the dispatcher's whole life, and what the follower does at `done`,
- * on the committer's. All calls of the dispatch are made on the dispatcher's thread, once that runs: topics come and go by jobs.
+ * Threads: the loop's calls everything but wr_dispatcher_run, which is the dispatcher's whole life, and what the follower does at `confirming`
+ * and `done`, on the committer's. All calls of the dispatch are made on the dispatcher's thread, once that runs: topics come and go by jobs.
  * Invariants
  *   A commit is applied when it is done: its records are in the file, and synced if their producers asked for that.
  *   A disk without space, or no memory: the same commit again, five times a second, and the alarm (`trouble`). Records that are appended
- *   meanwhile wait for room for their notes, when the ring of those is full; sealing and confirms never wait for it.
+ *   meanwhile wait for room for their notes, when the ring of those is full; sealing and confirms never wait for it. Nor do readers.
  *   What else goes wrong ends the dispatcher (`failed`): the worker starts again, and catches up from the log.
  *   A row of a topic that was dropped is another's only when its drop is done here.
  * Crash points: as of topics/dispatch.h. */

@@ -25,14 +25,24 @@ static wr_message_kind unit_at(wr_topic_reader *r, uint64_t position, uint32_t *
     return found && size && unit->size == size && unit->physical_offset == position ? WR_MESSAGE_THERE : WR_MESSAGE_NONE;
 }
 
-wr_message_kind wr_topic_lookup_at(wr_topic_reader *r, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
-                                   wr_record *record, const uint8_t **bytes, int *error) {
+/* The message whose record begins at a position, of those that are shown. */
+static wr_message_kind message_at(wr_topic_reader *r, uint64_t position, wr_record *record, const uint8_t **bytes, int *error) {
     uint32_t queue;
     uint64_t offset;
     wr_unit unit;
     wr_message_kind kind = unit_at(r, position, &queue, &offset, &unit, error);
     if (kind == WR_MESSAGE_THERE) kind = wr_topic_reader_record(r, queue, offset, &unit, 0, true, record, bytes, error);
-    if (kind == WR_MESSAGE_GONE) return WR_MESSAGE_NONE;
+    return kind == WR_MESSAGE_GONE ? WR_MESSAGE_NONE : kind;
+}
+
+wr_message_kind wr_topic_lookup_at(wr_topic_reader *r, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
+                                   wr_record *record, const uint8_t **bytes, int *error) {
+    const uint64_t unshown = wr_topic_reader_unshown(r);
+    wr_message_kind kind = message_at(r, position, record, bytes, error);
+    if (kind == WR_MESSAGE_NONE && unshown) {
+        wr_topic_reader_catch_up(r, unshown);
+        kind = message_at(r, position, record, bytes, error);
+    }
     if (kind != WR_MESSAGE_THERE || !store_host) return kind;
     bool same = store_host_bytes == wr_store_host_bytes(record->sys_flag) && !memcmp(*bytes + record->store_host_at, store_host, store_host_bytes);
     return same ? kind : WR_MESSAGE_NONE;
@@ -41,6 +51,7 @@ wr_message_kind wr_topic_lookup_at(wr_topic_reader *r, uint64_t position, const 
 int wr_topic_lookup_begin(wr_topic_lookup *l, wr_topic_reader *reader, wr_text key, int64_t since, int64_t until) {
     *l = (wr_topic_lookup){.reader = reader, .key = key, .since = since, .until = until};
     reader->damage.file[0] = 0;
+    wr_topic_reader_catch_up(reader, wr_topic_reader_unshown(reader));
     uint32_t hash = wr_key_hash(wr_key_hash_topic(reader->name, reader->name_n), key.at, key.n);
     return wr_index_reader_find(reader->index, hash, since, until);
 }
@@ -75,7 +86,7 @@ wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, cons
             return WR_MESSAGE_DAMAGED;
         }
         if (l->any && entry.physical_offset == l->last) continue; /* of two keys of one hash */
-        wr_message_kind kind = wr_topic_lookup_at(l->reader, entry.physical_offset, NULL, 0, record, bytes, error);
+        wr_message_kind kind = message_at(l->reader, entry.physical_offset, record, bytes, error);
         if (kind == WR_MESSAGE_NONE) continue;
         if (kind != WR_MESSAGE_THERE) return kind;
         int64_t time = (int64_t)record->store_timestamp;

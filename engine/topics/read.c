@@ -3,6 +3,7 @@
 #include "topics/properties.h"
 
 #define GAP_BYTES 4096u      /* what lies between two records is read with them, if it is no more: a system call takes as long */
+#define RECORD_BYTES_MIN 64u /* no record is smaller */
 #define SCANNED_MAX (1u << 18) /* units of one read: who looks for a rare tag hears of it now and then */
 
 const char *wr_read_word(wr_read_status status) {
@@ -26,6 +27,14 @@ static bool end_with(wr_topic_read *read, wr_read_status status, uint64_t next) 
     return false;
 }
 
+/* May a read come to the end of what is shown? Not when it has enough before. */
+static bool may_reach(const wr_topic_request *request, const wr_topic_bounds *b) {
+    if (request->end <= b->maximum) return false;
+    if (request->offset >= b->maximum) return true;
+    const uint64_t n = b->maximum - request->offset;
+    return n < (request->tags_n ? SCANNED_MAX : request->records_max) && (request->tags_n || n < request->bytes_max / RECORD_BYTES_MIN);
+}
+
 int wr_topic_read_begin(wr_topic_read *read, wr_topic_reader *reader, const wr_topic_request *request) {
     wr_topic_bounds *b = &read->result.bounds;
     read->reader = reader;
@@ -39,6 +48,7 @@ int wr_topic_read_begin(wr_topic_read *read, wr_topic_reader *reader, const wr_t
     read->units_n = read->at = 0;
     reader->damage.file[0] = 0;
     int error = wr_topic_reader_bounds(reader, request->queue, b);
+    if (!error && may_reach(request, b)) error = wr_topic_reader_all(reader, request->queue, b);
     if (error) return error;
     wr_log_reader_retire(&reader->log, wr_topic_reader_first(reader));
     for (uint32_t i = 0; i < request->tags_n; i++) read->codes[i] = wr_tags_code(request->tags[i].at, request->tags[i].n);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PATIENCE_NS 100000000ull
 #define SURE_BYTES (1u << 20) /* a larger record is read when its head says so, too: sizes of units are not believed */
 
 /* ---- begin and end ---- */
@@ -15,6 +16,7 @@ wr_topic_reader *wr_topic_reader_new(const wr_topic_place *place, uint32_t id, c
     wr_topic_reader *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->place = *place;
+    r->patience_ns = PATIENCE_NS;
     r->id = id;
     r->name_n = name_n;
     wr_log_reader_init(&r->log, place->root, place->log_file_bytes);
@@ -96,6 +98,32 @@ int wr_topic_reader_bounds(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *
     if (bounds->maximum > WR_QUEUE_UNITS_MAX) bounds->maximum = WR_QUEUE_UNITS_MAX;
     if (bounds->minimum > bounds->maximum) bounds->minimum = bounds->maximum;
     return 0;
+}
+
+uint64_t wr_topic_reader_unshown(const wr_topic_reader *r) {
+    const uint64_t number = r->rows ? wr_topic_confirmed_commit(r->rows) : 0;
+    return number && !wr_topic_is_shown(r->rows, number) ? number : 0;
+}
+
+void wr_topic_reader_catch_up(wr_topic_reader *r, uint64_t unshown) {
+    if (!unshown) return;
+    int error = 0;
+    for (uint64_t now = wr_now_ns(), until = now + r->patience_ns; now < until && error != EINTR; now = wr_now_ns()) {
+        error = wr_topic_wait_shown(r->rows, unshown, until - now);
+        if (wr_topic_is_shown(r->rows, unshown) || wr_topic_is_held(r->rows)) return;
+    }
+    r->behind = true;
+}
+
+int wr_topic_reader_all(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *bounds) {
+    wr_topic_queue_open *q;
+    int error = have_row(r, queue, &q);
+    if (error) return error;
+    const uint64_t unshown = wr_topic_reader_unshown(r);
+    /* SYNC topic-confirmed: what was appended to the queue by then is counted */
+    if (unshown && atomic_load_explicit(&q->row->appended, memory_order_relaxed) > atomic_load_explicit(&q->row->maximum, memory_order_relaxed))
+        wr_topic_reader_catch_up(r, unshown);
+    return wr_topic_reader_bounds(r, queue, bounds);
 }
 
 uint64_t wr_topic_reader_first(const wr_topic_reader *r) {

@@ -7,6 +7,7 @@
  *   What does not check out is looked at again, in files that are opened again, before it is called damage: its file may
  *   have been removed, and its unit may have changed since it was read.
  *   What a reader may see ends at the row's maximum; whatever is below it has its unit and its keys.
+ *   What was confirmed before a call began is seen by it: who comes to the end waits until that is shown.
  * Whether the regions are those of the worker's present incarnation is the caller's to look at, before and where something is missing.
  */
 #ifndef WR_TOPICS_READER_H
@@ -57,6 +58,8 @@ typedef struct {
     wr_topic_queue_open queues[WR_TOPIC_QUEUES_OPEN];
     uint64_t uses;
     wr_topic_damage damage; /* of the last call */
+    uint64_t patience_ns;   /* for so long a call waits until what was confirmed is shown */
+    bool behind;            /* that was not enough: something that was confirmed before is not shown. Raised by calls, lowered by the caller. */
 } wr_topic_reader;
 
 /* NULL: no memory, or a place or a name that cannot be. */
@@ -68,6 +71,14 @@ void wr_topic_reader_begin(wr_topic_reader *reader, const void *ring, wr_topic_r
 
 /* What is there of a queue. 0; ENXIO: there is no row: deleted, or no such queue; ENOMEM. */
 int wr_topic_reader_bounds(wr_topic_reader *reader, uint32_t queue, wr_topic_bounds *bounds);
+
+/* The same, when all of the queue is shown that was confirmed before this call; or `behind`. */
+int wr_topic_reader_all(wr_topic_reader *reader, uint32_t queue, wr_topic_bounds *bounds);
+
+/* The newest commit, if it was confirmed and is not shown yet; 0: all is shown. */
+uint64_t wr_topic_reader_unshown(const wr_topic_reader *reader);
+/* Wait until that one is shown; or `behind`. Nobody waits while what shows it is held up (topics/rows.h). */
+void wr_topic_reader_catch_up(wr_topic_reader *reader, uint64_t unshown);
 
 /* Position of the log below which nothing is there any more. */
 uint64_t wr_topic_reader_first(const wr_topic_reader *reader);

@@ -6,6 +6,8 @@
  *   A row is found by its key, looked for once. When its topic is deleted the key becomes 0 first, and the row may become another's
  *   later: who read a number looks at the key behind it (wr_topic_row_is). Ids of topics never come again, so neither do keys.
  *   `maximum` rises only over messages that have their unit and are durable as far as their producer asked for.
+ *   `confirmed` is a commit's number before anything of it is confirmed, and `shown` when the maxima have risen over all of it: who reads
+ *   `confirmed`, then waits for `shown`, sees all that was confirmed before.
  * Crash points: a reader that is killed asleep stays counted in `waiters`: a system call for each commit, until the next start. A worker
  *   that is killed: the next one has another region, and wakes who sleeps on this one (wr_topic_rows_wake_all).
  */
@@ -63,6 +65,43 @@ static inline int wr_topic_wait(const wr_topic_rows *rows, wr_topic_row *row, ui
     return error;
 }
 
+/* ---- what was confirmed, and is not shown yet ---- */
+
+#define WR_TOPIC_HELD_WORK 1u /* what is derived finds no space, or no memory */
+#define WR_TOPIC_HELD_LOG 2u  /* the log takes nothing more: what was not synced is not shown */
+
+/* The newest commit of which something was confirmed before this. */
+static inline uint64_t wr_topic_confirmed_commit(const wr_topic_rows *rows) {
+    /* SYNC topic-confirmed: who was told of a confirm sees the number that was stored before it, and what was appended by then */
+    return atomic_load_explicit(&((wr_topic_rows *)(uintptr_t)rows)->confirmed, memory_order_acquire);
+}
+
+static inline bool wr_topic_is_shown(const wr_topic_rows *rows, uint64_t number) {
+    /* SYNC topic-shown: pairs with wr_topic_show; the maxima that are read behind this are above all of the commit */
+    return atomic_load_explicit(&((wr_topic_rows *)(uintptr_t)rows)->shown, memory_order_acquire) >= number;
+}
+
+static inline bool wr_topic_is_held(const wr_topic_rows *rows) {
+    return atomic_load_explicit(&((wr_topic_rows *)(uintptr_t)rows)->held, memory_order_relaxed) != 0;
+}
+
+static inline wr_topic_wake *wr_topic_shown_wake(const wr_topic_rows *rows) {
+    return (wr_topic_wake *)((uintptr_t)rows + offsetof(wr_topic_rows, shown_wake));
+}
+
+/* Sleep until a commit is shown, what shows it is held up, or the time is over; at once if it is so already. As wr_topic_wait. */
+static inline int wr_topic_wait_shown(const wr_topic_rows *rows, uint64_t number, uint64_t timeout_ns) {
+    wr_topic_wake *wake = wr_topic_shown_wake(rows);
+    int error = 0;
+    /* SYNC row-wait */
+    atomic_fetch_add_explicit(&wake->waiters, 1, memory_order_seq_cst);
+    uint32_t sequence = atomic_load_explicit(&wake->sequence, memory_order_acquire);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!wr_topic_is_shown(rows, number) && !wr_topic_is_held(rows)) error = wr_futex_wait(&wake->sequence, sequence, timeout_ns);
+    atomic_fetch_sub_explicit(&wake->waiters, 1, memory_order_relaxed);
+    return error;
+}
+
 /* ---- the worker ---- */
 
 /* A row that is free becomes that of a queue, with its numbers; rows_n is above it. */
@@ -81,13 +120,40 @@ static inline void wr_topic_row_take(wr_topic_rows *rows, uint32_t n) {
     atomic_store_explicit(&wr_topic_row_at(rows, n)->key, 0, memory_order_release);
 }
 
-/* Behind what was raised: wake those who wait for topics of this one's pair of words, if there are any. */
-static inline void wr_topic_wake_readers(const wr_topic_rows *rows, uint32_t id) {
-    wr_topic_wake *wake = wr_topic_wake_of(rows, id);
+/* Behind what was raised: wake those who sleep on a pair of words, if there are any. */
+static inline void wr_topic_wake_up(wr_topic_wake *wake) {
     atomic_thread_fence(memory_order_seq_cst); /* SYNC row-wait */
     if (!atomic_load_explicit(&wake->waiters, memory_order_relaxed)) return;
     atomic_fetch_add_explicit(&wake->sequence, 1, memory_order_release);
     wr_futex_wake_all(&wake->sequence);
+}
+
+static inline void wr_topic_wake_readers(const wr_topic_rows *rows, uint32_t id) { wr_topic_wake_up(wr_topic_wake_of(rows, id)); }
+
+/* All up to this commit is shown, for no later one there is (before the rows are given). */
+static inline void wr_topic_rows_begin(wr_topic_rows *rows, uint64_t number) {
+    atomic_store_explicit(&rows->shown, number, memory_order_release);
+    atomic_store_explicit(&rows->confirmed, number, memory_order_release);
+}
+
+/* Something of a commit is about to be confirmed. By one thread. */
+static inline void wr_topic_confirm_from(wr_topic_rows *rows, uint64_t number) {
+    /* SYNC topic-confirmed: before the horizons of its clients */
+    if (atomic_load_explicit(&rows->confirmed, memory_order_relaxed) < number) atomic_store_explicit(&rows->confirmed, number, memory_order_release);
+}
+
+/* The maxima are above all of a commit. By one thread. */
+static inline void wr_topic_show(wr_topic_rows *rows, uint64_t number) {
+    /* SYNC topic-shown */
+    atomic_store_explicit(&rows->shown, number, memory_order_release);
+    wr_topic_wake_up(wr_topic_shown_wake(rows));
+}
+
+/* Something keeps commits from being shown, or does so no longer. */
+static inline void wr_topic_hold(wr_topic_rows *rows, uint32_t bit, bool held) {
+    if (held) atomic_fetch_or_explicit(&rows->held, bit, memory_order_relaxed);
+    else atomic_fetch_and_explicit(&rows->held, ~bit, memory_order_relaxed);
+    if (held) wr_topic_wake_up(wr_topic_shown_wake(rows));
 }
 
 /* The region ends, or is a dead worker's: nobody sleeps on it. */
@@ -96,5 +162,7 @@ static inline void wr_topic_rows_wake_all(const wr_topic_rows *rows) {
         atomic_fetch_add_explicit(&wr_topic_wake_of(rows, i)->sequence, 1, memory_order_release);
         wr_futex_wake_all(&wr_topic_wake_of(rows, i)->sequence);
     }
+    atomic_fetch_add_explicit(&wr_topic_shown_wake(rows)->sequence, 1, memory_order_release);
+    wr_futex_wake_all(&wr_topic_shown_wake(rows)->sequence);
 }
 #endif

@@ -82,7 +82,7 @@ static int last_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t t
 int wr_topic_seek(wr_topic_reader *r, uint32_t queue, int64_t when, wr_seek_boundary boundary, uint64_t *offset) {
     wr_topic_bounds b;
     probe p;
-    int error = wr_topic_reader_bounds(r, queue, &b);
+    int error = wr_topic_reader_all(r, queue, &b);
     if (error) return error;
     /* The first offset behind which all messages are late enough (LOWER: at `when`; UPPER: behind it). */
     uint64_t low = b.minimum, high = b.maximum;

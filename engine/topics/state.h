@@ -47,6 +47,7 @@ typedef struct {
     bool waits;             /* for the catalog: its next command names a topic that is not known */
     bool dirty;             /* records since the last seal */
     bool unsynced;          /* sealed without sync since the last one with it */
+    bool written;           /* a command since the last seal is confirmed when it is written */
     bool spoken;            /* answers since `processed` rose */
     bool closing, finished, evicted;
     /* under the mutex */
@@ -71,7 +72,9 @@ typedef struct {
     bool (*records)(void *context, const wr_topic_batch *batch);
     /* All since the last commit are in this one, which was posted, and ends at `end`. On the loop's thread. */
     void (*sealed)(void *context, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end);
-    /* A commit is written, and synced if that was asked for; or it failed. In order, on the committer's thread. */
+    /* Something of this commit, or of one before, is about to be confirmed. On the committer's thread. */
+    void (*confirming)(void *context, uint64_t number);
+    /* A commit is written, and synced if that was asked for; or it failed. In order, on the committer's thread, before the last confirms. */
     void (*done)(void *context, const wr_topic_commit *commit);
 } wr_topic_follower;
 

@@ -166,6 +166,7 @@ int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch) {
     wr_topic_log_begin(w->s.log, w->end.position, w->end.last.number, w->end.last.store_ms);
     w->s.store_ms = w->end.last.store_ms;
     w->s.synced_at = wr_now_ns();
+    wr_topic_rows_begin(w->o.rows, w->end.last.number);
     for (uint64_t i = 0; i < w->s.topics.size; i++)
         if (w->s.topics.rows[i].used) show_rows(w, (wr_topic *)(uintptr_t)w->s.topics.rows[i].value);
     const wr_dispatcher_options options = {.dispatch = w->dispatch, .rows = w->o.rows, .origin = origin, .synced = w->end.position,

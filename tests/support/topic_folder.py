@@ -79,6 +79,23 @@ class TopicFolder:
     def _set(self, at: int, value: int) -> None:
         self.rows[at : at + 8] = value.to_bytes(8, "little")
 
+    def header(self, field: str, value: int) -> None:
+        """Set a field of the rows' header page."""
+        size = 4 if TOPIC_ROWS.by_name[field].type == "a32" else 8
+        at = TOPIC_ROWS.offset(field)
+        self.rows[at : at + size] = value.to_bytes(size, "little")
+
+    def waiters(self) -> int:
+        """How many sleep until a commit is shown."""
+        at = TOPIC_ROWS.offset("shown_wake")
+        return int.from_bytes(self.rows[at : at + 4], "little")
+
+    def succeed(self) -> Place:
+        """The regions are a successor's from now on: copies of what they are. Returns the old place."""
+        old, self.rows = self.place, bytearray(self.rows)
+        self.place = Place(self)
+        return old
+
     def row(self, queue: int, field: str, value: int) -> None:
         """Set a field of a queue's row."""
         self._set(TOPIC_ROWS.size + queue * TOPIC_ROW.size + TOPIC_ROW.offset(field), value)
@@ -148,15 +165,20 @@ class TopicFolder:
         moment = time.strftime("%Y%m%d%H%M%S", time.gmtime(1_700_000_000 + self._index_n))
         (self.path / "index" / f"{moment}000").write_bytes(self._index.file)
 
-    def reading(self) -> TopicReading:
-        """As a client reads it."""
-        superblock = SimpleNamespace(topic_server=2, server_get=lambda _server, _name: 0)
+    def reading(self, state: int = 0) -> TopicReading:
+        """As a client reads it. `state`: the topic worker's."""
+        superblock = SimpleNamespace(
+            topic_server=2, server_get=lambda _server, _name: state, role_of=lambda _server: "topic_worker"
+        )
         core = SimpleNamespace(over=False)
+        directory = SimpleNamespace(path=self.path.parent, log_file=lambda role: self.path.parent / role)
         attachment = SimpleNamespace(
-            topics=lambda: self.place, superblock=superblock, deserted=lambda: False, core=core
+            topics=lambda: self.place,
+            superblock=superblock,
+            deserted=lambda: False,
+            core=core,
+            directory=directory,
         )
         catalog = SimpleNamespace(topics_by_id=self.topics)
-        client: Any = SimpleNamespace(
-            attachment=lambda: attachment, catalog=lambda: catalog, directory=SimpleNamespace(path=self.path.parent)
-        )
+        client: Any = SimpleNamespace(attachment=lambda: attachment, catalog=lambda: catalog, directory=directory)
         return TopicReading(client, self.topic)

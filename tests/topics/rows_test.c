@@ -1,5 +1,5 @@
 /* Goal: whoever waits for a topic's row is woken when it rises, whenever that happens; a row that became another topic's says nothing to
- * the readers of the one before.
+ * the readers of the one before. What was confirmed is shown to whoever asks for it afterwards, or is held up, and no wait outlasts that.
  * Method: a region of memory shared by processes; a writer that raises rows as the dispatcher does, readers that wait for each step, for
  * so long that a wake that is missed is seen; rows that are taken and given while readers look. */
 #define _GNU_SOURCE
@@ -71,6 +71,73 @@ static void no_wake_is_missed(void) {
     CHECK(!wr_topic_wake_of(rows, 1)->waiters);
 }
 
+/* ---- what was confirmed, and is not shown yet ---- */
+
+static _Atomic uint64_t told; /* messages that are confirmed; commit n holds message n */
+
+/* Asks as a reader does that has heard of a confirm. */
+static void *ask(void *argument) {
+    wr_topic_row *row = argument;
+    for (uint64_t heard = 0; heard < STEPS;) {
+        heard = atomic_load_explicit(&told, memory_order_acquire);
+        const uint64_t number = wr_topic_confirmed_commit(rows);
+        CHECK(number >= heard);
+        while (!wr_topic_is_shown(rows, number)) CHECK(wr_topic_wait_shown(rows, number, 60 * SECOND) == 0); /* as above */
+        CHECK(atomic_load_explicit(&row->maximum, memory_order_relaxed) >= number);
+    }
+    return NULL;
+}
+
+static void *show_all(void *argument) {
+    wr_topic_row *row = argument;
+    for (uint64_t n = 1; n <= STEPS; n++) {
+        while (wr_topic_confirmed_commit(rows) < n) sched_yield();
+        atomic_store_explicit(&row->maximum, n, memory_order_relaxed);
+        wr_topic_show(rows, n);
+    }
+    return NULL;
+}
+
+static void *wait_for_never(void *argument) {
+    (void)argument;
+    CHECK(wr_topic_wait_shown(rows, UINT64_MAX, 60 * SECOND) == 0);
+    return NULL;
+}
+
+static void what_was_confirmed_is_shown(void) {
+    pthread_t threads[READERS + 1];
+    wr_topic_row_give(rows, 0, wr_topic_row_key(1, 0), 0, 0);
+    wr_topic_row *row = wr_topic_row_at(rows, 0);
+    wr_topic_rows_begin(rows, 0);
+    for (uint32_t i = 0; i < READERS; i++) CHECK(pthread_create(&threads[i], NULL, ask, row) == 0);
+    CHECK(pthread_create(&threads[READERS], NULL, show_all, row) == 0);
+    for (uint64_t n = 1; n <= STEPS; n++) {
+        wr_topic_confirm_from(rows, n);
+        atomic_store_explicit(&told, n, memory_order_release);
+        while (n % 3 == 0 && !wr_topic_is_shown(rows, n)) sched_yield();
+    }
+    for (uint32_t i = 0; i <= READERS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    wr_topic_wake *wake = wr_topic_shown_wake(rows);
+    CHECK(!wake->waiters && (uint8_t *)wake >= (uint8_t *)(wr_topic_wake_of(rows, WR_TOPIC_WAKES - 1) + 1));
+    CHECK(wr_topic_wait_shown(rows, STEPS + 1, 1) == ETIMEDOUT && wr_topic_wait_shown(rows, STEPS, 60 * SECOND) == 0);
+    for (int held = 0; held < 2; held++) { /* what sleeps is woken when it is held up, and when the region ends */
+        CHECK(pthread_create(threads, NULL, wait_for_never, NULL) == 0);
+        while (!atomic_load(&wake->waiters)) sched_yield();
+        if (held) wr_topic_hold(rows, WR_TOPIC_HELD_WORK, true);
+        while (atomic_load(&wake->waiters)) {
+            if (!held) wr_topic_rows_wake_all(rows);
+            sched_yield();
+        }
+        CHECK(pthread_join(threads[0], NULL) == 0);
+    }
+    CHECK(wr_topic_wait_shown(rows, UINT64_MAX, 60 * SECOND) == 0); /* at once */
+    wr_topic_hold(rows, WR_TOPIC_HELD_LOG, true);
+    wr_topic_hold(rows, WR_TOPIC_HELD_WORK, false);
+    CHECK(wr_topic_is_held(rows));
+    wr_topic_hold(rows, WR_TOPIC_HELD_LOG, false);
+    CHECK(!wr_topic_is_held(rows));
+}
+
 static _Atomic bool stop;
 
 /* A row changes hands: each topic's maximum is its id. */
@@ -102,6 +169,7 @@ int main(void) {
     memset((void *)rows, 0, 2 * sizeof *rows);
     rows_are_found_by_their_key();
     no_wake_is_missed();
+    what_was_confirmed_is_shown();
     numbers_of_another_topic_are_not_believed();
     free(rows);
     printf("rows_test: well\n");

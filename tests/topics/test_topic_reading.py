@@ -10,6 +10,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 import warren
 from warren import ReadStatus
 from warren.engine import _core
+from warren.workers.client.attachment import SERVER_FAILED
+from warren.workers.faces import topic_reading
 from warren.workers.faces.topic_reading import TopicReading
 
 from support import topic_tables as tables
@@ -517,3 +520,100 @@ def compare(folder: TopicFolder, messages: list[Any], data: st.DataObject) -> No
         records = reading.find(key, since=since, until=stored, limit=limit)
         assert len(records) == min(limit, len(hits))
         assert all(same(record, made) for record, made in zip(records, hits, strict=False))
+
+
+# ---- what was confirmed, and is not shown yet
+# -----------------------------------------------------------------------------------------------------------
+
+
+def hide(folder: TopicFolder, n: int) -> tables.Fields:
+    """Fill queue 0; the last message is confirmed, and not shown yet. Returns it."""
+    wrote = fill(folder, n)
+    folder.row(0, "appended", n)
+    folder.row(0, "maximum", n - 1)
+    folder.header("confirmed", 8)
+    folder.header("shown", 7)
+    return wrote[-1]
+
+
+def id_of(fields: tables.Fields) -> str:
+    text: str = (fields["store_host"] + fields["physical_offset"].to_bytes(8, "big")).hex().upper()
+    return text
+
+
+def tag_of(fields: tables.Fields) -> str:
+    tag: str = fields["properties"]["TAGS"]
+    return tag
+
+
+def read_offsets(reading: TopicReading, offset: int, tag: str | None = None) -> list[int]:
+    return [record.offset for record in reading.read(0, offset, tag=tag).records]
+
+
+#: offsets of queue 0 that each kind of reading tells of, of 20 messages
+KINDS: dict[str, Callable[[TopicReading, tables.Fields], list[int | None]]] = {
+    "read": lambda reading, _last: [*read_offsets(reading, 19)],
+    "read on": lambda reading, _last: [*read_offsets(reading, 15)],
+    "tag": lambda reading, last: [*read_offsets(reading, 0, tag_of(last))],
+    "columns": lambda reading, _last: reading.read_arrow(0, 19).column("offset").to_pylist(),
+    "offsets": lambda reading, _last: [reading.offsets(0)[1] - 1],
+    "time": lambda reading, last: [reading.offset_at(0, last["store_timestamp"], "upper")],
+    "key": lambda reading, _last: [record.offset for record in reading.find("k4")],
+    "id": lambda reading, last: [found.offset for found in [reading.find_id(id_of(last))] if found],
+}
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for something that never comes is a test that never ends."""
+    monkeypatch.setattr(topic_reading, "CATCH_UP_S", 1e9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("endless")
+def test_what_was_confirmed_is_waited_for(folder: TopicFolder, kind: str) -> None:
+    last, reading = hide(folder, 20), folder.reading()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(KINDS[kind], reading, last)
+        wait_until(folder.waiters, 30)
+        assert not asked.done()
+        folder.row(0, "maximum", 20)
+        folder.header("shown", 8)
+        assert 19 in asked.result(60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("endless")
+def test_a_successor_shows_what_a_worker_confirmed_before_it_died(folder: TopicFolder, kind: str) -> None:
+    last, reading = hide(folder, 20), folder.reading()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(KINDS[kind], reading, last)
+        wait_until(folder.waiters, 30)
+        old = folder.succeed()
+        folder.row(0, "maximum", 20)
+        folder.header("shown", 8)
+        assert 19 in asked.result(60)
+    old.forget()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("why", ["held", "late", "given up"])
+def test_nobody_waits_without_end(folder: TopicFolder, kind: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of what shows it is full; the worker stands still; it is not started again."""
+    last, reading = hide(folder, 20), folder.reading(SERVER_FAILED if why == "given up" else 0)
+    monkeypatch.setattr(topic_reading, "CATCH_UP_S", 0.2 if why == "late" else 1e9)
+    folder.header("held", int(why == "held"))
+    assert 19 not in KINDS[kind](reading, last)
+    assert read_offsets(reading, 15) == [15, 16, 17, 18]
+
+
+@pytest.mark.usefixtures("endless")
+def test_who_has_enough_or_nothing_to_come_waits_for_nothing(folder: TopicFolder) -> None:
+    hide(folder, 20)
+    reading = folder.reading()
+    assert len(reading.read(0, 0, max=19).records) == 19
+    assert len(reading.read(0, 0, max_bytes=1).records) == 1
+    assert reading.read_arrow(1, 0).num_rows == 0  # another queue, to which nothing was appended
+    assert reading.offsets(1) == (0, 0)
+    (first,) = reading.read(0, 0, max=1).records
+    assert reading.find_id(first.message_id) == first

@@ -271,7 +271,7 @@ static void be_born(life *l) {
     wr_topic_log_set_io(l->s.log, &io, NULL);
     wr_topic_log_begin(l->s.log, end.position, end.last.number, end.last.store_ms);
     l->s.store_ms = end.last.store_ms;
-    l->s.follower = (wr_topic_follower){l, count_records, count_sealed, count_done};
+    l->s.follower = (wr_topic_follower){l, count_records, count_sealed, NULL, count_done};
     l->sealed_number = l->done_number = end.last.number;
     for (uint32_t i = 0; i < CLIENTS; i++) CHECK(wr_topic_attach(&l->s, i, 1, 100 + i, clients[i].region, wr_view_bytes(&l->s.geometry)) == 0);
     CHECK(wr_topic_attach(&l->s, 0, 1, 100, clients[0].region, 4096) == EEXIST);

@@ -1,14 +1,19 @@
 /* Goal: loop, committer and dispatcher agree: readers are woken for all that was appended, however much comes at once; topics come and go
- * meanwhile, and rows that are used again show nothing of before; what was stopped goes on.
- * Method: a whole worker with its three threads in one process, a client's port, a reader that sleeps on a row. Batches that fill the
- * ring of notes. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
+ * meanwhile, and rows that are used again show nothing of before; what was stopped goes on. Whatever was confirmed is read by all that ask
+ * afterwards, and when it cannot be shown they are answered all the same.
+ * Method: a whole worker with its three threads in one process, a client's port, a reader that sleeps on a row, readers that look at the
+ * client's horizons and read what is confirmed. Batches that fill the ring of notes; a disk that is full. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
 #define _GNU_SOURCE
 #include "ipc/core/port.h"
 #include "support/scratch.h"
+#include "support/small_mount.h"
 #include "topics/links.h"
+#include "topics/lookup.h"
 #include "topics/loop.h"
 #include "topics/properties.h"
 #include "topics/queue_files.h"
+#include "topics/read.h"
+#include "topics/seek.h"
 #include "topics/table.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -41,12 +46,14 @@ static void open_client(void) {
     CHECK(wr_port_init(&port, super, region, region_bytes, 0, 1, 100) == 0);
 }
 
+static uint64_t submitted; /* the last command's number */
+
 /* n records with a key each; false: no room now. */
-static bool submit(uint32_t topic, uint32_t queue, uint32_t n, bool synced) {
+static bool submit(uint32_t topic, uint32_t queue, uint32_t n, uint8_t flags) {
     static uint8_t blob[1 << 18];
     static uint8_t properties[64];
     const uint32_t known = wr_properties_put(properties, sizeof properties, "KEYS", 4, "a bc d e f", 10);
-    uint64_t length = n * sizeof(wr_append_part), position, sequence;
+    uint64_t length = n * sizeof(wr_append_part), position;
     uint8_t *at;
     for (uint32_t i = 0; i < n; i++) {
         ((wr_append_part *)blob)[i] = (wr_append_part){.body_length = 4, .properties_length = known};
@@ -57,18 +64,18 @@ static bool submit(uint32_t topic, uint32_t queue, uint32_t n, bool synced) {
     CHECK(length <= sizeof blob);
     wr_port_reclaim(&port);
     if (wr_port_alloc(&port, length, &position, &at)) return false;
-    wr_command *record = wr_port_prepare(&port, SERVER, &sequence);
+    wr_command *record = wr_port_prepare(&port, SERVER, &submitted);
     if (!record) return false;
     memcpy(at, blob, length);
     record->op = WR_OP_APPEND_MANY;
-    record->flags = synced ? WR_FLAG_SYNCED : 0;
+    record->flags = flags;
     record->queue = topic;
     record->row = queue;
     record->tag = 1700000000000;
     record->count = n;
     record->body = position;
     record->length = (uint32_t)length;
-    CHECK(wr_port_use(&port, SERVER, sequence) == 0 && wr_port_submit(&port, SERVER));
+    CHECK(wr_port_use(&port, SERVER, submitted) == 0 && wr_port_submit(&port, SERVER));
     return true;
 }
 
@@ -89,7 +96,10 @@ static void *commit_run(void *argument) {
     return NULL;
 }
 
+static _Atomic bool dispatcher_rests; /* it begins later */
+
 static void *dispatch_run(void *argument) {
+    while (atomic_load(&dispatcher_rests)) sched_yield();
     wr_dispatcher_run(((life *)argument)->w->dispatcher);
     return NULL;
 }
@@ -100,6 +110,20 @@ static void give_file(life *l) {
     int fd = openat(scratch_fd, path, O_RDWR | O_CREAT, 0600);
     CHECK(fd >= 0 && ftruncate(fd, FILE_BYTES) == 0 && wr_topic_log_offer(l->w->s.log, fd, l->next_base) == 0);
     l->next_base += FILE_BYTES;
+}
+
+static _Atomic bool disk_fails; /* syncs do */
+
+static ssize_t write_to(void *context, int fd, const void *from, size_t n, off_t at) {
+    (void)context;
+    return pwrite(fd, from, n, at);
+}
+
+static int sync_to(void *context, int fd) {
+    (void)context;
+    if (!atomic_load(&disk_fails)) return fdatasync(fd);
+    errno = EIO;
+    return -1;
 }
 
 static void be_born(life *l, uint64_t epoch, const uint32_t *topics, uint32_t topics_n) {
@@ -119,6 +143,7 @@ static void be_born(life *l, uint64_t epoch, const uint32_t *topics, uint32_t to
         CHECK(wr_topic_worker_declare(l->w, topics[i], name, (uint32_t)snprintf(name, sizeof name, "t%u", topics[i] % 10), 2) == 0);
     CHECK(wr_topic_worker_recover(l->w, 0, &kind) == 0 && !l->w->end.damaged && wr_topic_worker_settle(l->w) == 0);
     CHECK(wr_topic_worker_begin(l->w, epoch) == 0);
+    wr_topic_log_set_io(l->w->s.log, &(wr_commit_io){write_to, sync_to}, NULL);
     l->next_base = l->w->end.position / FILE_BYTES * FILE_BYTES;
     give_file(l);
     CHECK(wr_topic_worker_attach(l->w, 0, 1, 100, region, region_bytes) == 0);
@@ -126,18 +151,26 @@ static void be_born(life *l, uint64_t epoch, const uint32_t *topics, uint32_t to
     CHECK(pthread_create(&l->committer, NULL, commit_run, l) == 0 && pthread_create(&l->dispatcher, NULL, dispatch_run, l) == 0);
 }
 
-static void die(life *l) {
-    CHECK(wr_topic_sync(&l->w->s, 60000000000ull) == 0);
+static void end_threads(life *l) {
     wr_topic_log_stop(l->w->s.log);
     CHECK(pthread_join(l->committer, NULL) == 0);
     wr_dispatcher_stop(l->w->dispatcher);
     CHECK(pthread_join(l->dispatcher, NULL) == 0);
-    const wr_dispatcher_state state = wr_dispatcher_look(l->w->dispatcher);
-    CHECK(!state.failed && !state.trouble && state.checkpoints_n);
+}
+
+static void let_go(life *l) {
     wr_topic_worker_free(l->w);
     wr_topic_ring_unmap(l->ring, RING_BYTES);
     close(l->ring_fd);
     free((void *)l->rows);
+}
+
+static void die(life *l) {
+    CHECK(wr_topic_sync(&l->w->s, 60000000000ull) == 0);
+    end_threads(l);
+    const wr_dispatcher_state state = wr_dispatcher_look(l->w->dispatcher);
+    CHECK(!state.failed && !state.trouble && state.checkpoints_n);
+    let_go(l);
 }
 
 static void turn(life *l) {
@@ -198,7 +231,7 @@ static void all_is_shown_however_much_comes(void) {
     CHECK(pthread_create(&reader, NULL, follow, &f) == 0);
     bool crowded = false;
     while (maximum(&l, topic, 0) < f.until) {
-        if (sent < batches && submit(topic, 0, n, sent % 5 == 4)) sent++;
+        if (sent < batches && submit(topic, 0, n, sent % 5 == 4 ? WR_FLAG_SYNCED : 0)) sent++;
         turn(&l);
         crowded |= l.w->s.crowded;
     }
@@ -219,7 +252,7 @@ static void topics_come_and_go(void) {
     for (uint32_t id = 11; id < 60; id += 10)
         for (uint32_t place = 0; place < 3; place++) {
             for (uint32_t i = 0; i < 3; i++)
-                submit(there[i], 0, 1 + (uint32_t)random_below(50), random_below(2));
+                submit(there[i], 0, 1 + (uint32_t)random_below(50), random_below(2) ? WR_FLAG_SYNCED : 0);
             for (int i = 0; i < 3; i++) turn(&l);
             CHECK(wr_topic_worker_drop(l.w, there[place]) == 0 && wr_topic_worker_drop(l.w, there[place]) == ENOENT);
             CHECK(maximum(&l, there[place], 0) == UINT64_MAX);
@@ -231,7 +264,7 @@ static void topics_come_and_go(void) {
             CHECK(error == 0 && wr_topic_worker_declare(l.w, id + place, name, n, 4) == EEXIST);
             CHECK(maximum(&l, id + place, 0) == 0 && maximum(&l, id + place, 3) == 0);
             there[place] = id + place;
-            while (!submit(there[place], 0, 20, false)) turn(&l);
+            while (!submit(there[place], 0, 20, 0)) turn(&l);
             while (maximum(&l, there[place], 0) < 20) turn(&l);
             CHECK(maximum(&l, there[place], 3) == 0);
         }
@@ -246,7 +279,7 @@ static void clients_that_are_gone_are_forgotten(void) {
     static life l;
     const uint32_t topic = 4;
     be_born(&l, 5, &topic, 1);
-    while (!submit(topic, 0, 20, true)) turn(&l);
+    while (!submit(topic, 0, 20, WR_FLAG_SYNCED)) turn(&l);
     while (maximum(&l, topic, 0) != 20) turn(&l);
     die(&l);
     wr_checkpoint c = {.consume_queue_entries = ENTRIES, .index_slots = 100, .index_entries = 100000, .origin.node = "a node of tests"};
@@ -254,7 +287,7 @@ static void clients_that_are_gone_are_forgotten(void) {
     CHECK(wr_checkpoint_read(scratch_fd, "checkpoint", &c, &kind) == 0 && kind == WR_CHECKPOINT_GOOD && c.marks_n == 1 && c.marks[0].client_epoch == 100);
     wr_checkpoint_free(&c);
     be_born(&l, 6, &topic, 1);
-    while (!submit(topic, 0, 20, false)) turn(&l);
+    while (!submit(topic, 0, 20, 0)) turn(&l);
     wr_topic_closing(&l.w->s, 0);
     while (!wr_topic_worker_detach(l.w, 0)) turn(&l);
     while (maximum(&l, topic, 0) != 40) turn(&l);
@@ -263,12 +296,242 @@ static void clients_that_are_gone_are_forgotten(void) {
     wr_checkpoint_free(&c);
 }
 
+/* ---- what was confirmed ---- */
+
+#define COMMANDS 600
+#define ASKERS 2
+
+static struct {
+    uint8_t flags;
+    uint64_t end; /* offset behind its records */
+} commands[COMMANDS];
+static _Atomic uint64_t commands_n, all_end; /* all_end: 0 while more come */
+static uint64_t first_command;
+
+static wr_topic_reader *reader_of(const life *l, uint32_t topic) {
+    char name[20];
+    const wr_topic_place place = {.root = scratch_fd, .log_file_bytes = FILE_BYTES, .ring_bytes = RING_BYTES, .consume_queue_entries = ENTRIES,
+                                  .index_slots = 100, .index_entries = 100000};
+    wr_topic_reader *r = wr_topic_reader_new(&place, topic, name, (uint32_t)snprintf(name, sizeof name, "t%u", topic % 10));
+    CHECK(r);
+    wr_topic_reader_begin(r, l->ring, l->rows);
+    r->patience_ns = 60000000000ull;
+    return r;
+}
+
+/* Read up to `most` messages from an offset on; the offset behind the last one. */
+static uint64_t read_on(wr_topic_reader *r, uint64_t offset, uint32_t most, wr_read_status *status) {
+    wr_topic_read *read = malloc(sizeof *read);
+    wr_topic_read_result result;
+    wr_record record;
+    const uint8_t *bytes;
+    CHECK(read);
+    const wr_topic_request q = {.offset = offset, .end = UINT64_MAX, .records_max = most, .bytes_max = 1 << 20, .sum = true};
+    CHECK(wr_topic_read_begin(read, r, &q) == 0);
+    while (wr_topic_read_next(read, &record, &bytes)) {}
+    CHECK(wr_topic_read_end(read, &result) == 0);
+    free(read);
+    *status = result.status;
+    return result.next;
+}
+
+static uint64_t newest_with_key(wr_topic_reader *r) {
+    wr_topic_lookup lookup;
+    wr_record record;
+    const uint8_t *bytes;
+    int error;
+    CHECK(wr_topic_lookup_begin(&lookup, r, (wr_text){(const uint8_t *)"bc", 2}, INT64_MIN, INT64_MAX) == 0);
+    return wr_topic_lookup_next(&lookup, &record, &bytes, &error) == WR_MESSAGE_THERE ? record.queue_offset + 1 : 0;
+}
+
+/* The offset behind the last message that its producer knows to be as durable as it asked for, of the newest 200. */
+static uint64_t confirmed_end(void) {
+    const wr_link *link = &port.view.links[SERVER];
+    const uint64_t synced = atomic_load_explicit(&link->synced, memory_order_acquire);
+    const uint64_t written = atomic_load_explicit(&link->written, memory_order_acquire);
+    const uint64_t n = atomic_load_explicit(&commands_n, memory_order_acquire);
+    for (uint64_t i = n; i-- > 0 && n - i < 200;)
+        if (first_command + i < synced || (first_command + i < written && commands[i].flags == WR_FLAG_WRITTEN)) return commands[i].end;
+    return 0;
+}
+
+static void *ask(void *argument) {
+    const life *l = argument;
+    wr_topic_reader *r = reader_of(l, 8);
+    uint64_t last = 0;
+    for (uint64_t n = 0; !atomic_load(&all_end) || last < atomic_load(&all_end);) {
+        uint64_t offset;
+        wr_topic_bounds b;
+        wr_read_status status;
+        const uint64_t end = confirmed_end();
+        if (end == last) continue; /* look at once when it has risen: that is when it may not be shown yet */
+        last = end;
+        switch (n++ % 6) {
+        case 0:
+            CHECK(read_on(r, end - 1, 1, &status) == end && status == WR_READ_FOUND);
+            break;
+        case 1: /* some are at hand */
+            CHECK(read_on(r, end > 10 ? end - 10 : 0, 1000, &status) >= end && status == WR_READ_FOUND);
+            break;
+        case 2:
+            CHECK(wr_topic_reader_all(r, 0, &b) == 0 && b.maximum >= end);
+            break;
+        case 3:
+            CHECK(wr_topic_seek(r, 0, INT64_MAX, WR_SEEK_UPPER, &offset) == 0 && offset >= end - 1);
+            break;
+        case 4:
+            CHECK(newest_with_key(r) >= end);
+            break;
+        default: /* at the very moment */
+            for (const uint64_t number = wr_topic_confirmed_commit(l->rows); !wr_topic_is_shown(l->rows, number);) {}
+            CHECK(maximum(l, 8, 0) >= end);
+        }
+        CHECK(!r->behind);
+    }
+    wr_topic_reader_free(r);
+    return NULL;
+}
+
+static void what_was_confirmed_is_read(void) {
+    static life l;
+    static const uint8_t flags[] = {WR_FLAG_SYNCED, WR_FLAG_WRITTEN, WR_FLAG_WRITTEN, 0};
+    const uint32_t topic = 8;
+    pthread_t askers[ASKERS];
+    uint64_t end = 0;
+    be_born(&l, 7, &topic, 1);
+    CHECK(wr_topic_confirmed_commit(l.rows) == l.w->end.last.number && wr_topic_is_shown(l.rows, l.w->end.last.number));
+    first_command = submitted + 1;
+    for (uint32_t i = 0; i < ASKERS; i++) CHECK(pthread_create(&askers[i], NULL, ask, &l) == 0);
+    for (uint32_t i = 0; i < COMMANDS; i++) {
+        const uint32_t n = 1 + (uint32_t)random_below(3);
+        commands[i].flags = i == COMMANDS - 1 ? WR_FLAG_SYNCED : flags[random_below(4)];
+        commands[i].end = end += n;
+        while (!submit(topic, 0, n, commands[i].flags)) turn(&l);
+        CHECK(submitted == first_command + i);
+        atomic_store_explicit(&commands_n, i + 1, memory_order_release);
+        while (random_below(4) && confirmed_end() != end && commands[i].flags) turn(&l);
+    }
+    atomic_store(&all_end, end);
+    while (maximum(&l, topic, 0) < end) turn(&l);
+    for (uint32_t i = 0; i < ASKERS; i++) CHECK(pthread_join(askers[i], NULL) == 0);
+    CHECK(!wr_topic_shown_wake(l.rows)->waiters);
+    die(&l);
+}
+
+static _Atomic uint32_t answered;
+
+static void *ask_once(void *argument) {
+    wr_read_status status;
+    read_on(argument, 0, 10, &status);
+    atomic_store(&answered, 1 + status);
+    return NULL;
+}
+
+/* A read whose message is confirmed, and is not shown before something happens; the read's status. */
+static wr_read_status ask_until(life *l, wr_topic_reader *r, void (*happens)(life *l)) {
+    pthread_t asker;
+    atomic_store(&answered, 0);
+    CHECK(pthread_create(&asker, NULL, ask_once, r) == 0);
+    while (!atomic_load(&wr_topic_shown_wake(l->rows)->waiters)) sched_yield();
+    CHECK(!atomic_load(&answered));
+    happens(l);
+    CHECK(pthread_join(asker, NULL) == 0);
+    return (wr_read_status)(atomic_load(&answered) - 1);
+}
+
+static void is_held(life *l) { wr_topic_hold(l->rows, WR_TOPIC_HELD_WORK, true); }
+
+static void wakes_up(life *l) {
+    (void)l;
+    atomic_store(&dispatcher_rests, false);
+}
+
+static void a_read_ends_that_cannot_have_all(void) {
+    static life l;
+    const uint32_t topic = 9;
+    wr_topic_bounds b;
+    wr_read_status status;
+    atomic_store(&dispatcher_rests, true);
+    be_born(&l, 8, &topic, 1);
+    wr_topic_reader *r = reader_of(&l, topic);
+    CHECK(read_on(r, 0, 10, &status) == 0 && status == WR_READ_NO_MESSAGE_IN_QUEUE && !r->behind); /* there is nothing to wait for */
+    while (!submit(topic, 0, 5, WR_FLAG_SYNCED)) turn(&l);
+    while (atomic_load(&port.view.links[SERVER].synced) <= submitted) turn(&l);
+    r->patience_ns = 1000000;
+    CHECK(read_on(r, 0, 10, &status) == 0 && status == WR_READ_NO_MESSAGE_IN_QUEUE && r->behind);
+    r->behind = false;
+    CHECK(wr_topic_reader_all(r, 1, &b) == 0 && !r->behind); /* the other queue has nothing to come */
+    CHECK(wr_topic_reader_all(r, 0, &b) == 0 && !b.maximum && r->behind);
+    r->behind = false;
+    r->patience_ns = 60000000000ull;
+    CHECK(ask_until(&l, r, is_held) == WR_READ_NO_MESSAGE_IN_QUEUE && !r->behind);
+    CHECK(newest_with_key(r) == 0 && wr_topic_reader_all(r, 0, &b) == 0 && !b.maximum && !r->behind);
+    wr_topic_hold(l.rows, WR_TOPIC_HELD_WORK, false);
+    CHECK(ask_until(&l, r, wakes_up) == WR_READ_FOUND && !r->behind);
+    CHECK(newest_with_key(r) == 5);
+    wr_topic_reader_free(r);
+    die(&l);
+}
+
+/* What was confirmed as written is not shown when the sync fails that others of its commit wait for. Last: the client is told no more. */
+static void a_failed_log_holds_up_no_read(void) {
+    static life l;
+    const uint32_t topic = 6;
+    wr_read_status status;
+    be_born(&l, 10, &topic, 1);
+    wr_topic_reader *r = reader_of(&l, topic);
+    atomic_store(&disk_fails, true);
+    CHECK(submit(topic, 1, 5, WR_FLAG_SYNCED));
+    CHECK(submit(topic, 0, 5, WR_FLAG_WRITTEN));
+    while (!wr_topic_log_look(l.w->s.log)->failed) wr_topic_run(l.w, 1000000, true);
+    CHECK(wr_topic_log_quiesce(l.w->s.log, 60000000000ull) == 0 && wr_topic_is_held(l.rows));
+    CHECK(atomic_load(&port.view.links[SERVER].written) > submitted && wr_topic_reader_unshown(r));
+    CHECK(read_on(r, 0, 10, &status) == 0 && status == WR_READ_NO_MESSAGE_IN_QUEUE && !r->behind);
+    wr_topic_reader_free(r);
+    end_threads(&l);
+    let_go(&l);
+}
+
+/* This thread is in a mount namespace of its own afterwards. */
+static void a_full_disk_holds_up_no_read(void) {
+    static life l;
+    const uint32_t topic = 5, n = 3000;
+    char place[sizeof scratch + 20];
+    wr_read_status status;
+    const int usual = scratch_fd;
+    snprintf(place, sizeof place, "%s/consumequeue", scratch);
+    mkdirat(scratch_fd, "consumequeue", 0700);
+    if (!small_mount(place, 16384)) {
+        printf("  no right to mount: not tried on a full disk\n");
+        return;
+    }
+    CHECK((scratch_fd = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0);
+    be_born(&l, 9, &topic, 1);
+    wr_topic_reader *r = reader_of(&l, topic);
+    while (!submit(topic, 0, n, WR_FLAG_SYNCED)) turn(&l);
+    while (atomic_load(&port.view.links[SERVER].synced) <= submitted || !wr_dispatcher_look(l.w->dispatcher).trouble) turn(&l);
+    CHECK(wr_dispatcher_look(l.w->dispatcher).trouble == ENOSPC && wr_topic_is_held(l.rows));
+    CHECK(read_on(r, 0, 10, &status) == 0 && status == WR_READ_NO_MESSAGE_IN_QUEUE && !r->behind);
+    CHECK(mount(NULL, place, NULL, MS_REMOUNT, "size=8388608") == 0);
+    while (wr_topic_is_held(l.rows)) turn(&l);
+    CHECK(read_on(r, n - 1, 10, &status) == n && status == WR_READ_FOUND && !r->behind);
+    wr_topic_reader_free(r);
+    die(&l);
+    CHECK(umount(place) == 0);
+    close(scratch_fd);
+    scratch_fd = usual;
+}
+
 int main(int argc, char **argv) {
     scratch_begin("topic_worker_test", argc, argv);
     open_client();
     all_is_shown_however_much_comes();
     topics_come_and_go();
     clients_that_are_gone_are_forgotten();
+    what_was_confirmed_is_read();
+    a_read_ends_that_cannot_have_all();
+    a_full_disk_holds_up_no_read();
+    a_failed_log_holds_up_no_read();
     wr_port_free(&port);
     free(region);
     free(super);

@@ -3,6 +3,9 @@
 A read answers by a status (ReadStatus) where there is nothing to give, and says where the next one begins. What does
 not hold the bytes that were written to it is a CorruptRecord, or with damage="skip" passed by, and named in the answer.
 
+What was confirmed before a call is seen by it: the core waits until that is shown, mostly some microseconds. When the
+worker was killed in between, the next one shows it: `_ask` asks that one, for CATCH_UP_S at most.
+
 A topic that was deleted, and perhaps made again, is TopicNotFound: what is there now is another one. While the topic
 worker is restarted the log is read as far as it went.
 """
@@ -37,6 +40,8 @@ P = ParamSpec("P")
 
 #: how long a thread sleeps before it looks whether the worker was restarted, or the client closed
 SLICE_S = 0.1
+#: how long a call waits for what was confirmed before it, while the worker is restarted or stands still
+CATCH_UP_S = 10.0
 END = (1 << 64) - 1
 TIME_MIN, TIME_MAX = -(1 << 63), (1 << 63) - 1
 RECORDS_MAX = 1 << 24
@@ -173,7 +178,7 @@ class TopicReading:
     def _batches(self, queue: int, at: int, stop: int, most_bytes: int, strict: bool) -> Iterator[pa.RecordBatch]:
         from warren.workers.faces.topic_arrow import batch
 
-        self._ask(_core.TopicReader.bounds, queue)  # so that an empty range of a deleted topic is an error, too
+        self._check_there(queue)  # so that an empty range of a deleted topic is an error, too
         while at < stop:
             answer = self._ask(_core.TopicReader.columns, queue, at, stop, RECORDS_MAX, most_bytes)
             code, following, low, high, columns, found = answer
@@ -229,7 +234,7 @@ class TopicReading:
         first = TIME_MIN if since is None else _milliseconds(since, "since", up=True)
         last = TIME_MAX if until is None else _milliseconds(until, "until", up=False)
         most, strict = checked_count(limit, "limit", 1, RECORDS_MAX), _strict(damage)
-        self._ask(_core.TopicReader.bounds, 0)  # None of the others says that the topic is gone
+        self._check_there()
         records, found = self._ask(_core.TopicReader.find, wanted, first, last, most, strict)
         if strict and found is not None:
             raise self._named(found, "or give damage='skip', and what is damaged is passed by")
@@ -238,7 +243,7 @@ class TopicReading:
     def find_id(self, message_id: str) -> Record | None:
         """The message with an id; None: it is not there (any more), or another topic's."""
         _text(message_id, "message_id")
-        self._ask(_core.TopicReader.bounds, 0)
+        self._check_there()
         try:
             records, found = self._ask(_core.TopicReader.find_id, message_id)
         except ValueError as error:
@@ -282,11 +287,18 @@ class TopicReading:
         if attachment.deserted():
             raise PeerLost(f"no process of the node of {attachment.directory.path} is alive: start it again")
 
+    def _is_served(self) -> bool:
+        try:
+            self._check_served()
+        except PeerLost:
+            return False
+        return True
+
     # -- the core -----------------------------------------------------------------------------------------------
 
     def _ask(self, call: Callable[Concatenate[_core.TopicReader, P], T | None], *args: P.args, **names: P.kwargs) -> T:
         """The answer of a reader of the present incarnation. None of it says that there is no such queue there."""
-        deadline = 0.0
+        deadline = until = 0.0
         while True:
             attachment = self._client.attachment()
             try:
@@ -294,12 +306,16 @@ class TopicReading:
                 reader = place.take(self._topic)
                 try:
                     answer = call(reader, *args, **names)
+                    behind = reader.behind
                 finally:
                     place.give(self._topic, reader)
-                if answer is not None and not _is_damage(answer):
+                if answer is not None and not behind and not _is_damage(answer):
                     return answer
                 if attachment.topics() is not place:
                     continue  # of a worker of the past, which knew less, or whose files have gone
+                until = until or time.monotonic() + CATCH_UP_S
+                if behind and time.monotonic() < until and self._is_served():
+                    continue
                 if answer is not None:
                     return answer
             except (OSError, ValueError, AttachmentLost) as error:
@@ -322,6 +338,10 @@ class TopicReading:
             raise PeerLost(f"the topic worker does not know of topic {name!r} yet: try again")
         time.sleep(0.002)
         return deadline or now + REGION_WAIT_S
+
+    def _check_there(self, queue: int = 0) -> None:
+        """Not all answers of the core say that the topic is gone. Raises TopicNotFound."""
+        self._ask(_core.TopicReader.wait, queue, 0, 0.0)
 
     def _queue(self, queue: object) -> int:
         return checked_count(queue, f"queue of topic {self._topic.name!r}", 0, self._topic.queues - 1)
