@@ -961,8 +961,8 @@ TOPIC_EVENT_TIMER: int
 class TopicServer:
     """Log, links and dispatch of the topic worker (engine/topics/worker.h). Its policy: engine/topics/service.py.
 
-    The order: declare …, recover, settle, begin, offer, attach …, serve, run …; then stop_log, stop_dispatch, close.
-    One thread calls everything but commit_run, dispatch_run, request_stop and kick.
+    The order: declare …, look, recover, settle, begin, offer, attach …, serve, run …; then stop_log, stop_dispatch,
+    close. One thread calls everything but commit_run, dispatch_run, request_stop and kick.
     """
 
     def __new__(
@@ -994,12 +994,18 @@ class TopicServer:
     def drop(self, id: int, /) -> None:
         """A topic goes, with all that is derived of it. Raises KeyError, MemoryError."""
 
+    def look(self, first: int, /) -> dict[str, Any]:
+        """What the log is, from its file `first` on at most, before anything is written: `checkpoint`, its kind;
+        `stranger`, the node of the first commit of a file, if it is another one; `shorter`: the last commit that the
+        checkpoint knows is not there; `position` of either; `empty`: it begins with no commit. Raises OSError."""
+
     def recover(self, first: int, /) -> dict[str, Any]:
         """Walk the log, from its file `first` on at most, and make what is missing of what is derived from it: where
         it ends. Raises OSError."""
 
     def settle(self) -> None:
-        """Make what was found durable, and zeros of what lies behind it. Raises OSError; ValueError: it is damaged."""
+        """Make what was found durable, and zeros of what lies behind it. Raises OSError; ValueError: it is damaged,
+        or another node's."""
 
     def begin(self, epoch: int, /) -> None:
         """The log goes on; rows are shown. `epoch`: never lower than that of the commits that were found."""

@@ -79,8 +79,10 @@ static PyObject *failed(int error) { return PyErr_Occurred() ? NULL : os_error(e
 /* ---- examine ---- */
 
 static PyObject *end_of(const wr_log_end *end) {
-    return Py_BuildValue("(KKKO)", (unsigned long long)end->position, (unsigned long long)end->last.number, (unsigned long long)end->last.store_ms,
-                         end->torn ? Py_True : Py_False);
+    PyObject *stranger = end->foreign ? PyBytes_FromStringAndSize((const char *)end->stranger.node, sizeof end->stranger.node) : Py_NewRef(Py_None);
+    if (!stranger) return NULL;
+    return Py_BuildValue("(KKKON)", (unsigned long long)end->position, (unsigned long long)end->last.number, (unsigned long long)end->last.store_ms,
+                         end->torn ? Py_True : Py_False, stranger);
 }
 
 static PyObject *wrongs_of(const wr_examine *examine) {

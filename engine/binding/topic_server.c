@@ -144,6 +144,26 @@ static PyObject *server_drop(PyObject *self, PyObject *arg) {
 
 /* ---- start ---- */
 
+static PyObject *server_look(PyObject *self, PyObject *arg) {
+    unsigned long long first = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = not_begun(self);
+    if (!w) return NULL;
+    wr_checkpoint_kind kind;
+    wr_log_previewed looked;
+    int error;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_worker_look(w, first, &kind, &looked);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    if (error) return os_error(error);
+    PyObject *stranger = looked.foreign ? PyBytes_FromStringAndSize((const char *)looked.stranger.node, sizeof looked.stranger.node) : Py_NewRef(Py_None);
+    if (!stranger) return NULL;
+    return Py_BuildValue("{sssOsOsKsN}", "checkpoint", wr_checkpoint_word(kind), "shorter", looked.shorter ? Py_True : Py_False, "empty",
+                         looked.empty ? Py_True : Py_False, "position", (unsigned long long)looked.position, "stranger", stranger);
+}
+
 static PyObject *server_recover(PyObject *self, PyObject *arg) {
     unsigned long long first = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -158,10 +178,12 @@ static PyObject *server_recover(PyObject *self, PyObject *arg) {
     ((server_object *)self)->running = false;
     if (error) return os_error(error);
     const wr_log_end *end = &w->end;
-    return Py_BuildValue("{sssKsKsKsKsOsO}", "checkpoint", wr_checkpoint_word(kind), "position", (unsigned long long)end->position, "synced",
+    PyObject *stranger = end->foreign ? PyBytes_FromStringAndSize((const char *)end->stranger.node, sizeof end->stranger.node) : Py_NewRef(Py_None);
+    if (!stranger) return NULL;
+    return Py_BuildValue("{sssKsKsKsKsOsOsN}", "checkpoint", wr_checkpoint_word(kind), "position", (unsigned long long)end->position, "synced",
                          (unsigned long long)end->synced, "number", (unsigned long long)end->last.number, "epoch",
                          (unsigned long long)end->last.origin.epoch, "torn", end->torn ? Py_True : Py_False, "damaged",
-                         end->damaged ? Py_True : Py_False);
+                         end->damaged ? Py_True : Py_False, "stranger", stranger);
 }
 
 static PyObject *server_settle(PyObject *self, PyObject *none) {
@@ -169,7 +191,8 @@ static PyObject *server_settle(PyObject *self, PyObject *none) {
     wr_topic_worker *w = not_begun(self);
     if (!w) return NULL;
     int error;
-    if (w->end.damaged) return PyErr_Format(PyExc_ValueError, "the log is damaged at %llu", (unsigned long long)w->end.position);
+    if (w->end.damaged || w->end.foreign)
+        return PyErr_Format(PyExc_ValueError, "the log is damaged, or another node's, at %llu", (unsigned long long)w->end.position);
     ((server_object *)self)->running = true;
     Py_BEGIN_ALLOW_THREADS
     error = wr_topic_worker_settle(w);
@@ -414,7 +437,7 @@ static PyObject *server_wake_all(PyObject *none, PyObject *arg) {
 
 #define M(name, flags) {#name, (PyCFunction)server_##name, flags, NULL}
 static PyMethodDef server_methods[] = {
-    M(close, METH_NOARGS), M(declare, METH_VARARGS), M(drop, METH_O), M(recover, METH_O), M(settle, METH_NOARGS), M(begin, METH_O),
+    M(close, METH_NOARGS), M(declare, METH_VARARGS), M(drop, METH_O), M(look, METH_O), M(recover, METH_O), M(settle, METH_NOARGS), M(begin, METH_O),
     M(offer, METH_VARARGS), M(serve, METH_O), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(run, METH_VARARGS), M(commit_run, METH_NOARGS), M(dispatch_run, METH_NOARGS),
     M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),

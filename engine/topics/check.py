@@ -25,6 +25,7 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
+from warren.engine.topics.log_files import RESTORE, named
 from warren.engine.topics.service import boot_bytes, node_bytes
 
 #: (id, name, queues) of a topic of the catalog
@@ -34,7 +35,6 @@ Progress = Callable[[int, int], None]
 _POSITION = re.compile(r"[0-9]{20}")
 _TIME = re.compile(r"[0-9]{17}")
 _MiB = 1 << 20
-RESTORE = "restore the folder of topics from a backup, with all its files"
 AGAIN = "`warren check --repair` makes it again from the log"
 #: what the next start does with a checkpoint that is none
 _CHECKPOINTS = {
@@ -94,6 +94,7 @@ class TopicsCheck:
         if checkpoint is not None and checkpoint["index"] and not (self.folder.index / checkpoint["index"]).exists():
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
         self._check_log(bases, ends, counts, limit)
+        self._check_there(bases, kind, counts)
         return self.found
 
     @contextlib.contextmanager
@@ -246,13 +247,18 @@ class TopicsCheck:
 
     def _check_log(self, bases: list[int], ends: list[Any], counts: dict[str, int], limit: int) -> None:
         file_bytes = self._settings.log_file_bytes
-        position, _number, _store_ms, torn = ends[-1] if ends else (0, 0, 0, False)
+        position, _number, _store_ms, torn, _stranger = ends[-1] if ends else (0, 0, 0, False, None)
         last = self.folder.log / f"{max(position - 1, 0) // file_bytes * file_bytes:020d}"
+        for at, _number, _store_ms, _torn, stranger in ends:
+            if stranger is not None:
+                path = self.folder.log / f"{at // file_bytes * file_bytes:020d}"
+                what = f"from byte {at % file_bytes} on it holds commits of another node, {named(stranger)}"
+                self._problem(path, "log", f"{what}: topics do not serve; {RESTORE}")
         if position < limit:
             what = f"the log ends at position {position:,}, and had reached {limit:,}: it was cut, zeroed, or is an "
             self._problem(last, "log", f"{what}older copy; messages behind are lost; {RESTORE}")
         elif torn and not counts["commits"]:
-            what = "holds nothing that this node has written: it is another node's, or damaged from its begin on"
+            what = "holds nothing that this node has written: it is damaged from its begin on"
             self._problem(last, "log", f"{what}; {RESTORE}")
         elif torn and not self.running:
             path = self.folder.log / f"{position // file_bytes * file_bytes:020d}"
@@ -269,6 +275,16 @@ class TopicsCheck:
         elif counts["missing"]:
             note = f"{counted(counts['missing'], 'message')} that once were there are in no sound record"
             self.found.append(Found(self.folder.log, "log", note=note))
+
+    def _check_there(self, bases: list[int], kind: str, counts: dict[str, int]) -> None:
+        """What a start refuses (log_files.refuse_absent): there is no log, and something that was derived from one."""
+        if counts["commits"] or any(item.problem and item.kind == "log" for item in self.found):
+            return
+        known = kind in ("good", "settings")
+        derived = any(map(_files_in, self._derived())) and not (bases and known)
+        if derived or (not bases and not known and kind != "none"):
+            what = f"has no commit, and there are files that were derived from some: topics do not serve; {RESTORE}"
+            self._problem(self.folder.log / f"{bases[0] if bases else 0:020d}", "log", what)
 
     # -- repair -------------------------------------------------------------------------------------------------
 

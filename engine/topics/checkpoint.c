@@ -176,10 +176,9 @@ int wr_checkpoint_read(int folder, const char *name, wr_checkpoint *to, wr_check
     to->marks_n = to->rows_n = 0;
     if (!bytes) return error;
     *kind = judge(bytes, n, to);
-    if (*kind == WR_CHECKPOINT_GOOD) {
-        get_head(bytes, to);
-        error = get_rest(bytes + WR_CHECKPOINT_SIZE, to);
-    }
+    if (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS) get_head(bytes, to);
+    if (*kind == WR_CHECKPOINT_GOOD) error = get_rest(bytes + WR_CHECKPOINT_SIZE, to);
+    else to->marks_n = to->rows_n = 0;
     free(bytes);
     return error;
 }

@@ -49,8 +49,8 @@ typedef enum {
 /* "good", "none", "damaged", "newer", "foreign", "settings" */
 const char *wr_checkpoint_word(wr_checkpoint_kind kind);
 
-/* Read it. `to` holds node and settings as they are wanted, and gets what is there; wr_checkpoint_free it if it is good. 0 with *kind, or
- * an errno of the system. */
+/* Read it. `to` holds node and settings as they are wanted, and gets what is there; wr_checkpoint_free it if it is good. Of one with other
+ * settings it gets no marks and no rows. 0 with *kind, or an errno of the system. */
 int wr_checkpoint_read(int folder, const char *name, wr_checkpoint *to, wr_checkpoint_kind *kind);
 void wr_checkpoint_free(wr_checkpoint *checkpoint);
 #endif

@@ -78,10 +78,11 @@ wr_commit_mark wr_commit_mark_read(const uint8_t *marks, uint32_t index) {
     return (wr_commit_mark){.client_epoch = wr_get64(mark + WR_COMMIT_MARK_AT_CLIENT_EPOCH), .sequence = wr_get64(mark + WR_COMMIT_MARK_AT_SEQUENCE)};
 }
 
-/* Does it go on behind another one, with records from a position on that have a checksum? */
-static bool follows(const wr_commit_head *head, const wr_commit_head *after, uint64_t position, uint32_t crc) {
-    return head->from == position && head->synced <= position && head->crc == crc && head->number == after->number + 1 &&
-           head->origin.epoch >= after->origin.epoch && !memcmp(head->origin.node, after->origin.node, sizeof head->origin.node);
+/* Is it the end of records from a position on that have a checksum, behind another one? */
+static wr_commit_kind judge(const wr_commit_head *head, const wr_commit_head *after, uint64_t position, uint32_t crc) {
+    if (head->from != position || head->synced > position || head->crc != crc) return WR_COMMIT_TORN;
+    if (memcmp(head->origin.node, after->origin.node, sizeof head->origin.node)) return WR_COMMIT_FOREIGN;
+    return head->number == after->number + 1 && head->origin.epoch >= after->origin.epoch ? WR_COMMIT_SOUND : WR_COMMIT_TORN;
 }
 
 wr_commit_kind wr_commit_scan(const uint8_t *bytes, uint64_t n, uint64_t position, uint64_t file_end, const wr_commit_head *after,
@@ -103,10 +104,9 @@ wr_commit_kind wr_commit_scan(const uint8_t *bytes, uint64_t n, uint64_t positio
         if (kind == WR_SCAN_BAD || record.size > left - at) return WR_COMMIT_TORN;
         if (!is_commit(bytes + at, &record)) continue;
         if (!wr_commit_record_read(bytes + at, n - at, position + at, head, marks)) return WR_COMMIT_TORN;
-        *end = position;
-        if (!follows(head, after, position, wr_crc32c(0, bytes, at))) return WR_COMMIT_TORN;
-        *end = position + at + record.size;
-        return WR_COMMIT_SOUND;
+        const wr_commit_kind kind_of = judge(head, after, position, wr_crc32c(0, bytes, at));
+        *end = kind_of == WR_COMMIT_SOUND ? position + at + record.size : position;
+        return kind_of;
     }
 }
 

@@ -43,12 +43,14 @@ typedef enum {
     WR_COMMIT_BLANK, /* the file ends here */
     WR_COMMIT_END,   /* zeros: nothing was written here */
     WR_COMMIT_MORE,  /* it goes on behind these bytes */
-    WR_COMMIT_TORN   /* none of these: torn, damaged, or another log's */
+    WR_COMMIT_FOREIGN, /* a whole commit with the right checksum, of another node */
+    WR_COMMIT_TORN   /* none of these: torn, damaged, or of another life of the log */
 } wr_commit_kind;
 
 /* What lies at `position` of the log, where a commit or the end of a file is due. `after`: node, epoch and number of the commit before;
  * a sound one has the next number, and no lower epoch: what an earlier server wrote, and was cut off, can have the same place and number.
- * *end: behind it (BLANK: the next file's begin); head and marks are set for a sound one. TORN: *end is where the first bad record begins. */
+ * *end: behind it (BLANK: the next file's begin); head and marks are set for a sound one, and a foreign one (*end: its begin).
+ * TORN: *end is where the first bad record begins. */
 wr_commit_kind wr_commit_scan(const uint8_t *bytes, uint64_t n, uint64_t position, uint64_t file_end, const wr_commit_head *after,
                               wr_commit_head *head, const uint8_t **marks, uint64_t *end);
 

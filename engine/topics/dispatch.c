@@ -550,11 +550,28 @@ static bool is_known(void *context, const char *name, uint32_t n) {
     return find_name(context, (const uint8_t *)name, n) != NONE;
 }
 
+static int read_checkpoint(const wr_dispatch *d, wr_checkpoint *c, wr_checkpoint_kind *kind) {
+    *c = (wr_checkpoint){.consume_queue_entries = d->place.consume_queue_entries, .index_slots = d->place.index_slots,
+                         .index_entries = d->place.index_entries};
+    memcpy(c->origin.node, d->place.node, sizeof c->origin.node);
+    return wr_checkpoint_read(d->place.root, NAME, c, kind);
+}
+
+int wr_dispatch_look_begin(const wr_dispatch *d, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last) {
+    wr_checkpoint c;
+    int error = read_checkpoint(d, &c, kind);
+    const bool known = !error && (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS);
+    *last = (wr_commit_head){.number = known ? c.number : 0};
+    memcpy(last->origin.node, d->place.node, sizeof last->origin.node);
+    last->origin.epoch = known ? c.origin.epoch : 0;
+    *position = known ? c.position : 0;
+    wr_checkpoint_free(&c);
+    return error;
+}
+
 int wr_dispatch_begin(wr_dispatch *d, wr_checkpoint_kind *kind) {
-    wr_checkpoint c = {.consume_queue_entries = d->place.consume_queue_entries, .index_slots = d->place.index_slots,
-                       .index_entries = d->place.index_entries};
-    memcpy(c.origin.node, d->place.node, sizeof c.origin.node);
-    int error = wr_checkpoint_read(d->place.root, NAME, &c, kind);
+    wr_checkpoint c;
+    int error = read_checkpoint(d, &c, kind);
     bool good = !error && *kind == WR_CHECKPOINT_GOOD;
     if (!error) error = wr_topic_folders_sweep(d->place.root, is_known, d);
     if (!error) error = good ? take(d, &c) : empty_queues(d);

@@ -51,6 +51,10 @@ typedef struct {
 } wr_dispatch_row;
 wr_dispatch_row wr_dispatch_look(const wr_dispatch *dispatch, uint32_t row);
 
+/* Where the checkpoint says that the log had come to, and behind which commit: its number is 0 if there is no checkpoint that says so.
+ * Nothing is written. 0 or an errno. */
+int wr_dispatch_look_begin(const wr_dispatch *dispatch, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last);
+
 /* Read the checkpoint, and begin with what it says: *kind. Without one, with nothing: what lies there is removed, and a first one is written.
  * Folders of topics that nobody added are removed.
  * 0, or an errno: then there is nothing to do but wr_dispatch_free, and to begin with another. */

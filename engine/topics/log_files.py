@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import time
 from collections.abc import Callable
 from logging import WARNING
 from pathlib import Path
+from typing import Any
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError, errno_of
@@ -28,6 +30,7 @@ from warren.ipc import access
 RETRY_S = 0.2  #: after the disk refused a file
 NAME = re.compile(r"[0-9]{20}")
 RESTORE = "restore the folder of topics from a backup, with all its files"
+UNCHANGED = "topics do not serve, and the log was not changed"
 
 
 def path_of(folder: TopicsFolder, base: int) -> Path:
@@ -36,13 +39,9 @@ def path_of(folder: TopicsFolder, base: int) -> Path:
 
 
 def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
-    """Where the log's files begin; removes what was left unfinished. Raises CorruptRecord (one is missing, or was cut),
-    StoreError.
-    """
+    """Where the log's files begin. Raises CorruptRecord (one is missing, or was cut), StoreError."""
     with atomic_file.file_explained(f"cannot read {folder.log}"):
         bases = sorted(int(path.name) for path in folder.log.iterdir() if NAME.fullmatch(path.name))
-        for path in folder.log.glob(f"*{segment.UNFINISHED}"):
-            path.unlink()
         for base, wanted in zip(bases, range(bases[0], bases[-1] + 1, file_bytes) if bases else (), strict=False):
             if base != wanted or base % file_bytes:
                 raise CorruptRecord(
@@ -60,6 +59,73 @@ def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
     return bases
 
 
+def sweep(folder: TopicsFolder) -> None:
+    """Remove what was left unfinished. Raises StoreError."""
+    with atomic_file.file_explained(f"cannot clear {folder.log}"):
+        for path in folder.log.glob(f"*{segment.UNFINISHED}"):
+            path.unlink()
+
+
+def named(node: bytes) -> str:
+    """A node of a commit, as `warren status` shows it."""
+    number, rest = struct.unpack("<QQ", node)
+    return f"node {number:012x}" if not rest else f"a node {node.hex()}"
+
+
+def derived_of(folder: TopicsFolder) -> Path | None:
+    """A file of a consume queue or of the key index, if there is one. Raises StoreError."""
+    with atomic_file.file_explained(f"cannot read {folder.path}"):
+        for place in (folder.queues, folder.index):
+            found = next((path for path in sorted(place.rglob("*")) if path.is_file()), None)
+            if found is not None:
+                return found
+    return None
+
+
+def refuse_strange(folder: TopicsFolder, file_bytes: int, position: int, node: bytes | None) -> None:
+    """A file, or a commit at a position, that another node wrote is no torn tail. Raises CorruptRecord."""
+    if node is None:
+        return
+    base = position // file_bytes * file_bytes
+    raise CorruptRecord(
+        path_of(folder, base),
+        position - base,
+        "a commit of this node",
+        f"one of {named(node)}",
+        f"{UNCHANGED}: {RESTORE}",
+    )
+
+
+def refuse_absent(folder: TopicsFolder, file_bytes: int, bases: list[int], looked: dict[str, Any]) -> None:
+    """The log is there as far as the checkpoint says, and there is one if anything is derived from it. `looked`: of
+    TopicServer.look. Raises CorruptRecord, StoreError.
+    """
+    position: int = looked["position"]
+    if looked["shorter"]:
+        check_end(folder, bases, file_bytes, position)
+        base = (position - 1) // file_bytes * file_bytes
+        raise CorruptRecord(
+            path_of(folder, base),
+            position - base,
+            "the end of the last commit that the checkpoint knows",
+            "other bytes",
+            f"the log was cut, zeroed, or is an older copy; {UNCHANGED}: {RESTORE}",
+        )
+    # A start makes the checkpoint before the log's first file, and anything derived after both.
+    sure = looked["checkpoint"] in ("good", "settings")
+    if not looked["empty"] or (bases and sure):
+        return
+    traces = folder.checkpoint if not bases and not sure and looked["checkpoint"] != "none" else derived_of(folder)
+    if traces is not None:
+        raise CorruptRecord(
+            path_of(folder, bases[0] if bases else 0),
+            0,
+            f"the log from which {traces} was made",
+            "no commit" if bases else "no file",
+            f"topics do not serve, and nothing was changed: {RESTORE}",
+        )
+
+
 def check_end(folder: TopicsFolder, bases: list[int], file_bytes: int, position: int) -> None:
     """The log ends at this position, as its checkpoint or its files say: the file in which it ends must be there.
     Raises CorruptRecord.
@@ -67,7 +133,11 @@ def check_end(folder: TopicsFolder, bases: list[int], file_bytes: int, position:
     last = (position - 1) // file_bytes * file_bytes
     if position and last not in bases:
         raise CorruptRecord(
-            path_of(folder, last), 0, f"the log up to position {position}", "no file", f"a file is missing: {RESTORE}"
+            path_of(folder, last),
+            0,
+            f"the log up to position {position}",
+            "no file",
+            f"a file is missing: {RESTORE}",
         )
 
 

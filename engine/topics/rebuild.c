@@ -45,7 +45,7 @@ static int make_again(wr_dispatch *dispatch, rebuilding *r, uint64_t log_file_by
     do error = wr_dispatch_catch_up(dispatch, &log, r->options->first, &end);
     while (error == EUCLEAN);
     if (error) return error;
-    if (end.damaged) return EUCLEAN;
+    if (end.damaged || end.foreign) return EUCLEAN;
     error = wr_log_settle(open_to_write, r, NULL, NULL, log_file_bytes, &end);
     return error ? error : wr_dispatch_checkpoint(dispatch, end.position);
 }

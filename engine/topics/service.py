@@ -98,13 +98,15 @@ class TopicService:
     def start(self) -> Recovered:
         """Recover, and begin the log, with every client. Serving can begin; the epoch is given by `begin`.
 
-        Raises CorruptRecord (what was confirmed is damaged, or missing), StoreError.
+        Raises CorruptRecord (what was confirmed is damaged, or missing, or the log is another node's), StoreError.
         """
         o = self.options
         self.topics.load()
         bases = log_files.find(o.folder, o.log_file_bytes)
+        self._look(bases)
         found = self._recover(bases)
         self._check(found, bases)
+        log_files.sweep(o.folder)
         o.reached("recovered")
         with atomic_file.file_explained(f"cannot make {o.folder.log} ready"):
             self.server.settle()
@@ -120,6 +122,14 @@ class TopicService:
         o.reached("begun")
         return Recovered(self.topics.count, found["checkpoint"], position, found["torn"])
 
+    def _look(self, bases: list[int]) -> None:
+        """Nothing is written before it is sure that this log is the node's, and there. Raises CorruptRecord."""
+        o = self.options
+        with atomic_file.file_explained(f"cannot read {o.folder.path}"):
+            looked = self.server.look(bases[0] if bases else 0)
+        log_files.refuse_strange(o.folder, o.log_file_bytes, looked["position"], looked["stranger"])
+        log_files.refuse_absent(o.folder, o.log_file_bytes, bases, looked)
+
     def _recover(self, bases: list[int]) -> dict[str, Any]:
         folder = self.options.folder
         with atomic_file.file_explained(f"cannot recover {folder.path}"):
@@ -129,6 +139,7 @@ class TopicService:
         """What was confirmed is there. Raises CorruptRecord."""
         o = self.options
         log_files.check_end(o.folder, bases, o.log_file_bytes, found["position"])
+        log_files.refuse_strange(o.folder, o.log_file_bytes, found["position"], found["stranger"])
         if found["damaged"]:
             base = found["position"] // o.log_file_bytes * o.log_file_bytes
             raise CorruptRecord(
@@ -136,7 +147,7 @@ class TopicService:
                 found["position"] - base,
                 "a commit that a later one says was synced",
                 "other bytes",
-                f"topics do not serve, and the log was not changed: {log_files.RESTORE}",
+                f"{log_files.UNCHANGED}: {log_files.RESTORE}",
             )
 
     def begin(self, epoch: int) -> None:

@@ -89,8 +89,10 @@ static int walk(part *p, const wr_log_visitor *visitor, void *context, wr_log_en
         const uint8_t *marks;
         uint64_t to;
         if ((error = scan(p, end->position, &end->last, &kind, &head, &marks, &to))) return error;
-        if (kind == WR_COMMIT_TORN || kind == WR_COMMIT_END) {
+        if (kind == WR_COMMIT_TORN || kind == WR_COMMIT_END || kind == WR_COMMIT_FOREIGN) {
             end->torn = kind == WR_COMMIT_TORN;
+            end->foreign = kind == WR_COMMIT_FOREIGN;
+            if (end->foreign) end->stranger = head.origin;
             return 0;
         }
         if (kind == WR_COMMIT_SOUND) {
@@ -125,8 +127,8 @@ int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_byte
     return error;
 }
 
-/* The first commit record of a file whose begin is in memory. ENOENT: there is none; EAGAIN: it may lie behind these bytes. */
-static int first_commit(const part *p, const uint8_t node[16], wr_commit_head *head) {
+/* The first commit record of a file whose begin is in memory, of a node or of any. ENOENT: there is none; EAGAIN: it may lie behind these bytes. */
+static int first_commit(const part *p, const uint8_t *node, wr_commit_head *head) {
     const uint8_t *marks;
     wr_record record;
     for (uint64_t at = 0;; at += record.size) {
@@ -134,22 +136,28 @@ static int first_commit(const part *p, const uint8_t node[16], wr_commit_head *h
         if (kind == WR_SCAN_BAD && record.reason == WR_RECORD_TRUNCATED && p->n < p->file_bytes) return EAGAIN;
         if (kind == WR_SCAN_END && p->n - at < WR_BLANK_SIZE && p->n < p->file_bytes) return EAGAIN;
         if (kind != WR_SCAN_RECORD) return ENOENT;
-        if (wr_commit_record_read(p->bytes + at, p->n - at, p->base + at, head, &marks) && !memcmp(head->origin.node, node, 16)) return 0;
+        if (!wr_commit_record_read(p->bytes + at, p->n - at, p->base + at, head, &marks)) continue;
+        if (!node || !memcmp(head->origin.node, node, sizeof head->origin.node)) return 0;
     }
 }
 
-int wr_log_before(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, wr_commit_head *before) {
+int wr_log_first(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, const uint8_t *node, wr_commit_head *first) {
     part p = {.fd = -1, .file_bytes = file_bytes};
-    wr_commit_head first;
     int error = open_part(&p, visitor, context, base);
     for (uint64_t size = PART_BYTES; !error; size *= 2) {
         error = load(&p, base, size);
-        if (!error) error = first_commit(&p, before->origin.node, &first);
+        if (!error) error = first_commit(&p, node, first);
         if (error == EAGAIN) error = p.n < size || size >= WR_COMMIT_BYTES_MAX ? ENOENT : 0;
         else if (!error) break;
     }
     if (p.fd >= 0) close(p.fd);
     free(p.bytes);
+    return error;
+}
+
+int wr_log_before(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, wr_commit_head *before) {
+    wr_commit_head first;
+    int error = wr_log_first(visitor, context, file_bytes, base, before->origin.node, &first);
     if (error) return error;
     before->number = first.number - 1;
     before->origin.epoch = first.origin.epoch;

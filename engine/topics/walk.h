@@ -26,6 +26,8 @@ typedef struct {
     wr_commit_head last; /* that commit; the given one, if there is none */
     bool torn;           /* something lies right behind it that is no commit. False: it reads as zeros there, which proves nothing */
     bool damaged;        /* and a commit still further says that it was on stable storage */
+    bool foreign;        /* a sound commit of another node lies right behind it: that is no torn tail, and is never cut off */
+    wr_commit_origin stranger; /* whose it is then */
 } wr_log_end;
 
 /* Walk from a position on, where a commit or the end of a file is due, behind the commit `after`; what is below is on stable storage.
@@ -33,11 +35,14 @@ typedef struct {
 int wr_log_walk(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t position, const wr_commit_head *after,
                 wr_log_end *end);
 
+/* The first commit record in a file, of this node, or of any (NULL). 0; ENOENT: there is none, or no such file; or an errno. */
+int wr_log_first(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, const uint8_t *node, wr_commit_head *first);
+
 /* What stands before the first commit of a file, to walk from there: its number is that of the first commit less 1, and its epoch that one's.
  * `before` has the node, and gets the rest. 0; ENOENT: there is no commit in this file; or an errno. */
 int wr_log_before(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, wr_commit_head *before);
 
-/* Make the files so that the log can go on at an end that is not damaged: what is below is on stable storage afterwards, and zeros are
+/* Make the files so that the log can go on at an end that is neither damaged nor foreign: what is below is on stable storage afterwards, and zeros are
  * behind it, in all files that there are. Before anything is confirmed, shown to a reader or written by a new server. 0 or an errno.
  * What no commit says was synced is written once more before the sync: after a sync that failed, the file still reads as it was
  * written, the system takes that for clean, and another sync would return 0 without writing it. The file before is synced, too, when

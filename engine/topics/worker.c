@@ -139,6 +139,15 @@ static int open_file(const wr_topic_worker *w, uint64_t base, int flags) {
 
 static int open_to_read(void *context, uint64_t base) { return open_file(context, base, O_RDONLY); }
 static int open_to_write(void *context, uint64_t base) { return open_file(context, base, O_RDWR); }
+static int open_to_look(void *context, uint64_t base) { return open_file(context, base, O_RDONLY); }
+
+int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind, wr_log_previewed *looked) {
+    static const wr_log_visitor visitor = {.open = open_to_look};
+    wr_commit_head last;
+    uint64_t position;
+    int error = wr_dispatch_look_begin(w->dispatch, kind, &position, &last);
+    return error ? error : wr_log_preview(&visitor, (void *)w, w->o.log_file_bytes, first, position, &last, looked);
+}
 
 int wr_topic_worker_recover(wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind) {
     const wr_dispatch_log log = {.open = open_to_read, .context = w};

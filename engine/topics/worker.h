@@ -1,6 +1,6 @@
 /* A topic worker's parts put together: log, server, dispatch and its thread, rows in shared memory (docs/design/020-topic-worker.md).
  *
- * The order of a life: new, topics declared, recover (the log is walked, consume queues and index catch up), settle, begin, a file offered;
+ * The order of a life: new, topics declared, look, recover (the log is walked, consume queues and index catch up), settle, begin, a file offered;
  * clients attached, serve; then wr_topic_run in turns (topics/loop.h), with the committer and the dispatcher on threads of their own; sync,
  * stop, free.
  *
@@ -12,6 +12,7 @@
 #ifndef WR_TOPICS_WORKER_H
 #define WR_TOPICS_WORKER_H
 #include "topics/dispatcher.h"
+#include "topics/preview.h"
 #include "topics/server.h"
 
 typedef struct {
@@ -51,7 +52,9 @@ void wr_topic_worker_free(wr_topic_worker *w); /* both threads have ended */
 int wr_topic_worker_declare(wr_topic_worker *w, uint32_t id, const char *name, uint32_t name_n, uint32_t queues_n);
 int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id); /* ENOENT; ENOMEM */
 
-/* Walk the log, from its file `first` on at most. 0 with w->end and *kind, or an errno; w->end.damaged: nothing more can be done. */
+/* Look at the log, from its file `first` on at most, and at the checkpoint; nothing is written. 0 with *kind and *looked, or an errno. */
+int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind, wr_log_previewed *looked);
+/* Walk the log, from its file `first` on at most. 0 with w->end and *kind, or an errno; w->end.damaged, w->end.foreign: nothing more can be done. */
 int wr_topic_worker_recover(wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind);
 int wr_topic_worker_settle(wr_topic_worker *w);
 /* The log goes on behind what was found, by a server of this epoch (higher than all before it); rows are shown. 0 or an errno. */

@@ -8,6 +8,7 @@ kind and a copy of an earlier moment; then a copy of it for each case, damaged b
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,12 @@ def node_at(path: Path) -> TopicNode:
     return TopicNode(path, topics=TOPICS, consume_queue_entries=400, index_slots=50, index_entries=500)
 
 
+def foreign_at(path: Path) -> TopicNode:
+    node = node_at(path)
+    node.superblock.set("node_id", 12345)
+    return node
+
+
 def settings(node: TopicNode) -> Settings:
     return Settings(
         log_file_bytes=node.log_file_bytes,
@@ -69,6 +76,7 @@ class Made:
 
     path: Path
     older: Path
+    foreign: Path = Path()
     counts: dict[tuple[int, int], int] = field(default_factory=lambda: dict.fromkeys(QUEUES, 0))
 
 
@@ -88,7 +96,10 @@ def append(made: Made, life: Life, n: int) -> None:
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     place = tmp_path_factory.mktemp("made")
-    made = Made(place / "node", place / "older")
+    made = Made(place / "node", place / "older", place / "foreign")
+    other = foreign_at(made.foreign).life()
+    append(Made(made.foreign, made.older), other, 1300)
+    assert other.stop()
     life = node_at(made.path).life()
     append(made, life, 300)
     assert life.stop()
@@ -131,14 +142,14 @@ KINDS: dict[str, Callable[[TopicsFolder], tuple[Path, Path | None]]] = {
     "index-new": lambda folder: (index(folder)[-1], index(folder)[-2]),
     "checkpoint": lambda folder: (folder.checkpoint, None),
 }
-HURTS = ("missing", "empty", "cut", "bit", "head-bit", "zero", "head-zero", "swapped", "older")
+HURTS = ("missing", "empty", "cut", "bit", "head-bit", "zero", "head-zero", "swapped", "older", "foreign")
 #: what cannot happen to a file, or is no damage: a start goes on from an older checkpoint
 NEVER = {
     "log-old": {"older"},
-    "units-old": {"older"},
-    "units-new": {"older"},
-    "index-old": {"older"},
-    "index-new": {"older"},
+    "units-old": {"older", "foreign"},
+    "units-new": {"older", "foreign"},
+    "index-old": {"older", "foreign"},
+    "index-new": {"older", "foreign"},
     "checkpoint": {"zero", "swapped"},
 }
 CASES = [(kind, how) for kind in KINDS for how in HURTS if how not in NEVER.get(kind, set())]
@@ -169,6 +180,9 @@ def hurt(made: Made, path: Path, other: Path | None, how: str) -> None:
     elif how == "older":
         old = log(TopicsFolder.of(made.older))[-1] if path.name.isdigit() else TopicsFolder.of(made.older).checkpoint
         shutil.copy(old, path.parent / old.name)
+    elif how == "foreign":
+        strange = TopicsFolder.of(made.foreign)
+        shutil.copy(strange.log / path.name if path.name.isdigit() else strange.checkpoint, path)
 
 
 # ---- what readers get -----------------------------------------------------------------------------------------------
@@ -262,11 +276,14 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
         assert problems(again.examine()) == {}
         assert serve(node_at(repaired), made.counts) == (0, 0, 0)
 
+    content = {path: path.read_bytes() for path in node.folder.log.iterdir()}
     try:
         lost, told, keys = serve(node, made.counts)
     except (CorruptRecord, StoreError):
         assert kind.startswith("log"), "only a log that is not whole is not served"
+        assert {path: path.read_bytes() for path in node.folder.log.iterdir()} == content, "and it is left as it is"
         return
+    assert not (kind.startswith("log") and how == "foreign"), "it is not gone on with"
     if kind.startswith("log"):
         assert told, "who reads what was there is told"
     elif lost or keys:
@@ -310,8 +327,65 @@ def test_a_log_of_another_node_is_named(made: Made, tmp_path: Path) -> None:
     node = node_at(path)
     topics = [(topic.id, topic.name.encode(), topic.queues) for topic in TOPICS]
     found = problems(TopicsCheck(node.folder, 12345, settings(node), topics, running=False).examine())
-    assert any("another node" in what for what in found.values()), found
+    assert any("another node, node " in what for what in found.values()), found
     assert any(path.parent == node.folder.log for path in found), found
+
+
+@pytest.mark.parametrize("checkpoint", ["kept", "damaged", "removed"])
+@pytest.mark.parametrize("how", ["removed", "zeros"])
+def test_without_its_log_nothing_is_served_and_nothing_repaired(
+    made: Made, tmp_path: Path, how: str, checkpoint: str
+) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    for file in node.folder.log.iterdir():
+        if how == "removed":
+            file.unlink()
+        else:
+            file.write_bytes(bytes(node.log_file_bytes))
+    if checkpoint == "damaged":
+        node.folder.checkpoint.write_bytes(b"damaged" * 100)
+    elif checkpoint == "removed":
+        node.folder.checkpoint.unlink()
+
+    def everything() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in node.folder.path.rglob("*") if path.is_file()}
+
+    before = everything()
+    found = checking(node).examine()
+    assert any(item.kind == "log" for item in found if item.problem), found
+    assert checking(node).repair() == []
+    with pytest.raises(CorruptRecord, match="restore the folder of topics"):
+        node.life()
+    assert everything() == before
+
+
+def test_a_checkpoint_may_lie_behind_the_blank_end_of_a_file(tmp_path: Path) -> None:
+    """As a server leaves it that is killed between two files."""
+    node = node_at(tmp_path / "node")
+    life = node.life()
+    append(Made(node.path, node.path), life, 20)
+    assert life.stop()
+    life = node.life()
+    end = life.recovered.position
+    assert life.stop()
+    path = node.folder.log / f"{0:020d}"
+    with open(path, "r+b") as file:
+        file.seek(end)
+        file.write(struct.pack(">II", node.log_file_bytes - end, 0xCBD43194))
+    node.folder.checkpoint.unlink()
+    assert checking(node).repair()
+    for _ in range(2):
+        life = node.life()
+        assert (life.recovered.checkpoint, life.recovered.position) == ("good", node.log_file_bytes)
+        assert life.stop()
+    content = bytearray(path.read_bytes())
+    content[end - 20] ^= 1  # in the last commit's record
+    path.write_bytes(content)
+    with pytest.raises(CorruptRecord, match="the last commit that the checkpoint knows"):
+        node.life()
+    assert path.read_bytes() == content
 
 
 def test_files_that_do_not_belong_there_are_notes(made: Made, tmp_path: Path) -> None:

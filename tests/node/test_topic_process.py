@@ -7,6 +7,8 @@ of the format (support/topic_tables.py).
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +16,12 @@ from typing import Any
 
 import pytest
 
+import warren
 from warren.engine import _core
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
 from warren.ipc.region import SHM_DIRECTORY
+from warren.workers.cli.check import verify
 from warren.workers.client.client import Client
 from warren.workers.process.control import ControlClient
 
@@ -217,3 +221,48 @@ def test_damage_stops_topics_alone_and_says_where(running: RealNode) -> None:
     assert asked(directory, "declare_queue", name="queue")["queue"]["name"] == "queue"  # queues go on
     running.stop()
     assert path.read_bytes() == before
+
+
+def test_the_log_of_another_node_stops_topics_alone_and_is_said_to_all(running: RealNode, tmp_path: Path) -> None:
+    directory = running.directory
+    declared(directory)
+    running.stop()
+    with RealNode(tmp_path / "other", **SMALL) as other:
+        with appending(other.directory, declared(other.directory)) as program:
+            program.append(b"theirs", 0)
+        other.stop()
+        log = directory / "topics/commitlog"
+        shutil.rmtree(log)
+        shutil.copytree(other.directory / "topics/commitlog", log)
+    before = {path: path.read_bytes() for path in log.iterdir()}
+    running.start()
+    wait_until(lambda: (found := topics_process(directory)) and found["state"] == "failed", 30, what="a failed worker")
+    said = "expected a commit of this node, found one of node .*restore the folder of topics"
+    assert re.search(said, (directory / "log/topics.log").read_text())
+    assert any(re.search(said, line) for line in asked(directory, "status")["messages"])
+    with warren.attach(directory) as node:
+        with pytest.raises(warren.PeerLost, match=said):
+            node.topic("flights", create=False).append(b"x")
+        with pytest.raises(warren.PeerLost, match=said):
+            node.topic("another")
+        queue = node.queue("queue")  # queues go on
+        queue.put(b"a message")
+        with queue.get(timeout=30) as message:
+            assert message.body == b"a message"
+    running.stop()
+    assert {path: path.read_bytes() for path in log.iterdir()} == before
+
+
+def test_the_loss_of_the_log_can_be_accepted(running: RealNode) -> None:
+    directory = running.directory
+    with warren.attach(directory) as node:
+        node.topic("flights", queues=1).append_many([b"lost"] * 5)
+    running.stop()
+    shutil.rmtree(directory / "topics/commitlog")
+    made = verify(NodeDirectory(directory), repair=True)
+    assert any("is made again: the messages of topic 'flights' are lost" in line for line in made.repaired)
+    running.start()
+    with warren.attach(directory) as node:
+        topic = node.topic("flights", create=False)
+        assert topic.append(b"new").offset == 0
+        assert [record.body for record in topic.read(timeout=30).records] == [b"new"]

@@ -9,6 +9,7 @@ the formats (support/topic_tables.py).
 import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from warren.engine.topics.service import tell
 from warren.ipc.layout import CONSTANTS, CRASH_POINTS
 
 from support.small_disk import Disk
-from support.topic_probe import NO, OK, SERVER, Appender, Life, Topic, TopicNode
+from support.topic_probe import MIB, NO, OK, SERVER, Appender, Life, Topic, TopicNode
 from support.waiting import wait_until
 
 TRIES = int(os.environ.get("WARREN_TOPIC_KILLS", "12"))
@@ -327,6 +328,96 @@ def test_a_file_of_the_log_that_is_cut_or_missing_is_said(node: TopicNode) -> No
         path.write_bytes(content)
     with living(node) as life:
         assert life.maximum(1, 0) == 300
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refused(node: TopicNode, match: str) -> CorruptRecord:
+    """A start is, and nothing of the folder was changed, nor anything added."""
+    before = everything(node.folder.path)
+    with pytest.raises(CorruptRecord, match=match) as caught:
+        node.life()
+    assert everything(node.folder.path) == before
+    return caught.value
+
+
+def appended(node: TopicNode, count: int) -> int:
+    """Append messages of one size, a commit each; where the log ends."""
+    with living(node) as life:
+        appender = node.appender(life)
+        for number in range(count):
+            synced(life, appender, appender.append(1, 0, b"%07d" % number * 50, properties={"KEYS": "k"}))
+    with living(node) as life:
+        return life.recovered.position
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> TopicNode:
+    other = TopicNode(tmp_path / "stranger")
+    other.superblock.set("node_id", 12345)
+    return other
+
+
+@pytest.mark.parametrize("mine", ["nothing", "messages", "no checkpoint"])
+def test_the_log_of_another_node_is_left_alone(node: TopicNode, stranger: TopicNode, mine: str) -> None:
+    appended(node, 0 if mine == "nothing" else 5)
+    appended(stranger, 7)
+    if mine == "no checkpoint":
+        node.folder.checkpoint.unlink()
+    shutil.rmtree(node.folder.log)
+    shutil.copytree(stranger.folder.log, node.folder.log)
+    (node.folder.log / f"{MIB:020d}.new").write_bytes(b"left of a start")
+    found = refused(node, "expected a commit of this node, found one of node 000000003039: .*restore the folder")
+    assert (found.path, found.position) == (node.folder.log / f"{0:020d}", 0)
+
+
+def test_commits_of_another_node_behind_ones_own_are_not_cut_off(node: TopicNode, stranger: TopicNode) -> None:
+    end = appended(node, 5)
+    appended(stranger, 9)
+    path = node.folder.log / f"{0:020d}"
+    theirs = (stranger.folder.log / path.name).read_bytes()
+    path.write_bytes(path.read_bytes()[:end] + theirs[end:])
+    found = refused(node, "one of node 000000003039")
+    assert (found.path, found.position) == (path, end)
+    # A file of its own, behind the one in which this node's log ends.
+    path.write_bytes(path.read_bytes()[:end] + bytes(node.log_file_bytes - end))
+    with living(stranger) as life:
+        appender = stranger.appender(life)
+        for _ in range(150):
+            life.until(lambda: appender.get("tail") - appender.get("head") < 40)
+            sequence = appender.append(1, 0, b"x" * 10_000)
+        synced(life, appender, sequence)
+    second = f"{MIB:020d}"
+    shutil.copy(stranger.folder.log / second, node.folder.log / second)
+    assert refused(node, "one of node 000000003039").path == node.folder.log / second
+    (node.folder.log / second).unlink()
+    with living(node) as life:
+        assert life.maximum(1, 0) == 5
+
+
+@pytest.mark.parametrize("checkpoint", ["kept", "damaged", "removed"])
+@pytest.mark.parametrize("log", ["no file", "zeros", "older"])
+def test_a_log_that_lacks_what_was_there_is_not_gone_on_with(node: TopicNode, log: str, checkpoint: str) -> None:
+    """Nothing is silently empty: what was derived says that there was a log."""
+    appended(node, 3)
+    path = node.folder.log / f"{0:020d}"
+    older = path.read_bytes()
+    appended(node, 3)
+    if log == "no file":
+        path.unlink()
+    else:
+        path.write_bytes(older if log == "older" else bytes(node.log_file_bytes))
+    if checkpoint == "removed":
+        node.folder.checkpoint.unlink()
+    elif checkpoint == "damaged":
+        node.folder.checkpoint.write_bytes(b"damaged" * 100)
+    if (log, checkpoint) in (("older", "damaged"), ("older", "removed")):  # nobody can say that there was more
+        with living(node) as life:
+            assert life.maximum(1, 0) == 3
+        return
+    assert refused(node, "restore the folder of topics from a backup").path == path
 
 
 def test_what_is_derived_is_made_again_from_the_log(node: TopicNode) -> None:

@@ -629,6 +629,13 @@ static void nothing_comes_again(void) {
         after = head;
     }
     CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_TORN);
+    after.origin.node[3] ^= 1; /* a sound commit of another node is no torn tail */
+    CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_FOREIGN);
+    CHECK(end_at == position && !memcmp(head.origin.node, node, sizeof node));
+    bytes[position + 100] ^= 1; /* a damaged one is */
+    CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_TORN);
+    bytes[position + 100] ^= 1;
+    after.origin.node[3] ^= 1;
     after.origin.epoch = 1; /* it is that alone */
     CHECK(wr_commit_scan(bytes + position, FILE_BYTES - position, position, FILE_BYTES, &after, &head, &marks, &end_at) == WR_COMMIT_SOUND);
     close(fd);

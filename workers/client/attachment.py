@@ -45,6 +45,7 @@ from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import Region, RegionError, posix_open, posix_owner, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
 from warren.workers.client.topic_place import TopicPlace
+from warren.workers.process.refusals import because
 from warren.workers.process.tie import elsewhere, orphaned_elsewhere
 
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
@@ -573,6 +574,6 @@ def given_up(directory: NodeDirectory, role: str) -> PeerLost:
     """What a call says that needs a server which the supervisor does not start again."""
     kept = "the topics" if role == names.TOPICS else "its queues"
     return PeerLost(
-        f"{role} has failed and is not restarted, {kept} are kept as they are: see {directory.log_file(role)}, "
-        "remove the cause that it names, then stop and start the node"
+        f"{role} has failed and is not restarted{because(directory.log_file(role))}, {kept} are kept as they are: see "
+        f"{directory.log_file(role)}, remove the cause that it names, then stop and start the node"
     )

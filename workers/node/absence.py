@@ -24,6 +24,7 @@ Crash points: between any two steps of `prepare_…` and `repair`: the next star
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +252,7 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
             lost = f"the folder {item.reason}, and was made again by `warren check --repair`: {item.cost} are lost"
             quarantine.note(item.path, quarantine.Entry(".", 0, 0, lost))
             if item.topics:
-                atomic_file.make_directories(TopicsFolder(item.path).log)
+                _make_topics(TopicsFolder(item.path))
                 _stamp(item.path, node_epoch)
             elif item.worker is None:
                 FileRegister(item.path / FILES, node_id, SERVER_STORE_PERSISTENT).begin({}, [])
@@ -259,6 +260,16 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
                 _make_worker(Folder(item.path), node_id, item.worker)
         said.append(f"{item.path}: was missing or empty, and is made again: {item.cost} are lost")
     return said
+
+
+def _make_topics(folder: TopicsFolder) -> None:
+    """An empty log. What was derived from the one that is gone leads nowhere, and without its log nobody serves it."""
+    folder.checkpoint.unlink(missing_ok=True)
+    for derived in (folder.queues, folder.index):
+        if derived.is_dir():
+            shutil.rmtree(derived)
+    atomic_file.sync_directory(folder.path)
+    atomic_file.make_directories(folder.log)
 
 
 def _accept(item: Missing, node_epoch: int) -> str:

@@ -35,6 +35,7 @@ from warren.ipc.superblock import SlotView, Superblock
 from warren.workers.node import absence, topic_status
 from warren.workers.node.children import Role
 from warren.workers.process import alarm_words
+from warren.workers.process.refusals import refusal
 from warren.workers.process.shared_objects import semaphore_value
 
 SAMPLE_S = 1.0
@@ -200,7 +201,7 @@ class Statistics:
             "alarm_details": alarmed,
             "memory": {name: self._superblock.get(f"memory_{name}") for name in ("used", "limit", "own", "own_limit")},
             "pressure": self._superblock.get("pressure") / 1000,
-            "messages": [*messages, *self._losses(directory)],
+            "messages": [*messages, *_refusals(roles), *self._losses(directory)],
         }
 
     def _scores(self, base: _Sample) -> dict[int, int]:
@@ -389,6 +390,13 @@ class Statistics:
             **{key: row.get(key, 0) for key in _QUEUE_COUNTS},
             "rates": {f"{key}_per_s": _rate(row.get(key, 0), before.get(key, 0), seconds) for key in _QUEUE_RATES},
         }
+
+
+def _refusals(roles: Iterable[Role]) -> Iterator[str]:
+    """Why servers have failed, where they said it."""
+    for role in roles:
+        if role.failed and (why := refusal(role.log)):
+            yield f"{role.name} cannot serve: {why}"
 
 
 def _who(role: Role) -> dict[str, int | None]:

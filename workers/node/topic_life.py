@@ -20,6 +20,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.node import absence, children
 from warren.workers.node.children import Role
 from warren.workers.process import lack
+from warren.workers.process.refusals import because
 from warren.workers.process.tie import Tie
 
 DRAINING, READY = CONSTANTS["NODE_DRAINING"], CONSTANTS["SERVER_READY"]
@@ -94,8 +95,8 @@ class TopicLife:
 
     def _failed(self) -> str:
         return (
-            f"{self._role.name} has failed and is not restarted: see {self._role.log}, remove the cause that it names, "
-            "then stop and start the node"
+            f"{self._role.name} has failed and is not restarted{because(self._role.log)}: see {self._role.log}, remove "
+            "the cause that it names, then stop and start the node"
         )
 
     def _lacks(self, said: str) -> Error:

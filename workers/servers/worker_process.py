@@ -27,6 +27,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.process import lack, logs
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
+from warren.workers.process.refusals import CANNOT_SERVE
 from warren.workers.process.tie import Tie, described, end
 
 
@@ -159,10 +160,10 @@ def run_worker(make: Callable[[], WorkerProcess], say: Say) -> int:
     try:
         return instance.run()
     except CatalogCut as error:
-        say(f"cannot serve: {error}", ERROR)
+        say(f"{CANNOT_SERVE}{error}", ERROR)
         return EXIT_CATALOG_CUT
     except (FormatVersionError, PermissionRefused, CorruptRecord) as error:
-        say(f"cannot serve: {error}", ERROR)
+        say(f"{CANNOT_SERVE}{error}", ERROR)
         return EXIT_DO_NOT_RESTART
     except Error as error:
         if lack.of_error(error):
