@@ -508,6 +508,11 @@ class TopicHandle:
 
     @property
     def topic(self) -> int: ...
+    def tell(self, name: str, record_bytes_max: int, record_limit: str, /) -> None:
+        """For what it raises: the topic's name; the largest record that its log takes, and by which setting, with what
+        to do.
+        """
+
     def append(
         self,
         body: Buffer,
@@ -1268,6 +1273,9 @@ class QueueEngine:
 
 def record_size(sys_flag: int, topic: int, properties: int, body: int, /) -> int:
     """Bytes of a record, from the lengths of its parts."""
+
+def topic_record_bytes_max(ring_bytes: int, file_bytes: int, /) -> int:
+    """Bytes of the largest record that a log takes, by the sizes of its ring and of its files."""
 
 def record_encode(
     queue_id: int,

@@ -23,6 +23,7 @@ void wr_appended_free(ClientObject *c, wr_appended *appended) {
         if (run->sent && !is_known(run)) wr_answers_forget(&c->a.answers, &c->a.port, run->sequence, &run->answer);
     }
     if (appended->runs != &appended->one) PyMem_Free(appended->runs);
+    Py_XDECREF(appended->topic);
     PyMem_Free(appended->sizes);
     PyMem_Free(appended->order);
     PyMem_Free(appended);
@@ -42,6 +43,12 @@ static bool take(ClientObject *c, wr_appended *appended) {
     return true;
 }
 
+static int raise_deleted(const wr_appended *appended) {
+    static const char what[] = "was deleted: declare it again; the message was dropped";
+    if (appended->topic) return wr_raise("TopicNotFound", "topic %R %s", appended->topic, what);
+    return wr_raise("TopicNotFound", "the topic %s", what);
+}
+
 static int raise_not_taken(ClientObject *c) {
     uint32_t server = c->a.answers.server;
     bool usable = c->open && !c->ended && c->forks == wr_module.forks;
@@ -56,7 +63,7 @@ int wr_appended_check(ClientObject *c, wr_appended *appended) {
     for (uint32_t i = 0; i < appended->runs_n; i++) {
         uint32_t result = appended->runs[i].answer.result;
         if (__builtin_expect(result == WR_RESULT_OK, 1)) continue;
-        if (result == WR_RESULT_NO) return wr_raise("TopicNotFound", "the topic was deleted: declare it again; the message was dropped");
+        if (result == WR_RESULT_NO) return raise_deleted(appended);
         if (result == WR_RESULT_REFUSED)
             return wr_raise("MessageTooLarge", "the message is larger than a commit of the log can be: split it, or start the node with larger "
                                                "settings topic_ring_bytes and log_file_bytes");

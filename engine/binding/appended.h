@@ -21,6 +21,7 @@ typedef struct {
     uint32_t *sizes;    /* of records in the log, as they were sent; NULL: there is one */
     uint32_t *order;    /* the number of each in the call; NULL: as they were sent */
     wr_append_run *runs, one;
+    PyObject *topic;    /* its name, for errors; NULL: it is not known */
 } wr_appended;
 
 /* A call with one record; NULL with an exception. */

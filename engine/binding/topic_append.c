@@ -44,6 +44,7 @@ int wr_topic_send(TopicHandleObject *h, uint32_t queue, uint64_t born_ms, const 
 
 PyObject *wr_topic_confirmed(TopicHandleObject *h, wr_appended *appended, const wr_append_how *how) {
     ClientObject *c = h->client;
+    appended->topic = Py_XNewRef(h->name);
     if (!how->wait) return wr_confirm_appended(c, how->level, appended);
     PyObject *value = NULL;
     if (appended->runs_n) {
@@ -82,5 +83,8 @@ uint32_t wr_topic_record_size(const TopicHandleObject *h, uint32_t properties_le
     wr_record_reason reason;
     uint32_t size = wr_record_size(0, h->name_length, properties_length, body_length, &reason);
     if (!size) wr_raise("MessageTooLarge", "a message of a topic has %d bytes at most with what is told of it: split it", WR_RECORD_BYTES_MAX);
-    return size;
+    if (size <= h->record_bytes_max) return size;
+    wr_raise("MessageTooLarge", "topic %R: the message takes %u bytes in the log, which takes %llu at most, by the setting %U", h->name, size,
+             (unsigned long long)h->record_bytes_max, h->record_limit);
+    return 0;
 }

@@ -31,12 +31,16 @@ static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     h->catalog = catalog;
     h->turn = (c->a.port.slot + c->topics_n++) % queues_n; /* clients, and objects of one, do not all begin with the same queue */
     memcpy(h->host, host, sizeof h->host);
+    h->record_bytes_max = UINT64_MAX;
     return (PyObject *)h;
 }
 
 static void handle_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
-    Py_XDECREF(((TopicHandleObject *)op)->client);
+    TopicHandleObject *h = (TopicHandleObject *)op;
+    Py_XDECREF(h->client);
+    Py_XDECREF(h->name);
+    Py_XDECREF(h->record_limit);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -71,6 +75,18 @@ static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t g
     return NULL;
 }
 
+/* tell(name, record_bytes_max, record_limit): for what it raises. */
+static PyObject *handle_tell(PyObject *op, PyObject *args) {
+    TopicHandleObject *h = (TopicHandleObject *)op;
+    PyObject *name, *limit;
+    unsigned long long most;
+    if (!PyArg_ParseTuple(args, "UKU", &name, &most, &limit)) return NULL;
+    Py_XSETREF(h->name, Py_NewRef(name));
+    Py_XSETREF(h->record_limit, Py_NewRef(limit));
+    h->record_bytes_max = most;
+    Py_RETURN_NONE;
+}
+
 /* turn(): the queue that the next messages without a key go to. */
 static PyObject *handle_turn(PyObject *op, PyObject *unused) {
     (void)unused;
@@ -103,6 +119,7 @@ static PyMethodDef methods[] = {
          "append_many(bodies, keys, tags, properties, queues, born, level, timeout, wait) -> list of Position | Confirm"),
     FAST("check_many", wr_topic_check_many, "check_many(bodies, keys, tags, properties, queues, born): raises what is wrong with them"),
     {"queue_of", handle_queue_of, METH_O, "queue_of(key): the queue that messages with this key go to"},
+    {"tell", handle_tell, METH_VARARGS, "tell(name, record_bytes_max, record_limit): the topic's name, the largest record and why, for errors"},
     {"turn", handle_turn, METH_NOARGS, "turn(): the queue of the next messages without a key"},
     {NULL, NULL, 0, NULL}};
 

@@ -11,6 +11,9 @@ typedef struct {
     uint32_t command_bytes; /* records of one command are no more bytes in the log, if there are several */
     uint32_t turn;    /* the queue of the next message without a key */
     uint64_t catalog; /* version that says so */
+    PyObject *name;   /* NULL: it was not told */
+    uint64_t record_bytes_max; /* the log takes no larger record … */
+    PyObject *record_limit;    /* … because of this setting, in words, and what to do; NULL: it was not told */
     uint8_t host[WR_HOST_V4_SIZE];
 } TopicHandleObject;
 

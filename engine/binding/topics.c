@@ -8,6 +8,7 @@
 #include "topics/consume_queue.h"
 #include "topics/hash.h"
 #include "topics/key_index.h"
+#include "topics/log.h"
 #include "topics/message_id.h"
 #include "topics/properties.h"
 #include "topics/record.h"
@@ -28,6 +29,13 @@ static PyObject *record_size(PyObject *module, PyObject *const *args, Py_ssize_t
     wr_record_reason reason;
     uint32_t size = wr_record_size((uint32_t)n[0], n[1], n[2], n[3], &reason);
     return size ? PyLong_FromUnsignedLong(size) : refuse(wr_record_word(reason));
+}
+
+static PyObject *record_bytes_max(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    uint64_t n[2];
+    if (!count_ok("topic_record_bytes_max", given, 2) || numbers(args, 2, n)) return NULL;
+    return PyLong_FromUnsignedLongLong(wr_topic_log_most_of(n[0], n[1]));
 }
 
 /* What Python gives of a record. */
@@ -503,6 +511,7 @@ static PyType_Spec key_index_spec = {"warren.engine._core.KeyIndex", sizeof(KeyI
 
 static PyMethodDef functions[] = {
     FAST("record_size", record_size, "record_size(sys_flag, topic, properties, body): bytes, from the lengths."),
+    FAST("topic_record_bytes_max", record_bytes_max, "topic_record_bytes_max(ring_bytes, file_bytes): of the largest record that a log takes."),
     FAST("record_encode", record_encode, "One record of the commit log."),
     {"record_blank", record_blank, METH_O, "The blank record for the rest of a file."},
     FAST("record_scan", record_scan, "record_scan(buffer, at, position, checks): (what, size, word, fields or None)."),

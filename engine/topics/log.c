@@ -72,10 +72,12 @@ void wr_topic_ring_unmap(void *region, uint64_t ring_bytes) { munmap(region, WR_
 
 /* ---- begin and end ---- */
 
+static uint64_t ending_bytes(void) { return wr_commit_record_bytes(WR_COMMIT_MARKS_MAX) + WR_BLANK_SIZE; }
+
 wr_topic_log *wr_topic_log_new(void *region, uint64_t ring_bytes, uint64_t file_bytes, const wr_commit_origin *origin,
                                wr_topic_committed written, wr_topic_committed done, void *context) {
     static const wr_commit_owner owner = {.sealing = commit_sealing, .written = commit_written, .done = commit_done};
-    uint64_t ending = wr_commit_record_bytes(WR_COMMIT_MARKS_MAX) + WR_BLANK_SIZE;
+    const uint64_t ending = ending_bytes();
     if (!region || ring_bytes & (ring_bytes - 1) || ring_bytes % WR_PAGE_BYTES || file_bytes % WR_PAGE_BYTES ||
         ring_bytes < 4 * (ending + WR_PAGE_BYTES) || file_bytes < 4 * (ending + WR_PAGE_BYTES)) {
         errno = EINVAL;
@@ -191,10 +193,12 @@ const wr_topic_log_state *wr_topic_log_look(const wr_topic_log *log) {
 
 /* ---- append ---- */
 
-uint64_t wr_topic_log_most(const wr_topic_log *log) {
-    uint64_t least = log->ring_bytes < log->file_bytes ? log->ring_bytes : log->file_bytes;
-    return least / 2 - log->ending - WR_PAGE_BYTES;
+uint64_t wr_topic_log_most_of(uint64_t ring_bytes, uint64_t file_bytes) {
+    const uint64_t half = (ring_bytes < file_bytes ? ring_bytes : file_bytes) / 2, beside = ending_bytes() + WR_PAGE_BYTES;
+    return half > beside ? half - beside : 0;
 }
+
+uint64_t wr_topic_log_most(const wr_topic_log *log) { return wr_topic_log_most_of(log->ring_bytes, log->file_bytes); }
 
 static inline bool fits_file(const wr_topic_log *log, uint64_t bytes) {
     return log->state.append + bytes + log->ending <= log->state.base + log->file_bytes;

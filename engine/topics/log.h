@@ -75,6 +75,7 @@ const wr_topic_log_state *wr_topic_log_look(const wr_topic_log *log); /* refresh
 
 /* The largest group of records that can lie in one commit. */
 uint64_t wr_topic_log_most(const wr_topic_log *log);
+uint64_t wr_topic_log_most_of(uint64_t ring_bytes, uint64_t file_bytes); /* of a log with these sizes */
 /* Room for records of `bytes` in all, which will lie in one commit. Returns the place and its *position; NULL with errno EAGAIN when the
  * ring is full, or it must go on in another file, and something is not sealed (state.wants_seal), no commit is done yet or can be
  * posted, or no file is offered; EMSGSIZE; or the log's failure. The space is taken only by wr_topic_log_append. */

@@ -230,7 +230,7 @@ def test_the_answer_of_the_worker_may_be_no(node: FakeNode, worker: Worker, hand
         confirms.append(later(handle))
         worker.answer(result)
     node.finish(SERVER)
-    with pytest.raises(TopicNotFound, match="deleted"):
+    with pytest.raises(TopicNotFound, match="the topic was deleted"):
         confirms[0].result()
     with pytest.raises(MessageTooLarge, match="topic_ring_bytes"):
         confirms[1].result()
@@ -246,6 +246,23 @@ def test_the_answer_of_the_worker_may_be_no(node: FakeNode, worker: Worker, hand
     node.finish(SERVER)
     with pytest.raises(TopicNotFound):
         batch.result()
+
+
+def test_what_it_raises_names_the_topic(node: FakeNode, worker: Worker, handle: Handle) -> None:
+    handle.tell("flights", 1000, "topic_ring_bytes = 7: split it")
+    confirm, batch = later(handle), many(handle, [b"a", b"b"])
+    worker.answer("NO")
+    node.finish(SERVER)
+    for one in (confirm, batch):
+        with pytest.raises(TopicNotFound, match=r"^topic 'flights' was deleted: declare it again"):
+            one.result()
+    sent = len(node.ops(SERVER))
+    says = "topic 'flights': the message takes 1,?[0-9]{3} bytes in the log, which takes 1000 at most, by the setting "
+    with pytest.raises(MessageTooLarge, match=f"^{says}topic_ring_bytes = 7: split it"):
+        later(handle, body=bytes(1000))
+    with pytest.raises(MessageTooLarge, match=f"message 1 of 2: {says}"):
+        many(handle, [b"a", bytes(1000)])
+    assert len(node.ops(SERVER)) == sent, "nothing was sent"
 
 
 def test_with_durability_none_the_answer_is_there_before_it_is_written(

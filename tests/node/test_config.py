@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from warren.engine import _core
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
-from warren.engine.config import Settings
+from warren.engine.config import PROFILES, Settings
 from warren.engine.errors import CorruptRecord, UsageError
 from warren.engine.kernel.formats import NODE_VERSION
 from warren.engine.kernel.paths import TOPICS
@@ -72,6 +73,14 @@ def test_the_largest_message_follows_what_it_depends_on(changes: dict[str, objec
     assert settings.message_bytes_max < Settings().message_bytes_max
     with pytest.raises(UsageError, match="message_bytes_max must be at most"):
         changed_settings(Settings(), {**changes, "message_bytes_max": 4 << 20}).checked()
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_topic_takes_the_largest_message_of_each_profile(profile: str) -> None:
+    """Of a topic with the longest name, whatever part of it is told of it."""
+    settings = changed_settings(Settings(), {"profile": profile}).checked()
+    record = _core.record_size(0, 255, 0, settings.message_bytes_max)
+    assert record <= _core.topic_record_bytes_max(settings.topic_ring_bytes, settings.log_file_bytes)
 
 
 def test_the_sizes_of_topics_have_the_defaults_of_their_formats() -> None:

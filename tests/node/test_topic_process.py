@@ -253,6 +253,22 @@ def test_the_log_of_another_node_stops_topics_alone_and_is_said_to_all(running: 
     assert {path: path.read_bytes() for path in log.iterdir()} == before
 
 
+def test_what_the_log_does_not_take_is_refused_with_both_numbers(running: RealNode) -> None:
+    """This node has a message_bytes_max that its small ring has no room for."""
+    with warren.attach(running.directory) as node:
+        topic = node.topic("flights", queues=1)
+        most = _core.topic_record_bytes_max(SMALL["topic_ring_bytes"], SMALL["log_file_bytes"])
+        body = most - _core.record_size(0, len("flights"), 0, 0)
+        took = f"the message takes {most + 1} bytes in the log, which takes {most} at most"
+        says = f"topic 'flights': {took}, by the setting "
+        with pytest.raises(warren.MessageTooLarge, match=f"{says}topic_ring_bytes = {SMALL['topic_ring_bytes']}: "):
+            topic.append(bytes(body + 1))
+        with pytest.raises(warren.MessageTooLarge, match=f"message 1 of 2: {says}"):
+            topic.append_many([b"x", bytes(body + 1)])
+        assert topic.append(bytes(body)).offset == 0
+        assert topic.read(timeout=30).records[0].body == bytes(body)
+
+
 def test_the_loss_of_the_log_can_be_accepted(running: RealNode) -> None:
     directory = running.directory
     with warren.attach(directory) as node:

@@ -161,6 +161,16 @@ class Attachment:
         settings = self.directory.read().settings
         return min(APPEND_BYTES, settings.topic_ring_bytes // 4, settings.log_file_bytes // 4)
 
+    @functools.cached_property
+    def record_limit(self) -> tuple[int, str]:
+        """How many bytes the largest record of the topics' log has; the setting that says so, and what to do."""
+        settings = self.directory.read().settings
+        ring, file = settings.topic_ring_bytes, settings.log_file_bytes
+        limit = f"topic_ring_bytes = {ring}: split it, or start the node with a larger one"
+        if file < ring:
+            limit = f"log_file_bytes = {file}: split it, or make a directory with a larger one"
+        return _core.topic_record_bytes_max(ring, file), limit
+
     # -- end ----------------------------------------------------------------------------------------------------
 
     def leave(self, error: Error | None, wait_s: float = 0.0) -> bool:

@@ -505,6 +505,7 @@ class Client:
                 size, version = len(name.encode()), core.catalog_seen
                 with contextlib.suppress(AttachmentLost):  # another thread has ended it
                     handle = _core.TopicHandle(core, server, topic.id, size, topic.queues, STORE_HOST, most, version)
+                    handle.tell(name, *attachment.record_limit)
                     return handle, topic.queues
 
     def prefer(self, handle: _core.QueueHandle) -> None:

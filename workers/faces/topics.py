@@ -149,7 +149,7 @@ class Topic:
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
-            except (TimedOut, TopicNotFound) as error:
+            except TimedOut as error:
                 raise self._named(error) from None
 
     @overload
@@ -227,7 +227,7 @@ class Topic:
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
-            except (TimedOut, TopicNotFound) as error:
+            except TimedOut as error:
                 raise self._named(error) from None
 
     @overload
@@ -391,7 +391,7 @@ class Topic:
         self._client.declare("delete_topic", name=self.name)
         self._client.router()
 
-    def _named(self, error: TimedOut | TopicNotFound) -> TimedOut | TopicNotFound:
+    def _named(self, error: TimedOut) -> TimedOut:
         """The same error, with the name of this topic."""
         return type(error)(f"topic {self.name!r}: {error}")
 
