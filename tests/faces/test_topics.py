@@ -89,6 +89,10 @@ def test_what_has_no_effect_yet_says_so(node: warren.Node, topic: warren.Topic) 
             topic.append(b"x", **later)  # type: ignore[call-overload]
         with pytest.raises(warren.NotYet):
             topic.append_many([b"x"], **later)  # type: ignore[call-overload]
+    with pytest.raises(warren.NotYet, match=r"append\(\) appends at once"):
+        topic.prepare(b"x")
+    with pytest.raises(warren.NotYet, match="bind a queue"):
+        node.bind_topic(topic.name, exchange="events", routing_key="#")
     with pytest.raises(TypeError, match="dealy"):
         topic.append(b"x", dealy=5)  # type: ignore[call-overload]
 
@@ -288,13 +292,17 @@ def test_in_an_event_loop(directory: Path, name: str) -> None:
                 await topic.append(bytes(10 << 20))
             with pytest.raises(warren.NotYet):
                 await topic.append(b"x", delay=3)  # type: ignore[call-overload]
+            with pytest.raises(warren.NotYet):
+                await topic.prepare(b"x")
+            with pytest.raises(warren.NotYet):
+                await node.bind_topic(name, exchange="events")
             with pytest.raises(TypeError, match="belongs to its event loop"):
                 pickle.dumps(topic)
             assert repr(topic) == f"<aio.Topic {name!r}, 2 queues>"
             rows = await topic.append_arrow(pa.table({"value": [b"r"], "tag": ["T"]}))
             holds(directory, name, rows, [b"r"])
             await topic.delete()
-            with pytest.raises(warren.TopicNotFound):
+            with pytest.raises(warren.TopicNotFound, match=name):
                 await topic.append(b"x")
 
     asyncio.run(asyncio.wait_for(main(), 120 * patience()))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, Unpack, overload
 
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
@@ -615,6 +615,10 @@ class Node:
         assert declared is not None
         return Topic(self._client, name, declared.queues)
 
+    def bind_topic(self, *_arguments: object, **_named: object) -> NoReturn:
+        """A topic that gets what is published to an exchange: not there yet. Raises NotYet."""
+        raise no_binding()
+
     def topics(self) -> list[str]:
         """Names of all declared topics."""
         return sorted(self._client.catalog().topics)
@@ -626,6 +630,13 @@ class Node:
     def ping(self) -> dict[str, Any]:
         """Ask the supervisor whether it answers: {pid, state}."""
         return self._client.control("ping")
+
+
+def no_binding() -> NotYet:
+    """What to raise for bindings of topics."""
+    return NotYet(
+        "bind_topic(): bindings of topics come with a later version; bind a queue, and append what it delivers"
+    )
 
 
 def _unpickled(place: Place) -> Node:

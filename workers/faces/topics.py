@@ -391,6 +391,10 @@ class Topic:
         self._client.declare("delete_topic", name=self.name)
         self._client.router()
 
+    def prepare(self, *_arguments: object, **_named: object) -> NoReturn:
+        """A half message, which is committed or rolled back: not there yet. Raises NotYet."""
+        raise no_halves("prepare()")
+
     def _named(self, error: TimedOut) -> TimedOut:
         """The same error, with the name of this topic."""
         return type(error)(f"topic {self.name!r}: {error}")
@@ -410,6 +414,11 @@ def not_yet(call: str, given: Mapping[str, object]) -> NotYet | TypeError:
     if name in _LATER:
         return NotYet(f"{call}({name}=…): {_LATER[name]}; this one appends at once")
     return TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+
+
+def no_halves(call: str) -> NotYet:
+    """What to raise for half messages."""
+    return NotYet(f"{call}: half messages come with a later version; append() appends at once")
 
 
 def _unpickled(place: Place, name: str, queues: int) -> Topic:

@@ -433,6 +433,10 @@ class Node:
         found = await self._loop.do(self._node.topic, name, queues, retention_s, retention_bytes, compacted, create)
         return Topic(self._loop, found)
 
+    async def bind_topic(self, *_arguments: object, **_named: object) -> NoReturn:
+        """Not there yet: as warren.Node.bind_topic."""
+        raise nodes.no_binding()
+
     async def topics(self) -> list[str]:
         """Names of all declared topics."""
         return await self._loop.do(self._node.topics)

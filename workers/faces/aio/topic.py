@@ -23,7 +23,7 @@ from warren.workers.faces import topics
 from warren.workers.faces.aio.base import Body, deadline_of, is_late, size_of, time_left
 from warren.workers.faces.aio.loop import Confirm, Loop
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
-from warren.workers.faces.topics import append_row, append_rows, check_rows, not_yet, turn_of
+from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, not_yet, turn_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -352,6 +352,10 @@ class Topic:
     async def queue_of(self, key: Key) -> int:
         """The queue that messages with this key go to: as warren.Topic.queue_of."""
         return await self._loop.do(self._topic.queue_of, key)
+
+    async def prepare(self, *_arguments: object, **_named: object) -> NoReturn:
+        """Not there yet: as warren.Topic.prepare."""
+        raise no_halves("prepare()")
 
     async def delete(self) -> None:
         """Delete the topic with its messages: as warren.Topic.delete."""
