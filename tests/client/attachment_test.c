@@ -2,18 +2,11 @@
  * that executes commands, delivers and wakes, under the sanitizers. Bodies in files: a journal file read back, torn and
  * replaced. The last argument may be a seed. */
 #include "client/rig.h"
+#include "support/random.h"
 #include <pthread.h>
 #include <sys/stat.h>
 
 #define MESSAGES 20000
-
-static uint64_t random_state = 88172645463325252ull;
-static uint64_t random_below(uint64_t n) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % n;
-}
 
 static void make(node *n) {
     make_regions(n);

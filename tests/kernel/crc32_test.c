@@ -3,18 +3,10 @@
  * watch), any alignment and seed. Prints its seed. */
 #include "kernel/crc32.h"
 #include "support/check.h"
+#include "support/random.h"
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-static uint64_t state;
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static uint32_t bit_by_bit(uint32_t seed, const uint8_t *bytes, size_t n) {
     uint32_t crc = ~seed;
@@ -48,9 +40,7 @@ static void lengths(void) {
 }
 
 int main(int argc, char **argv) {
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
-    state |= 1;
-    printf("crc32_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("crc32_test", argc, argv);
     CHECK(wr_crc32(0, "123456789", 9) == 0xcbf43926u);
     CHECK(wr_crc32(7, "", 0) == 7);
     lengths();

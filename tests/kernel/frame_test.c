@@ -2,9 +2,9 @@
  * Method: vectors of RFC 3720; every length and alignment up to two long blocks against the table code; frames of all small
  * lengths, all their bits flipped, all their prefixes; frames behind damaged ones, with bodies that look like frames; random bytes (the sanitizers watch what is read). Prints its seed. */
 #include "kernel/frame.h"
+#include "support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define CHECK(condition)                                                             \
     do {                                                                             \
@@ -15,14 +15,6 @@
     } while (0)
 
 #define SALT 0x0123456789abcdefull
-static uint64_t state;
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static void vectors(void) {
     uint8_t bytes[32];
@@ -338,9 +330,7 @@ static void file_headers(void) {
 }
 
 int main(int argc, char **argv) {
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
-    state |= 1;
-    printf("frame_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("frame_test", argc, argv);
     vectors();
     lengths();
     round_trip();
@@ -352,7 +342,7 @@ int main(int argc, char **argv) {
     /* found at random: a flipped bit of a padding's size; seven zeros at the end of a body */
     static const uint64_t kept[] = {0xd9fde81110010333, 0x4559979a1f9be8ec};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        state = kept[i];
+        random_state = kept[i];
         behind();
     }
     file_headers();

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE /* O_DIRECT */
 #include "kernel/log.h"
 #include "kernel/protocol.h"
+#include "support/random.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -27,17 +28,9 @@
 #define FILES_MAX 4096
 #define SECOND 1000000000ull
 
-static uint64_t state;
 static char folder[200];
 static const wr_geometry geometry = {.servers_n = 1, .ring_records = 2, .delivery_slots = 2, .reply_bytes = 4096,
                                      .arena_bytes = 4096};
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static int descriptors(void) {
     DIR *all = opendir("/proc/self/fd");
@@ -785,9 +778,7 @@ static void horizons(void) {
 }
 
 int main(int argc, char **argv) {
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
-    state |= 1;
-    printf("log_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("log_test", argc, argv);
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/log_test.XXXXXX", tmp ? tmp : "/tmp");
     CHECK(mkdtemp(folder));

@@ -18,6 +18,7 @@
 #include "queues/pages.h"
 #include "queues/registry.h"
 #include "queues/replay.h"
+#include "support/random.h"
 
 #define FILE_BYTES (8u << 20)
 
@@ -28,14 +29,7 @@ static const rig_shape shape = {.file_bytes = FILE_BYTES, .images_n = 4, .ring_r
 #define PLAIN 3
 #define MESSAGES 4000
 
-static uint64_t state = 1;
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state * 0x2545F4914F6CDD1Dull;
-}
-static uint32_t below(uint32_t n) { return (uint32_t)(random64() >> 33) % n; }
+static uint32_t below(uint32_t n) { return (uint32_t)(random64() * 0x2545F4914F6CDD1Dull >> 33) % n; }
 
 static void declare(rig *r, const wr_policy_options *options) {
     CHECK(wr_queue_declare(r->engine, QUEUE, true) && wr_queue_declare(r->engine, DEAD, true) && wr_queue_declare(r->engine, PLAIN, true));
@@ -341,10 +335,10 @@ int main(int argc, char **argv) {
         {.max_priority = 9, .max_length = 90, .message_ttl_ms = 40, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
     };
     for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) {
-        state = seed * 0x9E3779B97F4A7C15ull + i + 1;
+        random_state = seed * 0x9E3779B97F4A7C15ull + i + 1;
         at_random(&all[i], true);
     }
-    state = seed;
+    random_state = seed;
     wr_policy_options plain = {.delivery_limit = 3, .dead_letters = DEAD};
     at_random(&plain, false);
     in_order();

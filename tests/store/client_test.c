@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "store/index.h"
 #include "store/removals.h"
+#include "support/random.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,6 @@
 
 enum { RING = 64, ROWS = 1024, FILE_BYTES = 64 * 4096, HASH_ROWS = 256, TABLE_ROWS = 16 };
 static const uint64_t ARENA = 64 * 1024;
-static uint64_t state;
 static wr_superblock *super;
 static _Atomic uint64_t directory[ROWS];
 static uint8_t *images;
@@ -42,13 +42,6 @@ static void clean_up(void) {
         unlink(name);
     }
     if (folder[0]) rmdir(folder);
-}
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
 }
 
 static void *region_of(int at, const char *what, uint64_t bytes) {
@@ -527,10 +520,8 @@ static void test_hostile(void) {
     memset((void *)directory, 0, sizeof directory);
 }
 
-int main(void) {
-    const char *given = getenv("WARREN_TEST_SEED");
-    state = given ? strtoull(given, NULL, 10) : wr_now_ns() | 1;
-    printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)state);
+int main(int argc, char **argv) {
+    random_begin("client_test", argc, argv);
     set_up();
     test_phases();
     test_removals();

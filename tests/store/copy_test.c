@@ -3,6 +3,7 @@
  * Method: a small model of a store (files in memory, entries, the server's rules for locked files, ghosts and pins) does random
  * operations, also between the steps of collections; then everything is replayed from the files. Errors are injected. */
 #include "store/copy.h"
+#include "support/random.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -30,14 +31,8 @@ static store_file files[FILES];
 static place truth[IDS];
 static uint32_t value[IDS]; /* what the body must say */
 static uint32_t current, next_value, stale_for, lookups;
-static uint64_t state = 88172645463325252ull;
 
-static uint32_t pick(uint32_t n) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)((state >> 16) % n);
-}
+static uint32_t pick(uint32_t n) { return (uint32_t)((random64() >> 16) % n); }
 
 static void id_of(uint32_t n, uint8_t id[16]) {
     memset(id, 0, 16);

@@ -1,6 +1,7 @@
 /* Goal: the directory holds what was put into it until it is removed, wherever hints point; neighbours share the row of their group, and
  * do not crowd one bucket. Method: words and ids, some of them random. Prints its seed. The index: index_test.c. */
 #include "store/directory.h"
+#include "support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,14 +13,6 @@
         }                                                                            \
     } while (0)
 
-static uint64_t state;
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static void test_directory(void) {
     enum { ROWS = 256 };
@@ -77,10 +70,8 @@ static void test_spread(void) {
     }
 }
 
-int main(void) {
-    const char *given = getenv("WARREN_TEST_SEED");
-    state = given ? strtoull(given, NULL, 10) : wr_now_ns() | 1;
-    printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)state);
+int main(int argc, char **argv) {
+    random_begin("directory_test", argc, argv);
     test_directory();
     test_groups();
     test_spread();

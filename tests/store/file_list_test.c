@@ -4,6 +4,7 @@
  * is found and the damage named. Every bit of a list file flipped, every field set to absurd values under a right checksum, every
  * prefix, random bytes: decode says no, or gives a list that lies inside the file. Prints its seed. */
 #include "store/file_list.h"
+#include "support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -23,16 +24,6 @@
 #define BYTES (512u << 10)
 #define ITEMS_MAX 60000
 
-static uint64_t state;
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
-
-static uint64_t below(uint64_t n) { return random64() % n; }
 
 /* The model: what was put into the file. */
 static uint8_t file[BYTES];
@@ -101,24 +92,24 @@ static void make_file(void) {
     uint64_t counters[4] = {0, UINT64_MAX - 5, 1000, 0}, sequences[4] = {0};
     bool room = true;
     while (room) {
-        uint64_t epoch = 1 + below(3), n = below(10) ? 1 + below(8) : 1 + below(200);
-        uint64_t fixed = below(2) ? below(120) : 0;
+        uint64_t epoch = 1 + random_below(3), n = random_below(10) ? 1 + random_below(8) : 1 + random_below(200);
+        uint64_t fixed = random_below(2) ? random_below(120) : 0;
         wr_frame_head head = {.client_epoch = epoch, .kind = WR_KIND_MESSAGE, .sequence = ++sequences[epoch]};
-        if (below(20) == 0) head.sequence = 0; /* made by the store itself */
-        if (below(6) == 0) head.extra = 1 + (uint32_t)below(30);
-        if (below(6) == 0) head.meta_length = (uint16_t)below(20);
-        if (below(5) == 0) {
+        if (random_below(20) == 0) head.sequence = 0; /* made by the store itself */
+        if (random_below(6) == 0) head.extra = 1 + (uint32_t)random_below(30);
+        if (random_below(6) == 0) head.meta_length = (uint16_t)random_below(20);
+        if (random_below(5) == 0) {
             head.kind = WR_KIND_REMOVE;
-            head.extra = (uint32_t)(1 + below(40));
+            head.extra = (uint32_t)(1 + random_below(40));
             head.meta_length = 0;
             uint8_t ids[40][16];
-            for (uint32_t i = 0; i < head.extra; i++) make_id(ids[i], epoch, below(2) ? counters[epoch] - i : 500 + i);
+            for (uint32_t i = 0; i < head.extra; i++) make_id(ids[i], epoch, random_below(2) ? counters[epoch] - i : 500 + i);
             room = put(&head, ids, 16 * head.extra);
         } else {
-            bool batch = below(2);
-            if (below(4) == 0) head.kind = WR_KIND_ADD_REFERENCE;
+            bool batch = random_below(2);
+            if (random_below(4) == 0) head.kind = WR_KIND_ADD_REFERENCE;
             for (uint64_t i = 0; room && i < n; i++) {
-                uint64_t length = head.kind == WR_KIND_MESSAGE ? (fixed ? fixed : below(30) ? below(200) : below(3000)) : 0;
+                uint64_t length = head.kind == WR_KIND_MESSAGE ? (fixed ? fixed : random_below(30) ? random_below(200) : random_below(3000)) : 0;
                 for (uint64_t k = 0; k < length; k++) body[k] = (uint8_t)random64();
                 make_id(head.id, epoch, counters[epoch]++);
                 if (batch) head.part = (uint16_t)(i + 1);
@@ -126,9 +117,9 @@ static void make_file(void) {
                 room = put(&head, body, length);
             }
         }
-        if (below(10) == 0) commit(false);
+        if (random_below(10) == 0) commit(false);
     }
-    commit(below(2));
+    commit(random_below(2));
 }
 
 static void same_items(const wr_list *list, uint64_t skip_from, uint64_t skip_to) {
@@ -203,11 +194,11 @@ static void three_ways(void) {
 
 /* Damage the frame of an item in the middle: only what lies in the noted part may be missing. */
 static void damage_once(void) {
-    uint64_t victim = items_n / 4 + below(items_n / 2);
+    uint64_t victim = items_n / 4 + random_below(items_n / 2);
     uint64_t from = items[victim].offset, to = from + items[victim].total;
-    switch (below(5)) {
+    switch (random_below(5)) {
     case 0: /* a flipped bit */
-        file[from + below(to - from)] ^= (uint8_t)(1u << below(8));
+        file[from + random_below(to - from)] ^= (uint8_t)(1u << random_below(8));
         break;
     case 1: /* a dropped page */
         memset(file + (from & ~4095ull), 0, 4096);
@@ -216,7 +207,7 @@ static void damage_once(void) {
         memset(file + (from & ~4095ull), 0, 4 * 4096);
         break;
     case 3: /* the size says anything */
-        wr_put64(file + from, below(2) ? random64() : below(BYTES));
+        wr_put64(file + from, random_below(2) ? random64() : random_below(BYTES));
         break;
     default: /* nonsense */
         for (uint64_t i = from; i < from + 300; i++) file[i] = (uint8_t)random64();
@@ -249,7 +240,7 @@ static void damage_once(void) {
 
 /* A flipped bit in the body of one frame costs that frame alone. */
 static void one_frame(void) {
-    uint64_t victim = items_n / 4 + below(items_n / 2);
+    uint64_t victim = items_n / 4 + random_below(items_n / 2);
     while (items[victim].kind == WR_KIND_REMOVE || items[victim].total < 60) victim++;
     uint64_t from = items[victim].offset;
     file[from + WR_FRAME_HEAD_BYTES] ^= 1;
@@ -321,8 +312,8 @@ static void hostile(void) {
     wr_list_seal(built);
     uint8_t *good = wr_list_encode(built, NODE, OWNER, &n);
     CHECK(good);
-    for (uint64_t i = 0; i < n; i += 1 + below(n / 300)) { /* any bit */
-        good[i] ^= (uint8_t)(1u << below(8));
+    for (uint64_t i = 0; i < n; i += 1 + random_below(n / 300)) { /* any bit */
+        good[i] ^= (uint8_t)(1u << random_below(8));
         const char *reason;
         wr_list *list = wr_list_decode(good, n, NODE, OWNER, NUMBER, SALT, BYTES, &reason);
         CHECK(!list && reason);
@@ -332,7 +323,7 @@ static void hostile(void) {
         good = wr_list_encode(built, NODE, OWNER, &n);
         CHECK(good);
     }
-    for (uint64_t cut = 0; cut < n; cut += 1 + below(n / 100)) try_decode(good, cut, cut < 128 ? "size" : "crc");
+    for (uint64_t cut = 0; cut < n; cut += 1 + random_below(n / 100)) try_decode(good, cut, cut < 128 ? "size" : "crc");
     static const uint64_t absurd[] = {0, 1, 15, 57, 4095, 4096, BYTES - 1, BYTES, BYTES + 1, 0x7fffffff, 0xffffffff, 1ull << 32,
                                       UINT64_MAX, UINT64_MAX / 40, UINT64_MAX / 40 + 1, 1ull << 63};
     uint8_t *bad = malloc(n);
@@ -349,7 +340,7 @@ static void hostile(void) {
             }
     for (int round = 0; round < 2000; round++) { /* any bytes under a right checksum */
         memcpy(bad, good, n);
-        for (uint64_t k = 1 + below(4); k; k--) bad[16 + below(n - 16)] = (uint8_t)random64();
+        for (uint64_t k = 1 + random_below(4); k; k--) bad[16 + random_below(n - 16)] = (uint8_t)random64();
         put_crc(bad, n);
         try_decode(bad, n, NULL);
     }
@@ -408,8 +399,7 @@ static void small_files(void) {
 }
 
 int main(int argc, char **argv) {
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u + 1;
-    printf("seed %#llx\n", (unsigned long long)state);
+    random_begin("file_list_test", argc, argv);
     small_files();
     busy();
     for (int round = 0; round < 20; round++) {

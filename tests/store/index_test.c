@@ -7,6 +7,7 @@
 static void (*in_the_pause)(void);
 #define WR_INDEX_READ_PAUSE() (in_the_pause ? in_the_pause() : (void)0)
 #include "store/index_reader.c"
+#include "support/random.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,7 +27,6 @@ static void (*in_the_pause)(void);
 
 static void unlink_all(void);
 
-static uint64_t state;
 static wr_superblock *super;
 static wr_server *server_row;
 static char made[256][96];
@@ -34,13 +34,6 @@ static uint32_t made_n;
 
 static void unlink_all(void) {
     while (made_n) shm_unlink(made[--made_n]);
-}
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
 }
 
 static void *region_of(const char *what, uint64_t generation, uint64_t bytes) {
@@ -533,10 +526,8 @@ static void test_readers(void) {
     close_index(&index);
 }
 
-int main(void) {
-    const char *given = getenv("WARREN_TEST_SEED");
-    state = given ? strtoull(given, NULL, 10) : wr_now_ns() | 1;
-    printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)state);
+int main(int argc, char **argv) {
+    random_begin("index_test", argc, argv);
     super = calloc(1, WR_SUPERBLOCK_BYTES);
     super->node_id = (random64() & 0xffffffffff) | 0xe0ull << 40;
     super->shared_id = super->node_id;

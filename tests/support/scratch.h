@@ -2,28 +2,16 @@
 #ifndef WR_TEST_SCRATCH_H
 #define WR_TEST_SCRATCH_H
 #include "support/check.h"
+#include "support/random.h"
 #include <fcntl.h>
 #include <ftw.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 
 static char scratch[200];
 static int scratch_fd = -1;
 static pid_t scratch_owner;
-static uint64_t random_state;
-
-static inline uint64_t random64(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-static inline uint64_t random_below(uint64_t n) { return random64() % n; }
 
 static inline int scratch_drop(const char *path, const struct stat *status, int kind, struct FTW *where) {
     (void)status, (void)kind;
@@ -41,12 +29,7 @@ static inline void scratch_end(void) {
 }
 
 static inline void scratch_begin(const char *name, int argc, char **argv) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    random_state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-    if (!random_state) random_state = 1;
-    printf("%s: seed %#llx\n", name, (unsigned long long)random_state);
-    fflush(stdout);
+    random_begin(name, argc, argv);
     scratch_owner = getpid();
     snprintf(scratch, sizeof scratch, "/tmp/%s-XXXXXX", name);
     CHECK(mkdtemp(scratch));

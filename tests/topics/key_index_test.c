@@ -4,23 +4,15 @@
  * files in allocations of exactly their size with random contents; a writer and readers in threads (also under
  * ThreadSanitizer). Prints its seed. */
 #include "support/check.h"
+#include "support/random.h"
 #include "topics/consume_queue.h"
 #include "topics/key_index.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HEADER(field) WR_KEY_INDEX_HEADER_AT_##field
 #define BEGIN_MS 1700000000000ll
-static uint64_t state;
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 /* ---- a list of puts, and what must be found of it ---- */
 
@@ -259,9 +251,7 @@ static void a_writer_and_readers(void) {
 }
 
 int main(int argc, char **argv) {
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
-    state |= 1;
-    printf("key_index_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("key_index_test", argc, argv);
     CHECK(wr_key_index_bytes(WR_INDEX_SLOTS, WR_INDEX_ENTRIES) == 420000040);
     killed_at_any_store();
     killed_in_a_truncate();

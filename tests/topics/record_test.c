@@ -4,23 +4,15 @@
  * is copied, and a log that changes while it is scanned. Prints its seed. */
 #include "kernel/crc32.h"
 #include "support/check.h"
+#include "support/random.h"
 #include "topics/properties.h"
 #include "topics/record.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define POSITION 0x123456789ull
-static uint64_t state;
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static void fill(uint8_t *to, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] = (uint8_t)random64();
@@ -300,9 +292,7 @@ static void changing_log(void) {
 #endif
 
 int main(int argc, char **argv) {
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
-    state |= 1;
-    printf("record_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("record_test", argc, argv);
     round_trips();
     prefixes_and_changes();
     refused();

@@ -8,6 +8,7 @@
 #include "kernel/bytes.h"
 #include "kernel/racy.h"
 #include "support/check.h"
+#include "support/random.h"
 #include "topics/log.h"
 #include "topics/record.h"
 #include "topics/walk.h"
@@ -27,17 +28,9 @@
 #define SECOND 1000000000ull
 #define LINKS 3
 
-static uint64_t state;
 static char folder[200];
 static const uint8_t node[16] = "a node of tests";
 static const char topic[] = "t";
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static const char *path_of(uint64_t base) {
     static char path[300];
@@ -725,10 +718,7 @@ static void refusals(void) {
 }
 
 int main(int argc, char **argv) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
-    printf("topic_log_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("topic_log_test", argc, argv);
     snprintf(folder, sizeof folder, "/tmp/topic-log-XXXXXX");
     CHECK(mkdtemp(folder));
     CHECK((past = calloc(1, sizeof *past)));

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "ipc/core/port.h"
 #include "support/check.h"
+#include "support/random.h"
 #include "topics/confirm.h"
 #include "topics/links.h"
 #include "topics/server.h"
@@ -25,16 +26,8 @@
 #define TOPIC 7
 #define COMMANDS_MAX 100000
 
-static uint64_t state;
 static char folder[200];
 static const uint8_t node[16] = "a node of tests";
-
-static uint64_t random64(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static const char *path_of(uint64_t base) {
     static _Thread_local char path[300];
@@ -489,11 +482,8 @@ static void nonsense(void) {
 }
 
 int main(int argc, char **argv) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    state = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    printf("topic_server_test: seed %#llx\n", (unsigned long long)state);
+    random_begin("topic_server_test", argc, argv);
     snprintf(folder, sizeof folder, "/tmp/topic-server-XXXXXX");
     CHECK(mkdtemp(folder));
     nonsense();
