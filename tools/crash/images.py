@@ -15,34 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warren.ipc.layout import SUPERBLOCK_BYTES
+from warren.tools import c_core
 
-ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = 77
-INCLUDED = (".", "engine")
-#: what a client consists of
-SOURCES = (
-    "ipc/core/port.c",
-    *(
-        f"engine/{name}.c"
-        for name in (
-            "client/answers",
-            "client/attachment",
-            "client/consumer",
-            "client/results",
-            "client/bodies",
-            "store/client",
-            "store/reader",
-            "store/directory",
-            "store/index",
-            "store/index_reader",
-            "kernel/frame",
-            "kernel/crc32c",
-            "kernel/committer",
-            "kernel/log",
-        )
-    ),
-)
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-pthread", "-fno-strict-aliasing", "-UNDEBUG")
+#: what a client consists of, and the stores whose client it is
+ROOMS = ("kernel", "client", "store")
+FLAGS = (*c_core.FLAGS, "-O2", "-Wall", "-Wextra", "-Wshadow")
 
 
 class SteppingForbidden(Exception):
@@ -93,20 +71,17 @@ class Dump:
 
 
 class Stepper:
-    """The compiled program, in a folder. Raises SteppingForbidden, RuntimeError (what the compiler said)."""
+    """The compiled program, in a folder. Raises SteppingForbidden, BuildError (what the compiler said)."""
 
     def __init__(self, folder: Path) -> None:
         if platform.machine() != "x86_64":
             raise SteppingForbidden(f"single-stepping is written for x86_64, this is {platform.machine()}")
         self._program = folder / "stepper"
         self._folder = folder
-        sources = [str(ROOT / source) for source in SOURCES]
-        command = [os.environ.get("CC", "gcc"), *FLAGS, "-msse4.2"]
-        command += [f"-I{ROOT / place}" for place in INCLUDED]
-        command += [str(Path(__file__).with_name("stepper.c")), *sources, "-o", str(self._program), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"stepper.c does not compile: {done.stderr[-2000:]}")
+        compiler = os.environ.get("CC", "gcc")
+        compiled = c_core.Objects(compiler, FLAGS, c_core.BUILD / "stepper")
+        objects = compiled.compile([Path(__file__).with_name("stepper.c"), *c_core.core(*ROOMS)])
+        c_core.run([compiler, "-pthread", *map(str, objects), "-lm", "-o", str(self._program)])
 
     def run(self, dump: Dump, operation: str) -> Stepped:
         """Step one operation (see stepper.c). Raises SteppingForbidden, RuntimeError (what went wrong)."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import click
 
-from warren.tools.fuzz.build import HERE, ROOT, WORK, BuildError, build, targets
+from warren.tools.c_core import ROOT, BuildError
+from warren.tools.fuzz.build import HERE, WORK, build, targets
 
 CORPUS_BYTES_MAX = 200_000
 CORPUS = HERE / "corpus"
