@@ -24,6 +24,7 @@ from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.store import scanning
 from warren.workers.cli.check import _copied_while_it_ran
 
+from support.command_line import warren
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -33,15 +34,6 @@ SMALL = (
     *("--set", "ring_records=256", "--set", "delivery_slots=256"),
 )
 COUNT, LENGTH = 400, 6000
-
-
-def warren(*words: object, given: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-    found = subprocess.run(
-        [sys.executable, "-m", "warren", *map(str, words)], input=given, capture_output=True, text=True, timeout=100
-    )
-    assert "Traceback" not in found.stderr + found.stdout, found.stderr
-    assert found.returncode == code, f"{words}: exit code {found.returncode}\n{found.stdout}\n{found.stderr}"
-    return found
 
 
 def check(node: Path, *more: object, code: int = 0) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from warren.engine.saying import COMMAND_VARIABLE, command, counted
 from warren.workers.faces.node import attach
 from warren.workers.process.control import ControlClient
 
+from support import command_line
 from support.said import without_waiting
 from support.waiting import wait_until
 
@@ -36,16 +37,7 @@ SMALL = (
 
 def run(*words: object, code: int = 0, environment: dict[str, str] | None = None) -> str:
     """Run a command; returns what it printed, standard error first, but for what it waited for."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "warren", *map(str, words)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | (environment or {}),
-    )
-    assert "Traceback" not in ended.stderr, ended.stderr
-    assert ended.returncode == code, f"{words}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    ended = command_line.warren(*words, code=code, environment=environment)
     return without_waiting(ended.stderr) + ended.stdout
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.command_line import warren
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -22,15 +23,6 @@ SMALL = (
     *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
     *("--set", "log_file_bytes=1048576", "--set", "topic_ring_bytes=1048576", "--set", "consume_queue_entries=100"),
 )
-
-
-def warren(*words: object, given: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-    found = subprocess.run(
-        [sys.executable, "-m", "warren", *map(str, words)], input=given, capture_output=True, text=True, timeout=100
-    )
-    assert "Traceback" not in found.stderr + found.stdout, found.stderr
-    assert found.returncode == code, f"{words}: exit code {found.returncode}\n{found.stdout}\n{found.stderr}"
-    return found
 
 
 def told(*words: object, given: str = "", code: int = 0) -> Any:

@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -138,7 +139,7 @@ def publish(
         warren.attach(directory, name="warren-publish") as node,
     ):
         target = node.queue(queue, create=False) if queue is not None else None
-        while batch := _take(bodies):
+        while batch := list(islice(bodies, BATCH)):
             if message_id is not None and count + unroutable + len(batch) > 1:
                 raise UsageError(
                     "--message-id is the id of one message, and the input has several lines: publish each with an id "
@@ -226,15 +227,6 @@ def _told(value: str) -> str | bytes:
     except UnicodeEncodeError:
         return os.fsencode(value)
     return value
-
-
-def _take(bodies: Iterator[bytes]) -> list[bytes]:
-    batch: list[bytes] = []
-    for body in bodies:
-        batch.append(body)
-        if len(batch) == BATCH:
-            break
-    return batch
 
 
 FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -262,7 +263,7 @@ def append_to_topic(
     count, last = 0, None
     with _found(directory, name, makes=True), warren.attach(directory, name="warren-append") as node:
         target = node.topic(name, create=False)
-        while batch := _take(bodies):
+        while batch := list(islice(bodies, BATCH)):
             each = [list(keys)] * len(batch) if keys else None
             last = target.append_many(batch, each, tag, told, queue, durability)[-1]
             count += len(batch)
@@ -275,15 +276,6 @@ def append_to_topic(
         return
     at = f"; the last one in queue {where['queue']} at offset {where['offset']}, id {where['message_id']}"
     output.say(f"{counted(count, 'message')} appended in {seconds:.2f} s{at if last is not None else ''}", error=True)
-
-
-def _take(bodies: Iterator[bytes]) -> list[bytes]:
-    batch: list[bytes] = []
-    for body in bodies:
-        batch.append(body)
-        if len(batch) == BATCH:
-            break
-    return batch
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
