@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
-FLAGS = ("-std=gnu11", "-UNDEBUG", "-pthread", "-fno-strict-aliasing", "-I.", "-Iengine")
+FLAGS: tuple[str, ...] = ("-std=gnu11", "-UNDEBUG", "-pthread", "-fno-strict-aliasing", "-I.", "-Iengine")
 FLAGS += ("-msse4.2",) if platform.machine() in ("x86_64", "AMD64", "i686") else ()
 _SIBLING = re.compile(r'^#include "([\w.]+\.[ch])"$', re.MULTILINE)
 
