@@ -44,7 +44,8 @@ def check(topic: warren.Topic, where: warren.Position, body: bytes, key: str, ki
         assert result.records[0].body == body
     elif kind == 1:  # some that are shown for long lie before it
         first = max(0, offset - 5)
-        assert [record.offset for record in topic.read(queue, first, max=6).records] == list(range(first, offset + 1))
+        records = topic.read(queue, first, max=offset + 1 - first).records  # others may have appended behind it
+        assert [record.offset for record in records] == list(range(first, offset + 1))
     elif kind == 2:
         assert topic.offsets(queue)[1] > offset
     elif kind == 3:
