@@ -137,6 +137,8 @@ class Campaign:
         self._counted: dict[str, int] = {}
         self._hits: list[tuple[float, str, bool]] = []
         self._last: dict[str, Identity] = {}
+        #: who was told to die, and may not be dead yet
+        self._dying: list[Identity] = []
         self._node_deaths: list[float] = []
         #: from when until when there was no node, and a client had to wait until somebody opened it
         self._down: list[tuple[float, float]] = []
@@ -155,6 +157,7 @@ class Campaign:
             self._storm(kills, seconds)
             if self.points is not None:
                 self.points.disarm(self._node)
+            self._await_deaths()
             observer = self._revive()
             self._drain(observer)
             self._compare(observer)
@@ -201,6 +204,17 @@ class Campaign:
         self._note("the node is open again")
         self._down.append((died, time.monotonic()))
         return opened
+
+    def _await_deaths(self) -> None:
+        """Until everyone who was sent a signal that ends him is dead: on a busy machine a killed process lives on for a
+        while, and looks like one that starts the others again.
+        """
+        deadline = time.monotonic() + DRAIN_S
+        while any(identity.alive() for identity in self._dying):
+            if time.monotonic() > deadline:
+                self.report.violations.append(f"told to end, and still there after {DRAIN_S:g} s: {self._dying}")
+                return
+            time.sleep(0.01)
 
     def _storm(self, kills: int, seconds: float) -> None:
         self.actors = [
@@ -291,6 +305,7 @@ class Campaign:
             return False  # it is just being restarted
         if not send(identity, signal.SIGKILL):
             return False
+        self._dying.append(identity)
         self._last[name] = identity
         role = name.partition("-")[0]
         self.report.kills[role] += 1
@@ -309,6 +324,7 @@ class Campaign:
                 time.sleep(self.rng.random() ** 2 * 0.05)
                 recovering = node.superblock.server_get(node.servers()[name], "state") == RECOVERING
                 if send(found, signal.SIGKILL):
+                    self._dying.append(found)
                     self.report.kills[f"{name.partition('-')[0]} again" if not recovering else "recovering"] += 1
                     self._note(
                         f"killed {name} {found.pid} {'while it recovered' if recovering else 'again'}", death=True
@@ -320,6 +336,7 @@ class Campaign:
         """SIGTERM: it saves everything, ends, and is started again."""
         identity = node.find(name)
         if identity is not None and node.may_die(name) and send(identity, signal.SIGTERM):
+            self._dying.append(identity)
             self.report.stops[f"{name} ended"] += 1
             self._note(f"ended {name} {identity.pid}", death=True)
 
