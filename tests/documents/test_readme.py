@@ -30,7 +30,7 @@ def test_a_snippet_runs_as_it_stands(tmp_path: Path, number: int) -> None:
     )
     subprocess.run([sys.executable, "-m", "warren", "stop", "data"], cwd=tmp_path, timeout=100, check=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == ("b'two rabbits, one burrow'\n" if number == 0 else "")
+    assert done.stdout == ("b'two rabbits, one burrow'\n[b'EWR 05:17']\n" if number == 0 else "")
 
 
 def test_the_lines_for_the_shell_do_what_is_said_of_them(tmp_path: Path) -> None:
