@@ -288,8 +288,8 @@ def test_the_node_goes_on_without_a_worker_that_dies_again_and_again(start: Star
     assert "worker-0 died 4 times" in error
     (tmp_path / "node" / "behave" / "worker-0.exit").unlink()
     (tmp_path / "node" / "behave" / "worker-1.exit").unlink()
-    node = start().ready()
-    assert {item["state"] for item in node.status()["processes"]} == {"ready"}
+    node = start().ready()  # which does not wait for the collector
+    wait_until(lambda: {item["state"] for item in node.status()["processes"]} == {"ready"}, 20, what="all of it")
     assert not node.status()["alarms"]
     node.stop()
 
