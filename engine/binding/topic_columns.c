@@ -1,4 +1,5 @@
 /* Columns of messages. Bodies are copied and summed in one pass, from where the log was read to. */
+#define _GNU_SOURCE
 #include "binding/topic_columns.h"
 #include "binding/memory.h"
 #include "kernel/crc32.h"
@@ -7,21 +8,44 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ROOM_FIRST 65536u
-#define ROOM_BODIES_MAX (8u << 20)
+#define PAGE_LARGE (2u << 20)
+#define ROWS_FIRST_MAX (1u << 18) /* asked for at once; memory that is not used is given back */
+#define ROOM_BODIES_MAX (32u << 20)
+
+/* Columns where each row has as many bytes; those of ends have one end more. What they hold is said by the rows alone. */
+static const struct {
+    uint8_t column, bytes, ends;
+} fixed[] = {{COLUMN_OFFSET, 8, 0},   {COLUMN_TIMESTAMP, 8, 0}, {COLUMN_BORN_TIMESTAMP, 8, 0}, {COLUMN_KEY_ENDS, 4, 1},
+             {COLUMN_TAG_ENDS, 4, 1}, {COLUMN_VALUE_ENDS, 4, 1}, {COLUMN_ID_ENDS, 4, 1},        {COLUMN_PROPERTIES_ENDS, 4, 1}};
+static const uint8_t bits[] = {COLUMN_KEY_VALID, COLUMN_TAG_VALID};
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
+/* Memory in large pages, where the system has some: to touch as many small ones for the first time takes longer than to fill them. */
+static uint8_t *in_large_pages(const wr_column *column, uint64_t room) {
+    void *bytes;
+    if (posix_memalign(&bytes, PAGE_LARGE, room)) return NULL;
+    madvise(bytes, room, MADV_HUGEPAGE); /* an advice: there may be none */
+    if (column->n) memcpy(bytes, column->bytes, column->n);
+    free(column->bytes);
+    return bytes;
+}
 
 static int grow(wr_column *column, uint64_t more) {
     uint64_t room = column->room ? column->room : ROOM_FIRST;
     while (room - column->n < more) room *= 2;
-    uint8_t *bytes = realloc(column->bytes, room);
+    uint8_t *bytes = room < PAGE_LARGE ? realloc(column->bytes, room) : in_large_pages(column, room);
     if (!bytes) return ENOMEM;
     column->bytes = bytes;
     column->room = room;
     return 0;
 }
 
-static inline int have(wr_column *column, uint64_t more) { return column->room - column->n >= more ? 0 : grow(column, more); }
+static inline int have(wr_column *column, uint64_t more) {
+    return __builtin_expect(column->room - column->n >= more, 1) ? 0 : grow(column, more);
+}
 
 /* Room is there. */
 static inline void put(wr_column *column, const void *from, uint64_t n) {
@@ -30,43 +54,82 @@ static inline void put(wr_column *column, const void *from, uint64_t n) {
 }
 static inline void put_end(wr_column *ends, const wr_column *of) {
     uint32_t end = (uint32_t)of->n;
-    put(ends, &end, 4);
+    memcpy(ends->bytes + ends->n, &end, 4);
+    ends->n += 4;
 }
-static inline void put64(wr_column *column, uint64_t number) { put(column, &number, 8); }
-
-static void put_bit(wr_column *bits, uint32_t row, bool set) {
-    if (row % 8 == 0) bits->bytes[bits->n++] = 0;
-    bits->bytes[row / 8] |= (uint8_t)(set << row % 8);
+/* The row's number in a fixed column. */
+static inline void set64(const wr_column *column, uint32_t row, uint64_t number) { memcpy(column->bytes + 8 * (uint64_t)row, &number, 8); }
+/* Where the row ends. */
+static inline void set_end(const wr_column *ends, uint32_t row, uint64_t end) {
+    const uint32_t short_end = (uint32_t)end;
+    memcpy(ends->bytes + 4 * ((uint64_t)row + 1), &short_end, 4);
 }
 
-/* Room for what is not the body of one record: so it is not asked for again and again. */
-static int have_row(wr_topic_columns *c, const wr_record *r) {
-    static const struct { uint8_t column; uint8_t bytes; } fixed[] = {
-        {COLUMN_OFFSET, 8},     {COLUMN_TIMESTAMP, 8}, {COLUMN_BORN_TIMESTAMP, 8}, {COLUMN_KEY_VALID, 1}, {COLUMN_KEY_ENDS, 4},
-        {COLUMN_TAG_VALID, 1},  {COLUMN_TAG_ENDS, 4},  {COLUMN_VALUE_ENDS, 4},     {COLUMN_ID_ENDS, 4},   {COLUMN_ID, WR_MESSAGE_ID_CHARS_V6},
-        {COLUMN_PROPERTIES_ENDS, 4}};
+static inline void set_bit(const wr_column *bits_of, uint32_t row, bool set) {
+    uint8_t *at = bits_of->bytes + row / 8;
+    if (row % 8 == 0) *at = 0;
+    *at |= (uint8_t)(set << row % 8);
+}
+
+/* What the fixed columns hold: it is not kept row by row. */
+static void count(wr_topic_columns *c) {
+    for (size_t i = 0; i < COUNT_OF(fixed); i++) c->columns[fixed[i].column].n = ((uint64_t)c->rows + fixed[i].ends) * fixed[i].bytes;
+    for (size_t i = 0; i < COUNT_OF(bits); i++) c->columns[bits[i]].n = ((uint64_t)c->rows + 7) / 8;
+}
+
+static int have_rows(wr_topic_columns *c, uint64_t more) {
+    int error = 0;
+    count(c);
+    for (size_t i = 0; i < COUNT_OF(fixed); i++) error |= have(&c->columns[fixed[i].column], more * fixed[i].bytes);
+    for (size_t i = 0; i < COUNT_OF(bits); i++) error |= have(&c->columns[bits[i]], more / 8 + 1);
+    c->room = c->rows + (uint32_t)more;
+    return error;
+}
+
+/* How many rows come, if they are all as large as this record. */
+static uint64_t expected_rows(const wr_topic_read *read, const wr_record *r) {
+    const wr_topic_request *q = &read->request;
+    uint64_t rows = read->stop - r->queue_offset, fit = q->bytes_max / r->size + 1;
+    if (rows > fit) rows = fit;
+    if (rows > q->records_max) rows = q->records_max;
+    return rows < ROWS_FIRST_MAX ? rows + 1 : ROWS_FIRST_MAX;
+}
+
+/* Ask for the room of all that comes: memory that grows is copied, and touched again and again. */
+static int have_all(wr_topic_columns *c, const wr_topic_read *read, const wr_record *r, const uint32_t id_chars) {
+    const uint64_t rows = expected_rows(read, r), bodies = rows * r->body_length;
+    return have_rows(c, rows) | have(&c->columns[COLUMN_ID], rows * id_chars) |
+           have(&c->columns[COLUMN_VALUE], bodies < ROOM_BODIES_MAX ? bodies : ROOM_BODIES_MAX);
+}
+
+/* Room for one record. */
+static int have_row(wr_topic_columns *c, const wr_topic_read *read, const wr_record *r) {
     static const uint8_t texts[] = {COLUMN_KEY, COLUMN_TAG, COLUMN_NAME, COLUMN_TEXT};
     int error = 0;
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) error |= have(&c->columns[fixed[i].column], fixed[i].bytes);
-    for (size_t i = 0; i < sizeof texts; i++) error |= have(&c->columns[texts[i]], r->properties_length);
-    /* a property has 2 bytes at least */
-    error |= have(&c->columns[COLUMN_NAME_ENDS], 2 * (uint64_t)r->properties_length + 4);
-    error |= have(&c->columns[COLUMN_TEXT_ENDS], 2 * (uint64_t)r->properties_length + 4);
-    wr_column *value = &c->columns[COLUMN_VALUE];
-    return error | have(value, value->room || c->expected < r->body_length ? r->body_length : c->expected);
+    if (__builtin_expect(c->rows == c->room, 0)) {
+        if (c->rows) error = have_rows(c, c->rows);
+        else error = have_all(c, read, r, 2 * (wr_store_host_bytes(r->sys_flag) + 8));
+    }
+    if (r->properties_length) {
+        for (size_t i = 0; i < COUNT_OF(texts); i++) error |= have(&c->columns[texts[i]], r->properties_length);
+        /* a property has 2 bytes at least */
+        error |= have(&c->columns[COLUMN_NAME_ENDS], 2 * (uint64_t)r->properties_length + 4);
+        error |= have(&c->columns[COLUMN_TEXT_ENDS], 2 * (uint64_t)r->properties_length + 4);
+    }
+    return error | have(&c->columns[COLUMN_ID], WR_MESSAGE_ID_CHARS_V6) | have(&c->columns[COLUMN_VALUE], r->body_length);
 }
 
 static inline bool is(wr_text text, const char name[4]) { return text.n == 4 && !memcmp(text.at, name, 4); }
 
-static void put_properties(wr_topic_columns *c, const wr_record *r, const uint8_t *bytes) {
+static void put_properties(wr_topic_columns *c, const wr_record *r, const uint8_t *bytes, wr_text *keys, wr_text *tag) {
     wr_column *k = c->columns;
-    uint32_t at = 0, pairs;
-    wr_text name, value, keys = {0}, tag = {0};
+    uint32_t at = 0;
+    wr_text name, value;
     while (wr_properties_next(bytes + r->properties_at, r->properties_length, &at, &name, &value)) {
         if (is(name, "KEYS")) {
-            keys = value;
+            *keys = value;
         } else if (is(name, "TAGS")) {
-            tag = value;
+            *tag = value;
         } else {
             put(&k[COLUMN_NAME], name.at, name.n);
             put(&k[COLUMN_TEXT], value.at, value.n);
@@ -74,40 +137,39 @@ static void put_properties(wr_topic_columns *c, const wr_record *r, const uint8_
             put_end(&k[COLUMN_TEXT_ENDS], &k[COLUMN_TEXT]);
         }
     }
-    pairs = (uint32_t)(k[COLUMN_NAME_ENDS].n / 4 - 1);
-    put(&k[COLUMN_PROPERTIES_ENDS], &pairs, 4);
-    if (keys.at) put(&k[COLUMN_KEY], keys.at, keys.n);
-    if (tag.at) put(&k[COLUMN_TAG], tag.at, tag.n);
-    put_end(&k[COLUMN_KEY_ENDS], &k[COLUMN_KEY]);
-    put_end(&k[COLUMN_TAG_ENDS], &k[COLUMN_TAG]);
-    put_bit(&k[COLUMN_KEY_VALID], c->rows, keys.at);
-    put_bit(&k[COLUMN_TAG_VALID], c->rows, tag.at);
+    if (keys->at) put(&k[COLUMN_KEY], keys->at, keys->n);
+    if (tag->at) put(&k[COLUMN_TAG], tag->at, tag->n);
+}
+
+static inline void put_row(wr_topic_columns *c, const wr_record *r, const uint8_t *bytes) {
+    wr_column *k = c->columns;
+    const uint32_t row = c->rows++;
+    wr_text keys = {0}, tag = {0};
+    set64(&k[COLUMN_OFFSET], row, r->queue_offset);
+    set64(&k[COLUMN_TIMESTAMP], row, r->store_timestamp);
+    set64(&k[COLUMN_BORN_TIMESTAMP], row, r->born_timestamp);
+    set_end(&k[COLUMN_VALUE_ENDS], row, k[COLUMN_VALUE].n += r->body_length);
+    k[COLUMN_ID].n += wr_message_id_put((char *)k[COLUMN_ID].bytes + k[COLUMN_ID].n, bytes + r->store_host_at,
+                                        wr_store_host_bytes(r->sys_flag), r->physical_offset);
+    set_end(&k[COLUMN_ID_ENDS], row, k[COLUMN_ID].n);
+    if (r->properties_length) put_properties(c, r, bytes, &keys, &tag);
+    set_end(&k[COLUMN_PROPERTIES_ENDS], row, k[COLUMN_NAME_ENDS].n / 4 - 1);
+    set_end(&k[COLUMN_KEY_ENDS], row, k[COLUMN_KEY].n);
+    set_end(&k[COLUMN_TAG_ENDS], row, k[COLUMN_TAG].n);
+    set_bit(&k[COLUMN_KEY_VALID], row, keys.at);
+    set_bit(&k[COLUMN_TAG_VALID], row, tag.at);
     c->nulls[0] += !keys.at;
     c->nulls[1] += !tag.at;
 }
 
-static void put_row(wr_topic_columns *c, const wr_record *r, const uint8_t *bytes) {
-    wr_column *k = c->columns;
-    put64(&k[COLUMN_OFFSET], r->queue_offset);
-    put64(&k[COLUMN_TIMESTAMP], r->store_timestamp);
-    put64(&k[COLUMN_BORN_TIMESTAMP], r->born_timestamp);
-    k[COLUMN_VALUE].n += r->body_length;
-    put_end(&k[COLUMN_VALUE_ENDS], &k[COLUMN_VALUE]);
-    k[COLUMN_ID].n += wr_message_id_put((char *)k[COLUMN_ID].bytes + k[COLUMN_ID].n, bytes + r->store_host_at,
-                                        wr_store_host_bytes(r->sys_flag), r->physical_offset);
-    put_end(&k[COLUMN_ID_ENDS], &k[COLUMN_ID]);
-    put_properties(c, r, bytes);
-    c->rows++;
-}
-
 /* No column may reach where 32 bits end: whether this record is one too many. */
-static bool is_full(const wr_topic_columns *c, const wr_record *r) {
+static inline bool is_full(const wr_topic_columns *c, const wr_record *r) {
     const wr_column *k = c->columns;
-    uint64_t most = k[COLUMN_VALUE].n + r->body_length, texts = k[COLUMN_TEXT].n > k[COLUMN_NAME].n ? k[COLUMN_TEXT].n : k[COLUMN_NAME].n;
-    if (k[COLUMN_ID].n > texts) texts = k[COLUMN_ID].n;
-    if (k[COLUMN_KEY].n > texts) texts = k[COLUMN_KEY].n;
-    if (k[COLUMN_TAG].n > texts) texts = k[COLUMN_TAG].n;
-    return most > INT32_MAX || texts > INT32_MAX - 2 * WR_PROPERTIES_BYTES_MAX;
+    const uint64_t most = k[COLUMN_VALUE].n + r->body_length;
+    const uint64_t texts[] = {k[COLUMN_TEXT].n, k[COLUMN_NAME].n, k[COLUMN_ID].n, k[COLUMN_KEY].n, k[COLUMN_TAG].n};
+    bool full = most > INT32_MAX;
+    for (size_t i = 0; i < COUNT_OF(texts); i++) full |= texts[i] > INT32_MAX - 2 * WR_PROPERTIES_BYTES_MAX;
+    return full;
 }
 
 static int begin(wr_topic_columns *c) {
@@ -118,7 +180,6 @@ static int begin(wr_topic_columns *c) {
         if (have(&c->columns[ends[i]], 4)) return ENOMEM;
         put(&c->columns[ends[i]], &zero, 4);
     }
-    if (c->expected > ROOM_BODIES_MAX) c->expected = ROOM_BODIES_MAX;
     return 0;
 }
 
@@ -128,8 +189,9 @@ int wr_topic_columns_fill(wr_topic_columns *c, wr_topic_read *read) {
     int error = begin(c);
     while (!error && wr_topic_read_next(read, &r, &bytes)) {
         do { /* until its body is what was written, or there is none */
-            if (is_full(c, &r)) return EOVERFLOW;
-            if ((error = have_row(c, &r))) return ENOMEM;
+            if (is_full(c, &r)) error = EOVERFLOW;
+            else if (have_row(c, read, &r)) error = ENOMEM;
+            if (error) break;
             const wr_column *value = &c->columns[COLUMN_VALUE];
             uint32_t crc = wr_copy_crc32(0, value->bytes + value->n, bytes + r.body_at, r.body_length);
             if ((crc & WR_BODY_CRC_MASK) == r.body_crc) {
@@ -138,6 +200,7 @@ int wr_topic_columns_fill(wr_topic_columns *c, wr_topic_read *read) {
             }
         } while (wr_topic_read_again(read, &r, &bytes));
     }
+    count(c);
     return error;
 }
 

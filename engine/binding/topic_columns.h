@@ -34,8 +34,8 @@ typedef struct {
 typedef struct {
     wr_column columns[COLUMNS_N];
     uint32_t rows;
+    uint32_t room;     /* rows: so many fit into columns where each has as many bytes */
     uint64_t nulls[2]; /* keys, tags */
-    uint64_t expected; /* bytes of bodies: so much is asked for at once */
 } wr_topic_columns;
 
 /* Read into columns; without the GIL. 0, ENOMEM, EOVERFLOW (a column is full: what was read fits), or what the read said. */

@@ -257,7 +257,7 @@ static PyObject *reader_columns(ReaderObject *self, PyObject *const *args, Py_ss
     WR_ARGUMENTS(5, "queue, offset, end, records_max, bytes_max");
     if (request_of(args, &q) || enter(self)) return NULL;
     wr_topic_read *read = PyMem_RawMalloc(sizeof *read);
-    wr_topic_columns c = {.expected = q.bytes_max};
+    wr_topic_columns c = {0};
     wr_topic_read_result a;
     int error = read ? 0 : ENOMEM;
     Py_BEGIN_ALLOW_THREADS

@@ -4,11 +4,15 @@
 
 #define OFFSET_BYTES 8u
 
+/* Digits of n bytes, four at a time: n is a multiple of 4. */
 static char *put_hex(char *to, const uint8_t *bytes, uint32_t n) {
-    static const char digits[] = "0123456789ABCDEF";
-    for (uint32_t i = 0; i < n; i++) {
-        *to++ = digits[bytes[i] >> 4];
-        *to++ = digits[bytes[i] & 15];
+    for (uint32_t i = 0; i < n; i += 4, to += 8) {
+        uint64_t four = wr_get32(bytes + i), digits; /* the first byte highest */
+        digits = (four << 16 | four) & 0x0000ffff0000ffffull;
+        digits = (digits << 8 | digits) & 0x00ff00ff00ff00ffull;
+        digits = (digits << 4 | digits) & 0x0f0f0f0f0f0f0f0full; /* the first digit highest */
+        const uint64_t letters = (digits + 0x0606060606060606ull) >> 4 & 0x0101010101010101ull;
+        wr_put64((uint8_t *)to, digits + 0x3030303030303030ull + letters * ('A' - '0' - 10));
     }
     return to;
 }

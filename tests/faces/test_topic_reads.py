@@ -56,6 +56,32 @@ def follow(topic: warren.Topic, queue: int, n: int) -> list[bytes]:
     return found
 
 
+def test_arrow_batches_grow_whatever_their_first_message_says_of_the_others(tmp_path: Path) -> None:
+    """A large one before small ones, and the other way round; columns of several pages; properties in some."""
+    with RealNode(tmp_path / "data", workers=1) as running, warren.attach(running.directory) as node:
+        topic = node.topic("grows", queues=2)
+        sizes = [300_000, *(n % 900 for n in range(12_000)), *([200_000] * 20)]
+        bodies = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
+        keys = [f"key-{n}" if n % 3 == 0 else None for n in range(len(bodies))]
+        tags = ["tag" if n % 5 == 0 else None for n in range(len(bodies))]
+        properties = [{"n": str(n), "twice": str(2 * n)} if n % 1000 < 10 else None for n in range(len(bodies))]
+        for queue in (0, 1):
+            wrote = slice(None, None, 1 - 2 * queue)
+            topic.append_many(bodies[wrote], keys[wrote], tags[wrote], properties[wrote], queue=queue, timeout=60)
+            found = topic.read_arrow(queue, max_bytes=64 << 20)
+            found.validate(full=True)
+            assert found["offset"].to_pylist() == list(range(len(bodies)))
+            assert found["value"].to_pylist() == bodies[wrote]
+            assert found["key"].to_pylist() == keys[wrote]
+            assert found["tag"].to_pylist() == tags[wrote]
+            assert found["properties"].to_pylist() == [list((each or {}).items()) for each in properties[wrote]]
+            records = topic.read(queue, max=len(bodies), max_bytes=64 << 20).records
+            assert found["message_id"].to_pylist() == [record.message_id for record in records]
+            assert found["timestamp"].cast(pa.int64()).to_pylist() == [record.timestamp for record in records]
+            born = found["born_timestamp"].cast(pa.int64()).to_pylist()
+            assert born == [record.born_timestamp for record in records]
+
+
 def test_all_is_read_that_is_longer_than_memory_and_files(own: RealNode) -> None:
     with warren.attach(own.directory) as node:
         topic = node.topic("long", queues=3)
