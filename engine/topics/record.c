@@ -46,7 +46,8 @@ static inline bool negative(uint32_t queue_id, uint32_t reconsume_times, uint64_
     return (queue_id | reconsume_times) >> 31 || (queue_offset | physical_offset) >> 63;
 }
 
-/* Topic and properties, and their lengths. They are checked where they were copied to. */
+/* Topic and properties, and their lengths. Properties are checked where they were copied to: what they are copied from may change
+ * meanwhile. The topic is the caller's own, and checked where it lies: bytes that were just copied are not read at once. */
 static wr_record_reason put_texts(uint8_t *to, const void *topic, uint32_t topic_length, const void *properties,
                                   uint32_t properties_length) {
     wr_record_reason reason = WR_RECORD_GOOD;
@@ -54,7 +55,7 @@ static wr_record_reason put_texts(uint8_t *to, const void *topic, uint32_t topic
     if (topic_length > WR_TOPIC_V1_BYTES_MAX) *at++ = (uint8_t)(topic_length >> 8);
     *at++ = (uint8_t)topic_length;
     memcpy(at, topic, topic_length);
-    if (!wr_text_good(at, topic_length)) reason = WR_RECORD_TOPIC;
+    if (!wr_text_good(topic, topic_length)) reason = WR_RECORD_TOPIC;
     at += topic_length;
     wr_put16(at, (uint16_t)properties_length);
     at += PROPERTIES_LENGTH_BYTES;

@@ -58,7 +58,7 @@ uint32_t wr_record_size(uint32_t sys_flag, uint64_t topic_length, uint64_t prope
                         wr_record_reason *reason);
 
 /* Write a record of `size` bytes, which wr_record_size said. The body is what the parts hold, one behind the other;
- * it is copied and summed in one pass. WR_RECORD_GOOD, else NUMBER, TOPIC or PROPERTIES, and nothing is there. */
+ * it is copied and summed in one pass. Nobody changes the topic meanwhile. WR_RECORD_GOOD, else NUMBER, TOPIC or PROPERTIES, and nothing is there. */
 wr_record_reason wr_record_encode(uint8_t *to, uint32_t size, const wr_record_head *head, const void *topic,
                                   uint32_t topic_length, const void *properties, uint32_t properties_length,
                                   const struct iovec *parts, uint32_t parts_n);
