@@ -10,6 +10,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -21,14 +22,17 @@ from warren.tools.bench.harness import BenchError, Result, filesystem_of, node_a
 WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
-    "startup", "all",
+    "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
+#: these measure the limits that they need by themselves: they know what was really written, or read
+OWN_LIMITS = ("topic",)
 BATCH = 1000
 LIMIT_SECONDS = 8.0
 RESTART_MESSAGES = 1_000_000
 BACKLOG_MESSAGES = 10_000_000
+MANY = 1000
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,7 +50,10 @@ def _parser() -> argparse.ArgumentParser:
         "store-collect: writes beside garbage collection, and without it; fanout: to 4 queues beside 1, rate and "
         "bytes on disk; fairness: light queues beside a heavy one; declare: declarations and bindings in a "
         "node with many queues, and round trips beside them; idle: what a node costs that nobody uses; "
-        "startup: import, --help, and the first put into a node that runs",
+        "startup: import, --help, and the first put into a node that runs; "
+        "topic: appends; topic-latency: append to receive, beside a queue; topic-beside: a producer with 4 readers, "
+        "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
+        "into Arrow and as objects; topic-find: look-ups by key",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -56,8 +63,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch", type=int, action="append", metavar="N", help=f"messages in a call; 1: single calls ({BATCH} and 1)"
     )
-    parser.add_argument("--clients", type=int, default=1, metavar="N", help="producers, or pairs with a queue each (1)")
-    parser.add_argument("--messages", type=int, help="restart: the backlog (1,000,000); backlog: the same (10,000,000)")
+    parser.add_argument(
+        "--clients", type=int, default=1, metavar="N", help="producers, readers, or pairs with a queue each (1)"
+    )
+    parser.add_argument(
+        "--messages",
+        type=int,
+        help="restart: the backlog (1,000,000); backlog: the same (10,000,000); topic-find: messages with a key "
+        "(10,000,000); topic-read: messages that are read again and again (as many as 192 MiB have)",
+    )
+    parser.add_argument("--topics", type=int, default=MANY, metavar="N", help="topic-many: topics (1,000)")
     parser.add_argument(
         "--queues",
         type=int,
@@ -73,8 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int, Callable[[], Result]]]:
-    """(what it is, size of a body, the run) of everything that was asked for."""
+def _cells(
+    options: argparse.Namespace, folder: Any, tell: Callable[[str], None]
+) -> Iterator[tuple[str, int, Callable[[], Result]]]:
+    """(what it is, size of a body, the run) of everything that was asked for; `tell`: how far a run is."""
     from warren.tools.bench.declare import CHANGES, QUEUES, run_declare
     from warren.tools.bench.fairness import LOADS, run_fairness
     from warren.tools.bench.fanout import run_fanout
@@ -178,6 +195,7 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
                     folder, size, seconds, durability, batch
                 ),
             )
+        yield from _topic_cells(options, folder, size, wanted, tell)
     if wanted("fairness"):
         for load in LOADS:
             yield f"ten light queues beside: {load}", 0, lambda load=load: run_fairness(folder, seconds, load)  # type: ignore[misc]
@@ -192,6 +210,48 @@ def _cells(options: argparse.Namespace, folder: Any) -> Iterator[tuple[str, int,
             yield f"startup: {what}", 0, lambda what=what: run_startup(folder, seconds, what)  # type: ignore[misc]
 
 
+def _topic_cells(
+    options: argparse.Namespace, folder: Any, size: int, wanted: Callable[[str], bool], tell: Callable[[str], None]
+) -> Iterator[tuple[str, int, Callable[[], Result]]]:
+    """The same of topics, for one size of a body."""
+    from warren.tools.bench.topic import run_topic, run_topic_beside, run_topic_latency, run_topic_many
+    from warren.tools.bench.topic_find import MESSAGES, run_topic_find
+    from warren.tools.bench.topic_read import INTO, messages_of, run_topic_read
+
+    seconds, durability, clients, raw = options.seconds, options.durability, options.clients, options.limits
+    batch = (options.batch or [BATCH])[0]
+    if wanted("topic"):
+        for each in options.batch or [BATCH, 1]:
+            text = f"topic, {size} bytes, {durability}, batch {each}"
+            yield text, size, partial(run_topic, folder, size, seconds, durability, each, clients, raw)
+    if wanted("topic-latency"):
+        text = f"topic-latency, {size} bytes, {durability}"
+        yield text, size, partial(run_topic_latency, folder, size, seconds, durability)
+    if wanted("topic-beside"):
+        text = f"topic-beside, {size} bytes, {durability}, batch {batch}"
+        yield text, size, partial(run_topic_beside, folder, size, seconds, durability, batch)
+    if wanted("topic-many"):
+        text = f"topic-many, {options.topics:,} topics, {size} bytes, {durability}, batch {batch}"
+        run = partial(run_topic_many, folder, size, seconds, durability, batch, options.topics)
+        yield text, size, lambda: run(lambda done: tell(f"{text}: {done}"))
+    if wanted("topic-read"):
+        for into in INTO:
+            stored = options.messages or messages_of(size)
+            text = f"topic-read, {into}, {size} bytes"
+            yield (
+                text,
+                size,
+                lambda into=into, text=text, stored=stored: run_topic_read(  # type: ignore[misc]
+                    folder, size, seconds, into, batch, clients, stored, raw, lambda done: tell(f"{text}: {done}")
+                ),
+            )
+    if wanted("topic-find"):
+        stored = options.messages or MESSAGES
+        text = f"topic-find, {stored:,} messages of {size} bytes"
+        find = partial(run_topic_find, folder, size, seconds, stored, clients, raw)
+        yield text, size, lambda: find(lambda done: tell(f"{text}: {done}"))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run what was asked for; the exit code is 0, 1 when a run failed, 2 for wrong options."""
     options = _parser().parse_args(argv)
@@ -203,6 +263,7 @@ def main(argv: list[str] | None = None) -> int:
         or options.clients < 1
         or options.repeat < 1
         or options.queues < 1
+        or options.topics < 1
         or (options.messages is not None and options.messages < options.queues)
     ):
         print("warren bench: sizes, seconds, batches, clients and repeats must be positive", file=sys.stderr)
@@ -218,15 +279,17 @@ def main(argv: list[str] | None = None) -> int:
         node_arguments["profile"] = options.profile
     found: dict[int, dict[str, Any]] = {}
     runs: list[Result] = []
+    shown = talk.status("")
     try:
-        for text, size, run in _cells(options, folder):
+        for text, size, run in _cells(options, folder, shown.update):
             in_turn = text.startswith(IN_TURN)
-            if options.limits and size and size not in found and not in_turn:
+            if options.limits and size and size not in found and not text.startswith((*IN_TURN, *OWN_LIMITS)):
                 with talk.status(f"limits of this machine, {size} bytes"):
                     found[size] = limits.measure(folder, size, LIMIT_SECONDS)
                 if options.json:
                     report.print_limits({"size_bytes": size, **found[size]})
-            with talk.status(text):
+            shown.update(text)
+            with shown:
                 several = [run() for _ in range(1 if in_turn else options.repeat)]
             cell = report.with_limit(report.median_of(several), found.get(size))
             runs.append(cell)

@@ -2,6 +2,7 @@
  *
  *     limits DIRECTORY SIZE_BYTES SECONDS          one JSON object a line, {"what": …, figures}
  *     limits DIRECTORY SIZE_BYTES SECONDS append   the first line alone, in all the SECONDS
+ *     limits DIRECTORY SIZE_BYTES SECONDS memcpy   that line alone, in all the SECONDS
  *
  * append            A log in a fresh, preallocated file. A filler thread copies bodies of SIZE_BYTES end to end (record
  *                   overhead 0) into one of two aligned, prefaulted staging buffers and computes the CRC32C of each;
@@ -489,16 +490,17 @@ static void measure_memcpy(double time_s) {
 }
 
 int main(int argc, char **argv) {
-    bool alone = argc == 5 && !strcmp(argv[4], "append");
-    if ((argc != 4 && !alone) || (record_bytes = strtoull(argv[2], NULL, 10)) < 1 || (seconds = strtod(argv[3], NULL)) <= 0) {
-        fprintf(stderr, "usage: limits DIRECTORY SIZE_BYTES SECONDS [append]\n");
+    bool alone = argc == 5 && !strcmp(argv[4], "append"), copy = argc == 5 && !strcmp(argv[4], "memcpy");
+    if ((argc != 4 && !alone && !copy) || (record_bytes = strtoull(argv[2], NULL, 10)) < 1 || (seconds = strtod(argv[3], NULL)) <= 0) {
+        fprintf(stderr, "usage: limits DIRECTORY SIZE_BYTES SECONDS [append|memcpy]\n");
         return 2;
     }
     directory = argv[1];
     if (sched_getaffinity(0, sizeof allowed, &allowed)) die("sched_getaffinity");
     cpu_count = CPU_COUNT(&allowed);
-    measure_append(alone);
-    if (alone) return 0;
+    if (copy) measure_memcpy(seconds);
+    else measure_append(alone);
+    if (alone || copy) return 0;
     uint64_t blocks = 16384;
     int fd = fresh_file(blocks * BLOCK_BYTES);
     blocks = measure_sync("fsync", fd, blocks, seconds * .08);

@@ -62,6 +62,11 @@ def measure_append(directory: str | os.PathLike[str], size_bytes: int, seconds: 
     )
 
 
+def measure_memcpy(directory: str | os.PathLike[str], seconds: float) -> float:
+    """Bytes a second of a copy of memory; nothing is written in `directory`."""
+    return float(json.loads(_run_program([os.fspath(directory), "1", str(seconds), "memcpy"]))["bytes_per_s"])
+
+
 def measure_reads(files: Sequence[Path], length: int, seconds: float) -> float:
     """Reads per second of a loop of pread in C, `length` bytes at random places of these files."""
     answer = _run_program([str(length), str(seconds), *map(str, files)], READS)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from warren.tools.bench import queue_publish
+from warren.tools.bench import queue_publish, topic
 from warren.tools.bench.harness import Result
 
 
@@ -103,7 +103,7 @@ def table_of(runs: list[Result]) -> Table:
         limit = run["limit"] or {}
         bound = f"{limit['p50_us']:.0f} µs" if "p50_us" in limit else _number(limit.get("messages_per_s"))
         table.add_row(
-            run["workload"],
+            f"{run['workload']} {run['into']}" if "into" in run else run["workload"],
             str(run["size_bytes"]),
             run["durability"],
             str(run["batch"]),
@@ -148,6 +148,9 @@ def print_people(runs: list[Result]) -> None:
             )
         elif "sides" in run:
             for line in queue_publish.sentences(run):
+                console.print(line)
+        elif run["workload"].startswith("topic"):
+            for line in topic.sentences(run):
                 console.print(line)
         elif run["workload"] == "fanout":
             console.print(
