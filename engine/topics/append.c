@@ -88,6 +88,12 @@ static bool put(wr_topic_server *s, const wr_topic_batch *batch, uint64_t bytes)
     return true;
 }
 
+/* Does a reader sleep until something comes to the topic? Then it is written at once, whatever its producer asked for. A reader that falls
+ * asleep after this look waits as long as records wait for others. */
+static inline bool is_awaited(const wr_topic_queue *queue) {
+    return queue->wake && atomic_load_explicit(&queue->wake->waiters, memory_order_relaxed);
+}
+
 static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record) {
     wr_topic *topic = wr_topic_find(s, c->queue);
     if (!topic && l->checked != l->next + 1) {
@@ -112,7 +118,7 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
     if (!put(s, &batch, of.bytes)) return WR_TOPIC_WAIT;
     l->dirty = true;
     l->written |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) == WR_FLAG_WRITTEN;
-    s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) != 0;
+    s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) || is_awaited(batch.topic->queues + c->row);
     s->want_sync |= (c->flags & WR_FLAG_SYNCED) != 0;
     memcpy(record->id, &offset, 8);
     memcpy(record->id + 8, &position, 8);

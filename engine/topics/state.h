@@ -26,6 +26,7 @@ typedef struct {
     uint64_t first;      /* of the first one, when it was shown */
     uint32_t row;        /* its number in shared memory, and in the dispatch */
     wr_topic_row *shown; /* NULL: it is in no shared memory (tests) */
+    wr_topic_wake *wake; /* where readers of its topic sleep; NULL: as `shown` */
 } wr_topic_queue;
 
 typedef struct {

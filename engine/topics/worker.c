@@ -90,6 +90,7 @@ static void show_rows(wr_topic_worker *w, wr_topic *topic) {
         queue->next = found.next;
         queue->first = found.minimum;
         queue->shown = wr_topic_row_at(w->o.rows, queue->row);
+        queue->wake = wr_topic_wake_of(w->o.rows, topic->id);
         w->messages_n += found.next - found.minimum;
         wr_topic_row_give(w->o.rows, queue->row, wr_topic_row_key(topic->id, i), found.minimum, found.next);
         if (!w->dispatcher) wr_dispatch_show(w->dispatch, queue->row, &queue->shown->maximum);

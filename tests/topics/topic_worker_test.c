@@ -1,6 +1,6 @@
 /* Goal: loop, committer and dispatcher agree: readers are woken for all that was appended, however much comes at once; topics come and go
  * meanwhile, and rows that are used again show nothing of before; what was stopped goes on. Whatever was confirmed is read by all that ask
- * afterwards, and when it cannot be shown they are answered all the same.
+ * afterwards, and when it cannot be shown they are answered all the same. What a reader sleeps for does not wait for more.
  * Method: a whole worker with its three threads in one process, a client's port, a reader that sleeps on a row, readers that look at the
  * client's horizons and read what is confirmed. Batches that fill the ring of notes; a disk that is full. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
 #define _GNU_SOURCE
@@ -418,6 +418,23 @@ static void what_was_confirmed_is_read(void) {
     die(&l);
 }
 
+static void what_a_reader_sleeps_for_is_sealed_at_once(void) {
+    static life l;
+    const uint32_t topic = 8;
+    be_born(&l, 8, &topic, 1);
+    const wr_topic_log_state *state = wr_topic_log_look(l.w->s.log);
+    for (uint32_t waiters = 0; waiters < 3; waiters++) {
+        CHECK(wr_topic_sync(&l.w->s, 60000000000ull) == 0 && state->append == state->sealed);
+        const uint64_t before = state->append;
+        atomic_store(&wr_topic_wake_of(l.rows, topic)->waiters, waiters);
+        CHECK(submit(topic, 1, 1, 0));
+        wr_topic_round(&l.w->s, wr_now_ns());
+        CHECK(state->append > before && (state->append == state->sealed) == (waiters != 0));
+    }
+    atomic_store(&wr_topic_wake_of(l.rows, topic)->waiters, 0);
+    die(&l);
+}
+
 static _Atomic uint32_t answered;
 
 static void *ask_once(void *argument) {
@@ -452,7 +469,7 @@ static void a_read_ends_that_cannot_have_all(void) {
     wr_topic_bounds b;
     wr_read_status status;
     atomic_store(&dispatcher_rests, true);
-    be_born(&l, 8, &topic, 1);
+    be_born(&l, 9, &topic, 1);
     wr_topic_reader *r = reader_of(&l, topic);
     CHECK(read_on(r, 0, 10, &status) == 0 && status == WR_READ_NO_MESSAGE_IN_QUEUE && !r->behind); /* there is nothing to wait for */
     while (!submit(topic, 0, 5, WR_FLAG_SYNCED)) turn(&l);
@@ -478,7 +495,7 @@ static void a_failed_log_holds_up_no_read(void) {
     static life l;
     const uint32_t topic = 6;
     wr_read_status status;
-    be_born(&l, 10, &topic, 1);
+    be_born(&l, 11, &topic, 1);
     wr_topic_reader *r = reader_of(&l, topic);
     atomic_store(&disk_fails, true);
     CHECK(submit(topic, 1, 5, WR_FLAG_SYNCED));
@@ -506,7 +523,7 @@ static void a_full_disk_holds_up_no_read(void) {
         return;
     }
     CHECK((scratch_fd = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0);
-    be_born(&l, 9, &topic, 1);
+    be_born(&l, 10, &topic, 1);
     wr_topic_reader *r = reader_of(&l, topic);
     while (!submit(topic, 0, n, WR_FLAG_SYNCED)) turn(&l);
     while (atomic_load(&port.view.links[SERVER].synced) <= submitted || !wr_dispatcher_look(l.w->dispatcher).trouble) turn(&l);
@@ -529,6 +546,7 @@ int main(int argc, char **argv) {
     topics_come_and_go();
     clients_that_are_gone_are_forgotten();
     what_was_confirmed_is_read();
+    what_a_reader_sleeps_for_is_sealed_at_once();
     a_read_ends_that_cannot_have_all();
     a_full_disk_holds_up_no_read();
     a_failed_log_holds_up_no_read();
