@@ -77,6 +77,7 @@ def _producer(
         # touch what is touched once, of each topic's queues
         touched = [topic.append(body, queue=queue, wait=False) for topic in found for queue in range(QUEUES)]
         touched[-1].wait()
+        found[-1].offsets(QUEUES - 1)  # returns when all of it is shown
         found[0].append_many([body] * 64)
         start = wait_for_go(pipe)
         used = time.process_time()
