@@ -108,6 +108,7 @@ static int map_file(const wr_index_reader *r, mapped *file) {
     if (file->base) return 0;
     void *base = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
     if (base == MAP_FAILED) return errno;
+    madvise(base, r->bytes, MADV_RANDOM); /* what lies around an entry is no other look-up's */
     file->base = base;
     return 0;
 }

@@ -32,6 +32,8 @@ int wr_mapped_open(wr_mapped_file *file, int root, const char *name, uint64_t by
         void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (base == MAP_FAILED) error = errno;
         else file->base = base;
+        /* One page at a time, as they are touched: the system reads megabytes ahead of each, which are zeros for the most part, and keeps them. */
+        if (!error) madvise(base, bytes, MADV_RANDOM);
     }
     close(fd);
     return error;

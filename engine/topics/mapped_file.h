@@ -6,6 +6,7 @@
  *   meanwhile, or a disk that fails, ends the process by SIGBUS, as with any map. Readers of other processes have no part in it.
  *   No descriptor is kept: thousands of queues are written by one process. So more blocks are asked for by name, and a name
  *   that stands for another file, or none, is ESTALE.
+ *   What is not touched is not in memory either.
  *   An error of a sync is kept by the kernel for the map: the owner says it for ever.
  * Crash points: killed between making a file and giving it its size: it has none, and gets it from the next one. */
 #ifndef WR_TOPICS_MAPPED_FILE_H

@@ -1,9 +1,10 @@
 /* Goal: a consume queue keeps every unit that was put, wherever its writer is killed; putting again changes nothing; a full disk
  * is an error that passes; readers in other processes see what counts and nothing else, while files come and go, and nothing
- * that is done to a file ends them; a queue that is not used costs no file and no descriptor.
+ * that is done to a file ends them; a queue that is not used costs no file and no descriptor, and a unit one page.
  * Method: a plain array as model, random puts, rolls, removals and new writers; writers killed by a signal at any instruction; a
  * disk of 256 KiB; files cut under a reader. Prints its seed. */
 #define _GNU_SOURCE
+#include "kernel/protocol.h"
 #include "support/scarce.h"
 #include "support/scratch.h"
 #include "support/small_mount.h"
@@ -174,6 +175,33 @@ static void what_is_not_used_costs_nothing(void) {
     CHECK(fstatat(scratch_fd, "t0/2/00000000000000000000", &status, 0) == 0 && status.st_size == 6000000);
     CHECK(descriptors() == before && files_below("t0/2") == 1);
     for (int i = 0; i < QUEUES; i++) wr_queue_files_free(files[i]);
+    scratch_empty();
+}
+
+/* Pages of a file that are in memory. */
+static uint32_t pages_of(uint64_t unit) {
+    static unsigned char there[WR_CONSUME_QUEUE_ENTRIES * UNIT_BYTES / WR_PAGE_BYTES + 1];
+    const uint64_t bytes = (uint64_t)WR_CONSUME_QUEUE_ENTRIES * UNIT_BYTES;
+    char path[300];
+    uint32_t n = 0;
+    path_of(path, unit);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0);
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && mincore(map, bytes, there) == 0);
+    for (uint64_t page = 0; page < sizeof there; page++) n += there[page] & 1;
+    munmap(map, bytes);
+    close(fd);
+    return n;
+}
+
+static void a_unit_brings_no_others_into_memory(void) {
+    wr_queue_files *files = wr_queue_files_new(scratch_fd, FOLDER, WR_CONSUME_QUEUE_ENTRIES);
+    CHECK(put(files, 0, 0) == 0);
+    const uint32_t one = pages_of(0);
+    CHECK(one && one <= 16); /* a system may have large pages for files: it reads at least 32 small ones ahead */
+    CHECK(put(files, WR_CONSUME_QUEUE_ENTRIES / 2, 0) == 0 && pages_of(0) <= 2 * one + 16);
+    wr_queue_files_free(files);
     scratch_empty();
 }
 
@@ -405,6 +433,7 @@ int main(int argc, char **argv) {
     against_a_model();
     units_that_are_none();
     what_is_not_used_costs_nothing();
+    a_unit_brings_no_others_into_memory();
     killed_at_any_instruction();
     a_full_disk_is_an_error_that_passes();
     somebody_cuts_removes_or_exchanges_a_file();
