@@ -961,6 +961,7 @@ TOPIC_EVENT_DISPATCH_FAILED: int
 TOPIC_EVENT_FINISHED: int
 TOPIC_EVENT_STOP: int
 TOPIC_EVENT_KICK: int
+TOPIC_EVENT_CONTROL: int
 TOPIC_EVENT_TIMER: int
 
 class TopicServer:
@@ -1012,6 +1013,13 @@ class TopicServer:
         """Make what was found durable, and zeros of what lies behind it. Raises OSError; ValueError: it is damaged,
         or another node's."""
 
+    def system_records(
+        self, topic: bytes, anew: bool, position: int, epoch: int, number: int, call: Callable[[bytes], object], /
+    ) -> int:
+        """Between settle and begin: call with the body of each record of a system topic that lies behind the commit
+        (epoch, number), which ends at this position, or (anew) from the log's file on that begins there. Where the walk
+        ended. Raises OSError, and what `call` raises."""
+
     def begin(self, epoch: int, /) -> None:
         """The log goes on; rows are shown. `epoch`: never lower than that of the commits that were found."""
 
@@ -1026,6 +1034,22 @@ class TopicServer:
     def detach(self, slot: int, /) -> bool: ...
     def attached(self) -> list[tuple[int, int, bool, bool, bool]]:
         """(slot, generation, closing, finished, evicted) of each client."""
+
+    def append_system(self, topic: bytes, body: bytes, /) -> int | None:
+        """Append a record of a system topic: where it ends, so that it is durable when the log is synced up to there.
+        None: there is no room now. Raises OSError."""
+
+    def ends(self, id: int, /) -> list[int]:
+        """The offset of the next message of each queue of a topic. Raises KeyError."""
+
+    def control_next(self) -> tuple[int, int, bytes] | None:
+        """(slot, generation, request) of a client that waits for an answer."""
+
+    def control_answer(self, slot: int, reply: bytes, ok: bool, until: int, /) -> None:
+        """It leaves when the log is synced up to `until`. Raises ValueError."""
+
+    def control_later(self, slot: int, /) -> None:
+        """Put the request back: control_next gives it again."""
 
     def slots_seen(self, version: int, /) -> None: ...
     def catalog_loaded(self, version: int, /) -> None:

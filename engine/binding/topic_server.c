@@ -1,8 +1,10 @@
 /* TopicServer for Python: policy stays there (engine/topics/service.py), the loop is wr_topic_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run, dispatch_run, request_stop and kick are called by the thread that calls run. */
 #include "binding/arguments.h"
+#include "topics/control.h"
 #include "topics/links.h"
 #include "topics/loop.h"
+#include "topics/table.h"
 
 typedef struct {
     PyObject_HEAD
@@ -202,6 +204,43 @@ static PyObject *server_settle(PyObject *self, PyObject *none) {
     Py_RETURN_NONE;
 }
 
+/* A callable, asked with the GIL that the walk has given away. */
+typedef struct {
+    PyObject *call;
+    PyThreadState *state;
+} a_visit;
+
+static int visit_record(void *context, const uint8_t *body, uint32_t n) {
+    a_visit *visit = context;
+    PyEval_RestoreThread(visit->state);
+    PyObject *answer = PyObject_CallFunction(visit->call, "y#", (const char *)body, (Py_ssize_t)n);
+    Py_XDECREF(answer);
+    visit->state = PyEval_SaveThread();
+    return answer ? 0 : ECANCELED;
+}
+
+/* system_records(topic, anew, position, epoch, number, call): the position where the walk ended. */
+static PyObject *server_system_records(PyObject *self, PyObject *args) {
+    const char *topic;
+    Py_ssize_t topic_n;
+    int anew;
+    unsigned long long position, epoch, number;
+    a_visit visit;
+    if (!PyArg_ParseTuple(args, "y#pKKKO", &topic, &topic_n, &anew, &position, &epoch, &number, &visit.call)) return NULL;
+    wr_topic_worker *w = not_begun(self);
+    if (!w) return NULL;
+    const wr_system_walk walk = {.topic = topic, .topic_n = (uint32_t)topic_n, .record = visit_record, .context = &visit};
+    wr_log_end end;
+    ((server_object *)self)->running = true;
+    visit.state = PyEval_SaveThread();
+    int error = wr_topic_worker_system(w, &walk, anew, position, epoch, number, &end);
+    PyEval_RestoreThread(visit.state);
+    ((server_object *)self)->running = false;
+    if (PyErr_Occurred()) return NULL;
+    if (error) return os_error(error);
+    return PyLong_FromUnsignedLongLong(end.position);
+}
+
 static PyObject *server_begin(PyObject *self, PyObject *arg) {
     unsigned long long epoch = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -304,6 +343,90 @@ static PyObject *server_catalog_loaded(PyObject *self, PyObject *arg) {
     if (!w) return NULL;
     w->seen_catalog_version = version;
     wr_topic_catalog_loaded(&w->s);
+    Py_RETURN_NONE;
+}
+
+/* ---- requests ---- */
+
+/* Append a record of a system topic: where it ends. None: there is no room now. */
+static PyObject *server_append_system(PyObject *self, PyObject *args) {
+    const char *topic, *body;
+    Py_ssize_t topic_n, body_n;
+    if (!PyArg_ParseTuple(args, "y#y#", &topic, &topic_n, &body, &body_n)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    uint64_t end;
+    int error = body_n > INT32_MAX ? EMSGSIZE : wr_system_append(&w->s, topic, (uint32_t)topic_n, (const uint8_t *)body, (uint32_t)body_n, &end);
+    if (error == EAGAIN) Py_RETURN_NONE;
+    if (error) return os_error(error);
+    return PyLong_FromUnsignedLongLong(end);
+}
+
+/* The offsets that the next messages of a topic's queues will have. */
+static PyObject *server_ends(PyObject *self, PyObject *arg) {
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const wr_topic *topic = wr_topic_find(&w->s, (uint32_t)id);
+    if (!topic) return PyErr_Format(PyExc_KeyError, "no topic %lu", id);
+    PyObject *list = PyList_New(topic->queues_n);
+    for (uint32_t i = 0; list && i < topic->queues_n; i++) {
+        PyObject *next = PyLong_FromUnsignedLongLong(topic->queues[i].next);
+        if (next) PyList_SET_ITEM(list, i, next);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* (slot, generation, request) of a client that waits for an answer, or None. */
+static PyObject *server_control_next(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    wr_topic_link *l = wr_topic_control_next(&w->s);
+    if (!l) Py_RETURN_NONE;
+    wr_command c;
+    memcpy((void *)&c, (const void *)wr_view_command(&l->view, w->s.server, l->next), sizeof c);
+    const uint8_t *blob = wr_view_blob(&l->view, c.body, c.length); /* NULL: the client has changed its mind; Python refuses it */
+    PyObject *request = PyBytes_FromStringAndSize((const char *)blob, blob ? (Py_ssize_t)c.length : 0);
+    if (!request) return NULL;
+    l->pause = WR_TOPIC_PAUSE_ANSWERING;
+    return Py_BuildValue("IIN", l->slot, l->generation, request);
+}
+
+static wr_topic_link *answering(const wr_topic_worker *w, unsigned int slot) {
+    wr_topic_link *l = slot < WR_CLIENT_SLOTS ? w->s.links[slot] : NULL;
+    if (l && l->pause == WR_TOPIC_PAUSE_ANSWERING) return l;
+    PyErr_Format(PyExc_ValueError, "slot %u waits for no answer", slot);
+    return NULL;
+}
+
+/* control_answer(slot, reply, ok, until): when the log is synced up to `until`. */
+static PyObject *server_control_answer(PyObject *self, PyObject *args) {
+    unsigned int slot;
+    const char *reply;
+    Py_ssize_t reply_n;
+    int ok;
+    unsigned long long until;
+    if (!PyArg_ParseTuple(args, "Iy#pK", &slot, &reply, &reply_n, &ok, &until)) return NULL;
+    wr_topic_worker *w = begun(self);
+    wr_topic_link *l = w ? answering(w, slot) : NULL;
+    if (!l) return NULL;
+    if ((uint64_t)reply_n > w->s.geometry.reply_bytes) return PyErr_Format(PyExc_ValueError, "the answer is too long");
+    memcpy(wr_view_reply(&l->view, w->s.server), reply, (size_t)reply_n);
+    wr_topic_control_answer(l, ok ? WR_RESULT_OK : WR_RESULT_ERROR, (uint32_t)reply_n, until);
+    Py_RETURN_NONE;
+}
+
+/* Put a request back: control_next gives it again. */
+static PyObject *server_control_later(PyObject *self, PyObject *arg) {
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    wr_topic_link *l = w ? answering(w, (unsigned int)slot) : NULL;
+    if (!l) return NULL;
+    l->pause = WR_TOPIC_PAUSE_CONTROL;
     Py_RETURN_NONE;
 }
 
@@ -416,9 +539,10 @@ static PyObject *server_counters(PyObject *self, PyObject *none) {
     if (!w) return NULL;
     const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
     const wr_dispatcher_state found = wr_dispatcher_look(w->dispatcher);
-    return Py_BuildValue("{sKsKsKsKsisisKsisisK}", "records", (unsigned long long)w->s.records_n, "messages",
+    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisK}", "records", (unsigned long long)w->s.records_n, "messages",
                          (unsigned long long)(w->messages_n + w->s.records_n), "append", (unsigned long long)state->append, "sealed",
-                         (unsigned long long)state->sealed, "failed", state->failed, "no_space", state->no_space, "dispatched",
+                         (unsigned long long)state->sealed, "number", (unsigned long long)state->number, "synced",
+                         (unsigned long long)state->synced, "failed", state->failed, "no_space", state->no_space, "dispatched",
                          (unsigned long long)found.position, "dispatch_trouble", found.trouble, "dispatch_failed", found.failed, "checkpoints",
                          (unsigned long long)found.checkpoints_n);
 }
@@ -441,7 +565,8 @@ static PyMethodDef server_methods[] = {
     M(offer, METH_VARARGS), M(serve, METH_O), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(run, METH_VARARGS), M(commit_run, METH_NOARGS), M(dispatch_run, METH_NOARGS),
     M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),
-    M(sync, METH_O), M(counters, METH_NOARGS), {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
+    M(sync, METH_O), M(counters, METH_NOARGS), M(system_records, METH_VARARGS), M(append_system, METH_VARARGS), M(ends, METH_O),
+    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
 #undef M
 
 static PyTypeObject server_type = {
@@ -461,7 +586,8 @@ int wr_bind_topic_server(PyObject *module) {
         const char *name;
         long value;
     } events[] = {EVENT(NEED_FILE), EVENT(SLOTS_CHANGED), EVENT(CATALOG_CHANGED), EVENT(LOG_FAILED), EVENT(DISPATCH_FAILED),
-                  EVENT(FINISHED),  EVENT(STOP),          EVENT(KICK),            EVENT(TIMER)};
+                  EVENT(FINISHED),  EVENT(STOP),          EVENT(KICK),            EVENT(CONTROL),
+                  EVENT(TIMER)};
 #undef EVENT
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (PyModule_AddIntConstant(module, events[i].name, events[i].value)) return -1;

@@ -55,6 +55,11 @@ class TopicsFolder:
         """The file that says from where the log has to be walked."""
         return self.path / "checkpoint"
 
+    @property
+    def groups(self) -> Path:
+        """The snapshot of the offsets of groups of readers."""
+        return self.path / "groups"
+
 
 @dataclass(frozen=True)
 class WorkerFolder:

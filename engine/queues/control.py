@@ -16,6 +16,7 @@ import msgspec
 from warren.engine import _core
 from warren.engine.errors import StoreError, UsageError
 from warren.engine.kernel.protocol import DELIVERY
+from warren.engine.kernel.refusal import Refusal
 from warren.engine.queues.causes import Causes
 
 #: names of what the engine's policy_counts answers
@@ -114,13 +115,6 @@ class Claimed(msgspec.Struct):
 
     start: int
     end: int
-
-
-class Refusal(msgspec.Struct):
-    """The name of an error's class (warren.engine.errors) and what it says."""
-
-    error: str
-    message: str
 
 
 Answer = Counts | Range | Count | Rows | Claimed

@@ -1,6 +1,7 @@
 /* Records into the log. Declared in topics/append.h. */
 #include "topics/append.h"
 #include "kernel/racy.h"
+#include "topics/control.h"
 #include "topics/links.h"
 #include "topics/table.h"
 
@@ -135,6 +136,8 @@ wr_topic_outcome wr_topic_execute(wr_topic_server *s, wr_topic_link *l, const wr
     case WR_OP_BARRIER:
         wants(s, l, c->flags);
         return answer(record, WR_RESULT_OK);
+    case WR_OP_CONTROL:
+        return wr_topic_control(s, l, c, record) ? WR_TOPIC_DONE : WR_TOPIC_WAIT;
     default:
         return evict(s, l, WR_EVICTED_OPERATION);
     }

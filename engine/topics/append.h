@@ -5,6 +5,7 @@
 
 typedef enum { WR_TOPIC_DONE, WR_TOPIC_WAIT } wr_topic_outcome;
 
-/* Execute a command, of which `c` is a copy. WAIT: nothing was done; try again when the log has room or the catalog was read. */
+/* Execute a command, of which `c` is a copy. WAIT: nothing was done; try again when the log has room, the catalog was read, or the
+ * request is answered. */
 wr_topic_outcome wr_topic_execute(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record);
 #endif

@@ -58,6 +58,16 @@ class DeclaredTopics:
         """How many there are."""
         return len(self._declared)
 
+    def queues_of(self, id: int) -> int | None:
+        """How many queues a topic has; None: there is none, after a look at the catalog as it is now."""
+        found = self._declared.get(id)
+        if found is None and not self._failed and self.superblock.get("catalog_version") != self._seen:
+            self.reload()
+            while self.behind:
+                self.reload()
+            found = self._declared.get(id)
+        return None if found is None else found.queues
+
     def load(self) -> None:
         """Take up all topics. Before the server recovers. Raises StoreError."""
         self._seen = self.superblock.get("catalog_version")

@@ -25,6 +25,8 @@
 #define WR_KEY_SEPARATOR 32
 #define WR_COMMIT_VERSION 1
 #define WR_CHECKPOINT_VERSION 1
+#define WR_OFFSETS_VERSION 1
+#define WR_GROUPS_VERSION 1
 #define WR_LOG_FILE_BYTES 0x40000000
 #define WR_CONSUME_QUEUE_ENTRIES 0x493e0
 #define WR_INDEX_SLOTS 0x4c4b40
@@ -140,5 +142,29 @@
 #define WR_CHECKPOINT_ROW_AT_NEXT 16 /* u64: offset behind the last message below `position` */
 #define WR_CHECKPOINT_ROW_AT_DURABLE 24 /* u64: units below are on stable storage */
 #define WR_CHECKPOINT_ROW_SIZE 32
+
+/* Begin of the body of a record of the topic OFFSETS_TOPIC: offsets that a group of readers has committed. */
+#define WR_OFFSETS_AT_VERSION 0 /* u32: OFFSETS_VERSION */
+#define WR_OFFSETS_AT_TOPIC 4 /* u32: id of the topic */
+#define WR_OFFSETS_AT_GROUP_BYTES 8 /* u32: bytes of the group's name, UTF-8, behind the offset records */
+#define WR_OFFSETS_AT_QUEUES_N 12 /* u32: offset records that follow; 0: the group was deleted, with all its offsets */
+#define WR_OFFSETS_SIZE 16
+
+/* Where a group is in one queue. */
+#define WR_OFFSET_AT_QUEUE 0 /* u32: queue of the topic */
+#define WR_OFFSET_AT_GENERATION 4 /* u64: in which the queue was given to the member that committed */
+#define WR_OFFSET_AT_OFFSET 12 /* u64: of the first message that is not done */
+#define WR_OFFSET_SIZE 20
+
+/* Head of the snapshot of all groups' offsets (`groups`): bodies as of OFFSETS_TOPIC follow, one for each group. */
+#define WR_GROUPS_AT_MAGIC 0 /* bytes[8]: GROUPS_MAGIC */
+#define WR_GROUPS_AT_VERSION 8 /* u32: GROUPS_VERSION */
+#define WR_GROUPS_AT_CRC 12 /* u32: CRC-32C of all of the file but these 4 bytes */
+#define WR_GROUPS_AT_NODE 16 /* bytes[16]: whose log it is */
+#define WR_GROUPS_AT_POSITION 32 /* u64: records of OFFSETS_TOPIC below it are contained; the log is walked from here on */
+#define WR_GROUPS_AT_EPOCH 40 /* u64: no commit from there on has a lower one */
+#define WR_GROUPS_AT_NUMBER 48 /* u64: of the last commit below it */
+#define WR_GROUPS_AT_GROUPS_N 56 /* u32: bodies that follow */
+#define WR_GROUPS_SIZE 64
 
 #endif

@@ -19,6 +19,10 @@ Consume queues and key index are derived from the log. A checkpoint says from wh
 file, replaced as a whole, a checkpoint with its commit_mark and checkpoint_row records. One that is damaged, of another node or of
 other settings is none, and the log is walked from its first file.
 
+Offsets of groups of readers are records of a topic of Warren's own, too; of each queue the newest one counts. A snapshot, one
+file, replaced as a whole, has them all, and says from where the log is walked for newer ones. One that is damaged, missing or
+of another node is none, and the log is walked from its first file.
+
 Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
 the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
 prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
@@ -81,6 +85,12 @@ SYSTEM_TOPICS = "WARREN_SYS_"
 COMMIT_TOPIC = f"{SYSTEM_TOPICS}COMMIT"
 COMMIT_VERSION = 1
 
+#: Warren's own: the offsets that groups of readers have committed (docs/design/022-groups.md)
+OFFSETS_TOPIC = f"{SYSTEM_TOPICS}OFFSETS"
+OFFSETS_VERSION = 1
+GROUPS_MAGIC = "WRGROUPS"
+GROUPS_VERSION = 1
+
 #: Warren's own, too: what the derived files hold, at a place of the log
 CHECKPOINT_MAGIC = "WRTOPICS"
 CHECKPOINT_VERSION = 1
@@ -115,6 +125,8 @@ CONSTANTS: dict[str, int] = {
     "KEY_SEPARATOR": KEY_SEPARATOR,
     "COMMIT_VERSION": COMMIT_VERSION,
     "CHECKPOINT_VERSION": CHECKPOINT_VERSION,
+    "OFFSETS_VERSION": OFFSETS_VERSION,
+    "GROUPS_VERSION": GROUPS_VERSION,
     "LOG_FILE_BYTES": LOG_FILE_BYTES,
     "CONSUME_QUEUE_ENTRIES": CONSUME_QUEUE_ENTRIES,
     "INDEX_SLOTS": INDEX_SLOTS,
@@ -314,6 +326,48 @@ CHECKPOINT_ROW = Struct(
     ">",
 )
 
+OFFSETS = Struct(
+    "offsets",
+    16,
+    "Begin of the body of a record of the topic OFFSETS_TOPIC: offsets that a group of readers has committed.",
+    (
+        Field("version", 0, "u32", "OFFSETS_VERSION"),
+        Field("topic", 4, "u32", "id of the topic"),
+        Field("group_bytes", 8, "u32", "bytes of the group's name, UTF-8, behind the offset records"),
+        Field("queues_n", 12, "u32", "offset records that follow; 0: the group was deleted, with all its offsets"),
+    ),
+    ">",
+)
+
+OFFSET = Struct(
+    "offset",
+    20,
+    "Where a group is in one queue.",
+    (
+        Field("queue", 0, "u32", "queue of the topic"),
+        Field("generation", 4, "u64", "in which the queue was given to the member that committed"),
+        Field("offset", 12, "u64", "of the first message that is not done"),
+    ),
+    ">",
+)
+
+GROUPS = Struct(
+    "groups",
+    64,
+    "Head of the snapshot of all groups' offsets (`groups`): bodies as of OFFSETS_TOPIC follow, one for each group.",
+    (
+        Field("magic", 0, "bytes", "GROUPS_MAGIC", 8),
+        Field("version", 8, "u32", "GROUPS_VERSION"),
+        Field("crc", 12, "u32", "CRC-32C of all of the file but these 4 bytes"),
+        Field("node", 16, "bytes", "whose log it is", 16),
+        Field("position", 32, "u64", "records of OFFSETS_TOPIC below it are contained; the log is walked from here on"),
+        Field("epoch", 40, "u64", "no commit from there on has a lower one"),
+        Field("number", 48, "u64", "of the last commit below it"),
+        Field("groups_n", 56, "u32", "bodies that follow"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     LOG_HEAD,
@@ -330,6 +384,9 @@ STRUCTS = (
     COMMIT_MARK,
     CHECKPOINT,
     CHECKPOINT_ROW,
+    OFFSETS,
+    OFFSET,
+    GROUPS,
 )
 
 

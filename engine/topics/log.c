@@ -182,6 +182,7 @@ const wr_topic_log_state *wr_topic_log_look(const wr_topic_log *log) {
     state->busy = in_work != 0;
     state->full = in_work >= WR_COMMITS;
     state->wants_next = !state->has_next && (log->no_file || (state->has_file && state->append - state->base > log->file_bytes / NEXT_PART));
+    state->synced = atomic_load_explicit(&log->shared->synced, memory_order_acquire); /* SYNC log-horizons */
     state->failed = wr_committer_failed(c);
     state->no_space = atomic_load_explicit(&c->no_space, memory_order_relaxed);
     state->commits_n = atomic_load_explicit(&c->commits_n, memory_order_relaxed);

@@ -36,6 +36,7 @@ typedef void (*wr_topic_committed)(void *context, const wr_topic_commit *commit)
 
 typedef struct {
     uint64_t append;   /* next position */
+    uint64_t synced;   /* what is below is on stable storage */
     uint64_t sealed;
     uint64_t base;     /* of the current file */
     bool has_file, has_next;

@@ -1,5 +1,6 @@
 /* The loop of a topic worker: rounds, events, sleep. Declared in topics/loop.h. */
 #include "topics/loop.h"
+#include "topics/control.h"
 
 #define SLEEP_NS 50000000ull
 #define UNSEALED_SLEEP_NS 1000000ull /* records wait for so long at most for others */
@@ -49,6 +50,7 @@ static uint32_t events_now(wr_topic_worker *w) {
     if (atomic_load_explicit(&w->kick, memory_order_relaxed)) events |= WR_TOPIC_EVENT_KICK;
     if (state->wants_next) events |= WR_TOPIC_EVENT_NEED_FILE & ~w->offered;
     if (wr_dispatcher_look(w->dispatcher).failed) events |= WR_TOPIC_EVENT_DISPATCH_FAILED & ~w->offered;
+    if (wr_topic_control_next(&w->s)) events |= WR_TOPIC_EVENT_CONTROL & ~w->offered;
     for (uint32_t i = 0; i < w->s.links_n; i++)
         if (w->s.links[w->s.order[i]]->finished) events |= WR_TOPIC_EVENT_FINISHED & ~w->offered;
     return events;

@@ -13,6 +13,7 @@ enum {
     WR_TOPIC_EVENT_FINISHED = 32,        /* a link is served to its end */
     WR_TOPIC_EVENT_STOP = 64,
     WR_TOPIC_EVENT_KICK = 128,
+    WR_TOPIC_EVENT_CONTROL = 512,        /* a client has a request */
     WR_TOPIC_EVENT_TIMER = 256           /* max_ns have passed, there is nothing to do, or a signal came */
 };
 

@@ -1,6 +1,7 @@
 /* A server's begin and end, and its rounds over the links. Declared in topics/server.h. */
 #include "topics/append.h"
 #include "topics/confirm.h"
+#include "topics/control.h"
 #include "topics/links.h"
 #include "topics/server.h"
 #include "topics/table.h"
@@ -43,6 +44,8 @@ static void sweep(wr_topic_server *s, wr_topic_link *l) {
 
 static bool serve(wr_topic_server *s, wr_topic_link *l) {
     if (l->evicted || l->finished || l->waits) return false;
+    const bool answered = l->pause == WR_TOPIC_PAUSE_ANSWERED;
+    if (!wr_topic_control_resume(s, l)) return false;
     wr_link *shared = wr_topic_shared(s, l);
     /* SYNC command-visible: pairs with the client's release store of tail */
     uint64_t n = atomic_load_explicit(&shared->tail, memory_order_acquire) - l->next, records = s->records_n, done = 0;
@@ -61,7 +64,7 @@ static bool serve(wr_topic_server *s, wr_topic_link *l) {
     }
     l->spoken |= done > 0;
     s->processed_n += done;
-    return done > 0;
+    return done > 0 || answered;
 }
 
 /* Store times never step back: what is searched by time is in order. */

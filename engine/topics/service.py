@@ -4,6 +4,7 @@ One thread serves (`serve`, which alternates between the C loop and the events i
 dispatcher have threads of their own, and a helper makes the log's next file.
 
     declared.py    the topics of the catalog
+    keeper.py      groups of readers
     log_files.py   the log's files
     engine/kernel/clients.py   the clients' regions
 
@@ -33,12 +34,13 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, silent
 from warren.engine.topics import log_files
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
+from warren.engine.topics.keeper import Keeper, Log
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 
 TURN_NS = 250_000_000
-CATALOG_PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits
+PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits, and two looks for room in the log
 EPOCH_SHIFT = 32  #: of the node's epoch in that of a commit: it is never lower than that of a commit before
 #: what the dispatcher waits out
 MEMORY = (errno.ENOMEM,)
@@ -90,6 +92,14 @@ class TopicService:
         self._files = log_files.NextFiles(server, o.folder, o.log_file_bytes, o.say, lambda: o.reached("file.made"))
         self._committer = threading.Thread(target=server.commit_run, name="warren-commit", daemon=True)
         self._dispatcher = threading.Thread(target=server.dispatch_run, name="warren-dispatch", daemon=True)
+        self.groups = Keeper(
+            server,
+            o.folder.groups,
+            node_bytes(o.superblock.node_id),
+            o.superblock.get("reply_bytes"),
+            self.topics.queues_of,
+            o.say,
+        )
         self._timer_at = 0.0
         self._trouble: tuple[int, int, int] = (0, 0, 0)
 
@@ -111,14 +121,17 @@ class TopicService:
         with atomic_file.file_explained(f"cannot make {o.folder.log} ready"):
             self.server.settle()
         o.reached("settled")
+        self.groups.load(Log(found["position"], bases[0] if bases else 0))
         node_epoch, epoch = o.superblock.get("node_epoch"), o.superblock.server_get(o.server, "epoch") + 1
         # A directory that was put back from a backup may have a lower epoch than its log.
-        self.server.begin(max(node_epoch << EPOCH_SHIFT | epoch, found["epoch"] + 1))
+        log_epoch = max(node_epoch << EPOCH_SHIFT | epoch, found["epoch"] + 1)
+        self.server.begin(log_epoch)
         position: int = found["position"]
         base = position // o.log_file_bytes * o.log_file_bytes
         self._files.begin(log_files.first_or_made(o.folder, o.log_file_bytes, base, bases), base)
         self.topics.shown()
         self._clients.scan(starting=True)
+        self.groups.begin(log_epoch)
         o.reached("begun")
         return Recovered(self.topics.count, found["checkpoint"], position, found["torn"])
 
@@ -152,8 +165,10 @@ class TopicService:
 
     def begin(self, epoch: int) -> None:
         """Serve from now on under this epoch: all clients that were there are attached."""
+        if epoch > 1 and self.server.attached():  # a worker of this node was there before, and clients of it
+            self.groups.wait_for_members(time.monotonic())
         self.server.serve(epoch)
-        for thread in (self._committer, self._dispatcher, self._files.maker):
+        for thread in (self._committer, self._dispatcher, self._files.maker, self.groups.writer):
             thread.start()
 
     def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
@@ -164,7 +179,7 @@ class TopicService:
 
     def serve(self) -> None:
         """Until the node drains or `server.request_stop` was called."""
-        while not self.turn(CATALOG_PAUSE_NS if self.topics.behind else TURN_NS) & _core.TOPIC_EVENT_STOP:
+        while not self.turn(PAUSE_NS if self.topics.behind or self.groups.waits else TURN_NS) & _core.TOPIC_EVENT_STOP:
             pass
 
     def turn(self, max_ns: int, until_event: bool = True) -> int:
@@ -174,6 +189,7 @@ class TopicService:
             self._dispatch_failed()
         if events & _core.TOPIC_EVENT_KICK:
             self._files.take()
+            self.groups.take()
         if events & _core.TOPIC_EVENT_NEED_FILE:
             self._files.want()
         if events & _core.TOPIC_EVENT_CATALOG_CHANGED or self.topics.behind:
@@ -182,19 +198,29 @@ class TopicService:
             self._clients.scan()
         if events & _core.TOPIC_EVENT_FINISHED:
             self._clients.let_go()
+        now = time.monotonic()
+        if events & (_core.TOPIC_EVENT_SLOTS_CHANGED | _core.TOPIC_EVENT_FINISHED):
+            self.groups.clients_changed(self._slots(), now)
+        if events & _core.TOPIC_EVENT_CONTROL or self.groups.waits:
+            self.groups.serve()
         if events & _core.TOPIC_EVENT_LOG_FAILED:
             self._log_failed()
         # By the clock, not by TIMER: under load some other event always comes first.
-        now = time.monotonic()
         if now >= self._timer_at:
             self._timer_at = now + TURN_NS / 1e9
             self._timer(now)
         return events
 
+    def _slots(self) -> set[tuple[int, int]]:
+        """(slot, generation) of each client that is there."""
+        attached = self.server.attached()
+        return {(slot, generation) for slot, generation, *gone in attached if not any(gone)}
+
     def _timer(self, now: float) -> None:
         self._files.on_timer(now)
         self._clients.on_timer()
         self.topics.on_timer()
+        self.groups.on_timer(now)
         self._look_for_space()
         self.options.timer()
 
@@ -251,6 +277,7 @@ class TopicService:
             pass
         clean = server.sync(int(timeout_s * 1e9)) and not server.counters()["failed"]
         server.run(0, False)  # the confirms of what was synced
+        self.groups.close()
         self.release()
         return clean
 
@@ -262,6 +289,7 @@ class TopicService:
         self._join(self._dispatcher)
         self._files.maker.stop()
         self._join(self._files.maker)
+        self.groups.end()
         self._files.close()
         self.server.close()
         self._clients.close()

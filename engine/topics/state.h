@@ -37,6 +37,14 @@ typedef struct {
     wr_topic_queue *queues;
 } wr_topic;
 
+/* A link with a request that is not answered stands still (topics/control.h). */
+typedef enum {
+    WR_TOPIC_PAUSE_NONE,
+    WR_TOPIC_PAUSE_CONTROL,   /* its next command is a request */
+    WR_TOPIC_PAUSE_ANSWERING, /* Python has it */
+    WR_TOPIC_PAUSE_ANSWERED   /* the answer leaves when the log is synced so far */
+} wr_topic_pause;
+
 typedef struct {
     uint32_t slot, generation;
     uint64_t client_epoch;
@@ -51,6 +59,9 @@ typedef struct {
     bool written;           /* a command since the last seal is confirmed when it is written */
     bool spoken;            /* answers since `processed` rose */
     bool closing, finished, evicted;
+    wr_topic_pause pause;
+    uint32_t control_result, control_length; /* of the answer */
+    uint64_t control_until;                  /* position up to which the log must be synced for it */
     /* under the mutex */
     uint64_t done_written, done_synced, done_head;
     uint32_t in_work;       /* commits that hold a mark of it */

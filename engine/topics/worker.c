@@ -161,6 +161,17 @@ int wr_topic_worker_recover(wr_topic_worker *w, uint64_t first, wr_checkpoint_ki
 
 int wr_topic_worker_settle(wr_topic_worker *w) { return wr_log_settle(open_to_write, w, NULL, NULL, w->o.log_file_bytes, &w->end); }
 
+int wr_topic_worker_system(const wr_topic_worker *w, const wr_system_walk *what, bool anew, uint64_t position, uint64_t epoch, uint64_t number,
+                           wr_log_end *end) {
+    wr_system_walk walk = *what;
+    wr_commit_head after = {.origin.epoch = epoch, .number = number};
+    memcpy(after.origin.node, w->o.node, sizeof after.origin.node);
+    walk.open = open_to_read;
+    walk.open_context = (void *)(uintptr_t)w;
+    walk.file_bytes = w->o.log_file_bytes;
+    return wr_system_read(&walk, anew, position, &after, end);
+}
+
 static uint64_t slots_for(uint64_t ring_bytes) {
     uint64_t slots = SLOTS_MIN;
     while (slots < ring_bytes / RING_BYTES_A_SLOT) slots *= 2;

@@ -14,6 +14,7 @@
 #include "topics/dispatcher.h"
 #include "topics/preview.h"
 #include "topics/server.h"
+#include "topics/system_record.h"
 
 typedef struct {
     wr_superblock *super;
@@ -57,6 +58,10 @@ int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint
 /* Walk the log, from its file `first` on at most. 0 with w->end and *kind, or an errno; w->end.damaged, w->end.foreign: nothing more can be done. */
 int wr_topic_worker_recover(wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind);
 int wr_topic_worker_settle(wr_topic_worker *w);
+/* Bodies of the records of a system topic from a position behind the commit (epoch, number) on, or (`anew`) from the file that begins there; in
+ * order, between settle and begin. As wr_system_read. */
+int wr_topic_worker_system(const wr_topic_worker *w, const wr_system_walk *what, bool anew, uint64_t position, uint64_t epoch, uint64_t number,
+                           wr_log_end *end);
 /* The log goes on behind what was found, by a server of this epoch (higher than all before it); rows are shown. 0 or an errno. */
 int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch);
 /* A client, with what the log says of it. As wr_topic_attach. */

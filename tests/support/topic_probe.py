@@ -69,6 +69,10 @@ class Appender(queue_probe.Peer):
         at = self.blob(blob)
         return self.command(op, flags=flags, queue=topic, row=queue, body=at, length=len(blob), tag=born, **fields)
 
+    def told(self) -> dict[str, Any]:
+        """The answer to the last control request."""
+        return super().answer()
+
     def answer(self, sequence: int) -> Answer:  # type: ignore[override] # of another protocol
         """What stands in the command's record."""
         base = self.ring + sequence % self.node.geometry["ring_records"] * COMMAND.size

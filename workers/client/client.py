@@ -50,14 +50,17 @@ from warren.engine.errors import (
     PeerLost,
     QueueNotFound,
     StoreError,
+    SyncFailed,
     TimedOut,
     TopicNotFound,
     Unroutable,
 )
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.queues.control import AnswerOf, Refusal, Request
+from warren.engine.kernel.refusal import Refusal
+from warren.engine.queues.control import AnswerOf, Request
 from warren.engine.saying import DECLARE
+from warren.engine.topics import control as topic_control
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
 from warren.workers.client.attachment import NODE_DRAINING, NODE_STOPPED, Attachment, find_superblock
@@ -580,8 +583,19 @@ class Client:
             except (TimedOut, PeerLost) as error:
                 raise type(error)(f"{_called(queue)}: {error}") from None
 
-    def _ask_worker(self, server: int, request: Request, answers: type[AnswerOf], timeout: float | None) -> AnswerOf:
-        """Ask a queue worker (OP_CONTROL)."""
+    def ask_topics(
+        self, request: topic_control.Request, answers: type[AnswerOf], timeout: float | EllipsisType | None = ...
+    ) -> AnswerOf:
+        """Ask the topic worker (warren.engine.topics.control). Raises what it refused, AttachmentLost, PeerLost,
+        TimedOut (without a `timeout` after call_timeout).
+        """
+        limit = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
+        return self._ask_worker(self.attachment().superblock.topic_server, request, answers, limit)
+
+    def _ask_worker(
+        self, server: int, request: msgspec.Struct, answers: type[AnswerOf], timeout: float | None
+    ) -> AnswerOf:
+        """Ask a queue worker, or the topic worker (OP_CONTROL)."""
         content = msgspec.msgpack.encode(request)
         attachment = self.attachment()
         if server >= len(attachment.control_locks):
@@ -598,6 +612,9 @@ class Client:
             lock.release()
         try:
             if result == PROTOCOL["RESULT_ERROR"]:
+                if not reply:
+                    role = attachment.superblock.role_of(server)
+                    raise SyncFailed(f"{role} could not make it durable: check the disk and restart the node")
                 refusal = msgspec.msgpack.decode(reply, type=Refusal)
                 raise errors.by_name(refusal.error, refusal.message)
             return msgspec.msgpack.decode(reply, type=answers)

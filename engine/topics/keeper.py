@@ -1,0 +1,430 @@
+"""The groups of readers of a topic worker: it answers their requests, and keeps what they commit.
+
+What is committed is a record of OFFSETS_TOPIC in the log, synced before the answer leaves. A snapshot of all offsets
+(`topics/groups`) says from where the log has to be read for more, so a start is short; a thread writes it, after
+changes and after each SNAPSHOT_LOG_BYTES of log, whatever is in them. It is a cache of the log: one that is damaged or
+missing is named, and all is read from the log again.
+
+    groups.py    one group: members, who has which queue, who is fenced
+    offsets.py   records and snapshot as bytes
+    control.py   the requests
+
+Invariants
+  A snapshot holds all that is committed below its position. It may hold more: what it has from behind it comes again
+  by the log, in order, or was never answered.
+  Nothing is appended by a worker while there is a snapshot that ends behind the log, or holds an offset that does.
+  A start takes no offset above the end of its queue: of what power took, nobody was told that it is durable.
+Crash points: between two steps of writing the snapshot (atomic_file) the old one is there, and more log is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging import ERROR, WARNING
+from pathlib import Path
+
+import msgspec
+
+from warren.engine import _core
+from warren.engine.errors import Error, Fenced, LimitError, StoreError, TopicNotFound, UsageError
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.file_maker import FileMaker
+from warren.engine.kernel.refusal import Refusal
+from warren.engine.saying import Say, counted
+from warren.engine.topics import control, offsets
+from warren.engine.topics.formats import OFFSETS_TOPIC
+from warren.engine.topics.groups import RELEASE_S, Committed, Group, Member
+from warren.engine.topics.offsets import Key, Offsets, Snapshot, Unreadable
+
+SNAPSHOT_S = 1.0  #: between two snapshots
+SNAPSHOT_LOG_BYTES = 64 << 20  #: of log without any change, which the next start would read
+DAMAGED = ".damaged"
+#: what a list of names needs in a reply beside them, and for each
+_NAMES_MARGIN, _NAME_MARGIN = 64, 5
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a start found of the log."""
+
+    position: int  #: where it ends
+    first: int  #: where its first file begins; 0: it has none
+
+
+@dataclass
+class Keeper:
+    """All groups of a node."""
+
+    server: _core.TopicServer
+    path: Path  #: of the snapshot
+    node: bytes
+    reply_bytes: int
+    #: how many queues a topic has that is served now; None: it is not there
+    queues_of: Callable[[int], int | None]
+    say: Say
+    release_s: float = RELEASE_S
+    waits: bool = False  #: a request waits for room in the log
+    refused: int = 0  #: errno for which there is no new snapshot
+    _offsets: Offsets = field(default_factory=dict)
+    _groups: dict[Key, Group] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._epoch = 0
+        self._settled_at = 0.0
+        self._changed = self._writing = False
+        self._saved_at = 0.0  # when a snapshot was begun last
+        self._saved = -1  # its position; -1: there is none
+        self._needed = False  # the file must be written before the log goes on
+        self.writer: FileMaker[Snapshot, int] = FileMaker(self._write, self.server.kick)
+
+    # -- start --------------------------------------------------------------------------------------------------
+
+    def load(self, log: Log) -> None:
+        """Take up what was committed, between the server's settle and begin. Raises StoreError."""
+        with atomic_file.explained(f"cannot read {self.path}"):
+            found = self._read_snapshot(bool(log.position))
+        with atomic_file.file_explained(f"cannot read the log of topics for {self.path}"):
+            if found is None or not self._read_log(found, log):
+                found = Snapshot() if found is None else found
+                self._needed = True
+                self._read_all(found, log)
+        self._offsets = found.offsets
+        self._needed |= self._saved > log.position  # what is appended there from now on is not in it
+        self._changed = self._saved != log.position
+
+    def _read_snapshot(self, expected: bool) -> Snapshot | None:
+        """None: there is none. What is no snapshot is set aside. Raises OSError."""
+        try:
+            file = self.path.read_bytes()
+        except FileNotFoundError:
+            if expected:
+                self.say(f"{self.path} is missing: offsets of groups are read from the whole log of topics", WARNING)
+            return None
+        try:
+            found = offsets.decode_snapshot(self.node, file)
+        except Unreadable as why:
+            aside = self.path.with_name(self.path.name + DAMAGED)
+            os.replace(self.path, aside)
+            self.say(
+                f"{self.path} is damaged ({why}): it was moved to {aside.name}, and offsets of groups are read "
+                "from the whole log of topics",
+                ERROR,
+            )
+            return None
+        self._saved = found.position
+        return found
+
+    def _read_log(self, found: Snapshot, log: Log) -> bool:
+        """Take up what the log has behind a snapshot; false: it does not fit to it. Raises OSError."""
+        if found.position >= log.position:
+            return True  # what lay between was not synced, and nobody was told of it
+        return self._walk(found, False, found.position, found.epoch, found.number) == log.position
+
+    def _read_all(self, found: Snapshot, log: Log) -> None:
+        end = self._walk(found, True, log.first, 0, 0) if log.position else 0
+        if end != log.position:
+            self.say(
+                f"the log of topics could be read for offsets of groups up to position {end} only: what groups "
+                "committed behind it counts as not done, and is delivered again",
+                ERROR,
+            )
+
+    def _walk(self, found: Snapshot, anew: bool, position: int, epoch: int, number: int) -> int:
+        wrong = 0
+
+        def take(body: bytes) -> None:
+            nonlocal wrong
+            try:
+                offsets.apply(found.offsets, body)
+            except Unreadable:
+                wrong += 1
+
+        end = self.server.system_records(OFFSETS_TOPIC.encode(), anew, position, epoch, number, take)
+        if wrong:
+            self.say(f"{counted(wrong, 'record')} of {OFFSETS_TOPIC} in the log of topics cannot be read", ERROR)
+        return end
+
+    def begin(self, epoch: int) -> None:
+        """The server has begun, in this epoch of its log. Raises StoreError."""
+        self._epoch = epoch
+        for key, committed in list(self._offsets.items()):
+            if self.queues_of(key[0]) is None:
+                del self._offsets[key]
+                self._changed = True
+            else:
+                self._bring_down(key[0], committed)
+        if self._needed:
+            self._saved = self._write(self._snapshot())
+            self._changed = False
+
+    def wait_for_members(self, now: float) -> None:
+        """Clients were there before this worker: readers of them may be members."""
+        self._settled_at = now + self.release_s
+
+    def _bring_down(self, topic: int, committed: dict[int, Committed]) -> None:
+        ends = self.server.ends(topic)
+        for queue, (generation, offset) in list(committed.items()):
+            if queue < len(ends) and offset <= ends[queue]:
+                continue
+            self._needed = True  # the queue will have other messages there
+            if queue < len(ends):
+                committed[queue] = Committed(generation, ends[queue])
+            else:
+                del committed[queue]
+
+    # -- the snapshot -------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> Snapshot:
+        """Of now: copied, because a thread writes it."""
+        counters = self.server.counters()
+        copied = {key: dict(committed) for key, committed in self._offsets.items()}
+        return Snapshot(counters["sealed"], self._epoch, counters["number"], copied)
+
+    def _write(self, snapshot: Snapshot) -> int:
+        """On the writer's thread, too. Raises StoreError."""
+        atomic_file.replace(self.path, offsets.encode_snapshot(self.node, snapshot))
+        return snapshot.position
+
+    def _save(self, now: float) -> None:
+        if self._writing or now < self._saved_at + SNAPSHOT_S:
+            return
+        snapshot_due = self._changed or self.server.counters()["sealed"] >= self._saved + SNAPSHOT_LOG_BYTES
+        if snapshot_due:
+            self._writing, self._changed, self._saved_at = True, False, now
+            self.writer.want(self._snapshot())
+
+    def take(self) -> None:
+        """Hear of snapshots that the thread has written."""
+        if self.writer.crash is not None:
+            raise self.writer.crash
+        while self.writer.made:
+            _snapshot, made = self.writer.made.popleft()
+            self._writing = False
+            if isinstance(made, StoreError):
+                if not self.refused:
+                    self.say(f"no new snapshot of the groups of readers, tried again: {made}", WARNING)
+                self.refused, self._changed = 1, True
+            else:
+                self.refused, self._saved = 0, made
+
+    def end(self) -> None:
+        """Stop the writer's thread."""
+        self.writer.stop()
+        if self.writer.ident is not None:
+            self.writer.join()
+
+    def close(self) -> None:
+        """The log is synced, and nobody is served any more: write the last snapshot. Without it the next start reads
+        more of the log.
+        """
+        self.end()
+        self.take()
+        self._forget_topics()
+        if not self._changed and self._saved == self.server.counters()["sealed"]:
+            return
+        try:
+            self._write(self._snapshot())
+        except StoreError as error:
+            self.say(f"no last snapshot of the groups of readers: {error}", WARNING)
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def on_timer(self, now: float) -> None:
+        """Some times a second."""
+        self.take()
+        self._forget_topics()
+        for key, group in list(self._groups.items()):
+            if group.waits:
+                group.tick(now)
+            self._drop_if_empty(key)
+        self._save(now)
+
+    def _forget_topics(self) -> None:
+        """Groups go with their topic."""
+        for key in [key for key in {**self._groups, **self._offsets} if self.queues_of(key[0]) is None]:
+            self._changed |= self._offsets.pop(key, None) is not None
+            self._groups.pop(key, None)
+
+    def clients_changed(self, slots: set[tuple[int, int]], now: float) -> None:
+        """Those of the clients that are attached: (slot, generation)."""
+        for key, group in list(self._groups.items()):
+            group.keep(slots, now)
+            self._drop_if_empty(key)
+
+    def _drop_if_empty(self, key: Key) -> None:
+        if self._groups[key].empty:
+            del self._groups[key]
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer the requests that are there."""
+        if self.waits:
+            self.waits = False
+            self.server.pending(_core.TOPIC_EVENT_CONTROL, False)
+        while (request := self.server.control_next()) is not None:
+            slot, generation, content = request
+            until = 0
+            answer: control.Answer | Refusal
+            ok = True
+            try:
+                answer, until = self._answer(control.decode(content), slot, generation, time.monotonic())
+            except _NoRoom:
+                self.server.control_later(slot)
+                self.server.pending(_core.TOPIC_EVENT_CONTROL, True)  # until the next call
+                self.waits = True
+                return
+            except Error as error:
+                ok, answer = False, Refusal(type(error).__name__, str(error))
+            except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+                ok, answer = False, Refusal("UsageError", f"not a control request: {error!r}")
+            except OSError as error:
+                ok, answer = False, Refusal("SyncFailed", f"the log of topics failed: {error.strerror}")
+            reply = msgspec.msgpack.encode(answer)
+            if len(reply) > self.reply_bytes:
+                ok, until = False, 0
+                refusal = LimitError.__name__, f"the answer has {len(reply):,} bytes: raise the setting reply_bytes"
+                reply = msgspec.msgpack.encode(Refusal(*refusal))
+            self.server.control_answer(slot, reply, ok, until)
+
+    def _answer(self, request: control.Request, slot: int, generation: int, now: float) -> tuple[control.Answer, int]:
+        """(answer, up to where the log must be synced before it leaves). Raises Error, OSError, _NoRoom."""
+        queues = self.queues_of(request.topic)
+        if queues is None:
+            raise TopicNotFound(f"there is no topic with the id {request.topic}, or it was deleted")
+        if isinstance(request, control.ListGroups):
+            return self._names(request), 0
+        assert isinstance(request, _OF_A_GROUP)
+        key = request.topic, request.group
+        group = self._group(key, queues)
+        match request:
+            case control.SyncGroup() | control.CommitOffsets() | control.LeaveGroup():
+                return self._serve_member(key, group, Member(slot, generation, request.member), request, now)
+            case control.SeekGroup():
+                return control.Done(), self._seek(key, group, request, now)
+            case control.DeleteGroup():
+                return control.Done(), self._delete(key, group)
+            case control.DescribeGroup():
+                return self._described(key, group), 0
+
+    def _serve_member(
+        self, key: Key, group: Group, member: Member, request: _OfMember, now: float
+    ) -> tuple[control.Answer, int]:
+        if not group.settled(now):  # a request to the worker before this one says, too, what was its member's
+            held = [(queue, of) for queue, of, _offset in request.commits]
+            held += request.held if isinstance(request, control.SyncGroup) else []
+            group.sync(member, held, (), now)
+        try:
+            until = self._commit(key, group, member, request.commits)
+        except Fenced:
+            if isinstance(request, control.LeaveGroup):
+                group.leave(member, now)
+            raise
+        if isinstance(request, control.SyncGroup):
+            group.sync(member, (), request.released, now)
+            return self._assigned(group, member), until
+        if isinstance(request, control.LeaveGroup):
+            group.leave(member, now)
+        return control.Done(), until
+
+    def _group(self, key: Key, queues: int) -> Group:
+        group = self._groups.get(key)
+        if group is None:
+            committed = self._offsets.get(key, {})
+            group = self._groups[key] = Group(queues, self._settled_at, self.release_s, committed)
+        return group
+
+    def _append(self, key: Key, committed: dict[int, Committed]) -> int:
+        """Where the record ends. Raises OSError, _NoRoom."""
+        end = self.server.append_system(OFFSETS_TOPIC.encode(), offsets.encode(key, committed))
+        if end is None:
+            raise _NoRoom
+        self._changed = True
+        return end
+
+    def _commit(self, key: Key, group: Group, member: Member, commits: list[control.Commit]) -> int:
+        group.check(member, commits)
+        if not commits:
+            return 0
+        committed = {queue: Committed(generation, offset) for queue, generation, offset in commits}
+        self._check_offsets(key[0], committed)
+        end = self._append(key, committed)
+        group.offsets = self._offsets.setdefault(key, {})
+        group.offsets.update(committed)
+        return end
+
+    def _check_offsets(self, topic: int, committed: dict[int, Committed]) -> None:
+        ends = self.server.ends(topic)
+        for queue, (_generation, offset) in committed.items():
+            if queue >= len(ends):
+                raise UsageError(f"the topic has {len(ends)} queues: there is no queue {queue}")
+            if offset > ends[queue]:
+                raise UsageError(f"queue {queue} ends at offset {ends[queue]}: {offset} cannot be committed")
+
+    def _seek(self, key: Key, group: Group, request: control.SeekGroup, now: float) -> int:
+        if group.members and not request.force:
+            raise UsageError(f"group {key[1]!r} has members: close its readers, or give force=True")
+        if not request.offsets:
+            raise UsageError("no offsets are given")
+        committed = {queue: Committed(group.generation + 1, offset) for queue, offset in request.offsets}
+        self._check_offsets(key[0], committed)
+        end = self._append(key, committed)
+        group.offsets = self._offsets.setdefault(key, {})
+        group.offsets.update(committed)
+        group.seek(now)
+        return end
+
+    def _delete(self, key: Key, group: Group) -> int:
+        if group.members:
+            raise UsageError(f"group {key[1]!r} has members: close its readers first")
+        end = self._append(key, {}) if key in self._offsets else 0
+        self._offsets.pop(key, None)
+        self._groups.pop(key, None)
+        return end
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def _assigned(self, group: Group, member: Member) -> control.Assigned:
+        given = [
+            (queue, generation, group.offsets[queue].offset if queue in group.offsets else -1)
+            for queue, generation in group.given(member)
+        ]
+        return control.Assigned(group.generation, given, group.to_give_back(member))
+
+    def _described(self, key: Key, group: Group) -> control.Described:
+        members = group.members
+        places = {member: place for place, member in enumerate(members)}
+        owners = [-1 if (owner := group.owner(queue)) is None else places[owner] for queue in range(group.queues)]
+        found = [group.offsets[queue].offset if queue in group.offsets else -1 for queue in range(group.queues)]
+        self._drop_if_empty(key)
+        return control.Described(group.generation, [(m.slot, m.number) for m in members], owners, found)
+
+    def _names(self, request: control.ListGroups) -> control.Names:
+        keys = {**self._groups, **self._offsets}
+        names = sorted(name for topic, name in keys if topic == request.topic and name > request.after)
+        room, taken = self.reply_bytes - _NAMES_MARGIN, 0
+        for taken, name in enumerate(names):
+            room -= len(name.encode()) + _NAME_MARGIN
+            if room < 0:
+                return control.Names(names[:taken], True)
+        return control.Names(names, False)
+
+
+_OfMember = control.SyncGroup | control.CommitOffsets | control.LeaveGroup
+
+
+class _NoRoom(Exception):
+    """The log has no room now."""
+
+
+_OF_A_GROUP = (
+    control.SyncGroup,
+    control.CommitOffsets,
+    control.LeaveGroup,
+    control.SeekGroup,
+    control.DeleteGroup,
+    control.DescribeGroup,
+)
