@@ -84,7 +84,8 @@ def decode_snapshot(node: bytes, file: bytes) -> Snapshot:
         raise Unreadable("its checksum is wrong")
     if GROUPS.get_bytes(file, "node") != node:
         raise Unreadable("it is of another node")
-    found = Snapshot(*(GROUPS.unpack(file, name) for name in ("position", "epoch", "number")))
+    position, epoch, number = (GROUPS.unpack(file, name) for name in ("position", "epoch", "number"))
+    found = Snapshot(position, epoch, number)
     at = GROUPS.size
     for _ in range(GROUPS.unpack(file, "groups_n")):
         key, offsets, at = _decode(file, at)
