@@ -108,6 +108,7 @@ class StoreCheck:
         self._listed = Listed()  #: the list of files
         self._mark: clean_mark.CleanMark | None = None
         self._unused: int | None = None  #: the file that never had its header
+        self._absent: set[int] = set()  #: files that cannot be asked what they hold
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +180,8 @@ class StoreCheck:
                 if number in self._mended:
                     self.found.append(Found(path, problem="a bit of its first page is flipped; nothing is lost"))
         self._unused = expected.never_used(listing, self._headers.values(), mark, self._listed) if bad else None
+        self._absent = {number for number, _path, _reason in bad} - {self._unused}
+        self._absent |= {*expected.wanted(None, self._listed), *listing.lists} - self._headers.keys()
         for number, path, reason in bad:
             if number == self._unused:
                 note = "never had its header, so it was never used; the next start removes it"
@@ -282,8 +285,8 @@ class StoreCheck:
         frame says that it was synced. The power failed while a batch was written; nothing behind it was confirmed."""
         if self.running or file.collected or file.number < self._youngest or self._mark is not None:
             return None
-        if any(number > file.number and number not in self._headers for number in expected.wanted(None, self._listed)):
-            return None
+        if any(number > file.number for number in self._absent):
+            return None  # what followed it cannot be asked
         return next((part for part in found.damage if part[0] >= found.vouched), None)
 
     def _again(self, file: StoreFile) -> _Look:

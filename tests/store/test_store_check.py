@@ -302,6 +302,25 @@ def test_a_repair_that_is_killed_loses_nothing(folder: Folder, tmp_path: Path, m
             shutil.rmtree(copy.path)
 
 
+@pytest.mark.parametrize("harmed", [[1, 2], [2], [1]])
+@pytest.mark.parametrize("damage", ["first page", "removed"])
+def test_a_hole_before_files_that_cannot_be_read_is_no_torn_tail(tmp_path: Path, harmed: list[int], damage: str) -> None:
+    """What comes behind the hole was confirmed: the files that would say so were begun later."""
+    folder = Folder(tmp_path)
+    three(folder)
+    harm_bytes(folder.path / "0.rdq", 4096, b"\0" * 8)
+    for number in harmed:
+        path = folder.path / f"{number}.rdq"
+        if damage == "removed":
+            path.unlink()
+        else:
+            harm_bytes(path, 0, b"\0")
+    repaired(folder)
+    served = folder.start().served
+    assert served >= {1, 2, 3, 6, 7, 8, 9}
+    assert folder.start().served == served
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_damage_is_repaired(choices: st.DataObject) -> None:
