@@ -41,7 +41,8 @@ def check_name(name: object, what: str = "queue") -> str:
     if len(encoded) > NAME_BYTES_MAX:
         raise InvalidName(f"{what} name {shown!r} has {len(encoded)} bytes: at most {NAME_BYTES_MAX} are allowed")
     if "/" in name:
-        raise InvalidName(f"{what} name {shown!r} has a slash: use another separator, '.' for example")
+        other = "-" if what == "topic" else "."
+        raise InvalidName(f"{what} name {shown!r} has a slash: use another separator, {other!r} for example")
     if "\0" in name:
         raise InvalidName(f"{what} name {shown!r} has a NUL character: remove it")
     if found := CONTROL.search(name):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,8 @@ def test_what_was_appended_is_read(node: warren.Node, directory: Path, name: str
         assert reader.offsets(1) == (0, 100)
         assert reader.offset_at(1, 0) == 0
         assert reader.offset_at(1, 4_000_000_000_000) == 100
+        assert reader.offset_at(1, datetime.min) == 0  # where no zone can be counted from
+        assert reader.offset_at(1, datetime.max) == 100
         (record,) = wait_until(lambda: reader.find("l"), 20, what="a key that is found")
         assert (record.body, record.properties["a"], record.offset) == (b"keyed", "b", keyed.offset)
         same = reader.find_id(keyed.message_id)

@@ -261,9 +261,20 @@ class Session:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for identity in found:
                     send(identity, number)
+            self._until_dead(found)
             self.deaths += len(found)
         finally:
             node.superblock.close()
+
+    def _until_dead(self, killed: list[Identity]) -> None:
+        """On a busy machine who was killed lives on for a while, and would be taken for one who was not."""
+        deadline = time.monotonic() + SURE_TIMEOUT_S
+        while any(identity.alive() for identity in killed):
+            self._reap()
+            if time.monotonic() > deadline:
+                self.violations.append(f"stuck: killed, and alive after {SURE_TIMEOUT_S:g} s: {killed}")
+                return
+            time.sleep(0.001)
 
     def kill_all(self) -> None:
         """kill -9 every process of the node."""

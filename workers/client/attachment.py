@@ -585,5 +585,5 @@ def given_up(directory: NodeDirectory, role: str) -> PeerLost:
     kept = "the topics" if role == names.TOPICS else "its queues"
     return PeerLost(
         f"{role} has failed and is not restarted{because(directory.log_file(role))}, {kept} are kept as they are: see "
-        f"{directory.log_file(role)}, remove the cause that it names, then stop and start the node"
+        f"{directory.log_file(role)} and supervisor.log beside it, remove the cause, then stop and start the node"
     )

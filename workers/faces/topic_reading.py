@@ -407,7 +407,11 @@ def _milliseconds(when: object, what: str, *, up: bool) -> int:
     """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
     time."""
     if isinstance(when, datetime):
-        passed = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        try:
+            there = when.astimezone(UTC)
+        except (ValueError, OverflowError):  # the first or last hours that there are, where a zone changes nothing
+            there = when.replace(tzinfo=UTC)
+        passed = there - datetime(1970, 1, 1, tzinfo=UTC)
         micros = (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
         return -(-micros // 1000) if up else micros // 1000
     if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1 << 62:  # no NaN either

@@ -146,7 +146,8 @@ def cause(superblock: Superblock, bit: int) -> str:
         kept = "the topics are" if set(failed) == {TOPICS} else "its queues are"
         reasons.append(
             f"{who} could not run or died again and again, and is not restarted; {kept} kept as they are: see "
-            f"DIR/log/{failed[0] if failed else '*'}.log, remove the cause that it names, then stop and start the node"
+            f"DIR/log/{failed[0] if failed else '*'}.log and supervisor.log beside it, remove the cause, then stop and "
+            "start the node"
         )
     return "; ".join(reasons) or "it is just ending"
 
