@@ -213,8 +213,8 @@ class TopicsCheck:
             place = at % self._settings.log_file_bytes
             what = (
                 f"{counted(count, 'byte')} from byte {place} on hold {reason}, and a later one says that they were "
-                "synced: messages in them are lost; what is sound there is read, and topics go on. Does a backup of the "
-                "folder of topics have them? It lacks what was appended after it, so read that first"
+                "synced: messages in them are lost; what is sound there is read, and topics go on. Does a backup of "
+                "the folder of topics have them? It lacks what was appended after it, so read that first"
             )
             self._problem(path, "log", what)
             return

@@ -72,5 +72,7 @@ def test_the_example(tmp_path: Path) -> None:
     said = run(ROOT / "docs/examples/spark_stream.py", tmp_path, stop=True)
     totals = [f'{{"shop":{shop},"orders":100,"items":{sum(range(shop, 300, 3))}}}' for shop in range(3)]
     assert said.splitlines() == [*totals, "orders left: 0"]
-    noise = max(tmp_path.glob("try-*")).joinpath("errors").read_text()  # a line of the JVM, before it reads any setting, cannot be helped
+    noise = (
+        max(tmp_path.glob("try-*")).joinpath("errors").read_text()
+    )  # a line of the JVM, before it reads any setting, cannot be helped
     assert not any(word in noise for word in ("log4j", "log level", " WARN ", " INFO ", "FutureWarning")), noise

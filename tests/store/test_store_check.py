@@ -304,7 +304,9 @@ def test_a_repair_that_is_killed_loses_nothing(folder: Folder, tmp_path: Path, m
 
 @pytest.mark.parametrize("harmed", [[1, 2], [2], [1]])
 @pytest.mark.parametrize("damage", ["first page", "removed"])
-def test_a_hole_before_files_that_cannot_be_read_is_no_torn_tail(tmp_path: Path, harmed: list[int], damage: str) -> None:
+def test_a_hole_before_files_that_cannot_be_read_is_no_torn_tail(
+    tmp_path: Path, harmed: list[int], damage: str
+) -> None:
     """What comes behind the hole was confirmed: the files that would say so were begun later."""
     folder = Folder(tmp_path)
     three(folder)
