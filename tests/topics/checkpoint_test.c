@@ -12,7 +12,7 @@
 #define NAME "checkpoint"
 #define ROWS 4000
 
-static wr_commit_mark marks[3] = {{7, 70, NULL}, {8, 80, NULL}, {9, 0, NULL}};
+static wr_commit_mark marks[3] = {{7, 70, NULL, false}, {8, 80, NULL, false}, {9, 0, NULL, false}};
 static wr_checkpoint_row rows[ROWS];
 
 static wr_checkpoint make(uint64_t number, uint32_t marks_n, uint32_t rows_n) {
