@@ -1,4 +1,5 @@
-"""`python -m warren.tools.crash --kills N --seed S [--minutes M]`: a kill campaign; `… machine`, `queues`, `powerloss`.
+"""`python -m warren.tools.crash [topics] --kills N --seed S [--minutes M]`: a kill campaign; `… machine`, `queues`,
+`powerloss`.
 
 The exit code is 1 when it found something.
 """
@@ -29,7 +30,15 @@ def main(argv: list[str] | None = None) -> int:
         return queue_machine.main(arguments[1:])
     if arguments[:1] == ["powerloss"]:
         return _power_losses(arguments[1:])
-    parser = argparse.ArgumentParser(prog="warren.tools.crash", description="Kill the processes of a node under load.")
+    if arguments[:1] == ["topics"]:
+        from warren.tools.crash.topic_campaign import TopicCampaign
+
+        return _kills(arguments[1:], TopicCampaign, "warren.tools.crash topics")
+    return _kills(arguments, Campaign, "warren.tools.crash")
+
+
+def _kills(arguments: list[str], campaign_of: type[Campaign], prog: str) -> int:
+    parser = argparse.ArgumentParser(prog=prog, description="Kill the processes of a node under load.")
     parser.add_argument("--kills", type=int, default=100, help="kills altogether (100)")
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier campaign")
     parser.add_argument("--minutes", type=float, default=10.0, help="end after so long, however many kills (10)")
@@ -40,12 +49,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--pause", type=float, default=PAUSE_S_MAX, help="longest pause between two blows (%(default)s s)"
     )
-    parser.add_argument("--powerloss-states", type=int, default=0, help="then a power-loss campaign of so many states")
+    if campaign_of is Campaign:
+        parser.add_argument(
+            "--powerloss-states", type=int, default=0, help="then a power-loss campaign of so many states"
+        )
     parser.add_argument("--dir", help="folder for the node (a real disk)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.getrandbits(32)
-    campaign = Campaign(
+    campaign = campaign_of(
         real_folder(options.dir),
         seed,
         lambda text: print(text, file=sys.stderr, flush=True),
@@ -62,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     report = campaign.run(options.kills, options.minutes * 60)
     print(json.dumps(report.as_json()) if options.json else report)
     code = 1 if report.violations else 0
-    if options.powerloss_states:
+    if getattr(options, "powerloss_states", 0):
         code |= _power_losses(["--states", str(options.powerloss_states), "--seed", str(seed)])
     return code
 

@@ -23,7 +23,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -59,6 +59,11 @@ PRODUCER_PAUSE_S = 0.04
 _stopping = False
 
 
+def stopping() -> bool:
+    """Whether this process was told to end."""
+    return _stopping
+
+
 def _stop(_number: int, _frame: FrameType | None) -> None:
     global _stopping
     _stopping = True
@@ -78,7 +83,7 @@ def key_of(body: bytes) -> str | None:
     return key if body_of(key) == body else None
 
 
-def _attached(directory: str, log: Log, name: str, work: Callable[[warren.Node], None]) -> None:
+def attached(directory: str, log: Log, name: str, work: Callable[[warren.Node], None]) -> None:
     """Attach and work; after an error attach anew, until told to stop."""
     while not _stopping:
         try:
@@ -143,7 +148,7 @@ def _produce(directory: str, log: Log, rng: random.Random, names: Sequence[str],
             log.write(*(f"c {key} {now:.3f}" for key in keys))
             time.sleep(rng.random() * PRODUCER_PAUSE_S)
 
-    _attached(directory, log, "kill-producer", work)
+    attached(directory, log, "kill-producer", work)
 
 
 def log_received(log: Log, messages: list[warren.Message]) -> None:
@@ -189,7 +194,7 @@ def consumer(directory: str, log: Log, rng: random.Random) -> None:
             except warren.Error as error:
                 log.error(error)
 
-    _attached(directory, log, "kill-consumer", work)
+    attached(directory, log, "kill-consumer", work)
 
 
 def keeper(directory: str, base: str, rng: random.Random) -> None:
@@ -197,7 +202,7 @@ def keeper(directory: str, base: str, rng: random.Random) -> None:
     Keeper(directory, base, rng, lambda: _stopping).run()
 
 
-def _probing(directory: str, log: Log, kind: str, prepare: Callable[[warren.Node], Callable[[], None]]) -> None:
+def probing(directory: str, log: Log, kind: str, prepare: Callable[[warren.Node], Callable[[], None]]) -> None:
     """Ask for a sign of life all the time, and log how long each took."""
 
     def timed(ask: Callable[[], None]) -> None:
@@ -218,7 +223,7 @@ def _probing(directory: str, log: Log, kind: str, prepare: Callable[[warren.Node
             timed(ask)
             time.sleep(PROBE_PAUSE_S)
 
-    _attached(directory, log, f"kill-probe-{kind}", work)
+    attached(directory, log, f"kill-probe-{kind}", work)
 
 
 def queue_probe(directory: str, log: Log, rng: random.Random) -> None:
@@ -239,7 +244,7 @@ def queue_probe(directory: str, log: Log, rng: random.Random) -> None:
 
         return ask
 
-    _probing(directory, log, "queue", prepare)
+    probing(directory, log, "queue", prepare)
 
 
 def store_probe(directory: str, log: Log, _rng: random.Random) -> None:
@@ -262,11 +267,12 @@ def store_probe(directory: str, log: Log, _rng: random.Random) -> None:
 
         return ask
 
-    _probing(directory, log, "store", prepare)
+    probing(directory, log, "store", prepare)
 
 
+Role = Callable[[str, Log, random.Random], None]
 #: what a role does with (directory, log, dice); the keeper keeps its logs itself
-ROLES: dict[str, Callable[[str, Log, random.Random], None]] = {
+ROLES: dict[str, Role] = {
     "producer": producer,
     "consumer": consumer,
     "none": none_producer,
@@ -275,7 +281,7 @@ ROLES: dict[str, Callable[[str, Log, random.Random], None]] = {
 }
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], roles: Mapping[str, Role] = ROLES) -> int:
     """Play one role until SIGTERM."""
     role, directory, path, seed = argv
     signal.signal(signal.SIGTERM, _stop)
@@ -284,7 +290,7 @@ def main(argv: list[str]) -> int:
     if role == "keeper":
         keeper(directory, path, rng)
     else:
-        ROLES[role](directory, Log(path), rng)
+        roles[role](directory, Log(path), rng)
     return 0
 
 

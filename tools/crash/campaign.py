@@ -27,9 +27,9 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -107,7 +107,15 @@ WEIGHTS = {
 
 
 class Campaign:
-    """One node, its actors, and the hand that kills them."""
+    """One node, its actors, and the hand that kills them. topic_campaign.py has other actors and other logs."""
+
+    settings: ClassVar[dict[str, Any]] = SETTINGS
+    actor_module: ClassVar[str] = "warren.tools.crash.actors"
+    actor_roles: ClassVar[tuple[tuple[str, int], ...]] = ACTORS
+    weights: ClassVar[dict[tuple[str, str], int]] = WEIGHTS
+    #: points that are armed more often than others
+    points_more: ClassVar[tuple[str, ...]] = ()
+    report_of: ClassVar[type[Report]] = Report
 
     def __init__(
         self,
@@ -122,12 +130,12 @@ class Campaign:
         self.rng = random.Random(seed)
         self.say = say
         self.probe_s, self.pause_s = probe_s, pause_s
-        self.report = Report(seed)
+        self.report = self.report_of(seed)
         self.root = Path(tempfile.mkdtemp(prefix="warren-crash-", dir=folder))
         self.directory, self.logs = self.root / "node", self.root / "logs"
         self.logs.mkdir()
         self.hits = Log(str(self.logs / "hits.log"))
-        self.points = Points(self.rng, self.report, self._note) if points else None
+        self.points = Points(self.rng, self.report, self._note, self.points_more) if points else None
         self._pids = {os.getpid()}
         self._since = time.time() - 1  # whole seconds, there
         self._keys: set[int] = set()
@@ -151,9 +159,7 @@ class Campaign:
         """Kill until `kills` have happened or `seconds` are over; drain, compare, clean up (but for a violation)."""
         try:
             observer = self._open()
-            declare_all(observer)
-            for n in range(2):
-                observer.queue(PROBE_QUEUE.format(n))
+            self._prepare(observer)
             self._storm(kills, seconds)
             if self.points is not None:
                 self.points.disarm(self._node)
@@ -161,9 +167,9 @@ class Campaign:
             observer = self._revive()
             self._drain(observer)
             self._compare(observer)
-            self._end_store(observer)
             observer.close()
             self._stop_node()
+            self._compare_files()
         finally:
             self._end_all()
             self.hits.close()
@@ -175,8 +181,14 @@ class Campaign:
             shutil.rmtree(self.root, ignore_errors=True)
         return self.report
 
+    def _prepare(self, observer: warren.Node) -> None:
+        """What actors find when they begin."""
+        declare_all(observer)
+        for n in range(2):
+            observer.queue(PROBE_QUEUE.format(n))
+
     def _open(self) -> warren.Node:
-        self._observer = warren.open(self.directory, name="kill-observer", idle_exit=120.0, **SETTINGS)
+        self._observer = warren.open(self.directory, name="kill-observer", idle_exit=120.0, **self.settings)
         if self._found is not None:
             self._pids |= self._found.pids
             self._found.superblock.close()
@@ -218,13 +230,13 @@ class Campaign:
 
     def _storm(self, kills: int, seconds: float) -> None:
         self.actors = [
-            Actor(role, number, self.directory, self.logs, self.rng)
-            for role, count in ACTORS
+            Actor(role, number, self.directory, self.logs, self.rng, self.actor_module)
+            for role, count in self.actor_roles
             for number in range(count)
         ]
         deadline = self.began + seconds
         self._wait_for_load(deadline)
-        choices, weights = list(WEIGHTS), list(WEIGHTS.values())
+        choices, weights = list(self.weights), list(self.weights.values())
         last_said = time.monotonic()
         while self.report.kills_n < kills and time.monotonic() < deadline and not self.stopping:
             self._revive()
@@ -360,18 +372,20 @@ class Campaign:
 
     def _drain(self, node: warren.Node) -> None:
         """End the actors, consumers last, and take what is left."""
-        for role in DRAINED_FIRST:
-            for actor in self.actors:
-                if actor.role == role:
-                    complaint = actor.end(30.0)
-                    if complaint:
-                        self.report.violations.append(complaint)
+        self._end_actors(DRAINED_FIRST)
         log = Log(str(self.logs / "drain.log"))
         kept = (*QUEUES, NONE_QUEUE, PRIORITY_QUEUE)
         for name in (*kept, *(PROBE_QUEUE.format(n) for n in range(2)), REJECTED_QUEUE, EXPIRED_QUEUE):
             self._drain_queue(opened(node, name), log if name in (*kept, REJECTED_QUEUE) else None)
         self._drain_letters(node.queue(LETTERS_QUEUE), log)
         log.close()
+
+    def _end_actors(self, roles: Sequence[str]) -> None:
+        """In good order, one role after the other."""
+        for actor in (actor for role in roles for actor in self.actors if actor.role == role):
+            complaint = actor.end(30.0)
+            if complaint:
+                self.report.violations.append(complaint)
 
     def _drain_queue(self, queue: warren.Queue, log: Log | None) -> None:
         """Take everything, or wait until it has expired."""
@@ -471,6 +485,10 @@ class Campaign:
             self._compare_probes(kind)
         for role in ("producer", "none", "consumer", "queue-probe", "store-probe"):
             report.errors.update(entry[1].rstrip(":") for entry in self._entries(role) if entry[0] == "e")
+        self._end_store(node)
+
+    def _compare_files(self) -> None:
+        """With the node stopped in good order: nothing of its own here."""
 
     def _out_of_order(self) -> Iterator[str]:
         """Receipts without the mark go up in each consumer, for each publisher, queue and priority."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from warren.ipc.layout import CRASH_POINTS
@@ -31,12 +31,25 @@ TRIGGERS: dict[str, tuple[str, signal.Signals]] = {
     "worker_claimed": ("worker-0", signal.SIGKILL),
     "worker_recovered": ("worker-0", signal.SIGKILL),
     "worker_attached": ("worker-0", signal.SIGKILL),
+    "topic_recovered": ("topics", signal.SIGKILL),
+    "topic_settled": ("topics", signal.SIGKILL),
+    "topic_begun": ("topics", signal.SIGKILL),
 }
 #: a file that is damaged is needed for it: tests/crash/test_points.py
 LEFT_OUT = ("start_quarantined",)
 #: passed so often that the first passes are let go
 FREQUENT = ("roll", "batch_written", "batch_synced", "batch_done", "file_made", "list_written", "worker_flush_data")
 OF_COLLECTOR = ("collect_copying", "collect_copied", "collect_synced")
+OF_TOPICS = tuple(name for name in CRASH_POINTS if name.startswith("topic_"))
+#: on the way of a start: whoever died there may die there again
+STARTS = tuple(name for name in CRASH_POINTS if name.startswith("start_") or (name in OF_TOPICS and name in TRIGGERS))
+
+
+def owner_of(name: str) -> str:
+    """The process that dies at a point: of queue workers and the store's, the one that the campaign counts."""
+    if name in OF_COLLECTOR:
+        return "collector"
+    return "topics" if name in OF_TOPICS else TRIGGERS.get(name, ("store", signal.SIGKILL))[0]
 
 
 class Noting(Protocol):
@@ -48,7 +61,11 @@ class Noting(Protocol):
 class Points:
     """What is armed now."""
 
-    def __init__(self, rng: random.Random, report: Report, note: Noting | Callable[..., None]) -> None:
+    def __init__(
+        self, rng: random.Random, report: Report, note: Noting | Callable[..., None], more: Sequence[str] = ()
+    ) -> None:
+        """`more`: points that are chosen as often again, as the load is made for them."""
+        self._more = more
         self._rng = rng
         self._report = report
         self._note = note
@@ -67,7 +84,7 @@ class Points:
                 self._report.missed[self._armed or ""] += 1
                 self._armed = None
         elif self._rng.random() < 0.9:
-            self._arm(node, self._rng.choice([name for name in CRASH_POINTS if name not in LEFT_OUT]))
+            self._arm(node, self._rng.choice([*CRASH_POINTS, *self._more]))
 
     def disarm(self, node: Node) -> None:
         """Nobody dies by itself any more."""
@@ -77,7 +94,7 @@ class Points:
         assert self._armed is not None
         self._report.points[self._armed] += 1
         self._note(f"died at {self._armed}", death=True)
-        if self._again and self._armed.startswith("start_") and node.may_die("store", 2):
+        if self._again and self._armed in STARTS and node.may_die(owner_of(self._armed), 2):
             self._again -= 1
             node.superblock.arm_crash(self._armed)
             self._until = time.monotonic() + PATIENCE_S
@@ -85,9 +102,11 @@ class Points:
             self._armed = None
 
     def _arm(self, node: Node, name: str) -> None:
-        again = self._rng.choice((0, 0, 1, 2)) if name.startswith("start_") else 0
+        again = self._rng.choice((0, 0, 1, 2)) if name in STARTS else 0
         victim, number = TRIGGERS.get(name, (None, signal.SIGKILL))
-        owner = "collector" if name in OF_COLLECTOR else victim or "store"
+        owner = owner_of(name)
+        if name in LEFT_OUT or (owner == "topics" and owner not in node.servers()):
+            return
         if not node.may_die(owner, 2 if victim is None else 2 + again):
             return
         identity = node.find(victim) if victim else None

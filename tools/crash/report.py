@@ -50,6 +50,16 @@ class Report:
         plain = {**self.__dict__, "kills_n": self.kills_n}
         return {key: dict(value) if isinstance(value, Counter) else value for key, value in plain.items()}
 
+    def _sums(self) -> list[str]:
+        return [
+            f"queues: {self.confirmed:,} confirmed, {self.received:,} receipts, {self.redelivered:,} marked redelivered"
+            f", {self.unconfirmed_received:,} received that were never confirmed"
+            + (f", {self.excused} of durability none gone with the whole node" if self.excused else ""),
+            f"dead letters: {self.letters:,}, of them {self.letters_again:,} that came before",
+            f"store: {self.stored:,} confirmed, {self.removed:,} removed, {self.reads:,} reads right; "
+            + ", ".join(f"{value:,} {name}" for name, value in sorted(self.store.items())),
+        ]
+
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {self.kills_n:,} kills in {self.seconds:.0f} s"]
         lines += _table("killed", self.kills)
@@ -58,12 +68,7 @@ class Report:
         lines += _table("stopped and continued, ended and started", self.stops)
         lines += [
             f"{self.node_deaths} times nothing was left of the node, and the next `open` started it",
-            f"queues: {self.confirmed:,} confirmed, {self.received:,} receipts, {self.redelivered:,} marked redelivered"
-            f", {self.unconfirmed_received:,} received that were never confirmed"
-            + (f", {self.excused} of durability none gone with the whole node" if self.excused else ""),
-            f"dead letters: {self.letters:,}, of them {self.letters_again:,} that came before",
-            f"store: {self.stored:,} confirmed, {self.removed:,} removed, {self.reads:,} reads right; "
-            + ", ".join(f"{value:,} {name}" for name, value in sorted(self.store.items())),
+            *self._sums(),
         ]
         for kind, row in self.probes.items():
             lines.append(

@@ -30,8 +30,17 @@ DEATHS_WINDOW_S = 60.0
 class Actor:
     """A process of ours that is started anew when it dies; all its incarnations share one log."""
 
-    def __init__(self, role: str, number: int, directory: Path, logs: Path, rng: random.Random) -> None:
+    def __init__(
+        self,
+        role: str,
+        number: int,
+        directory: Path,
+        logs: Path,
+        rng: random.Random,
+        module: str = "warren.tools.crash.actors",
+    ) -> None:
         self.role = role
+        self._module = module
         self.path = logs / f"{role}-{number}.log"
         self._directory = directory
         self._rng = rng
@@ -43,7 +52,7 @@ class Actor:
         words = (self.role, str(self._directory), str(self.path), str(self._rng.getrandbits(32)))
         with open(self._errors, "ab") as errors:
             process = subprocess.Popen(
-                interpreter.command("warren.tools.crash.actors", *words),
+                interpreter.command(self._module, *words),
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -100,16 +109,22 @@ class Node:
     def servers(self) -> dict[str, int]:
         """Names of the server processes that have a row in the superblock, and the row."""
         workers = self.superblock.queue_workers
-        return {"store": SERVER_STORE_PERSISTENT} | {f"worker-{n - SERVER_WORKER_FIRST}": n for n in workers}
+        found = {"store": SERVER_STORE_PERSISTENT} | {f"worker-{n - SERVER_WORKER_FIRST}": n for n in workers}
+        topics = self.superblock.topic_server
+        if topics and self.superblock.server_get(topics, "epoch"):  # it comes with the first topic
+            found["topics"] = topics
+        return found
 
     def find(self, name: str) -> Identity | None:
-        """The process of this name (supervisor, store, worker-N, collector) that lives now."""
+        """The process of this name (supervisor, store, worker-N, topics, collector) that lives now."""
         if name == "supervisor":
             identity = self.superblock.supervisor
         elif name == "collector":
             identity = self.superblock.collector
+        elif name in (servers := self.servers()):
+            identity = self.superblock.server_identity(servers[name])
         else:
-            identity = self.superblock.server_identity(self.servers()[name])
+            return None
         return identity if identity.pid and identity.alive() else None
 
     def names(self, role: str) -> list[str]:
