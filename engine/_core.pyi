@@ -1042,6 +1042,10 @@ class TopicServer:
     def ends(self, id: int, /) -> list[int]:
         """The offset of the next message of each queue of a topic. Raises KeyError."""
 
+    def tell_group(self, row: int, topic: int, stamp: int, /) -> bool:
+        """A group of readers of a topic has changed; stamp 0: the row is no group's any more. False: there is no shared
+        memory for it. Raises OSError (no such row)."""
+
     def control_next(self) -> tuple[int, int, bytes] | None:
         """(slot, generation, request) of a client that waits for an answer."""
 
@@ -1522,6 +1526,17 @@ class Record:
         """How often it was delivered and failed before."""
 
 @final
+class TopicWatch:
+    """What a member of a group of readers looks at before each message."""
+
+    def __new__(cls, rows: Buffer, row: int, stamp: int) -> Self:
+        """`rows`: the region, held until close. Raises ValueError."""
+
+    def changed(self) -> bool:
+        """Whether the group has another stamp by now, or this was closed."""
+
+    def close(self) -> None: ...
+
 class TopicReader:
     """Reads one topic, in one thread at a time. None: there is no such queue, in the regions that it has. An answer is
     (status, next offset, minimum, maximum, what was read, damage).
@@ -1551,6 +1566,12 @@ class TopicReader:
     def bounds(self, queue: int, /) -> tuple[int, int] | None: ...
     def wait(self, queue: int, seen: int, seconds: float, /) -> bool | None:
         """Whether the maximum is above `seen`; False also when a signal came."""
+
+    def wait_any(
+        self, queues: Sequence[int], seen: Sequence[int], row: int, stamp: int, seconds: float, /
+    ) -> int | None:
+        """The place of the first queue whose maximum is not what was seen; -1: time is up, or a signal came; -2: the
+        group with this row has another stamp."""
 
     def read(
         self, queue: int, offset: int, end: int, records_max: int, bytes_max: int, tags: tuple[bytes, ...], /

@@ -58,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     index_slots: int = 5_000_000  #: hash slots of a file of the topics' key index
     index_entries: int = 20_000_000  #: keys of a file of the topics' key index
     topic_ring_bytes: int = 16 * MIB  #: newest part of the commit log that is kept in shared memory
+    group_release_s: float = 10.0  #: how long a reader of a group may keep queues that it has to give back
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
@@ -104,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "index_slots": (1, 100_000_000),
             "index_entries": (2, 100_000_000),
             "topic_ring_bytes": (64 * 1024, 4096 * MIB),
+            "group_release_s": (0.1, 86400.0),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
@@ -157,6 +159,7 @@ class NodeSettings(TypedDict, total=False):
     index_slots: int
     index_entries: int
     topic_ring_bytes: int
+    group_release_s: float
 
 
 def message_bytes_most(settings: Settings) -> int:

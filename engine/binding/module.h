@@ -26,5 +26,6 @@ int wr_bind_topic_handle(PyObject *module); /* binding/topic_handle.c: TopicHand
 int wr_bind_memory(PyObject *module);       /* Memory */
 int wr_bind_topic_record(PyObject *module); /* Record */
 int wr_bind_topic_reader(PyObject *module); /* TopicReader */
+int wr_bind_topic_watch(PyObject *module);  /* TopicWatch */
 int wr_bind_topic_check(PyObject *module);  /* binding/topic_check.c: topics' files, examined and made again */
 #endif

@@ -143,6 +143,55 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *const *args, Py_ssize
     return error ? failed_with(error) : PyBool_FromLong(b.maximum > seen);
 }
 
+/* Pairs of queue and offset from two sequences of numbers; NULL with an exception. */
+static wr_topic_seen *seen_of(PyObject *queues, PyObject *offsets, uint32_t *n) {
+    PyObject *numbers = PySequence_Fast(queues, "queues are a sequence"), *seen = numbers ? PySequence_Fast(offsets, "seen is a sequence") : NULL;
+    wr_topic_seen *found = NULL;
+    Py_ssize_t count = seen ? PySequence_Fast_GET_SIZE(numbers) : 0;
+    if (seen && (count != PySequence_Fast_GET_SIZE(seen) || count > WR_TOPIC_ROWS_MAX))
+        PyErr_SetString(PyExc_ValueError, "queues and seen are as many");
+    else if (seen && !(found = PyMem_RawMalloc(((size_t)count + 1) * sizeof *found)))
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; found && i < count; i++)
+        if (queue_of(PySequence_Fast_GET_ITEM(numbers, i), &found[i].queue) || number_of(PySequence_Fast_GET_ITEM(seen, i), 64, "seen", &found[i].seen)) {
+            PyMem_RawFree(found);
+            found = NULL;
+        }
+    Py_XDECREF(numbers);
+    Py_XDECREF(seen);
+    *n = (uint32_t)count;
+    return found;
+}
+
+/* wait_any(queues, seen, row, stamp, seconds): the place of the first queue whose maximum is not what was seen; -1: time is up, or a signal
+ * came; -2: the group has another stamp; None: no such queue. */
+static PyObject *reader_wait_any(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    WR_ARGUMENTS(5, "queues, seen, row, stamp, seconds");
+    uint64_t row;
+    wr_topic_group_seen group;
+    double seconds = PyFloat_AsDouble(args[4]);
+    if (PyErr_Occurred() || number_of(args[2], 32, "row", &row) || number_of(args[3], 64, "stamp", &group.stamp)) return NULL;
+    group.row = (uint32_t)row;
+    uint32_t n, which = WR_TOPIC_NOTHING;
+    wr_topic_seen *queues = seen_of(args[0], args[1], &n);
+    if (!queues || enter(self)) {
+        PyMem_RawFree(queues);
+        return NULL;
+    }
+    uint64_t limit = seconds <= 0 ? 0 : seconds > 3600 ? 3600ull * 1000000000 : (uint64_t)(seconds * 1e9), now = wr_now_ns(), until = now + limit;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    do {
+        error = wr_topic_reader_wait_any(self->reader, queues, n, &group, until > now ? until - now : 0, &which);
+        now = wr_now_ns();
+    } while (!error && which == WR_TOPIC_NOTHING && !self->reader->behind && now < until);
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    PyMem_RawFree(queues);
+    if (error && error != EINTR) return failed_with(error);
+    return PyLong_FromLong(error || which == WR_TOPIC_NOTHING ? -1 : which == WR_TOPIC_GROUP_CHANGED ? -2 : (long)which);
+}
+
 /* ---- reading ---- */
 
 static PyObject *damage_of(const ReaderObject *self, bool damaged) {
@@ -356,6 +405,7 @@ static PyMethodDef reader_methods[] = {
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Let go of regions and files; begin makes it read again."},
     {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (minimum, maximum), or None."},
     FAST("wait", reader_wait, "wait(queue, seen, seconds): whether the maximum is above `seen`, or None."),
+    FAST("wait_any", reader_wait_any, "wait_any(queues, seen, row, stamp, seconds): which of them has changed, -1, -2 or None."),
     FAST("read", reader_read, "read(queue, offset, end, records_max, bytes_max, tags): an answer with records."),
     FAST("columns", reader_columns, "columns(queue, offset, end, records_max, bytes_max): an answer with columns."),
     FAST("seek", reader_seek, "seek(queue, when, upper): an offset, -1 or None."),

@@ -379,6 +379,18 @@ static PyObject *server_ends(PyObject *self, PyObject *arg) {
     return list;
 }
 
+/* tell_group(row, topic, stamp): a group of readers has changed; 0: the row is no group's any more. False: no shared memory for it. */
+static PyObject *server_tell_group(PyObject *self, PyObject *args) {
+    unsigned int row, topic;
+    unsigned long long stamp;
+    if (!PyArg_ParseTuple(args, "IIK", &row, &topic, &stamp)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    int error = wr_topic_worker_tell_group(w, row, topic, stamp);
+    if (error && error != ENOMEM) return os_error(error);
+    return PyBool_FromLong(!error);
+}
+
 /* (slot, generation, request) of a client that waits for an answer, or None. */
 static PyObject *server_control_next(PyObject *self, PyObject *none) {
     (void)none;
@@ -565,7 +577,7 @@ static PyMethodDef server_methods[] = {
     M(offer, METH_VARARGS), M(serve, METH_O), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(run, METH_VARARGS), M(commit_run, METH_NOARGS), M(dispatch_run, METH_NOARGS),
     M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),
-    M(sync, METH_O), M(counters, METH_NOARGS), M(system_records, METH_VARARGS), M(append_system, METH_VARARGS), M(ends, METH_O),
+    M(sync, METH_O), M(counters, METH_NOARGS), M(system_records, METH_VARARGS), M(append_system, METH_VARARGS), M(ends, METH_O), M(tell_group, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
 #undef M
 

@@ -71,6 +71,7 @@
 #define WR_APPEND_COUNT_MAX 4096
 #define WR_TOPIC_ROWS_MAX 0x10000
 #define WR_TOPIC_WAKES 32
+#define WR_TOPIC_GROUPS_MAX 8192
 #define WR_BATCH_COUNT_MAX 4096
 #define WR_DIRECTORY_GROUP 64
 #define WR_PART_WHOLE 65535
@@ -79,7 +80,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x2e68567748da8f56ull
+#define WR_LAYOUT_HASH 0xda6ccef414251490ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -312,6 +313,13 @@ _Static_assert(offsetof(wr_topic_row, key) == 0, "wr_topic_row.key");
 _Static_assert(offsetof(wr_topic_row, minimum) == 8, "wr_topic_row.minimum");
 _Static_assert(offsetof(wr_topic_row, maximum) == 16, "wr_topic_row.maximum");
 _Static_assert(offsetof(wr_topic_row, appended) == 24, "wr_topic_row.appended");
+
+/* One group of readers; behind the rows of topics. Writer: the topic worker. Its members look at it before each message. */
+typedef struct {
+    _Atomic uint64_t stamp; /* another one after each change of who has which queue; never comes again. 0: no group's */
+} wr_topic_group_row;
+_Static_assert(sizeof(wr_topic_group_row) == 8, "wr_topic_group_row");
+_Static_assert(offsetof(wr_topic_group_row, stamp) == 0, "wr_topic_group_row.stamp");
 
 /* Counters of one queue, in the worker's statistics region. Writer: the queue worker. */
 typedef struct {

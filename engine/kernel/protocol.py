@@ -102,6 +102,7 @@ PROTOCOL: dict[str, int] = {
     # rows of topics: a node's queues of topics at most, and how many pairs of wake words their readers share
     "TOPIC_ROWS_MAX": 65536,
     "TOPIC_WAKES": 32,
+    "TOPIC_GROUPS_MAX": 8192,  # groups of readers with members that have a row; those of others ask by the clock
     # batches of writes (OP_STORE_WRITE_MANY)
     "BATCH_COUNT_MAX": 4096,
     "DIRECTORY_GROUP": 64,
@@ -291,6 +292,15 @@ TOPIC_ROW = Struct(
     ),
 )
 
+TOPIC_GROUP_ROW = Struct(
+    "topic_group_row",
+    8,
+    "One group of readers; behind the rows of topics. Writer: the topic worker. Its members look at it before each message.",
+    (
+        Field("stamp", 0, "a64", "another one after each change of who has which queue; never comes again. 0: no group's"),
+    ),
+)
+
 QUEUE_STATS = Struct(
     "queue_stats",
     200,
@@ -338,7 +348,13 @@ STRUCTS = (
     TOPIC_WAKE,
     TOPIC_ROWS,
     TOPIC_ROW,
+    TOPIC_GROUP_ROW,
     QUEUE_STATS,
+)
+
+#: of the region `trows`: header, rows of topics, rows of groups
+TOPIC_ROWS_BYTES = (
+    TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size + PROTOCOL["TOPIC_GROUPS_MAX"] * TOPIC_GROUP_ROW.size
 )
 
 assert DELIVERY.size == layout.DELIVERY_SLOT_BYTES

@@ -91,12 +91,15 @@ class DescribeGroup(Request, tag="describe_group"):
 
 class Assigned(msgspec.Struct):
     """`given`: (queue, generation, committed offset, −1: none) of each queue that is the member's; `give_back`: queues
-    that are its own until it has given them back; `generation`: of the group.
+    that are its own until it has given them back; `generation`: of the group. `row`, `stamp`: where the group's stamp
+    stands in shared memory (group_rows.py; −1: nowhere), and of which one this answer is.
     """
 
     generation: int
     given: list[tuple[int, int, int]]
     give_back: list[int]
+    row: int = -1
+    stamp: int = 0
 
 
 class Done(msgspec.Struct):

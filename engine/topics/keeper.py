@@ -6,6 +6,7 @@ changes and after each SNAPSHOT_LOG_BYTES of log, whatever is in them. It is a c
 missing is named, and all is read from the log again.
 
     groups.py    one group: members, who has which queue, who is fenced
+    group_rows.py   what members see of a change, in shared memory
     offsets.py   records and snapshot as bytes
     control.py   the requests
 
@@ -14,6 +15,7 @@ Invariants
   by the log, in order, or was never answered.
   Nothing is appended by a worker while there is a snapshot that ends behind the log, or holds an offset that does.
   A start takes no offset above the end of its queue: of what power took, nobody was told that it is durable.
+  Before anything else is done, and before the answer leaves, a group's row says that it has changed.
 Crash points: between two steps of writing the snapshot (atomic_file) the old one is there, and more log is read.
 """
 
@@ -36,6 +38,7 @@ from warren.engine.kernel.refusal import Refusal
 from warren.engine.saying import Say, counted
 from warren.engine.topics import control, offsets
 from warren.engine.topics.formats import OFFSETS_TOPIC
+from warren.engine.topics.group_rows import GroupRow, GroupRows
 from warren.engine.topics.groups import RELEASE_S, Committed, Group, Member
 from warren.engine.topics.offsets import Key, Offsets, Snapshot, Unreadable
 
@@ -70,8 +73,10 @@ class Keeper:
     refused: int = 0  #: errno for which there is no new snapshot
     _offsets: Offsets = field(default_factory=dict)
     _groups: dict[Key, Group] = field(default_factory=dict)
+    _rows: dict[Key, GroupRow] = field(default_factory=dict)  # of those with members
 
     def __post_init__(self) -> None:
+        self._shown = GroupRows(self.server)
         self._epoch = 0
         self._settled_at = 0.0
         self._changed = self._writing = False
@@ -160,6 +165,10 @@ class Keeper:
             self._saved = self._write(self._snapshot())
             self._changed = False
 
+    def serve_under(self, epoch: int) -> None:
+        """This is the worker's epoch, which no other one has had."""
+        self._shown.epoch = epoch
+
     def wait_for_members(self, now: float) -> None:
         """Clients were there before this worker: readers of them may be members."""
         self._settled_at = now + self.release_s
@@ -239,7 +248,7 @@ class Keeper:
         for key, group in list(self._groups.items()):
             if group.waits:
                 group.tick(now)
-            self._drop_if_empty(key)
+            self._tell(key)
         self._save(now)
 
     def _forget_topics(self) -> None:
@@ -247,15 +256,25 @@ class Keeper:
         for key in [key for key in {**self._groups, **self._offsets} if self.queues_of(key[0]) is None]:
             self._changed |= self._offsets.pop(key, None) is not None
             self._groups.pop(key, None)
+            self._tell(key)
 
     def clients_changed(self, slots: set[tuple[int, int]], now: float) -> None:
         """Those of the clients that are attached: (slot, generation)."""
         for key, group in list(self._groups.items()):
             group.keep(slots, now)
-            self._drop_if_empty(key)
+            self._tell(key)
 
-    def _drop_if_empty(self, key: Key) -> None:
-        if self._groups[key].empty:
+    def _tell(self, key: Key) -> None:
+        """Something may have changed in a group: its members see that. One of which nothing is worth keeping goes."""
+        group = self._groups.get(key)
+        if group is not None and group.members:
+            row = self._rows.get(key)
+            if row is None:
+                row = self._rows[key] = GroupRow(key[0])
+            self._shown.show(row, group.generation)
+        elif (left := self._rows.pop(key, None)) is not None:
+            self._shown.take(left)
+        if group is not None and group.empty:
             del self._groups[key]
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -300,15 +319,18 @@ class Keeper:
         assert isinstance(request, _OF_A_GROUP)
         key = request.topic, request.group
         group = self._group(key, queues)
-        match request:
-            case control.SyncGroup() | control.CommitOffsets() | control.LeaveGroup():
-                return self._serve_member(key, group, Member(slot, generation, request.member), request, now)
-            case control.SeekGroup():
-                return control.Done(), self._seek(key, group, request, now)
-            case control.DeleteGroup():
-                return control.Done(), self._delete(key, group)
-            case control.DescribeGroup():
-                return self._described(key, group), 0
+        try:
+            match request:
+                case control.SyncGroup() | control.CommitOffsets() | control.LeaveGroup():
+                    return self._serve_member(key, group, Member(slot, generation, request.member), request, now)
+                case control.SeekGroup():
+                    return control.Done(), self._seek(key, group, request, now)
+                case control.DeleteGroup():
+                    return control.Done(), self._delete(key, group)
+                case control.DescribeGroup():
+                    return self._described(group), 0
+        finally:
+            self._tell(key)
 
     def _serve_member(
         self, key: Key, group: Group, member: Member, request: _OfMember, now: float
@@ -325,7 +347,8 @@ class Keeper:
             raise
         if isinstance(request, control.SyncGroup):
             group.sync(member, (), request.released, now)
-            return self._assigned(group, member), until
+            self._tell(key)
+            return self._assigned(key, group, member), until
         if isinstance(request, control.LeaveGroup):
             group.leave(member, now)
         return control.Done(), until
@@ -366,7 +389,7 @@ class Keeper:
 
     def _seek(self, key: Key, group: Group, request: control.SeekGroup, now: float) -> int:
         if group.members and not request.force:
-            raise UsageError(f"group {key[1]!r} has members: close its readers, or give force=True")
+            raise UsageError(f"group {key[1]!r} has members: close its readers, or give force=True (--force)")
         if not request.offsets:
             raise UsageError("no offsets are given")
         committed = {queue: Committed(group.generation + 1, offset) for queue, offset in request.offsets}
@@ -387,19 +410,19 @@ class Keeper:
 
     # -- answers ------------------------------------------------------------------------------------------------
 
-    def _assigned(self, group: Group, member: Member) -> control.Assigned:
+    def _assigned(self, key: Key, group: Group, member: Member) -> control.Assigned:
         given = [
             (queue, generation, group.offsets[queue].offset if queue in group.offsets else -1)
             for queue, generation in group.given(member)
         ]
-        return control.Assigned(group.generation, given, group.to_give_back(member))
+        row = self._rows[key]
+        return control.Assigned(group.generation, given, group.to_give_back(member), row.number, row.stamp)
 
-    def _described(self, key: Key, group: Group) -> control.Described:
+    def _described(self, group: Group) -> control.Described:
         members = group.members
         places = {member: place for place, member in enumerate(members)}
         owners = [-1 if (owner := group.owner(queue)) is None else places[owner] for queue in range(group.queues)]
         found = [group.offsets[queue].offset if queue in group.offsets else -1 for queue in range(group.queues)]
-        self._drop_if_empty(key)
         return control.Described(group.generation, [(m.slot, m.number) for m in members], owners, found)
 
     def _names(self, request: control.ListGroups) -> control.Names:

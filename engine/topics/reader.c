@@ -43,12 +43,16 @@ void wr_topic_reader_free(wr_topic_reader *r) {
     close_queues(r);
     wr_index_reader_free(r->index);
     wr_log_reader_free(&r->log);
+    free(r->watched);
     free(r->name);
     free(r);
 }
 
 void wr_topic_reader_begin(wr_topic_reader *r, const void *ring, wr_topic_rows *rows) {
     close_queues(r);
+    free(r->watched);
+    r->watched = NULL;
+    r->watched_n = 0;
     wr_log_reader_begin(&r->log, r->place.ring_bytes ? ring : NULL, r->place.ring_bytes);
     r->rows = rows;
 }
@@ -134,6 +138,73 @@ int wr_topic_reader_wait(wr_topic_reader *r, uint32_t queue, uint64_t seen, uint
     wr_topic_queue_open *q;
     int error = have_row(r, queue, &q);
     return error ? error : wr_topic_wait(r->rows, q->row, wr_topic_row_key(r->id, queue), seen, timeout_ns);
+}
+
+/* ---- several queues ---- */
+
+/* The rows of these queues are known. */
+static int have_watched(wr_topic_reader *r, const wr_topic_seen *queues, uint32_t n) {
+    if (!r->rows) return ENXIO;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t queue = queues[i].queue;
+        if (queue >= WR_TOPIC_ROWS_MAX) return ENXIO;
+        if (queue >= r->watched_n) {
+            wr_topic_row **more = realloc(r->watched, (queue + 1) * sizeof *more);
+            if (!more) return ENOMEM;
+            memset(more + r->watched_n, 0, (queue + 1 - r->watched_n) * sizeof *more);
+            r->watched = more;
+            r->watched_n = queue + 1;
+        }
+        if (!r->watched[queue] && !(r->watched[queue] = wr_topic_row_find(r->rows, r->id, queue))) return ENXIO;
+    }
+    return 0;
+}
+
+/* What there is of these queues, whose rows are known. *late: some have messages that are not shown yet. */
+static int look_at_any(wr_topic_reader *r, const wr_topic_seen *queues, uint32_t n, const wr_topic_group_seen *group, uint32_t *which, bool *late) {
+    *late = false;
+    *which = wr_topic_group_changed(r->rows, group) ? WR_TOPIC_GROUP_CHANGED : WR_TOPIC_NOTHING;
+    for (uint32_t i = 0; i < n; i++) {
+        wr_topic_row *row = r->watched[queues[i].queue];
+        /* SYNC row-maximum, row-key: as wr_topic_reader_bounds */
+        const uint64_t appended = atomic_load_explicit(&row->appended, memory_order_relaxed);
+        const uint64_t maximum = atomic_load_explicit(&row->maximum, memory_order_acquire);
+        if (!wr_topic_row_is(row, wr_topic_row_key(r->id, queues[i].queue))) {
+            r->watched[queues[i].queue] = NULL;
+            return ENXIO;
+        }
+        *late |= appended > maximum;
+        if (*which == WR_TOPIC_NOTHING && maximum != queues[i].seen) *which = i;
+    }
+    return 0;
+}
+
+int wr_topic_reader_wait_any(wr_topic_reader *r, const wr_topic_seen *queues, uint32_t n, const wr_topic_group_seen *group, uint64_t timeout_ns,
+                             uint32_t *which) {
+    bool late;
+    int error = have_watched(r, queues, n);
+    if (error) return error;
+    const uint64_t until = wr_now_ns() + timeout_ns;
+    /* SYNC topic-confirmed: what was appended by then is counted in the rows that are read behind it */
+    const uint64_t unshown = wr_topic_reader_unshown(r);
+    if ((error = look_at_any(r, queues, n, group, which, &late)) || *which != WR_TOPIC_NOTHING) return error;
+    if (unshown && late) {
+        wr_topic_reader_catch_up(r, unshown);
+        if ((error = look_at_any(r, queues, n, group, which, &late)) || *which != WR_TOPIC_NOTHING) return error;
+    }
+    const uint64_t now = wr_now_ns();
+    if (now >= until || r->behind) return 0;
+    wr_topic_wake *wake = wr_topic_wake_of(r->rows, r->id);
+    /* SYNC row-wait: as wr_topic_wait, for the queues and the group's stamp */
+    atomic_fetch_add_explicit(&wake->waiters, 1, memory_order_seq_cst);
+    const uint32_t sequence = atomic_load_explicit(&wake->sequence, memory_order_acquire);
+    atomic_thread_fence(memory_order_seq_cst);
+    error = look_at_any(r, queues, n, group, which, &late);
+    int slept = error || *which != WR_TOPIC_NOTHING ? 0 : wr_futex_wait(&wake->sequence, sequence, until - now);
+    atomic_fetch_sub_explicit(&wake->waiters, 1, memory_order_relaxed);
+    if (error || *which != WR_TOPIC_NOTHING) return error;
+    if (slept == EINTR) return EINTR;
+    return look_at_any(r, queues, n, group, which, &late);
 }
 
 /* ---- units ---- */

@@ -57,6 +57,8 @@ typedef struct {
     wr_index_reader *index;
     wr_topic_queue_open queues[WR_TOPIC_QUEUES_OPEN];
     uint64_t uses;
+    wr_topic_row **watched; /* rows of queues that are waited for together, by their numbers; NULL: not looked for yet */
+    uint32_t watched_n;
     wr_topic_damage damage; /* of the last call */
     uint64_t patience_ns;   /* for so long a call waits until what was confirmed is shown */
     bool behind;            /* that was not enough: something that was confirmed before is not shown. Raised by calls, lowered by the caller. */
@@ -85,6 +87,21 @@ uint64_t wr_topic_reader_first(const wr_topic_reader *reader);
 
 /* Wait until a queue's maximum is above `seen`, or it is deleted: 0 (look again; also for nothing); ETIMEDOUT; EINTR; ENXIO. */
 int wr_topic_reader_wait(wr_topic_reader *reader, uint32_t queue, uint64_t seen, uint64_t timeout_ns);
+
+/* How far a queue was seen. */
+typedef struct {
+    uint32_t queue;
+    uint64_t seen;
+} wr_topic_seen;
+
+#define WR_TOPIC_NOTHING UINT32_MAX
+#define WR_TOPIC_GROUP_CHANGED (UINT32_MAX - 1)
+
+/* Wait until the maximum of one of these queues is not what was seen, or their group has changed, for `timeout_ns` at most; what was
+ * confirmed before counts as shown (or `behind`). *which: the place of the first such queue; GROUP_CHANGED; NOTHING: look again. 0; ENXIO: one
+ * has no row; ENOMEM; EINTR. */
+int wr_topic_reader_wait_any(wr_topic_reader *reader, const wr_topic_seen *queues, uint32_t queues_n, const wr_topic_group_seen *group,
+                             uint64_t timeout_ns, uint32_t *which);
 
 /* Units of messages from an offset on, size 0 where there is none; *found: how many the files have, 0 if none. 0 or an errno. */
 int wr_topic_reader_units(wr_topic_reader *reader, uint32_t queue, uint64_t offset, wr_unit *units, uint32_t most, uint32_t *found);

@@ -1,11 +1,14 @@
 /* The rows of topics in shared memory, one for each (topic, queue): how far a reader sees, and where it sleeps. A header page
- * (wr_topic_rows), then TOPIC_ROWS_MAX of wr_topic_row, which have memory as far as they were used.
+ * (wr_topic_rows), then TOPIC_ROWS_MAX of wr_topic_row, which have memory as far as they were used; then TOPIC_GROUPS_MAX of
+ * wr_topic_group_row, one for each group of readers with members.
  *
  * One writer, the topic worker; readers in any process write `waiters` alone, and the worker believes nothing of it.
  * Invariants
  *   A row is found by its key, looked for once. When its topic is deleted the key becomes 0 first, and the row may become another's
  *   later: who read a number looks at the key behind it (wr_topic_row_is). Ids of topics never come again, so neither do keys.
  *   `maximum` rises only over messages that have their unit and are durable as far as their producer asked for.
+ *   A group's stamp is another one after each change, and none comes again, in no row and after no restart: who has seen one knows by a
+ *   single load that nothing has changed, and that the row is still its group's.
  *   `confirmed` is a commit's number before anything of it is confirmed, and `shown` when the maxima have risen over all of it: who reads
  *   `confirmed`, then waits for `shown`, sees all that was confirmed before.
  * Crash points: a reader that is killed asleep stays counted in `waiters`: a system call for each commit, until the next start. A worker
@@ -18,7 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define WR_TOPIC_ROWS_BYTES (sizeof(wr_topic_rows) + (uint64_t)WR_TOPIC_ROWS_MAX * sizeof(wr_topic_row))
+#define WR_TOPIC_GROUPS_AT (sizeof(wr_topic_rows) + (uint64_t)WR_TOPIC_ROWS_MAX * sizeof(wr_topic_row))
+#define WR_TOPIC_ROWS_BYTES (WR_TOPIC_GROUPS_AT + (uint64_t)WR_TOPIC_GROUPS_MAX * sizeof(wr_topic_group_row))
 
 static inline uint64_t wr_topic_row_key(uint32_t id, uint32_t queue) { return (uint64_t)id << 32 | ((uint64_t)queue + 1); }
 
@@ -63,6 +67,24 @@ static inline int wr_topic_wait(const wr_topic_rows *rows, wr_topic_row *row, ui
         error = wr_futex_wait(&wake->sequence, sequence, timeout_ns);
     atomic_fetch_sub_explicit(&wake->waiters, 1, memory_order_relaxed);
     return error;
+}
+
+/* ---- groups of readers ---- */
+
+/* What a member has seen of its group. No row (from WR_TOPIC_GROUPS_MAX on): it hears of nothing. */
+typedef struct {
+    uint32_t row;
+    uint64_t stamp;
+} wr_topic_group_seen;
+
+static inline wr_topic_group_row *wr_topic_group_row_at(const wr_topic_rows *rows, uint32_t n) {
+    return (wr_topic_group_row *)((uintptr_t)rows + WR_TOPIC_GROUPS_AT) + n;
+}
+
+/* Has the group changed since? What has changed, its member asks the worker, which says it with the newest stamp: so no order is needed. */
+static inline bool wr_topic_group_changed(const wr_topic_rows *rows, const wr_topic_group_seen *seen) {
+    if (seen->row >= WR_TOPIC_GROUPS_MAX) return false;
+    return atomic_load_explicit(&wr_topic_group_row_at(rows, seen->row)->stamp, memory_order_relaxed) != seen->stamp;
 }
 
 /* ---- what was confirmed, and is not shown yet ---- */
@@ -129,6 +151,13 @@ static inline void wr_topic_wake_up(wr_topic_wake *wake) {
 }
 
 static inline void wr_topic_wake_readers(const wr_topic_rows *rows, uint32_t id) { wr_topic_wake_up(wr_topic_wake_of(rows, id)); }
+
+/* A group has changed; stamp 0: it has no members any more, and the row may be given to another. Its members may sleep with the topic's
+ * readers: the fence of wr_topic_wake_up lies between the stamp and the look at `waiters` (SYNC row-wait). */
+static inline void wr_topic_group_tell(const wr_topic_rows *rows, uint32_t n, uint32_t topic, uint64_t stamp) {
+    atomic_store_explicit(&wr_topic_group_row_at(rows, n)->stamp, stamp, memory_order_relaxed);
+    wr_topic_wake_readers(rows, topic);
+}
 
 /* All up to this commit is shown, for no later one there is (before the rows are given). */
 static inline void wr_topic_rows_begin(wr_topic_rows *rows, uint64_t number) {

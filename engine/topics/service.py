@@ -34,6 +34,7 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, silent
 from warren.engine.topics import log_files
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
+from warren.engine.topics.groups import RELEASE_S
 from warren.engine.topics.keeper import Keeper, Log
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS
@@ -65,6 +66,7 @@ class Options:
     folder: TopicsFolder
     log_file_bytes: int
     load_catalog: Callable[[], list[Declaration]]
+    group_release_s: float = RELEASE_S
     follow_catalog: Callable[[int], Changes | None] = lambda _version: None
     timer: Callable[[], None] = lambda: None  #: called some times a second
     reached: Callable[[str], None] = lambda _point: None
@@ -99,6 +101,7 @@ class TopicService:
             o.superblock.get("reply_bytes"),
             self.topics.queues_of,
             o.say,
+            o.group_release_s,
         )
         self._timer_at = 0.0
         self._trouble: tuple[int, int, int] = (0, 0, 0)
@@ -165,6 +168,7 @@ class TopicService:
 
     def begin(self, epoch: int) -> None:
         """Serve from now on under this epoch: all clients that were there are attached."""
+        self.groups.serve_under(epoch)
         if epoch > 1 and self.server.attached():  # a worker of this node was there before, and clients of it
             self.groups.wait_for_members(time.monotonic())
         self.server.serve(epoch)

@@ -50,17 +50,35 @@ void wr_topic_worker_free(wr_topic_worker *w) {
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Have memory for rows below a number: a touch of a full /dev/shm would be a signal. An older kernel does not know the question: then all
+/* Have memory for a part of the rows: a touch of a full /dev/shm would be a signal. An older kernel does not know the question: then all
  * of the region was reserved. */
+static int populate(void *part, uint64_t bytes) {
+    while (madvise(part, bytes, MADV_POPULATE_WRITE) != 0) {
+        if (errno == EINTR || errno == EAGAIN) continue;
+        return errno == EINVAL ? 0 : ENOMEM;
+    }
+    return 0;
+}
+
+/* Have memory for rows below a number. */
 static int have_memory(wr_topic_worker *w, uint32_t rows_n) {
     while (w->rows_ready < rows_n) {
         uint32_t n = w->o.rows_max - w->rows_ready < ROWS_STEP ? w->o.rows_max - w->rows_ready : ROWS_STEP;
-        if (madvise(wr_topic_row_at(w->o.rows, w->rows_ready), n * sizeof(wr_topic_row), MADV_POPULATE_WRITE) != 0) {
-            if (errno == EINTR || errno == EAGAIN) continue;
-            if (errno != EINVAL) return ENOMEM;
-        }
+        int error = populate(wr_topic_row_at(w->o.rows, w->rows_ready), n * sizeof(wr_topic_row));
+        if (error) return error;
         w->rows_ready += n;
     }
+    return 0;
+}
+
+int wr_topic_worker_tell_group(wr_topic_worker *w, uint32_t row, uint32_t topic, uint64_t stamp) {
+    if (row >= WR_TOPIC_GROUPS_MAX) return EINVAL;
+    if (!w->groups_ready) {
+        int error = populate(wr_topic_group_row_at(w->o.rows, 0), (uint64_t)WR_TOPIC_GROUPS_MAX * sizeof(wr_topic_group_row));
+        if (error) return error;
+        w->groups_ready = true;
+    }
+    wr_topic_group_tell(w->o.rows, row, topic, stamp);
     return 0;
 }
 

@@ -38,6 +38,7 @@ typedef struct wr_topic_worker {
     wr_log_end end;            /* what was found */
     uint64_t messages_n;       /* at begin, of all topics */
     uint32_t *free_rows, free_rows_n, rows_n, rows_ready; /* free ones; ever used; those that have memory */
+    bool groups_ready;         /* so have the rows of groups */
     uint64_t seen_slots_version, seen_catalog_version;
     uint32_t offered;          /* events that are being handled: not told again */
     bool failed_told;
@@ -52,6 +53,9 @@ void wr_topic_worker_free(wr_topic_worker *w); /* both threads have ended */
 /* Topics. 0; ENOMEM, of shared memory, too; EEXIST; EINVAL: no such name or number of queues; ENOSPC: there are as many rows as can be. */
 int wr_topic_worker_declare(wr_topic_worker *w, uint32_t id, const char *name, uint32_t name_n, uint32_t queues_n);
 int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id); /* ENOENT; ENOMEM */
+
+/* The row of a group of readers of a topic has another stamp; 0: it is no group's any more. ENOMEM of shared memory; EINVAL: no such row. */
+int wr_topic_worker_tell_group(wr_topic_worker *w, uint32_t row, uint32_t topic, uint64_t stamp);
 
 /* Look at the log, from its file `first` on at most, and at the checkpoint; nothing is written. 0 with *kind and *looked, or an errno. */
 int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind, wr_log_previewed *looked);

@@ -12,14 +12,13 @@ from typing import Any
 
 from warren.engine import _core
 from warren.engine.catalog.topics import TopicDeclaration
-from warren.engine.kernel.protocol import PROTOCOL, TOPIC_RING, TOPIC_ROW, TOPIC_ROWS
+from warren.engine.kernel.protocol import TOPIC_RING, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.workers.faces.topic_reading import TopicReading
 
 from support import topic_tables as tables
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 COMMIT_BYTES = 40  #: what lies between two records: not looked at
-ROWS_BYTES = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
 
 
 class Place:
@@ -64,7 +63,7 @@ class TopicFolder:
             (path / below).mkdir(parents=True)
         self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self.ring = bytearray(TOPIC_RING.size + (1 << 16))
-        self.rows = bytearray(ROWS_BYTES)
+        self.rows = bytearray(TOPIC_ROWS_BYTES)
         self._set(8, queues)
         for queue in range(queues):
             self.row(queue, "key", 7 << 32 | queue + 1)

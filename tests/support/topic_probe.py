@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from warren.engine import _core
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS
+from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics.declared import Changes, Declaration
 from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, node_bytes
 from warren.ipc import layout
@@ -28,7 +28,6 @@ from support.topic_tables import UNIT
 SERVER = queue_probe.SERVER_INDEX  #: the last one of queue_probe's superblock
 MIB = 1 << 20
 OK, NO, ERROR = PROTOCOL["RESULT_OK"], PROTOCOL["RESULT_NO"], PROTOCOL["RESULT_ERROR"]
-ROWS_BYTES = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ class Life:
 
     def __init__(self, node: TopicNode) -> None:
         self.node = node
-        self.rows = mmap.mmap(-1, ROWS_BYTES)
+        self.rows = mmap.mmap(-1, TOPIC_ROWS_BYTES)
         self._folder = os.open(node.folder.path, os.O_RDONLY | os.O_DIRECTORY)
         ring = os.memfd_create("ring")
         os.ftruncate(ring, layout.PAGE_BYTES + node.ring_bytes)

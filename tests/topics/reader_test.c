@@ -691,6 +691,86 @@ static void waiting(void) {
     }
 }
 
+typedef struct {
+    wr_topic_reader *r;
+    uint64_t stamp;
+    uint32_t which;
+    int error;
+} a_wait;
+
+/* For messages of two queues, none of which has been seen, and for the group in row 7. */
+static void *wait_for_any(void *argument) {
+    a_wait *w = argument;
+    const wr_topic_seen queues[] = {{.queue = 1}, {.queue = 0}};
+    const wr_topic_group_seen group = {.row = 7, .stamp = w->stamp};
+    do w->error = wr_topic_reader_wait_any(w->r, queues, 2, &group, 60000000000ull, &w->which);
+    while (!w->error && w->which == WR_TOPIC_NOTHING);
+    return NULL;
+}
+
+static void waiting_for_several(void) {
+    enum { MESSAGE, CHANGE, DELETED, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        rig g;
+        pthread_t thread;
+        rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+        a_wait w = {.r = reader_of(&g, 0, true), .stamp = 5};
+        wr_topic_group_tell(g.rows, 7, g.ids[0], 5);
+        const wr_topic_seen seen[] = {{.queue = 0}, {.queue = 1}}, none = {.queue = 7}, far = {.queue = UINT32_MAX};
+        const wr_topic_group_seen mine = {.row = 7, .stamp = 5}, nobody = {.row = UINT32_MAX}, other = {.row = 7, .stamp = 4};
+        CHECK(wr_topic_reader_wait_any(w.r, seen, 2, &mine, 1000000, &w.which) == 0 && w.which == WR_TOPIC_NOTHING);
+        CHECK(wr_topic_reader_wait_any(w.r, seen, 0, &nobody, 0, &w.which) == 0 && w.which == WR_TOPIC_NOTHING);
+        CHECK(wr_topic_reader_wait_any(w.r, seen, 2, &other, 60000000000ull, &w.which) == 0 && w.which == WR_TOPIC_GROUP_CHANGED);
+        CHECK(wr_topic_reader_wait_any(w.r, &none, 1, &mine, 0, &w.which) == ENXIO);
+        CHECK(wr_topic_reader_wait_any(w.r, &far, 1, &mine, 0, &w.which) == ENXIO);
+        CHECK(pthread_create(&thread, NULL, wait_for_any, &w) == 0);
+        wr_topic_wake *wake = wr_topic_wake_of(g.rows, g.ids[0]);
+        while (!atomic_load(&wake->waiters)) sched_yield();
+        if (way == MESSAGE) {
+            rig_fill(&g, 1, 0, 10);
+        } else if (way == CHANGE) {
+            wr_topic_group_tell(g.rows, 7, g.ids[0], 6);
+        } else {
+            wr_topic_row_take(g.rows, g.row[0]);
+            wr_topic_wake_readers(g.rows, g.ids[0]);
+        }
+        CHECK(pthread_join(thread, NULL) == 0 && !atomic_load(&wake->waiters));
+        if (way == MESSAGE) {
+            uint64_t maximum = wr_topic_row_at(g.rows, g.row[0])->maximum;
+            const uint32_t queue = maximum ? 0 : 1;
+            CHECK(w.error == 0 && w.which == 1 - queue);
+            const wr_topic_seen beyond[] = {{.queue = queue, .seen = 100}, {.queue = 1 - queue}}; /* an end that lies before what was seen */
+            CHECK(wr_topic_reader_wait_any(w.r, beyond, 2, &mine, 60000000000ull, &w.which) == 0 && w.which == 0);
+        } else {
+            CHECK(way == CHANGE ? w.error == 0 && w.which == WR_TOPIC_GROUP_CHANGED : w.error == ENXIO);
+        }
+        wr_topic_reader_begin(w.r, g.ring, NULL);
+        CHECK(wr_topic_reader_wait_any(w.r, seen, 2, &nobody, 0, &w.which) == ENXIO);
+        wr_topic_reader_free(w.r);
+        rig_end(&g);
+    }
+}
+
+/* What is confirmed and not shown yet is waited for, also without time to wait; or `behind`. */
+static void confirmed_is_seen_by_several(void) {
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    wr_topic_reader *r = reader_of(&g, 0, true);
+    const wr_topic_seen seen = {.queue = 0};
+    const wr_topic_group_seen nobody = {.row = UINT32_MAX};
+    uint32_t which;
+    r->patience_ns = 1000000;
+    wr_topic_confirm_from(g.rows, 1);
+    CHECK(wr_topic_reader_wait_any(r, &seen, 1, &nobody, 0, &which) == 0 && which == WR_TOPIC_NOTHING && !r->behind); /* nothing is to come */
+    atomic_store(&wr_topic_row_at(g.rows, g.row[0])->appended, 1);
+    CHECK(wr_topic_reader_wait_any(r, &seen, 1, &nobody, 60000000000ull, &which) == 0 && which == WR_TOPIC_NOTHING && r->behind);
+    r->behind = false;
+    atomic_store(&wr_topic_row_at(g.rows, g.row[0])->maximum, 1);
+    CHECK(wr_topic_reader_wait_any(r, &seen, 1, &nobody, 0, &which) == 0 && which == 0 && !r->behind);
+    wr_topic_reader_free(r);
+    rig_end(&g);
+}
+
 /* ---- without memory ---- */
 
 static void without_memory(void) {
@@ -742,6 +822,8 @@ int main(int argc, char **argv) {
     a_record_in_a_body();
     a_damaged_index();
     waiting();
+    waiting_for_several();
+    confirmed_is_seen_by_several();
     an_appender_that_laps();
     against_a_model();
     without_memory();

@@ -22,7 +22,7 @@ from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import MIB, Settings
 from warren.engine.errors import NoRoom, UsageError
 from warren.engine.kernel.image_room import IMAGES_SURE, sure
-from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS
+from warren.engine.kernel.protocol import TOPIC_ROWS_BYTES
 from warren.engine.saying import counted, in_a_program
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
@@ -160,8 +160,7 @@ def lacking(settings: Settings, workers_n: int, room: Room, *, new: bool, comfor
 
 def topics_bytes(settings: Settings) -> int:
     """Shared memory of the topic worker, and once more for its restart: ring and rows."""
-    rows = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
-    return 2 * (PAGE_BYTES + settings.topic_ring_bytes + rows)
+    return 2 * (PAGE_BYTES + settings.topic_ring_bytes + TOPIC_ROWS_BYTES)
 
 
 def fit(settings: Settings, workers_n: int, room: Room, small: Settings | None = None, *, topics: bool = False) -> Fit:

@@ -21,7 +21,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TOPICS, TopicsFolder
-from warren.engine.kernel.protocol import LAYOUT_HASH, PROTOCOL, TOPIC_ROW, TOPIC_ROWS
+from warren.engine.kernel.protocol import LAYOUT_HASH, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.saying import Voice, counted
 from warren.engine.topics.declared import Changes, Declaration
 from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, node_bytes, tell
@@ -32,7 +32,6 @@ from warren.workers.process import logs, remains
 from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
 CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
-ROWS_BYTES = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
 
 #: one line into the topic worker's log
 say = Voice()
@@ -117,7 +116,7 @@ class TopicWorker(WorkerProcess):
         old = self._old_generations()
         generation = max([*old, self.superblock.server_get(self.server, "generation")]) + 1
         ring = self._region("tring", generation, PAGE_BYTES + self.settings.topic_ring_bytes)
-        rows = self._region("trows", generation, ROWS_BYTES, [(0, TOPIC_ROWS.size)])
+        rows = self._region("trows", generation, TOPIC_ROWS_BYTES, [(0, TOPIC_ROWS.size)])
         return _Memory(old, generation, ring, rows)
 
     def _service(self, memory: _Memory) -> TopicService:
@@ -151,6 +150,7 @@ class TopicWorker(WorkerProcess):
                 server=self.server,
                 folder=self.folder,
                 log_file_bytes=settings.log_file_bytes,
+                group_release_s=settings.group_release_s,
                 load_catalog=self._load_catalog,
                 follow_catalog=self._follow_catalog,
                 timer=self._timer,
@@ -200,7 +200,7 @@ class TopicWorker(WorkerProcess):
         except regions.RegionError:
             return  # that start was killed before it made them
         try:
-            if rows.size == ROWS_BYTES:
+            if rows.size == TOPIC_ROWS_BYTES:
                 _core.TopicServer.wake_all(rows.buffer)
         finally:
             rows.close()
