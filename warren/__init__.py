@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from warren.workers.faces.queues import Confirm, Queue
     from warren.workers.faces.store import Store
     from warren.workers.faces.subscription import Subscription
+    from warren.workers.faces.topic_reader import Reader
     from warren.workers.faces.topic_reading import ReadResult, ReadStatus
     from warren.workers.faces.topics import Position, Topic
     from warren.workers.faces.work_queue import WorkQueue
@@ -83,6 +84,7 @@ _LATER = {
     "Message": "warren.workers.faces.message",
     "Confirm": "warren.workers.faces.queues",
     "Subscription": "warren.workers.faces.subscription",
+    "Reader": "warren.workers.faces.topic_reader",
     "ReadResult": "warren.workers.faces.topic_reading",
     "ReadStatus": "warren.workers.faces.topic_reading",
     "Record": "warren.engine._core",
@@ -127,6 +129,7 @@ __all__ = [
     "Topic",
     "Position",
     "Record",
+    "Reader",
     "ReadResult",
     "ReadStatus",
     "NodeSettings",

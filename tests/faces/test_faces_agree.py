@@ -85,6 +85,7 @@ async def pairs(node: warren.Node, name: str) -> list[tuple[str, object, object]
             ("WorkQueue", node.work_queue(name), await mine.work_queue(name)),
             ("Store", node.store(), mine.store()),
             ("Topic", node.topic(name), await mine.topic(name)),
+            ("Reader", node.topic(name).reader(), (await mine.topic(name)).reader()),
             ("Subscription", queue.subscription("s"), await other.subscription("s")),
             ("Worker", node.worker(queue, print), await mine.worker(other, handle)),
         ]
@@ -137,6 +138,7 @@ def test_a_function_with_coroutines_is_awaited(both: list[tuple[str, object, obj
     plain = {
         "Node": {"store"},
         "Queue": {"consume"},
+        "Topic": {"reader"},
         "Confirm": {"done"},
         "WorkQueue": {"task_done", "shutdown"},
         "Worker": {"stop"},

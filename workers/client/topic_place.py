@@ -2,7 +2,7 @@
 readers of the core that wait to be used again.
 
 Invariants: a reader is one thread's while it has it. What a reader uses is open until the last one is back: a place
-that is over (the worker was restarted, the attachment ended) closes then.
+that is over (the worker was restarted, the attachment ended) closes then. What watches a group is closed at once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class TopicPlace:
         OSError."""
         self.generation = generation
         self._settings = settings
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a reader that is forgotten lets go of its watch wherever that happens
         self._idle: deque[tuple[int, _core.TopicReader]] = deque()
+        self._watches: set[_core.TopicWatch] = set()
         self._used = 0
         self._over = False
         self._regions: list[Region] = []
@@ -89,6 +90,21 @@ class TopicPlace:
             dropped.close()
         self._back()
 
+    def watch(self, row: int, stamp: int) -> _core.TopicWatch | None:
+        """What sees that a group of readers has changed, until `unwatch`; None: this place is over."""
+        with self._lock:
+            if self._over:
+                return None
+            watch = _core.TopicWatch(self._regions[1].buffer, row, stamp)
+            self._watches.add(watch)
+            return watch
+
+    def unwatch(self, watch: _core.TopicWatch) -> None:
+        """It is not looked at any more."""
+        with self._lock:
+            self._watches.discard(watch)
+        watch.close()
+
     def _back(self) -> None:
         with self._lock:
             self._used -= 1
@@ -101,13 +117,16 @@ class TopicPlace:
         its parent's threads never come back.
         """
         if forked:
-            self._lock, self._used = threading.Lock(), 0
+            self._lock, self._used = threading.RLock(), 0
         with self._lock:
             if self._over:
                 return
             self._over = True
             idle, self._idle = self._idle, deque()
+            watches, self._watches = self._watches, set()
             last = not self._used
+        for watch in watches:
+            watch.close()  # it says so to whoever looks at it
         for _id, reader in idle:
             reader.close()
         if last:

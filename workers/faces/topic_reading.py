@@ -91,8 +91,8 @@ class TopicReading:
     """Reads one topic for a client; safe for threads and for fork."""
 
     def __init__(self, client: Client, topic: TopicDeclaration) -> None:
-        self._client = client
-        self._topic = topic
+        self.client = client
+        self.declared = topic
 
     # -- ranges -------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class TopicReading:
         at = checked_count(offset, "offset", 0, TIME_MAX)
         most = checked_count(max, "max", 1, RECORDS_MAX)
         most_bytes = checked_count(max_bytes, "max_bytes", 1, BYTES_MAX)
-        tags, strict = _tags(tag), _strict(damage)
+        tags, strict = checked_tags(tag), checked_damage(damage)
         checked_seconds(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         damaged: list[CorruptRecord] = []
@@ -172,7 +172,7 @@ class TopicReading:
         at = checked_count(start, "start", 0, TIME_MAX)
         stop = END if end is None else checked_count(end, "end", 0, TIME_MAX)
         most_bytes = checked_count(max_bytes, "max_bytes", 1, BYTES_MAX)
-        strict = _strict(damage)
+        strict = checked_damage(damage)
         return self._batches(queue, at, stop, most_bytes, strict)
 
     def _batches(self, queue: int, at: int, stop: int, most_bytes: int, strict: bool) -> Iterator[pa.RecordBatch]:
@@ -185,7 +185,7 @@ class TopicReading:
             if code == _DAMAGED:
                 self._corrupt(found, queue, following, strict)
             elif code in (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.MESSAGE_WAS_REMOVING):
-                raise data_loss(self._topic.name, queue, at, low if low > at else following)
+                raise data_loss(self.declared.name, queue, at, low if low > at else following)
             elif code == ReadStatus.FOUND:
                 yield batch(columns)
             elif code != ReadStatus.OFFSET_FOUND_NULL:
@@ -210,7 +210,7 @@ class TopicReading:
         if boundary not in ("lower", "upper"):
             raise UsageError(f"boundary must be 'lower' or 'upper', not {shown(boundary)}")
         upper = boundary == "upper"
-        moment = _milliseconds(when, "when", up=not upper)
+        moment = milliseconds(when, "when", up=not upper)
         found = self._ask(_core.TopicReader.seek, queue, moment, upper)
         return None if found < 0 else found
 
@@ -231,9 +231,9 @@ class TopicReading:
         wanted = _text(key, "key")
         if not wanted or b" " in wanted:
             raise UsageError(f"key must not be empty, and have no spaces, which separate keys, not {shown(key)}")
-        first = TIME_MIN if since is None else _milliseconds(since, "since", up=True)
-        last = TIME_MAX if until is None else _milliseconds(until, "until", up=False)
-        most, strict = checked_count(limit, "limit", 1, RECORDS_MAX), _strict(damage)
+        first = TIME_MIN if since is None else milliseconds(since, "since", up=True)
+        last = TIME_MAX if until is None else milliseconds(until, "until", up=False)
+        most, strict = checked_count(limit, "limit", 1, RECORDS_MAX), checked_damage(damage)
         self._check_there()
         records, found = self._ask(_core.TopicReader.find, wanted, first, last, most, strict)
         if strict and found is not None:
@@ -270,11 +270,20 @@ class TopicReading:
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            self._check_served()
+            self.check_served()
 
-    def _check_served(self) -> None:
+    def wait_any(
+        self, queues: Sequence[int], seen: Sequence[int], group: tuple[int, int], timeout: float
+    ) -> int | None:
+        """Wait until one of these queues ends elsewhere than where it was seen to end: its place in `queues`; or until
+        a group has another stamp, or `timeout` seconds are over: None. `group`: row and stamp (group_member.py).
+        """
+        found = self._ask_for(max(timeout, 0.0), _core.TopicReader.wait_any, queues, seen, *group, timeout)
+        return None if found < 0 else found
+
+    def check_served(self) -> None:
         """Raises PeerLost when nobody will append any more before the node is started again."""
-        attachment = self._client.attachment()
+        attachment = self.client.attachment()
         superblock = attachment.superblock
         try:
             failed = superblock.server_get(superblock.topic_server, "state") == SERVER_FAILED
@@ -289,7 +298,7 @@ class TopicReading:
 
     def _is_served(self) -> bool:
         try:
-            self._check_served()
+            self.check_served()
         except PeerLost:
             return False
         return True
@@ -298,22 +307,32 @@ class TopicReading:
 
     def _ask(self, call: Callable[Concatenate[_core.TopicReader, P], T | None], *args: P.args, **names: P.kwargs) -> T:
         """The answer of a reader of the present incarnation. None of it says that there is no such queue there."""
+        return self._ask_for(CATCH_UP_S, call, *args, **names)
+
+    def _ask_for(
+        self,
+        catch_up_s: float,
+        call: Callable[Concatenate[_core.TopicReader, P], T | None],
+        *args: P.args,
+        **names: P.kwargs,
+    ) -> T:
+        """The same; what was confirmed before is waited for so long."""
         deadline = until = 0.0
         while True:
-            attachment = self._client.attachment()
+            attachment = self.client.attachment()
             try:
                 place = attachment.topics()
-                reader = place.take(self._topic)
+                reader = place.take(self.declared)
                 try:
                     answer = call(reader, *args, **names)
                     behind = reader.behind
                 finally:
-                    place.give(self._topic, reader)
+                    place.give(self.declared, reader)
                 if answer is not None and not behind and not _is_damage(answer):
                     return answer
                 if attachment.topics() is not place:
                     continue  # of a worker of the past, which knew less, or whose files have gone
-                until = until or time.monotonic() + CATCH_UP_S
+                until = until or time.monotonic() + catch_up_s
                 if behind and time.monotonic() < until and self._is_served():
                     continue
                 if answer is not None:
@@ -323,13 +342,13 @@ class TopicReading:
                     continue  # another thread has ended it meanwhile: its memory and its descriptors are gone
                 if isinstance(error, Error) or not isinstance(error, OSError):
                     raise
-                raise explain(error, f"cannot read topic {self._topic.name!r}") from error
+                raise explain(error, f"cannot read topic {self.declared.name!r}") from error
             deadline = self._check_declared(deadline)
 
     def _check_declared(self, deadline: float) -> float:
         """A topic whose worker shows no row for it: deleted, or the worker has not come so far."""
-        name = self._topic.name
-        if self._topic.id not in self._client.catalog().topics_by_id:
+        name = self.declared.name
+        if self.declared.id not in self.client.catalog().topics_by_id:
             raise TopicNotFound(
                 f"topic {name!r} was deleted: what it had is gone, and one that has the name now is another"
             )
@@ -344,7 +363,7 @@ class TopicReading:
         self._ask(_core.TopicReader.wait, queue, 0, 0.0)
 
     def _queue(self, queue: object) -> int:
-        return checked_count(queue, f"queue of topic {self._topic.name!r}", 0, self._topic.queues - 1)
+        return checked_count(queue, f"queue of topic {self.declared.name!r}", 0, self.declared.queues - 1)
 
     def _corrupt(
         self, found: tuple[str, int, str, str] | None, queue: int, following: int, strict: bool
@@ -357,7 +376,7 @@ class TopicReading:
 
     def _named(self, found: tuple[str, int, str, str], advice: str) -> CorruptRecord:
         file, position, expected, there = found
-        return CorruptRecord(self._client.directory.path / TOPICS / file, position, expected, there, advice)
+        return CorruptRecord(self.client.directory.path / TOPICS / file, position, expected, there, advice)
 
 
 def data_loss(topic: str, queue: int, wanted: int, minimum: int) -> DataLoss:
@@ -375,7 +394,7 @@ def _is_damage(answer: object) -> bool:
     return isinstance(answer, tuple) and isinstance(answer[-1], tuple)
 
 
-def _strict(damage: object) -> bool:
+def checked_damage(damage: object) -> bool:
     if damage not in ("error", "skip"):
         raise UsageError(f"damage must be 'error' or 'skip', not {shown(damage)}")
     return damage == "error"
@@ -391,7 +410,7 @@ def _text(text: object, what: str) -> bytes:
     raise UsageError(f"{what} must be a str that UTF-8 can hold, not {shown(text)}")
 
 
-def _tags(tag: str | Sequence[str] | None) -> tuple[bytes, ...]:
+def checked_tags(tag: str | Sequence[str] | None) -> tuple[bytes, ...]:
     if tag is None:
         return ()
     wanted = [tag] if isinstance(tag, str) else listed(tag, "tag")
@@ -403,7 +422,7 @@ def _tags(tag: str | Sequence[str] | None) -> tuple[bytes, ...]:
     return found
 
 
-def _milliseconds(when: object, what: str, *, up: bool) -> int:
+def milliseconds(when: object, what: str, *, up: bool) -> int:
     """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
     time."""
     if isinstance(when, datetime):

@@ -17,7 +17,9 @@ from warren.workers.client.arguments import level_of, listed
 from warren.workers.client.publish import Body, Durability
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.client.told import Key, Properties, Told, plain, plain_each
+from warren.workers.faces import topic_groups
 from warren.workers.faces.queues import time_left
+from warren.workers.faces.topic_reader import Commit, Reader, Start
 from warren.workers.faces.topic_reading import ReadResult, TopicReading
 
 if TYPE_CHECKING:
@@ -372,6 +374,67 @@ class Topic:
         """The message with an id; None: it is not there (any more), or another topic's."""
         return self._ask(TopicReading.find_id, message_id)
 
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def reader(
+        self,
+        group: str | None = None,
+        start: Start = "earliest",
+        tags: str | Sequence[str] | None = None,
+        prefetch: int = 1000,
+        commit: Commit = "auto",
+        on_data_loss: Literal["error", "skip"] = "error",
+        *,
+        damage: Literal["error", "skip"] = "error",
+    ) -> Reader:
+        """A reader of all queues, one message after the other: an iterator, and a context manager. The readers with the
+        same `group` share the queues, and what they commit is kept; without one it reads all, and keeps nothing.
+
+        `start`: where the group has committed nothing: "earliest", "latest", or a time (a datetime, or milliseconds
+        since 1970). `tags`: only messages with this tag, or one of several. `prefetch`: messages that are read ahead at
+        most. `commit`: "auto" commits, several times a second and at the end, those before the last that was asked for;
+        "manual" what `reader.commit()` says. `on_data_loss`: messages were gone before they were read: raise DataLoss,
+        or "skip" them and count them (`reader.skipped`). `damage`: as of `read`.
+
+        Raises TopicNotFound, UsageError, TimedOut, PeerLost, ClosedError.
+        """
+        return Reader(self._client, self.name, group, start, tags, prefetch, commit, on_data_loss, damage)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Its groups of readers: `name`, `members` (how many), `lag` (messages that are not committed). Raises
+        PeerLost, TimedOut, TopicNotFound, ClosedError.
+        """
+        return self._ask(topic_groups.listed)
+
+    def group(self, group: str) -> dict[str, Any]:
+        """One of them: `members` (`client`, `pid`, `slot`, `number` of each), `queues` (of each `queue`, its `owner` by
+        its place in `members`, or None, `committed`, or None, `min`, `max` and `lag`), `lag` of all, `generation`.
+        Raises UsageError (there is none of that name), and as `groups`.
+        """
+        return self._ask(topic_groups.described, group)
+
+    def seek_group(
+        self,
+        group: str,
+        where: int | datetime | Literal["earliest", "latest"],
+        queue: int | None = None,
+        *,
+        force: bool = False,
+    ) -> dict[int, int]:
+        """Set what a group has committed, of all queues or of one: "earliest", "latest", the first message stored at a
+        datetime or later, or (of one queue) an offset; returns the offsets by queue, when they are durable.
+
+        Raises UsageError: it has members, who would go on where they are. With `force` they are fenced: what they have
+        at hand does not count, and they go on there. And as `groups`.
+        """
+        return self._ask(topic_groups.seek, group, where, queue, force)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group and what it has committed. Raises UsageError (it has members; there is none of that name), and
+        as `groups`.
+        """
+        return self._ask(topic_groups.delete, group)
+
     # -- the rest -----------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
@@ -426,6 +489,20 @@ def _unpickled(place: Place, name: str, queues: int) -> Topic:
 
 
 # -- for other faces ------------------------------------------------------------------------------------------------
+
+
+def reader_of(
+    topic: Topic,
+    group: str | None,
+    start: Start,
+    tags: str | Sequence[str] | None,
+    prefetch: int,
+    commit: Commit,
+    on_data_loss: str,
+    damage: str,
+) -> Reader:
+    """A reader as `topic.reader` makes it, which joins its group with its first call."""
+    return Reader(topic._client, topic.name, group, start, tags, prefetch, commit, on_data_loss, damage, join=False)
 
 
 def turn_of(topic: Topic) -> int:

@@ -42,6 +42,7 @@ from warren.workers.faces.aio.base import blocking
 from warren.workers.faces.aio.loop import Confirm
 from warren.workers.faces.aio.node import Node
 from warren.workers.faces.aio.queue import Consumer, Message, Queue
+from warren.workers.faces.aio.reader import Reader
 from warren.workers.faces.aio.store import Store
 from warren.workers.faces.aio.subscription import Subscription
 from warren.workers.faces.aio.topic import Topic
@@ -65,6 +66,7 @@ __all__ = [
     "Topic",
     "Position",
     "Record",
+    "Reader",
     "ReadResult",
     "ReadStatus",
     "QueueEmpty",

@@ -22,8 +22,10 @@ from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topics
 from warren.workers.faces.aio.base import Body, deadline_of, is_late, size_of, time_left
 from warren.workers.faces.aio.loop import Confirm, Loop
+from warren.workers.faces.aio.reader import Reader
+from warren.workers.faces.topic_reader import Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
-from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, not_yet, turn_of
+from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, not_yet, reader_of, turn_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -342,6 +344,46 @@ class Topic:
     async def find_id(self, message_id: str) -> Record | None:
         """The message with an id: as warren.Topic.find_id."""
         return await self._loop.do(self._topic.find_id, message_id)
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def reader(
+        self,
+        group: str | None = None,
+        start: Start = "earliest",
+        tags: str | Sequence[str] | None = None,
+        prefetch: int = 1000,
+        commit: Commit = "auto",
+        on_data_loss: Literal["error", "skip"] = "error",
+        *,
+        damage: Literal["error", "skip"] = "error",
+    ) -> Reader:
+        """A reader of all queues, or a member of a group: as warren.Topic.reader. Use it with `async with`."""
+        self._loop.enter()
+        return Reader(self._loop, reader_of(self._topic, group, start, tags, prefetch, commit, on_data_loss, damage))
+
+    async def groups(self) -> list[dict[str, Any]]:
+        """Its groups of readers: as warren.Topic.groups."""
+        return await self._loop.do(self._topic.groups)
+
+    async def group(self, group: str) -> dict[str, Any]:
+        """One of them: as warren.Topic.group."""
+        return await self._loop.do(self._topic.group, group)
+
+    async def seek_group(
+        self,
+        group: str,
+        where: int | datetime | Literal["earliest", "latest"],
+        queue: int | None = None,
+        *,
+        force: bool = False,
+    ) -> dict[int, int]:
+        """Set what a group has committed: as warren.Topic.seek_group."""
+        return await self._loop.do(self._topic.seek_group, group, where, queue, force=force)
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group: as warren.Topic.delete_group."""
+        await self._loop.do(self._topic.delete_group, group)
 
     # -- the rest -----------------------------------------------------------------------------------------------
 

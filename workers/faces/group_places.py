@@ -1,0 +1,149 @@
+"""How far a reader is with each of its queues: plain numbers, without clock and servers (faces/topic_reader.py).
+
+Of a queue, in this order, all offsets:
+
+    begin ≤ done ≤ position ≤ fetched       kept: what the group has of it
+
+    begin      where the reader began, since it has the queue, or by a seek
+    done       what lies before is done (commit="auto")
+    given      behind the last message that was handed out; begin, if none was
+    position   of the next message to hand out: those in between did not match, or are gone
+    fetched    of the next message to read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from warren.engine._core import Record
+from warren.engine.errors import Fenced, UsageError
+
+UNKNOWN = -1
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """One queue of a reader."""
+
+    queue: int
+    generation: int
+    begin: int
+    kept: int  #: what is committed, or need not be; UNKNOWN: it has to be told
+    pinned: bool = True  #: that the group begins here is committed, or goes without saying
+    leaving: bool = False  #: to be given back: nothing is handed out
+    done: int = 0
+    given: int = 0
+    position: int = 0
+    fetched: int = 0
+
+    def __post_init__(self) -> None:
+        self.done = self.given = self.position = self.fetched = self.begin
+
+    @property
+    def owes(self) -> bool:
+        """Something was handed out of it that is not committed."""
+        return self.given > max(self.kept, self.begin)
+
+    def seek(self, offset: int) -> None:
+        """Go on there."""
+        self.begin = self.done = self.given = self.position = self.fetched = offset
+        self.kept = UNKNOWN
+
+    def was_committed(self, offset: int) -> None:
+        """The group has it now."""
+        self.kept = offset
+        self.done = max(self.done, offset)
+        self.pinned = True
+
+
+class Places:
+    """The queues of a reader, in the order of their turns."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Place] = {}
+        self._order: list[Place] = []
+        self._lost: set[int] = set()  # others', with something handed out that was not committed; to be told
+        self._had: set[int] = set()  # that were others' once
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def all(self) -> list[Place]:
+        """Each of them."""
+        return list(self._all.values())
+
+    def get(self, queue: int) -> Place | None:
+        """That of a queue, if there is one."""
+        return self._all.get(queue)
+
+    def add(self, place: Place) -> None:
+        """A queue that comes, or comes again."""
+        self._all[place.queue] = place
+        self._order.append(place)
+
+    def lose(self, place: Place) -> None:
+        """It is another reader's."""
+        if place.owes:
+            self._lost.add(place.queue)
+        self._had.add(place.queue)
+        del self._all[place.queue]
+        self._order.remove(place)
+
+    # -- turns --------------------------------------------------------------------------------------------------
+
+    def in_turn(self) -> list[Place]:
+        """Those that something may be handed out of, whose turn is next first."""
+        return [place for place in self._order if place.pinned and not place.leaving]
+
+    def had_its_turn(self, place: Place) -> None:
+        """The others come first."""
+        at = self._order.index(place) + 1
+        self._order = self._order[at:] + self._order[:at]
+
+    # -- commits ------------------------------------------------------------------------------------------------
+
+    def unpinned(self) -> dict[int, int]:
+        """Where the group begins, and nobody knows of yet: by queue."""
+        return {place.queue: place.begin for place in self._all.values() if not place.pinned}
+
+    def done(self) -> dict[int, int]:
+        """What is done and not committed: offsets by queue."""
+        return {place.queue: place.done for place in self._all.values() if place.done != place.kept and place.pinned}
+
+    def handed_out(self) -> dict[int, int]:
+        """What was handed out and not committed."""
+        return {
+            place.queue: place.position for place in self._all.values() if place.position != place.kept and place.pinned
+        }
+
+    def up_to(self, record: Record) -> dict[int, int]:
+        """A message that was handed out, and those before it; nothing if that is committed. Raises Fenced and
+        UsageError."""
+        if not isinstance(record, Record):
+            raise UsageError(f"commit takes a message that this reader has handed out, not a {type(record).__name__}")
+        place = self._all.get(record.queue)
+        if place is None or not place.begin <= record.offset < place.given:
+            if record.queue in self._had:
+                raise Fenced(
+                    f"queue {record.queue} went to another reader after offset {record.offset} was handed out: it is "
+                    "handed out again, and this commit does not count"
+                )
+            raise UsageError(
+                f"offset {record.offset} of queue {record.queue} was not handed out by this reader"
+                + ("" if place is None else f", which began at {place.begin} and came up to {place.given}")
+            )
+        offset = place.position if record.offset + 1 == place.given else record.offset + 1
+        return {} if offset <= place.kept else {record.queue: offset}
+
+    def were_committed(self, offsets: Mapping[int, int]) -> None:
+        """The group has these."""
+        for queue, offset in offsets.items():
+            place = self._all.get(queue)
+            if place is not None:
+                place.was_committed(offset)
+
+    def take_lost(self) -> list[int]:
+        """Queues that went with something that was not committed, since this was asked last."""
+        lost, self._lost = sorted(self._lost), set()
+        return lost

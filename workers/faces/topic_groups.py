@@ -1,0 +1,116 @@
+"""Groups of a topic from outside, as operators see them: names, members, how far each queue is; offsets that are set.
+
+The topic worker answers (engine/topics/control.py); ends of queues are read from shared memory afterwards, so a lag is
+never below 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from warren.engine._core import AttachmentLost
+from warren.engine.errors import UsageError
+from warren.engine.saying import shown
+from warren.engine.topics import control
+from warren.workers.client.arguments import checked_count, checked_flag
+from warren.workers.faces.topic_reading import TIME_MAX, TopicReading, milliseconds
+
+T = TypeVar("T")
+
+
+def listed(reading: TopicReading) -> list[dict[str, Any]]:
+    """Each group by name: how many members it has, and its lag."""
+    names: list[str] = []
+    more = True
+    while more:
+        request = control.ListGroups(reading.declared.id, names[-1] if names else "")
+        found = _asked(lambda request=request: reading.client.ask_topics(request, control.Names))  # type: ignore[misc]
+        names, more = names + found.names, found.more
+    rows = []
+    for name in names:
+        told = described(reading, name)
+        rows.append({"name": name, "members": len(told["members"]), "lag": told["lag"]})
+    return rows
+
+
+def described(reading: TopicReading, group: str) -> dict[str, Any]:
+    """A group: its members, and of each queue its owner, what is committed, and the lag. Raises UsageError."""
+    told = _told(reading, group)
+    members = [_member(reading, slot, number) for slot, number in told.members]
+    queues: list[dict[str, Any]] = []
+    for queue, (owner, committed) in enumerate(zip(told.owners, told.offsets, strict=True)):
+        first, end = reading.offsets(queue)
+        queues.append(
+            {
+                "queue": queue,
+                "owner": None if owner < 0 else owner,
+                "committed": None if committed < 0 else committed,
+                "min": first,
+                "max": end,
+                "lag": max(0, end - (first if committed < 0 else committed)),
+            }
+        )
+    lag = sum(row["lag"] for row in queues)
+    return {"name": group, "generation": told.generation, "members": members, "queues": queues, "lag": lag}
+
+
+def seek(reading: TopicReading, group: str, where: object, queue: int | None, force: bool) -> dict[int, int]:
+    """Set what is committed; the new offsets by queue. Raises UsageError."""
+    _name(group)
+    checked_flag(force, "force")
+    count = reading.declared.queues
+    if queue is not None:
+        checked_count(queue, "queue", 0, count - 1)
+    queues = range(count) if queue is None else [queue]
+    if isinstance(where, int) and not isinstance(where, bool) and len(queues) > 1:
+        raise UsageError(f"{where} is an offset, and offsets are a queue's: name the queue, or give a time")
+    found = {each: _offset(reading, each, where) for each in queues}
+    request = control.SeekGroup(reading.declared.id, group, list(found.items()), force)
+    _asked(lambda: reading.client.ask_topics(request, control.Done))
+    return found
+
+
+def delete(reading: TopicReading, group: str) -> None:
+    """Forget a group. Raises UsageError."""
+    _told(reading, group)
+    request = control.DeleteGroup(reading.declared.id, group)
+    _asked(lambda: reading.client.ask_topics(request, control.Done))
+
+
+def _told(reading: TopicReading, group: str) -> control.Described:
+    request = control.DescribeGroup(reading.declared.id, _name(group))
+    told = _asked(lambda: reading.client.ask_topics(request, control.Described))
+    if not told.members and all(offset < 0 for offset in told.offsets):
+        raise UsageError(f"topic {reading.declared.name!r} has no group {shown(group)}: topic.groups() lists them")
+    return told
+
+
+def _member(reading: TopicReading, slot: int, number: int) -> dict[str, Any]:
+    seen = reading.client.attachment().superblock.slot(slot)
+    return {"client": seen.name, "pid": seen.pid, "slot": slot, "number": number}
+
+
+def _offset(reading: TopicReading, queue: int, where: object) -> int:
+    first, end = reading.offsets(queue)
+    if where in ("earliest", "latest"):
+        return end if where == "latest" else first
+    if isinstance(where, datetime):
+        milliseconds(where, "where", up=True)
+        return reading.offset_at(queue, where) or 0
+    return checked_count(where, "where: 'earliest', 'latest', a datetime or an offset;", 0, TIME_MAX)
+
+
+def _name(group: object) -> str:
+    if not isinstance(group, str) or not group:
+        raise UsageError(f"a group has a name, not {shown(group)}")
+    return group
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    while True:
+        try:
+            return ask()
+        except AttachmentLost:  # the next attachment raises what is wrong with it
+            continue
