@@ -6,7 +6,6 @@ Reading takes nothing away: what is printed stays in the topic. While a node run
 from __future__ import annotations
 
 import base64
-import contextlib
 import glob
 import heapq
 import os
@@ -21,11 +20,15 @@ import click
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_QUEUES_MAX
-from warren.engine.errors import NotYet, TopicNotFound, UsageError
+from warren.engine.errors import NotYet, UsageError
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.saying import command, counted, shown
+from warren.engine.saying import counted, shown
 from warren.engine.topics import units
-from warren.workers.cli import output
+from warren.workers.cli import output, topic_groups
+from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
+from warren.workers.cli.topic_words import found as _found
+from warren.workers.cli.topic_words import moment as _moment
+from warren.workers.cli.topic_words import not_there as _not_there
 from warren.workers.process.control import ControlClient
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
     from warren.engine._core import Record
     from warren.workers.faces.topics import Topic
 
-DIRECTORY = click.argument("directory", metavar="DIR")
-NAME = click.argument("name")
-JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 LINES = click.option("--json", "as_json", is_flag=True, help="The same as --format json: an object per line.")
 FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
 BATCH = 1000
@@ -46,24 +46,6 @@ READ = 256
 LOOK_S = 0.05
 LATER = "planned: refused in this version, which keeps all messages"
 _EARLIEST, _LATEST = "earliest", "latest"
-
-
-@contextlib.contextmanager
-def _found(directory: str, name: str, *, makes: bool = False) -> Iterator[None]:
-    """What is said when the topic is not there: where the names are and, with `makes`, how it is declared."""
-    try:
-        yield
-    except TopicNotFound as error:
-        if not str(error).startswith("there is no topic"):
-            raise
-        raise _not_there(directory, name, makes=makes) from None
-
-
-def _not_there(directory: str, name: str, *, makes: bool = False) -> TopicNotFound:
-    advice = f"{command('topic', 'list', directory)} shows the names"
-    if makes:
-        advice = f"{command('topic', 'create', directory, name)} creates it, {advice}"
-    return TopicNotFound(f"there is no topic {shown(name)}: {advice}")
 
 
 def _rows(directory: str, pattern: str | None) -> list[dict[str, Any]]:
@@ -77,8 +59,12 @@ def _rows(directory: str, pattern: str | None) -> list[dict[str, Any]]:
 def topic() -> None:
     """Declare, list, append to, read and delete topics: logs that are read again and again.
 
-    Groups of readers, seeking, and replay into a queue are planned.
+    Replay into a queue is planned.
     """
+
+
+for _command in topic_groups.COMMANDS:
+    topic.add_command(_command)
 
 
 @topic.command("create")
@@ -409,14 +395,6 @@ class _Reading:
                 self._next[queue] = found.next_offset
                 continue
             self._next[queue] = end
-
-
-def _moment(option: str, text: str, more: str = "") -> datetime:
-    """A time that was given; without a zone it is local."""
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise UsageError(f"{option} {shown(text)}: give {more}a time as 2026-05-01T12:30:00") from None
 
 
 @topic.command("find")

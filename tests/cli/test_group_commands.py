@@ -1,0 +1,71 @@
+"""Goal: `warren topic groups · lag · seek` on a real node say what is so, and do what their help says.
+
+Method: the command line as processes of their own; readers of this process; one node for all tests.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+
+from support.command_line import warren as command
+from support.real_node import RealNode
+from support.waiting import patience
+
+pytestmark = pytest.mark.integration
+TIMEOUT = 60 * patience()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with RealNode(tmp_path_factory.mktemp("groups") / "node", workers=1) as running:
+        with warren.attach(running.directory) as node:
+            topic = node.topic("flights", queues=2)
+            for queue in range(2):
+                topic.append_many([b"%d" % n for n in range(1500)], queue=queue)
+            node.topic("seats", queues=1)
+        yield running.directory
+
+
+def told(*words: object, code: int = 0) -> Any:
+    return json.loads(command("topic", *words, "--json", code=code).stdout)
+
+
+def test_groups_lag_and_seek(directory: Path) -> None:
+    assert told("groups", directory) == []
+    assert command("topic", "groups", directory).stdout == "no groups\n"
+    assert "has no groups" in command("topic", "groups", directory, "seats").stdout
+    with warren.attach(directory, name="the-reader") as node, node.topic("flights").reader(group="report") as reader:
+        reader.get_many(1000, TIMEOUT)
+        reader.commit()
+        row = {"topic": "flights", "group": "report", "members": 1, "lag": 2000}
+        assert told("groups", directory) == told("groups", directory, "flights") == [row]
+        assert "2,000" in command("topic", "groups", directory).stdout
+        lag = told("lag", directory, "flights", "report")
+        assert (lag["topic"], lag["group"], lag["lag"]) == ("flights", "report", 2000)
+        assert [(queue["committed"], queue["max"]) for queue in lag["queues"]] == [(500, 1500), (500, 1500)]
+        shown = command("topic", "lag", directory, "flights", "report").stdout
+        assert "1 member, lag 2,000" in shown
+        assert "the-reader (process" in shown
+        refused = command("topic", "seek", directory, "flights", "report", "earliest", code=2).stderr
+        assert "has members" in refused
+        assert "--force" in refused
+        assert "goes on at" in command("topic", "seek", directory, "flights", "report", "earliest", "--force").stdout
+        assert reader.get(TIMEOUT).offset == 0
+    assert told("seek", directory, "flights", "report", "7", "--queue", 1)["offsets"] == {"1": 7}
+    assert told("seek", directory, "flights", "report", "2020-01-01", "--queue", 1)["offsets"] == {"1": 0}
+    assert told("seek", directory, "flights", "report", "latest")["offsets"] == {"0": 1500, "1": 1500}
+    assert told("lag", directory, "flights", "report")["lag"] == 0
+    for words, what in (
+        (("seek", directory, "flights", "report", "7"), "name it with --queue"),
+        (("seek", directory, "flights", "report", "soon"), "give earliest, latest"),
+        (("seek", directory, "flights", "report", "1501", "--queue", 0), "ends at offset 1500"),
+        (("lag", directory, "flights", "another"), "no group 'another'"),
+        (("groups", directory, "trains"), "topic list"),
+        (("lag", directory, "trains", "report"), "topic list"),
+    ):
+        assert what in command("topic", *words, code=2).stderr, words

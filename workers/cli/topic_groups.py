@@ -1,0 +1,118 @@
+"""`warren topic groups · lag · seek`: groups of readers of topics, and how far they are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import click
+
+from warren.engine.errors import UsageError
+from warren.engine.saying import counted, shown
+from warren.workers.cli import output
+from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found, moment
+
+
+@click.command("groups")
+@DIRECTORY
+@click.argument("name", required=False)
+@JSON
+def list_groups(directory: str, name: str | None, as_json: bool) -> None:
+    """List the groups of readers of the topic NAME, or of all topics: how many readers each has now, and how many
+    messages are not committed (its lag).
+    """
+    import warren
+
+    output.check_seen()
+    rows: list[dict[str, Any]] = []
+    with found(directory, name or ""), warren.attach(directory, name="warren-topic") as node:
+        for each in node.topics() if name is None else [name]:
+            groups = node.topic(each, create=False).groups()
+            rows += [{"topic": each, "group": row.pop("name"), **row} for row in groups]
+    if as_json:
+        output.print_json(rows)
+    elif not rows:
+        print("no groups" if name is None else f"topic {output.escaped(name)} has no groups")
+    else:
+        columns = [output.Column("topic"), output.Column("group"), output.Column("members", True)]
+        lines = [[row["topic"], row["group"], f"{row['members']:,}", f"{row['lag']:,}"] for row in rows]
+        output.print_rows([*columns, output.Column("lag", True)], lines)
+
+
+@click.command("lag")
+@DIRECTORY
+@NAME
+@click.argument("group")
+@JSON
+def show_lag(directory: str, name: str, group: str, as_json: bool) -> None:
+    """Show how far a GROUP of readers of the topic NAME is in each queue: what is committed, where the queue ends, how
+    many messages lie between, and who reads it.
+    """
+    import warren
+
+    output.check_seen()
+    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+        told = node.topic(name, create=False).group(group)
+    if as_json:
+        output.print_json({"topic": name, "group": told.pop("name"), **told})
+        return
+    members = told["members"]
+    print(f"group {output.escaped(group)} of topic {name}: {counted(len(members), 'member')}, lag {told['lag']:,}")
+    columns = [output.Column(word, True) for word in ("queue", "committed", "end", "lag")]
+    lines = []
+    for row in told["queues"]:
+        owner = None if row["owner"] is None else members[row["owner"]]
+        lines.append(
+            [
+                str(row["queue"]),
+                "–" if row["committed"] is None else f"{row['committed']:,}",
+                f"{row['max']:,}",
+                f"{row['lag']:,}",
+                "–" if owner is None else f"{owner['client']} (process {owner['pid']})",
+            ]
+        )
+    output.print_rows([*columns, output.Column("reader")], lines)
+
+
+@click.command("seek")
+@DIRECTORY
+@NAME
+@click.argument("group")
+@click.argument("where")
+@click.option("--queue", type=click.IntRange(min=0), help="Of this queue alone; default: of all.")
+@click.option("--force", is_flag=True, help="Also while it has readers: what they have at hand does not count.")
+@JSON
+def seek_group(
+    directory: str, name: str, group: str, where: str, queue: int | None, force: bool, as_json: bool
+) -> None:
+    """Set from where a GROUP of readers of the topic NAME goes on. WHERE: earliest, latest, an offset (with --queue),
+    or a time as 2026-05-01T12:30 (local; with Z or +02:00: of that zone): the first messages stored then or later.
+
+    Refused while the group has readers, who would go on where they are; with --force they go on at WHERE.
+    """
+    import warren
+
+    place: int | datetime | Literal["earliest", "latest"]
+    if where in ("earliest", "latest"):
+        place = "latest" if where == "latest" else "earliest"
+    elif where.isascii() and where.isdigit():
+        if queue is None:
+            raise UsageError(f"{shown(where)} is an offset, and offsets are a queue's: name it with --queue")
+        place = int(where)
+    else:
+        place = moment("WHERE", where, "earliest, latest, an offset, or ")
+    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+        offsets = node.topic(name, create=False).seek_group(group, place, queue, force=force)
+    if as_json:
+        output.print_json(
+            {"topic": name, "group": group, "offsets": {str(of): offset for of, offset in offsets.items()}}
+        )
+        return
+    print(f"group {output.escaped(group)} of topic {name} goes on at:")
+    output.print_rows(
+        [output.Column("queue", True), output.Column("offset", True)],
+        [[str(of), f"{offset:,}"] for of, offset in offsets.items()],
+    )
+
+
+COMMANDS = (list_groups, show_lag, seek_group)

@@ -1,0 +1,42 @@
+"""What the commands of topics have in common: arguments, times, and what is said when a topic is not there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from warren.engine.errors import TopicNotFound, UsageError
+from warren.engine.saying import command, shown
+
+DIRECTORY = click.argument("directory", metavar="DIR")
+NAME = click.argument("name")
+JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+
+
+@contextlib.contextmanager
+def found(directory: str, name: str, *, makes: bool = False) -> Iterator[None]:
+    """What is said when the topic is not there: where the names are and, with `makes`, how it is declared."""
+    try:
+        yield
+    except TopicNotFound as error:
+        if not str(error).startswith("there is no topic"):
+            raise
+        raise not_there(directory, name, makes=makes) from None
+
+
+def not_there(directory: str, name: str, *, makes: bool = False) -> TopicNotFound:
+    advice = f"{command('topic', 'list', directory)} shows the names"
+    if makes:
+        advice = f"{command('topic', 'create', directory, name)} creates it, {advice}"
+    return TopicNotFound(f"there is no topic {shown(name)}: {advice}")
+
+
+def moment(option: str, text: str, more: str = "") -> datetime:
+    """A time that was given; without a zone it is local."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} {shown(text)}: give {more}a time as 2026-05-01T12:30:00") from None
