@@ -1379,13 +1379,14 @@ def topics_examine(
     index_entries: int,
     topics: tuple[tuple[int, bytes, int], ...],
     limit: int,
-    slots: bool,
+    synced: tuple[str, int] | None,
     bases: tuple[int, ...],
     progress: Callable[[int], object],
     /,
 ) -> tuple[list[tuple[int, int, int, bool]], list[tuple[str, int, int, str]], dict[str, int]]:
     """Read the log, the consume queues and the key index below `root` (engine/topics/examine.h). `bases`: of the first
-    file of each part of the log that has no gap. `topics`: (id, name, queues).
+    file of each part of the log that has no gap. `topics`: (id, name, queues). `synced`: newest file of the index and
+    its entries, plus 1, if only those count.
 
     Of each part (where it ends, number and newest store time of its last commit, whether no commit lies behind); what
     is wrong: (file, how much of it, place of the first, why); counts. Raises OSError.

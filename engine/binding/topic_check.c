@@ -140,12 +140,18 @@ static int add_all(wr_examine *examine, PyObject *tuple) {
 
 static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    WR_ARGUMENTS(PLACE + 5, "place, topics, limit, slots, bases, progress");
+    WR_ARGUMENTS(PLACE + 5, "place, topics, limit, synced, bases, progress");
     call c = {.progress = args[PLACE + 4]};
     uint64_t limit;
     if (place_of(args, &c.place) || number_of(args[PLACE + 1], 64, "limit", &limit)) return NULL;
     if (!PyTuple_Check(args[PLACE + 3])) return PyErr_Format(PyExc_TypeError, "bases are a tuple");
-    wr_examine *examine = wr_examine_new(&c.place, limit, PyObject_IsTrue(args[PLACE + 2]) == 1);
+    wr_index_mark synced = {.count = 0};
+    const char *name;
+    if (args[PLACE + 2] != Py_None) {
+        if (!PyArg_ParseTuple(args[PLACE + 2], "sI:synced", &name, &synced.count)) return NULL;
+        snprintf(synced.name, sizeof synced.name, "%s", name);
+    }
+    wr_examine *examine = wr_examine_new(&c.place, limit, args[PLACE + 2] == Py_None ? NULL : &synced);
     if (!examine) return os_error(errno);
     PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *result = NULL;
     if (ends && add_all(examine, args[PLACE]) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {

@@ -79,13 +79,13 @@ class TopicsCheck:
         with atomic_file.explained(f"cannot read {self.folder.path}"), self._opened() as place:
             kind, checkpoint = _core.topics_checkpoint(*place)
             bases = self._log_files()
-            self._derived_files()
             limit = checkpoint["position"] if checkpoint is not None else 0
-            survived = checkpoint is not None and checkpoint["survived"]
+            synced = _synced(checkpoint)
+            self._derived_files(synced)
             end = (bases[-1] + self._settings.log_file_bytes) if bases else 0
             tell = self._teller(progress, end)
             ends, wrongs, counts = _core.topics_examine(
-                *place, self._topics, limit, survived, tuple(self._runs(bases)), tell
+                *place, self._topics, limit, synced, tuple(self._runs(bases)), tell
             )
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
@@ -125,7 +125,7 @@ class TopicsCheck:
             self._check_size(path, "log", self._settings.log_file_bytes, RESTORE)
         return bases
 
-    def _derived_files(self) -> None:
+    def _derived_files(self, synced: tuple[str, int] | None) -> None:
         known = {name.decode(): queues for _id, name, queues in self._topics}
         bytes_of_queue = consume_queue_bytes(self._settings.consume_queue_entries)
         for topic in self._folders(self.folder.queues):
@@ -140,10 +140,11 @@ class TopicsCheck:
                     self.found.append(Found(queue, "foreign", note="does not belong here; it is left alone"))
                     continue
                 for path in self._listed(queue, _POSITION):
-                    self._check_size(path, "units", bytes_of_queue, AGAIN)
+                    self._check_made(path, "units", bytes_of_queue)
         bytes_of_index = key_index_bytes(self._settings.index_slots, self._settings.index_entries)
         for path in self._listed(self.folder.index, _TIME):
-            self._check_size(path, "keys", bytes_of_index, AGAIN)
+            if synced is None or path.name <= synced[0]:
+                self._check_made(path, "keys", bytes_of_index)
 
     def _folders(self, folder: Path) -> list[Path]:
         try:
@@ -166,6 +167,12 @@ class TopicsCheck:
                     self.found.append(Found(path, "unfinished", note=note))
             else:
                 self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
+
+    def _check_made(self, path: Path, kind: str, wanted: int) -> None:
+        """One that was made and did not get its size holds nothing: what it lacks is told by what the log has."""
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size:
+                self._check_size(path, kind, wanted, AGAIN)
 
     def _check_size(self, path: Path, kind: str, wanted: int, advice: str) -> None:
         try:
@@ -304,6 +311,15 @@ class TopicsCheck:
             units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))
         done = f"{self.folder.path}: consume queues, key index and checkpoint were made again from the log: "
         return [f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"]
+
+
+def _synced(checkpoint: dict[str, Any] | None) -> tuple[str, int] | None:
+    """Of the key index: the newest file that was synced, and how many entries of it; None: the machine was not started
+    since, so all that was stored is there.
+    """
+    if checkpoint is None:
+        return "", 0
+    return None if checkpoint["survived"] else (checkpoint["index"], checkpoint["index_count"])
 
 
 def _files_in(folder: Path) -> bool:

@@ -38,7 +38,6 @@ typedef struct {
 struct wr_examine {
     wr_dispatch_place place;
     uint64_t limit;
-    bool slots;
     a_topic *topics;
     uint32_t topics_n, topics_room;
     wr_map by_id;
@@ -98,17 +97,17 @@ static void key_wrong(void *context, const char *name, uint64_t at, const char *
 
 /* ---- begin and end ---- */
 
-wr_examine *wr_examine_new(const wr_dispatch_place *place, uint64_t limit, bool slots) {
+wr_examine *wr_examine_new(const wr_dispatch_place *place, uint64_t limit, const wr_index_mark *synced) {
     if (!place->consume_queue_entries || !place->log_file_bytes || !place->index_slots || place->index_entries < 2) return NULL;
     wr_examine *e = calloc(1, sizeof *e);
     if (!e) return NULL;
     e->place = *place;
     e->limit = limit;
-    e->slots = slots;
     e->index_wrong = NONE;
     int error = wr_index_walk_begin(&e->index, place->root, INDEX, place->index_slots, place->index_entries);
     e->index.wrong = key_wrong;
     e->index.context = e;
+    if (!error && synced) wr_index_walk_only(&e->index, synced->name, synced->count);
     if (!error) return e;
     wr_examine_free(e);
     errno = error;
@@ -363,6 +362,6 @@ int wr_examine_finish(wr_examine *e) {
     wr_walked_key entry;
     bool there;
     int error = pass_below(e, e->limit, &entry, &there);
-    if (!error && e->slots) error = wr_index_walk_slots(&e->index);
+    if (!error) error = wr_index_walk_slots(&e->index);
     return error ? error : e->error;
 }

@@ -24,10 +24,9 @@ typedef struct {
     uint64_t missing;   /* offsets without a record */
 } wr_examine_counts;
 
-/* `limit`: position of the checkpoint; units and keys of records behind it are not judged. `slots`: nor, without it, are the slots of the index
- * file in which the keys below the limit end, and its header (power may have been lost since: then the next start makes it again).
- * NULL: no memory, or a place that cannot be. */
-wr_examine *wr_examine_new(const wr_dispatch_place *place, uint64_t limit, bool slots);
+/* `limit`: position of the checkpoint; units and keys of records behind it are not judged. `synced`: power may have been lost since, so of the
+ * index only what was synced at the checkpoint is; NULL: all of it is judged. NULL: no memory, or a place that cannot be. */
+wr_examine *wr_examine_new(const wr_dispatch_place *place, uint64_t limit, const wr_index_mark *synced);
 void wr_examine_free(wr_examine *examine);
 
 /* A topic of the catalog. 0 or ENOMEM. */

@@ -43,7 +43,9 @@ int wr_index_walk_begin(wr_index_walk *w, int root, const char *folder, uint32_t
     w->heads = malloc((uint64_t)slots_n * sizeof *w->heads);
     w->bytes = malloc((uint64_t)READ_ENTRIES * ENTRY_BYTES);
     if (!w->heads || !w->bytes) return ENOMEM;
-    return wr_folder_read(root, folder, WR_INDEX_NAME_DIGITS, &w->list);
+    int error = wr_folder_read(root, folder, WR_INDEX_NAME_DIGITS, &w->list);
+    w->files_n = w->list.n;
+    return error;
 }
 
 void wr_index_walk_end(wr_index_walk *w) {
@@ -54,6 +56,16 @@ void wr_index_walk_end(wr_index_walk *w) {
     w->heads = NULL;
     w->bytes = NULL;
 }
+
+void wr_index_walk_only(wr_index_walk *w, const char *name, uint32_t count) {
+    uint32_t n = 0;
+    while (n < w->list.n && strncmp(w->list.names[n], name, WR_INDEX_NAME_DIGITS) <= 0) n++;
+    w->files_n = n;
+    w->most = n && !strncmp(w->list.names[n - 1], name, WR_INDEX_NAME_DIGITS) ? count : 0;
+}
+
+/* Is the open file the last one, of which not all counts? */
+static bool is_partial(const wr_index_walk *w) { return w->most && w->next == w->files_n; }
 
 /* ---- a file ---- */
 
@@ -68,6 +80,7 @@ static int read_header(wr_index_walk *w) {
                                 wr_get64(bytes + HEADER(BEGIN_PHYSICAL_OFFSET)), wr_get64(bytes + HEADER(END_PHYSICAL_OFFSET)),
                                 wr_get32(bytes + HEADER(HASH_SLOT_COUNT)),       wr_get32(bytes + HEADER(INDEX_COUNT))};
     if (!w->header.index_count) w->header.index_count = 1;
+    if (is_partial(w) && w->header.index_count > w->most) w->header.index_count = w->most;
     return w->header.index_count > w->entries_n ? EUCLEAN : 0;
 }
 
@@ -92,7 +105,7 @@ static int open_next(wr_index_walk *w) {
     int error = read_header(w);
     if (error == EUCLEAN) give_up(w, 0, "is not as large as it has to be, or counts more entries than it can have");
     else if (error) return error;
-    else if (w->header.index_count == 1 && w->next < w->list.n) give_up(w, 0, "counts no keys, and others come behind it");
+    else if (w->header.index_count == 1 && w->next < w->files_n) give_up(w, 0, "counts no keys, and others come behind it");
     memset(w->heads, 0, (uint64_t)w->slots_n * sizeof *w->heads);
     w->number = 1;
     w->used = w->bytes_n = 0;
@@ -123,7 +136,7 @@ static int slot_leads_to(const wr_index_walk *w, uint32_t slot, uint32_t head, b
 }
 
 int wr_index_walk_slots(wr_index_walk *w) {
-    if (w->fd < 0) return 0;
+    if (w->fd < 0 || is_partial(w)) return 0;
     const uint64_t slots_at = WR_KEY_INDEX_HEADER_SIZE;
     uint8_t *bytes = malloc((uint64_t)READ_SLOTS * WR_KEY_INDEX_SLOT_SIZE);
     int error = bytes ? 0 : ENOMEM;
@@ -160,7 +173,7 @@ int wr_index_walk_peek(wr_index_walk *w, wr_walked_key *entry, bool *there) {
     *there = false;
     for (;;) {
         int error = 0;
-        while (w->fd < 0 && w->next < w->list.n && !error) error = open_next(w);
+        while (w->fd < 0 && w->next < w->files_n && !error) error = open_next(w);
         if (error || w->fd < 0) return error;
         if (w->number < w->header.index_count) {
             if ((error = have_entry(w)) == EUCLEAN) {
@@ -172,7 +185,7 @@ int wr_index_walk_peek(wr_index_walk *w, wr_walked_key *entry, bool *there) {
             *there = true;
             return 0;
         }
-        if (w->next == w->list.n) return 0; /* it may grow: whoever ends looks at its slots */
+        if (w->next == w->files_n) return 0; /* it may grow: whoever ends looks at its slots */
         if ((error = wr_index_walk_slots(w))) return error;
         close_file(w);
     }

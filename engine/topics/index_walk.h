@@ -16,7 +16,7 @@ typedef struct {
     const char *folder;
     uint32_t slots_n, entries_n;
     wr_folder_list list;
-    uint32_t next;   /* file of the list */
+    uint32_t next, files_n; /* file of the list; those that count */
     int fd;          /* −1: none is open */
     char name[WR_INDEX_NAME_DIGITS + 1];
     wr_key_header header;
@@ -26,6 +26,7 @@ typedef struct {
     uint8_t *bytes;
     uint32_t bytes_from, bytes_n; /* entries in memory */
     uint64_t last;   /* position of the entry before */
+    uint32_t most;   /* of the last file of the list only so many entries count, and not its slots; 0: all */
     bool broken;     /* a file before could not be read to its end: keys of it are missing */
     /* something is wrong with the file `name`, `at` a byte of it */
     void (*wrong)(void *context, const char *name, uint64_t at, const char *reason);
@@ -35,6 +36,9 @@ typedef struct {
 /* 0 or an errno; wr_index_walk_end in either case. */
 int wr_index_walk_begin(wr_index_walk *walk, int root, const char *folder, uint32_t slots_n, uint32_t entries_n);
 void wr_index_walk_end(wr_index_walk *walk);
+/* After a loss of power: files behind the one of this name hold anything, and so does this one from entry `count` on. Files before it are
+ * whole. "": no file counts. */
+void wr_index_walk_only(wr_index_walk *walk, const char *name, uint32_t count);
 
 /* The entry that is due; *there: whether there is one. 0 or an errno. */
 int wr_index_walk_peek(wr_index_walk *walk, wr_walked_key *entry, bool *there);

@@ -292,6 +292,54 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
         assert (lost, told, keys) == (0, 0, 0)
 
 
+def lose_power(made: Made, node: TopicNode) -> None:
+    """What was not synced at the checkpoint of the earlier moment becomes anything that a disk can make of it."""
+    before = TopicsFolder.of(made.older)
+    shutil.copy(before.checkpoint, node.folder.checkpoint)
+    known = {path.relative_to(made.older) for path in made.older.rglob("*")}
+    new = [path for path in [*units(node.folder), *index(node.folder)] if path.relative_to(node.path) not in known]
+    for number, path in enumerate(reversed(new)):
+        path.write_bytes(bytes([255]) * path.stat().st_size if number % 2 else b"")
+    newest = index(before)[-1]
+    old, now = newest.read_bytes(), (node.folder.index / newest.name).read_bytes()
+    slots = 40, 40 + 4 * node.index_slots
+    assert old[: slots[1]] != now[: slots[1]]
+    (node.folder.index / newest.name).write_bytes(old[: slots[0]] + now[slots[0] : slots[1]] + now[slots[1] :])
+    assert len(new) > 4
+
+
+def test_what_a_loss_of_power_makes_of_unsynced_files_is_no_damage(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the checkpoint a start makes all again, and `check` says nothing of it; what was synced is judged."""
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    lose_power(made, node)
+    assert problems(checking(node).examine()), "the machine was not started since: all that was stored is there"
+    for module in ("warren.engine.topics.check", "support.topic_probe"):
+        monkeypatch.setattr(f"{module}.boot_bytes", lambda: b"another boot id.")
+    assert problems(checking(node).examine()) == {}
+    older = index(TopicsFolder.of(made.older))
+    for name, at in (
+        (older[0].name, 40 + 4 * node.index_slots + 20 * 3),
+        (older[-1].name, 40 + 4 * node.index_slots + 20),
+    ):
+        damaged = node.folder.index / name
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        assert damaged in problems(checking(node).examine())
+        damaged.write_bytes(content)
+    unit = units(TopicsFolder.of(made.older))[0]
+    lost = node.folder.queues / "flights" / "1" / unit.name
+    content = lost.read_bytes()
+    lost.write_bytes(b"")
+    assert lost in problems(checking(node).examine()), "units that were synced are missing"
+    lost.write_bytes(content)
+    assert serve(node, made.counts) == (0, 0, 0)
+    assert problems(checking(node).examine()) == {}
+
+
 def test_beside_a_worker_that_appends_nothing_is_wrong(tmp_path: Path) -> None:
     node = node_at(tmp_path / "node")
     life = node.life()
