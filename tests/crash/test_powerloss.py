@@ -225,6 +225,38 @@ def test_a_failed_sync_drops_only_what_it_covered() -> None:
     assert {state["a"] for state in _states(records)} == {b"n" * SECTOR}
 
 
+def test_stores_into_a_mapped_file_are_writes_by_sectors_that_a_sync_of_their_range_covers() -> None:
+    records = _made()
+    records += [_record("size", inode=1, at=3 * 4096)]
+    _sync(records, inode=1)
+    for page in range(3):
+        data = bytes([65 + page]) * SECTOR + bytes(3) + b"!" * (SECTOR - 3)
+        records.append(_record("seen", inode=1, at=page * 4096, length=len(data), data=data))
+    assert {(state["a"] or b"")[::4096] for state in _states(records)} == {
+        bytes(page) for page in itertools.product((0, 65), (0, 66), (0, 67))
+    }
+    _sync(records, inode=1, at=4096, length=4096)
+    assert {(state["a"] or b"")[::4096] for state in _states(records)} == {
+        bytes((first, 66, third)) for first, third in itertools.product((0, 65), (0, 67))
+    }
+    assert all(len(state["a"] or b"") == 3 * 4096 for state in _states(records))
+    records.append(_record("syncfs", over=len(records) + 1, result=0))
+    assert {(state["a"] or b"")[::4096] for state in _states(records)} == {b"ABC"}
+    records.append(_record("hole", inode=1, at=0, length=SECTOR))
+    assert {(state["a"] or b"")[0] for state in _states(records)} == {0, 65}
+
+
+def test_a_store_makes_no_file_longer() -> None:
+    records = [*_made(), _record("size", inode=1, at=100), _record("seen", inode=1, length=100, data=b"x" * 100)]
+    assert {state["a"] for state in _states(records)} == {b"", bytes(100), b"x" * 100}
+
+
+def test_a_sync_of_the_file_system_covers_names() -> None:
+    records = [_record("mkdir", path=f"{ROOT}/d"), _record("create", path=f"{ROOT}/d/a", inode=1)]
+    records.append(_record("syncfs", over=len(records) + 1, result=0))
+    assert {tuple(state) for state in _states(records)} == {("d", "d/a")}
+
+
 def test_sizes_change_in_order() -> None:
     records = _made()
     records.append(_record("space", inode=1, length=3000))
@@ -374,6 +406,51 @@ os.write(1, b"elsewhere")
     assert records[10].data == b"hello"
 
 
+def test_the_library_sees_what_is_stored_into_a_mapped_file(tmp_path: Path) -> None:
+    """Before each call of the process, at the end of the mapping, and by whoever maps the file next."""
+    recorder, below = Recorder(tmp_path), tmp_path / "below"
+    recorder.begin()
+    program = """
+import ctypes, mmap, os, signal
+os.mkdir("below")
+fd = os.open("below/a", os.O_RDWR | os.O_CREAT, 0o600)
+os.ftruncate(fd, 10000)
+there = mmap.mmap(fd, 10000)
+there[5000:5003] = b"one"
+other = os.open("below/b", os.O_RDWR | os.O_CREAT, 0o600)
+os.pwrite(other, b"x", 0)
+there[100:103] = b"two"
+there.flush(0, 4096)
+there[9000:9005] = b"three"
+libc = ctypes.CDLL(None)
+libc.syncfs(fd)
+there[0:4] = b"four"
+there.close()
+if not os.fork():
+    again = mmap.mmap(fd, 10000)
+    again[600:604] = b"five"
+    os.kill(os.getpid(), signal.SIGKILL)
+os.wait()
+again = mmap.mmap(fd, 10000)
+assert libc.fallocate(fd, 3, ctypes.c_long(4096), ctypes.c_long(4096)) == 0
+"""
+    subprocess.run([sys.executable, "-c", program], env=recorder.environment(below), cwd=tmp_path, check=True)
+    records = recorder.read()
+    later = [record for record in records[3:] if len(record.data) <= SECTOR or record.kind != "seen"]
+    assert [(record.kind, record.at, record.length) for record in later if record.kind != "create"] == [
+        ("seen", 4608, SECTOR), ("write", 0, 1), ("seen", 0, SECTOR), ("sync", 0, 4096), ("seen", 8704, SECTOR),
+        ("syncfs", 0, 0), ("seen", 0, SECTOR), ("hole", 4096, 4096), ("seen", 4608, SECTOR),
+    ]  # fmt: skip
+    assert powerloss.differences(records, below) == []
+    disk = Disk(records, str(below))
+    disk.advance(len(records))
+    content = disk.now()["a"]
+    assert content is not None
+    assert content[600:604] == b"five", "who mapped it next saw what nobody had looked at"
+    assert content[5000:5003] == bytes(3)
+    assert content[9000:9005] == b"three"
+
+
 def test_who_is_killed_leaves_nothing_that_the_record_does_not_know(tmp_path: Path) -> None:
     """Processes that are always in some call, killed: names, sizes and bytes are what the record says."""
     recorder, below = Recorder(tmp_path), tmp_path / "below"
@@ -476,7 +553,6 @@ def test_strange_calls_are_refused(tmp_path: Path) -> None:
     recorder, below = Recorder(tmp_path), tmp_path / "below"
     below.mkdir()
     for program in (
-        "import mmap; fd = os.open('below/a', os.O_RDWR | os.O_CREAT); os.ftruncate(fd, 4096); mmap.mmap(fd, 4096)",
         "os.open('below/b', os.O_RDWR | os.O_CREAT | os.O_SYNC)",
         "os.symlink('x', 'below/c')",
     ):

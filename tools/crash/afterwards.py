@@ -183,7 +183,7 @@ class _Memory:
         """It goes with the last reference."""
 
 
-class _Superblock(Superblock):
+class MemorySuperblock(Superblock):
     """A superblock that no other process sees."""
 
     def __init__(self, node: NodeFile) -> None:
@@ -223,7 +223,7 @@ class Checker:
         """What is wrong with a state; nothing is what there should be."""
         self.states += 1
         self.build(state)
-        node = _read_node(self.folder)
+        node = node_of(self.folder)
         if node is None:
             expected = any(truth.is_confirmed(token, point) for _name, token in truth.declared)
             return ["node.json is gone or unreadable, and the node had served"] if expected else []
@@ -259,7 +259,7 @@ class Checker:
 
     def _start(self, node: NodeFile, catalog: Catalog, truth: Truth, point: int) -> Found:
         found = Found()
-        superblock = _Superblock(node)
+        superblock = MemorySuperblock(node)
         try:
             with _Store(superblock, self.folder, node.settings, found) as store:
                 store.check(truth, point)
@@ -270,7 +270,8 @@ class Checker:
         return found
 
 
-def _read_node(folder: Path) -> NodeFile | None:
+def node_of(folder: Path) -> NodeFile | None:
+    """Its node.json, None when there is none that can be read."""
     try:
         return NodeDirectory(folder).read()
     except Error:
@@ -293,7 +294,7 @@ class _MessageStore(MessageStore):
 class _Store:
     """The persistent store, started over the directory as the store server does it, and a reader of it."""
 
-    def __init__(self, superblock: _Superblock, directory: Path, settings: Settings, found: Found) -> None:
+    def __init__(self, superblock: MemorySuperblock, directory: Path, settings: Settings, found: Found) -> None:
         self.found = found
         self.files: dict[int, bytes] = {}
         self.places: dict[bytes, tuple[int, int, int]] = {}
@@ -375,7 +376,7 @@ class _Store:
 
 
 def _check_queues(
-    superblock: _Superblock,
+    superblock: MemorySuperblock,
     directory: Path,
     node: NodeFile,
     worker: int,

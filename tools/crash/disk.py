@@ -6,6 +6,8 @@
 
 The rules, as pessimistic as POSIX lets a file system be (ext4 promises more):
 - What a sync covers is there: calls that had returned before the sync began, when it returned 0.
+- What was stored into a mapped file counts as written when it was seen; a sync of a range covers its pages. A hole
+  that was made is written as zeros.
 - A sync of a file that failed drops what it covers: processes go on reading it, but no later sync covers it. A write
   into a sector writes all of the sector, with what was dropped in it. (Names and sizes go through the journal of the
   file system, which is read-only once that has failed: a later sync of those does not succeed.)
@@ -35,6 +37,9 @@ SECTOR = 512
 #: how what is not certain comes out
 STYLES = ("none", "all", "prefix", "whole", "sectors")
 
+#: changes of bytes; others are of sizes
+WRITES = ("write", "store")
+
 State = dict[str, bytes | None]
 
 
@@ -56,7 +61,7 @@ def put_down(state: State, folder: Path) -> None:
 class _Change:
     """One change of a file that no sync covers yet."""
 
-    kind: str  #: write, size, space
+    kind: str  #: write, store, size, space
     over: int
     at: int
     length: int
@@ -78,18 +83,27 @@ class _File:
             _apply(content, change)
         return bytes(content)
 
-    def synced(self, number: int) -> None:
-        """A sync that began at this record returned 0."""
+    def seen(self, number: int, at: int, data: bytes) -> None:
+        """What it holds there: the sectors that differ from what calls wrote were stored."""
+        there = self.now()
+        for low in range(at, at + len(data), SECTOR):
+            part = data[low - at : low - at + SECTOR]
+            if there[low : low + len(part)] != part:
+                self.changes.append(_Change("store", number, low, len(part), part))
+
+    def synced(self, number: int, at: int = 0, length: int = 0) -> None:
+        """A sync that began at this record returned 0. `length`: of a range of pages that it was for; 0: of all."""
         left: list[_Change] = []
         read = bytearray(self.certain) if any(change.dropped for change in self.changes) else None
         for change in self.changes:
             if read is not None:
                 _apply(read, change)
-            if change.dropped or change.over > number:
+            beside = length and change.kind == "store" and not at <= change.at < at + length
+            if change.dropped or beside or change.over > number:
                 left.append(change)
                 continue
             _apply(self.certain, change)
-            if read is not None and change.kind == "write":
+            if read is not None and change.kind in WRITES:
                 left = self._written_again(read, change, left)
         self.changes = left
 
@@ -107,13 +121,13 @@ class _File:
                 continue
             for a, b in ((old.at, low), (high, end)):
                 if a < b:
-                    left.append(_Change("write", old.over, a, b - a, old.data[a - old.at : b - old.at], True))
+                    left.append(_Change(old.kind, old.over, a, b - a, old.data[a - old.at : b - old.at], True))
         return left
 
     def failed(self, number: int) -> None:
         """A sync that began at this record failed."""
         for change in self.changes:
-            if change.kind == "write" and change.over <= number:
+            if change.kind in WRITES and change.over <= number:
                 change.dropped = True
 
 
@@ -127,7 +141,10 @@ class _Naming:
 
 
 def _apply(content: bytearray, change: _Change) -> None:
-    if change.kind == "write":
+    if change.kind == "store":  # it makes no file longer
+        end = min(change.at + len(change.data), len(content))
+        content[change.at : end] = change.data[: max(0, end - change.at)]
+    elif change.kind == "write":
         end = change.at + len(change.data)
         if end > len(content):
             content.extend(bytes(end - len(content)))
@@ -163,7 +180,7 @@ class Disk:
         self._ignored: set[int] = set()
         self._ends: dict[int, list[int]] = defaultdict(list)
         for number, record in enumerate(records):
-            if record.kind == "sync" and record.over != NEVER:
+            if record.kind in ("sync", "syncfs") and record.over != NEVER:
                 self._ends[record.over].append(number)
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -185,6 +202,14 @@ class Disk:
                 data = record.data[: record.result] if record.result > 0 else record.data
                 over = record.over if whole or record.result > 0 else NEVER
                 file.changes.append(_Change("write", over, record.at, len(data), data))
+        elif kind == "seen":
+            file = self._file(record)
+            if file is not None:
+                file.seen(number, record.at, record.data)
+        elif kind == "hole":
+            file = self._file(record)
+            if file is not None:
+                file.changes.append(_Change("write", number, record.at, record.length, bytes(record.length)))
         elif kind in ("size", "space"):
             file = self._file(record)
             if file is not None:
@@ -230,17 +255,22 @@ class Disk:
         self._namings.append(_Naming(number, names, {_folder(path) for path in names}))
 
     def _synced(self, number: int, record: Record) -> None:
-        if not record.path:
+        if record.kind == "syncfs":
+            for each in self._files.values():
+                each.synced(number)
+        elif not record.path:
             file = self._files.get(record.inode)
-            if file is not None:
-                (file.failed if record.result else file.synced)(number)
+            if file is not None and record.result:
+                file.failed(number)
+            elif file is not None:
+                file.synced(number, record.at, record.length)
             return
         if record.result:
             return
         left_namings = []
         for naming in self._namings:
             if naming.number < number:
-                naming.unsynced.discard(record.path)
+                naming.unsynced -= {record.path} if record.path else naming.unsynced
             if naming.unsynced:
                 left_namings.append(naming)
                 continue
@@ -311,12 +341,12 @@ def _crash_content(file: _File, rng: random.Random, style: str) -> bytes:
     if style == "all":
         return file.now()
     content = bytearray(file.certain)
-    resizes = sum(change.kind != "write" for change in changes)
+    resizes = sum(change.kind not in WRITES for change in changes)
     sized = rng.randint(0, resizes)  # so many changes of size are there, in order
     kept = rng.randint(0, len(changes)) if style == "prefix" else len(changes)
     share = rng.choice((0.1, 0.5, 0.9))
     for number, change in enumerate(changes):
-        if change.kind != "write":
+        if change.kind not in WRITES:
             if sized:
                 sized -= 1
                 _apply(content, change)
@@ -346,6 +376,8 @@ def _torn(content: bytearray, change: _Change, rng: random.Random, share: float)
     for low, high in spans:
         a, b = max(low * SECTOR, start), min(high * SECTOR, end)
         if a < b:
-            _apply(content, _Change("write", 0, a, b - a, change.data[a - start : b - start]))
-    if end > len(content) and rng.random() < 0.5:  # the size had grown, the bytes were not there
+            _apply(content, _Change(change.kind, 0, a, b - a, change.data[a - start : b - start]))
+    if (
+        change.kind == "write" and end > len(content) and rng.random() < 0.5
+    ):  # the size had grown, the bytes were not there
         content.extend(bytes(end - len(content)))

@@ -25,8 +25,9 @@ import itertools
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -86,7 +87,11 @@ def wait_unlocked(path: Path) -> None:
 
 
 class History:
-    """One client's life on a node that is stopped and killed around it."""
+    """One client's life on a node that is stopped and killed around it. Of topics: topic_history.py."""
+
+    settings: ClassVar[dict[str, Any]] = SETTINGS
+    #: in which files syncs fail that servers make
+    failing: ClassVar[tuple[str, ...]] = FAILING_SERVERS
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -119,8 +124,12 @@ class History:
         self.finish()
 
     def open(self) -> None:
-        """Start the node and declare the queues."""
-        self.node = warren.open(self.directory, idle_exit=1.0, name="history", **SETTINGS)
+        """Start the node and declare what is used."""
+        self.node = warren.open(self.directory, idle_exit=1.0, name="history", **self.settings)
+        self.declare()
+
+    def declare(self) -> None:
+        """What the client works with."""
         self.store = self.node.store()
         for name in QUEUES:
             token = next(self.tokens)
@@ -130,7 +139,14 @@ class History:
 
     def step(self) -> None:
         """One operation; what fails is not confirmed, and may have happened."""
-        works = (
+        works = self.works()
+        work = self.rng.choices([work for work, _ in works], [weight for _, weight in works])[0]
+        with contextlib.suppress(warren.TimedOut, warren.PeerLost, warren.SyncFailed):
+            work()
+
+    def works(self) -> list[tuple[Callable[[], None], float]]:
+        """What a step may be, and how often."""
+        return [
             (self.write, 40),
             (self.write_later, 8),
             (self.remove, 22),
@@ -140,10 +156,11 @@ class History:
             (self.take, self.take_weight),
             (self.kill, 0.7),
             (self.fail, 0.5),
-        )
-        work = self.rng.choices([work for work, _ in works], [weight for _, weight in works])[0]
-        with contextlib.suppress(warren.TimedOut, warren.PeerLost, warren.SyncFailed):
-            work()
+        ]
+
+    def busy(self) -> None:
+        """Something that is synced."""
+        self.rng.choice((self.write, self.write_later, self.remove, self.put, self.put, self.take))()
 
     # -- the store ----------------------------------------------------------------------------------------------
 
@@ -264,7 +281,7 @@ class History:
         node: the next one goes on with what it finds.
         """
         hangs = self.rng.random() < 0.5  # it is killed before it knows
-        of = self.rng.choice(FAILING_SERVERS if hangs else (*FAILING_SERVERS, "", "catalog"))
+        of = self.rng.choice(self.failing if hangs else (*self.failing, "", "catalog"))
         recording.fail_sync(self.rng.choice((1, 1, 2, 5)), of, hangs)
         self.timeout = FAILING_TIMEOUT_S  # a server that had it confirms nothing any more
         try:
@@ -272,7 +289,7 @@ class History:
                 self.kill()
             for _ in range(FAILING_STEPS):
                 with contextlib.suppress(warren.Error):
-                    self.rng.choice((self.write, self.write_later, self.remove, self.put, self.put, self.take))()
+                    self.busy()
                 if recording.failed_sync():
                     break
         finally:

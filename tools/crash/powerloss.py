@@ -1,4 +1,4 @@
-"""Power-loss campaign: `python -m warren.tools.crash powerloss --states N --seed S`.
+"""Power-loss campaign: `python -m warren.tools.crash powerloss [--topics] --states N --seed S`.
 
 Method: a real node with small files is recorded (record.c, recording.py) while a client writes, removes, publishes and
 acks, servers are killed, syncs fail, and the node is stopped and started (history.py). Then the power fails at many
@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk, State
 from warren.tools.crash.history import wait_unlocked
 from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
+from warren.tools.crash.topic_afterwards import TopicChecker, TopicTruth
 from warren.workers.process import interpreter
 
 STATES_PER_HISTORY = 400
@@ -40,6 +41,39 @@ HISTORY_TIMEOUT_S = 120.0
 SHOWN = 40
 WRONG_SHOWN = 3
 MEMORY = Path("/dev/shm")
+
+
+class AnyTruth(Protocol):
+    """What a history's notes say."""
+
+    confirmed: dict[int, int]
+    kills: Counter[str]
+
+
+class AnyChecker(Protocol):
+    """Checks states of one history."""
+
+    def build(self, state: State) -> None:
+        """Put a state into its folder."""
+
+    def check(self, state: State, truth: Any, point: int) -> list[str]:
+        """What is wrong with it."""
+
+    def close(self) -> None:
+        """Remove the last one."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a history is made of, and who judges its states."""
+
+    history: str = "warren.tools.crash.history"
+    truth: Callable[[Sequence[Record]], AnyTruth] = Truth
+    checker: Callable[[Path], AnyChecker] = Checker
+
+
+STORE_AND_QUEUES = Load()
+TOPICS = Load("warren.tools.crash.topic_history", TopicTruth, TopicChecker)
 
 
 @dataclass
@@ -115,13 +149,15 @@ def scratch(prefix: str) -> Iterator[Path]:
         yield Path(made).resolve()
 
 
-def record_history(recorder: Recorder, folder: Path, seed: int, operations: int) -> tuple[list[Record], str]:
+def record_history(
+    recorder: Recorder, folder: Path, seed: int, operations: int, load: Load = STORE_AND_QUEUES
+) -> tuple[list[Record], str]:
     """Live through a history and return its records, and the directory. Raises RecordingError."""
     directory = folder / "node"
     recorder.begin()
     try:
         done = subprocess.run(
-            interpreter.command("warren.tools.crash.history", str(directory), str(seed), str(operations)),
+            interpreter.command(load.history, str(directory), str(seed), str(operations)),
             env=interpreter.environment(recorder.environment(directory)),
             capture_output=True,
             text=True,
@@ -155,7 +191,15 @@ def differences(records: Sequence[Record], directory: Path) -> list[str]:
 class Campaign:
     """Histories and their states, until there are enough."""
 
-    def __init__(self, seed: int, operations: int, keep: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        operations: int,
+        keep: Path,
+        say: Callable[[str], None],
+        load: Load = STORE_AND_QUEUES,
+    ) -> None:
+        self.load = load
         self.operations = operations
         self.keep = keep
         self.say = say
@@ -170,7 +214,7 @@ class Campaign:
                 number = self.report.histories
                 with tempfile.TemporaryDirectory(prefix="warren-powerloss-") as real:
                     records, root = record_history(
-                        recorder, Path(real).resolve(), self.report.seed * 1000 + number, self.operations
+                        recorder, Path(real).resolve(), self.report.seed * 1000 + number, self.operations, self.load
                     )
                 bad = self.check(folder, records, root, number, min(per_history, states - self.report.states))
                 if bad:
@@ -183,14 +227,14 @@ class Campaign:
     def check(self, folder: Path, records: Sequence[Record], root: str, number: int, count: int) -> bool:
         """Check the states of one history; true when something was wrong."""
         report = self.report
-        truth = Truth(records)
+        truth = self.load.truth(records)
         report.records.update(record.kind for record in records)
         report.failed_syncs += sum(
             record.kind == "sync" and record.result < 0 and record.over != NEVER for record in records
         )
         report.confirmed += len(truth.confirmed)
         report.kills.update(truth.kills)
-        checker = Checker(folder)
+        checker = self.load.checker(folder)
         before, began = len(report.violations), time.monotonic()
         try:
             for state_number, point, state in states_of(records, root, count, f"{report.seed}/{number}"):
@@ -205,11 +249,14 @@ class Campaign:
             report.checking_s += time.monotonic() - began
         return len(report.violations) > before
 
+    def _of(self) -> dict[str, bool]:
+        return {"topics": True} if self.load is TOPICS else {}
+
     def _keep(self, file: Path, root: str, number: int) -> None:
         path = self.keep / f"powerloss-{self.report.seed}-{number}.gz"
         self.keep.mkdir(parents=True, exist_ok=True)
         with gzip.open(path, "wb", compresslevel=1) as kept:
-            head = json.dumps({"seed": self.report.seed, "history": number, "root": root}).encode() + b"\n"
+            head = json.dumps({"seed": self.report.seed, "history": number, "root": root} | self._of()).encode() + b"\n"
             data = file.read_bytes()
             kept.write(head + data[: int.from_bytes(data[8:16], "little")])
         self.report.kept.append(str(path))
@@ -220,13 +267,14 @@ def replay(path: Path, number: int, count: int, build: Path | None) -> list[str]
     with gzip.open(path, "rb") as kept:
         head = json.loads(kept.readline())
         records = parse(kept.read())
-    truth = Truth(records)
+    load = TOPICS if head.get("topics") else STORE_AND_QUEUES
+    truth = load.truth(records)
     with scratch("warren-powerloss-") as folder:
-        checker = Checker(folder)
+        checker = load.checker(folder)
         for state_number, point, state in states_of(records, head["root"], count, f"{head['seed']}/{head['history']}"):
             if state_number == number:
                 if build is not None:
-                    Checker(build).build(state)
+                    load.checker(build).build(state)
                 return [f"record {point}: {text}" for text in checker.check(state, truth, point)]
     raise RecordingError(f"the recording was checked in {count} states: there is no state {number}")
 
@@ -236,6 +284,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="warren.tools.crash powerloss", description="Crash states of recorded histories, started and compared."
     )
+    parser.add_argument("--topics", action="store_true", help="histories of topics, instead of store and queues")
     parser.add_argument("--states", type=int, default=1000, help="crash states altogether (1000)")
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier campaign")
     parser.add_argument("--operations", type=int, default=OPERATIONS, help=f"of a history ({OPERATIONS})")
@@ -254,7 +303,10 @@ def main(argv: list[str] | None = None) -> int:
         return 1 if wrong else 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the temporary folders go with us
     seed = options.seed if options.seed is not None else random.getrandbits(32)
-    campaign = Campaign(seed, options.operations, options.keep, lambda text: print(text, file=sys.stderr, flush=True))
+    load = TOPICS if options.topics else STORE_AND_QUEUES
+    campaign = Campaign(
+        seed, options.operations, options.keep, lambda text: print(text, file=sys.stderr, flush=True), load
+    )
     report = campaign.run(options.states, options.per_history)
     print(json.dumps(report.as_json()) if options.json else report)
     return 1 if report.violations else 0

@@ -17,13 +17,19 @@
  * find it done. So each process counts the calls that it is in (warren_record_inside), and whoever kills looks at that
  * while it is stopped (recording.py, kill). A sync is none of these: what it covered is only known when it returned.
  * A record of a process that was killed while it made it has kind 0 and is skipped: its call was not made.
- * What this library cannot describe (a shared writable mapping of such a file, copy_file_range, O_SYNC …) becomes a
- * STRANGE record, and the campaign refuses the history.
+ *
+ * A file that is mapped, shared and writable, is written by no call. So its bytes are looked at when it is mapped and unmapped, and
+ * before each call of its process that changes or syncs anything; what differs from the last look becomes SEEN records, none
+ * of which goes over a page. A SYNC of such a file has a range. What a process stored and was killed before a look is found by
+ * the look of the next one that maps the file. A store of the bytes that are there already is not seen.
+ *
+ * What this library cannot describe (copy_file_range, O_SYNC …) becomes a STRANGE record, and the campaign refuses the history.
  * The calls are made as raw system calls: nothing here depends on what libc does inside. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -39,7 +45,7 @@
 
 #include "../preload.h"
 
-enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, NOTE, STRANGE, LINK };
+enum { WRITE = 1, END, SYNC, CREATE, RENAME, UNLINK, MKDIR, RMDIR, SIZE, SPACE, NOTE, STRANGE, LINK, SEEN, SYNCFS, HOLE };
 
 #define MAGIC 0x5741525245435244ull
 #define FDS_MAX 65536
@@ -53,7 +59,7 @@ typedef struct {
     _Atomic uint32_t kind;
     uint32_t pid;
     uint64_t inode;
-    uint64_t a, b; /* WRITE, SPACE: offset, length. SIZE: size. END: place of its beginning, result */
+    uint64_t a, b; /* WRITE, SPACE, HOLE, SEEN, SYNC: offset, length (of a SYNC 0: all). SIZE: size. END: place of its beginning, result */
     uint32_t text_bytes, data_bytes; /* paths (two with a NUL between), then bytes */
 } record;
 
@@ -157,10 +163,9 @@ unsigned warren_record_failed(void);
 unsigned warren_record_failed(void) { return log_head ? (unsigned)atomic_load(&log_head->failed) : 0; }
 
 /* Is this the sync that is to fail? */
-static bool fails(int fd) {
-    char path[PATH_MAX];
+static bool fails(const char *path) {
     uint64_t left = atomic_load(&log_head->fails);
-    if (!left || !path_of_fd(fd, path) || !strstr(path + below_bytes, log_head->fail_of)) return false;
+    if (!left || !strstr(path + below_bytes, log_head->fail_of)) return false;
     while (left && !atomic_compare_exchange_weak(&log_head->fails, &left, left - 1)) {}
     if (left != 1) return false;
     return true;
@@ -239,6 +244,51 @@ unsigned warren_record_inside(unsigned pid) {
     return calls ? atomic_load(calls) : 0;
 }
 
+/* ---- files that are mapped ---- */
+
+#define PAGE 4096u
+#define SECTOR 512u
+#define MAPPINGS_MAX 1024
+
+typedef struct {
+    uint8_t *base, *last; /* what it was at the last look */
+    uint64_t bytes, at, inode;
+    char path[PATH_MAX];
+} mapping;
+
+static mapping mappings[MAPPINGS_MAX];
+static uint32_t mappings_n;
+static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Record what is not as it was. The caller has the lock. `all`: whatever it was. */
+static void look_at(mapping *m, bool all) {
+    uint8_t page[PAGE];
+    for (uint64_t at = 0; at < m->bytes; at += PAGE) {
+        uint64_t n = m->bytes - at < PAGE ? m->bytes - at : PAGE;
+        memcpy(page, m->base + at, n); /* what is recorded is what was compared: others store meanwhile */
+        for (uint64_t from = 0; from < n;) {
+            uint64_t to = from;
+            while (to < n && (all || memcmp(page + to, m->last + at + to, n - to < SECTOR ? n - to : SECTOR) != 0)) to += SECTOR;
+            if (to > n) to = n;
+            if (to > from) {
+                struct iovec part = {page + from, to - from};
+                put(SEEN, m->inode, m->at + at + from, to - from, NULL, 0, &part, 1, to - from);
+                memcpy(m->last + at + from, page + from, to - from);
+            }
+            from = to > from ? to : from + SECTOR;
+        }
+    }
+}
+
+static void look_at_all(void) {
+    if (!log_head || !mappings_n) return;
+    int saved = errno;
+    pthread_mutex_lock(&mappings_lock);
+    for (uint32_t i = 0; i < mappings_n; i++) look_at(&mappings[i], false);
+    pthread_mutex_unlock(&mappings_lock);
+    errno = saved;
+}
+
 /* ---- open, close ---- */
 
 static int do_open(int at, const char *name, int flags, mode_t mode) {
@@ -292,6 +342,7 @@ static ssize_t do_write(int fd, const struct iovec *parts, int parts_n, int64_t 
             where = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? (int64_t)status.st_size : syscall(SYS_lseek, fd, 0, SEEK_CUR);
             errno = saved;
         }
+        look_at_all();
         enter(true);
         began = put(WRITE, inode, (uint64_t)where, bytes, NULL, 0, parts, parts_n, bytes);
     }
@@ -330,9 +381,10 @@ static int do_sync(int fd, long number) {
     if (ours(fd)) {
         int saved = errno;
         if (syscall(SYS_fstat, fd, &status) == 0) {
+            look_at_all();
             if (S_ISREG(status.st_mode)) {
                 began = put(SYNC, status.st_ino, 0, 0, NULL, 0, NULL, 0, 0);
-                failing = fails(fd);
+                failing = path_of_fd(fd, path) && fails(path);
             }
             else if (S_ISDIR(status.st_mode) && path_of_fd(fd, path)) began = put_text(SYNC, 0, 0, 0, path);
         }
@@ -356,6 +408,7 @@ int fdatasync(int fd) { return do_sync(fd, SYS_fdatasync); }
 int ftruncate(int fd, off_t size) {
     struct stat status;
     uint64_t inode = ours(fd) ? file_inode(fd, &status) : 0;
+    if (inode) look_at_all();
     enter(inode);
     int result = (int)syscall(SYS_ftruncate, fd, size);
     if (inode && !result) put(SIZE, inode, (uint64_t)size, 0, NULL, 0, NULL, 0, 0);
@@ -366,10 +419,12 @@ int ftruncate64(int fd, off64_t size) { return ftruncate(fd, size); }
 
 static int spaced(int fd, int mode, off_t at, off_t n) {
     struct stat status;
-    uint64_t inode = ours(fd) ? file_inode(fd, &status) : 0;
+    uint64_t inode = ours(fd) && mode != FALLOC_FL_KEEP_SIZE ? file_inode(fd, &status) : 0; /* neither bytes nor size */
+    if (inode) look_at_all();
     enter(inode);
     int result = (int)syscall(SYS_fallocate, fd, mode, at, n);
-    if (inode && !result && mode) strange(fd, "fallocate with a mode:");
+    if (inode && !result && mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) put(HOLE, inode, (uint64_t)at, (uint64_t)n, NULL, 0, NULL, 0, 0);
+    else if (inode && !result && mode) strange(fd, "fallocate with a mode:");
     else if (inode && !result) put(SPACE, inode, (uint64_t)at, (uint64_t)n, NULL, 0, NULL, 0, 0);
     leave(inode);
     return result;
@@ -397,6 +452,7 @@ static bool is_socket(const char *path) {
 int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned flags) {
     char text[2 * PATH_MAX], path[PATH_MAX];
     bool mine = path_of(from_at, from, text) && path_of(to_at, to, path) && (inside(text) || inside(path));
+    if (mine) look_at_all();
     enter(mine);
     int result = (int)syscall(SYS_renameat2, from_at, from, to_at, to, flags);
     if (mine && !result && !is_socket(path)) {
@@ -414,6 +470,7 @@ int rename(const char *from, const char *to) { return renameat2(AT_FDCWD, from, 
 int unlinkat(int at, const char *name, int flags) {
     char path[PATH_MAX];
     bool mine = path_of(at, name, path) && inside(path);
+    if (mine) look_at_all();
     enter(mine);
     int result = (int)syscall(SYS_unlinkat, at, name, flags);
     if (mine && !result) put_text(flags & AT_REMOVEDIR ? RMDIR : UNLINK, 0, 0, 0, path);
@@ -476,10 +533,89 @@ ssize_t splice(int from, off64_t *from_at, int to, off64_t *to_at, size_t n, uns
     strange(to, "splice into");
     return syscall(SYS_splice, from, from_at, to, to_at, n, flags);
 }
+/* ---- mappings ---- */
+
+static void mapped(void *base, size_t n, int fd, off_t at) {
+    struct stat status;
+    int saved = errno;
+    uint64_t inode = file_inode(fd, &status);
+    if (!inode) return;
+    pthread_mutex_lock(&mappings_lock);
+    mapping *m = &mappings[mappings_n];
+    uint64_t bytes = (uint64_t)status.st_size > (uint64_t)at ? (uint64_t)status.st_size - (uint64_t)at : 0;
+    m->base = base;
+    m->bytes = bytes < n ? bytes : n;
+    m->at = (uint64_t)at;
+    m->inode = inode;
+    m->last = mappings_n < MAPPINGS_MAX - 1 && path_of_fd(fd, m->path) ? malloc(m->bytes + 1) : NULL;
+    if (m->last) {
+        mappings_n++;
+        look_at(m, true);
+    } else strange(fd, "one mapping too many, of");
+    pthread_mutex_unlock(&mappings_lock);
+    errno = saved;
+}
+
 void *mmap(void *where, size_t n, int protection, int flags, int fd, off_t at) {
-    if (fd >= 0 && protection & PROT_WRITE && (flags & MAP_TYPE) != MAP_PRIVATE) strange(fd, "a shared writable mapping of");
-    return (void *)syscall(SYS_mmap, where, n, protection, flags, fd, at);
+    bool writes = fd >= 0 && protection & PROT_WRITE && (flags & MAP_TYPE) != MAP_PRIVATE && ours(fd);
+    void *base = (void *)syscall(SYS_mmap, where, n, protection, flags, fd, at);
+    if (writes && base != MAP_FAILED) mapped(base, n, fd, at);
+    return base;
 }
 void *mmap64(void *where, size_t n, int protection, int flags, int fd, off64_t at) {
     return mmap(where, n, protection, flags, fd, at);
+}
+
+int munmap(void *base, size_t n) {
+    if (!log_head || !mappings_n) return (int)syscall(SYS_munmap, base, n);
+    pthread_mutex_lock(&mappings_lock);
+    for (uint32_t i = 0; i < mappings_n; i++) {
+        if (mappings[i].base != base) continue;
+        look_at(&mappings[i], false);
+        free(mappings[i].last);
+        if (i != --mappings_n) mappings[i] = mappings[mappings_n];
+        break;
+    }
+    int result = (int)syscall(SYS_munmap, base, n);
+    pthread_mutex_unlock(&mappings_lock);
+    return result;
+}
+
+static uint64_t sync_began(const void *at, size_t n, char path[PATH_MAX]) {
+    uint64_t began = 0;
+    pthread_mutex_lock(&mappings_lock);
+    for (uint32_t i = 0; i < mappings_n; i++) {
+        const mapping *m = &mappings[i];
+        uint64_t from = (uint64_t)((const uint8_t *)at - m->base);
+        if ((const uint8_t *)at < m->base || from >= m->bytes) continue;
+        began = put(SYNC, m->inode, m->at + from, n, NULL, 0, NULL, 0, 0);
+        strcpy(path, m->path);
+        break;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    return began;
+}
+
+/* It never hangs: who comes next stores the same bytes again, which is not seen (above). */
+int msync(void *at, size_t n, int flags) {
+    char path[PATH_MAX];
+    look_at_all();
+    uint64_t began = log_head && flags & MS_SYNC ? sync_began(at, n, path) : 0;
+    if (began && !atomic_load(&log_head->fail_hangs) && fails(path)) {
+        put_end(began, 0, -1);
+        atomic_store(&log_head->failed, (uint64_t)getpid());
+        errno = EIO;
+        return -1;
+    }
+    int result = (int)syscall(SYS_msync, at, n, flags);
+    put_end(began, 0, result);
+    return result;
+}
+
+/* All files and names; nobody needs more than the record of it. */
+int syncfs(int fd) {
+    if (!ours(fd)) return (int)syscall(SYS_syncfs, fd);
+    look_at_all();
+    put_end(put(SYNCFS, 0, 0, 0, NULL, 0, NULL, 0, 0), 0, 0);
+    return 0;
 }

@@ -6,9 +6,11 @@ itself.
 
     Record.kind, the rest by kind:
     write     inode, at, data; `over`: number of the record after which the call had returned, and `result`
-    sync      inode of a file, or path of a directory; `over`, `result`
+    sync      inode of a file, with at, length of a range (0: all), or path of a directory; `over`, `result`
+    syncfs    all files and names; `over`, `result`
+    seen      inode, at, data: what a mapped file holds there, stored by no call since it was looked at before
     create    path, inode            mkdir, rmdir, unlink   path            rename, link   path, to
-    size      inode, at (the size)   space  inode, at, length (fallocate)
+    size      inode, at (the size)   space, hole  inode, at, length (fallocate; a hole reads as zeros)
     note      data
 """
 
@@ -45,6 +47,9 @@ KINDS = (
     "note",
     "strange",
     "link",
+    "seen",
+    "syncfs",
+    "hole",
 )
 MAGIC = 0x5741525245435244
 HEAD = struct.Struct("=QQQQQQQ64s")

@@ -45,7 +45,7 @@ class BadFileError(Exception):
 
 def logged(folder: Path) -> Iterator[Logged]:
     """The records of all topics of programs, in the order of the log. Raises BadFileError."""
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not path.name.isdecimal():
             continue
         data, at = path.read_bytes(), 0
@@ -88,9 +88,12 @@ def _record(data: bytes, at: int, base: int, path: Path) -> Logged:
     )
 
 
-def differences(folder: Path, topics: dict[str, tuple[int, int]], index_slots: int) -> Iterator[str]:
+def differences(
+    folder: Path, topics: dict[str, tuple[int, int]], index_slots: int, *, behind: bool = False
+) -> Iterator[str]:
     """What consume queues and key index have too much or too little. `topics`: name → (id, queues). `index_slots`: the
-    setting. Raises BadFileError.
+    setting. `behind`: units of records that the log lost with its power may lie behind the last one, until they are
+    written over; no reader comes there. Raises BadFileError.
     """
     records = list(logged(folder / "commitlog"))
     living = {id: name for name, (id, _queues) in topics.items()}
@@ -105,17 +108,17 @@ def differences(folder: Path, topics: dict[str, tuple[int, int]], index_slots: i
                 continue
             wanted[place].append(record)
     for (name, queue), there in wanted.items():
-        yield from _units(folder / "consumequeue" / name / str(queue), name, queue, there)
+        yield from _units(folder / "consumequeue" / name / str(queue), name, queue, there, behind)
     yield from _index(folder / "index", records, set(living), index_slots)
 
 
-def _units(folder: Path, name: str, queue: int, records: list[Logged]) -> Iterator[str]:
+def _units(folder: Path, name: str, queue: int, records: list[Logged], behind: bool) -> Iterator[str]:
     data = b"".join(path.read_bytes() for path in sorted(folder.iterdir())) if folder.is_dir() else b""
     for offset, record in enumerate(records):
         unit = UNIT.unpack_from(data, offset * UNIT.size) if (offset + 1) * UNIT.size <= len(data) else None
         if unit != (record.position, record.size, java_hash(record.tag)):
             yield f"consume queue: {name}/{queue}:{offset} is {unit}, and the log has {record.position}, {record.size}"
-    if any(data[len(records) * UNIT.size :]):
+    if not behind and any(data[len(records) * UNIT.size :]):
         yield f"consume queue: {name}/{queue} has units behind {len(records)}"
 
 
@@ -129,7 +132,7 @@ def _index(folder: Path, records: list[Logged], living: set[int], slots: int) ->
             if record.topic_id in living:
                 due.add(entry)
     found: Counter[tuple[int, int]] = Counter()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         found.update(_entries(path, slots))
     for entry, count in found.items():
         if count > keys[entry]:
