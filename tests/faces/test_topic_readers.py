@@ -19,12 +19,20 @@ import warren
 from warren.engine.topics import control
 from warren.workers.faces import topic_reader
 
+from support.real_node import RealNode
 from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
 QUEUES, MESSAGES = 4, 50
 TIMEOUT = 60 * patience()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nothing is taken away because of the time: what is given back is given back by its reader."""
+    with RealNode(tmp_path_factory.mktemp("node") / "data", group_release_s=3600) as running:
+        yield running.directory
 
 
 @pytest.fixture
@@ -249,6 +257,21 @@ def test_a_commit_keeps_a_queue_of_which_something_is_not_committed(topic: warre
                 one.commit(record)
             assert offsets(topic, "report") == [10] * QUEUES
             wait_until(lambda: two.get_many(1, 0.01) or len(two.assigned) == QUEUES // 2, 30)
+            assert len(one.assigned) == QUEUES // 2
+
+
+def test_what_a_commit_has_kept_the_next_get_gives_back(topic: warren.Topic, other: warren.Topic) -> None:
+    with topic.reader(group="report", commit="manual", prefetch=QUEUES * 10) as one:
+        found = one.get_many(QUEUES * 10, TIMEOUT)
+        with other.reader(group="report", commit="manual") as two:
+            one.commit(found[0])  # of each queue something is not committed
+            two.get_many(1, 0)
+            assert two.assigned == []
+            one.get_many(1, 0)
+            two.get_many(1, 0)
+            assert len(two.assigned) == len(one.assigned) == QUEUES // 2
+            with pytest.raises(warren.Fenced):
+                one.commit()
 
 
 def test_one_thread_at_a_time(topic: warren.Topic) -> None:

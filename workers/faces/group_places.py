@@ -101,6 +101,10 @@ class Places:
         at = self._order.index(place) + 1
         self._order = self._order[at:] + self._order[:at]
 
+    def leaves(self, *, whole: bool) -> bool:
+        """Whether something is to be given back: any of it, or (not `whole`) of which everything is committed."""
+        return any(place.leaving and (whole or not place.owes) for place in self._order)
+
     # -- commits ------------------------------------------------------------------------------------------------
 
     def unpinned(self) -> dict[int, int]:

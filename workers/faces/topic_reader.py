@@ -134,7 +134,7 @@ class Reader:
         self._handed: list[Place] = []  #: by the last call that asked for messages
         self._look_at = self._commit_at = 0.0
         if join:
-            self._calling(lambda: self._look(_after(None)))
+            join_group(self)
 
     def __reduce__(self) -> NoReturn:
         """It cannot be pickled: TypeError."""
@@ -326,7 +326,7 @@ class Reader:
         if member is not None:
             joined = member.joined
             try:
-                if member.look() or self._places.unpinned():
+                if member.look() or self._places.unpinned() or self._places.leaves(whole=True):
                     self._sync(_after(deadline, now) if not joined else now + ANSWER_S)
                 elif self._auto and now >= self._commit_at:
                     self._commit_done(now + ANSWER_S)
@@ -377,6 +377,8 @@ class Reader:
             if not released and not member.changed():
                 break
         self._commit_at = time.monotonic() + COMMIT_S
+        if self._places.leaves(whole=True):
+            self._look_at = 0.0  # the next get gives that back
 
     def _owes(self, queue: int) -> bool:
         place = self._places.get(queue)
@@ -467,7 +469,7 @@ class Reader:
             break
         self._places.were_committed(wanted)
         self._handed.clear()
-        if member.changed():
+        if member.changed() or self._places.leaves(whole=False):
             self._sync(deadline, whole=False)
         if lost:
             raise Fenced(
@@ -637,6 +639,11 @@ class Reader:
 
 
 # -- for other faces ------------------------------------------------------------------------------------------------
+
+
+def join_group(reader: Reader) -> None:
+    """Be a member of its group. Raises TopicNotFound, TimedOut, PeerLost, ClosedError."""
+    reader._calling(lambda: reader._look(None))
 
 
 def prepare(reader: Reader) -> bool:

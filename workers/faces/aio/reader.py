@@ -18,7 +18,7 @@ from warren.workers.faces import topic_reader
 from warren.workers.faces.aio.base import deadline_of, is_late, time_left
 from warren.workers.faces.aio.loop import Loop
 from warren.workers.faces.aio.work_queue import QueueEmpty
-from warren.workers.faces.topic_reader import PREFETCH_MAX, Start, no_message, prepare, take_ready
+from warren.workers.faces.topic_reader import PREFETCH_MAX, Start, join_group, no_message, prepare, take_ready
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class Reader:
         await self._do(self._reader.close, timeout)
 
     async def __aenter__(self) -> Self:
-        await self._do(prepare, self._reader)
+        await self._do(join_group, self._reader)
         return self
 
     async def __aexit__(
