@@ -20,7 +20,9 @@ import pytest
 
 import warren
 from warren.engine.topics import control
+from warren.workers.process.control import ControlClient
 
+from support.command_line import warren as command
 from support.real_node import RealNode
 from support.seeds import new_seed
 from support.waiting import patience, wait_until
@@ -192,6 +194,29 @@ def test_all_of_the_node_killed_and_started_again(running: RealNode) -> None:
             record = wait_until(goes_on, 60, what="a message of the next node")
             assert record is not None
             assert record.offset == len([one for one in first if one.queue == record.queue])
+
+
+def test_status_tells_of_lags(running: RealNode) -> None:
+    """By the snapshot, so within about a second, and of a node whose worker is not asked."""
+
+    def told() -> list[dict[str, object]]:
+        with ControlClient(running.directory) as supervisor:
+            (row,) = supervisor.call("status", pattern="flights")["topics"]
+        found: list[dict[str, object]] = row["groups"]
+        return found
+
+    assert told() == []
+    with warren.attach(running.directory) as node:
+        topic = node.topic("flights")
+        topic.seek_group("b", 50, queue=1)
+        topic.seek_group("a", "latest")
+        both = [{"name": "a", "lag": 0}, {"name": "b", "lag": QUEUES * MESSAGES - 50}]
+        wait_until(lambda: told() == both, 30, what="both groups")
+        topic.append(b"new", queue=3)
+        wait_until(lambda: [row["lag"] for row in told()] == [1, QUEUES * MESSAGES - 49], 30, what="the lag of now")
+        topic.delete_group("b")
+        wait_until(lambda: len(told()) == 1, 30, what="one group")
+    assert "lag" in command("status", running.directory).stdout
 
 
 # -- at random --------------------------------------------------------------------------------------------------------

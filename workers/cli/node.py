@@ -576,13 +576,21 @@ def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Par
 
 
 def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
-    """Topics; those with most messages when not all are shown."""
-    columns = [output.Column("name"), *(output.Column(name, True) for name in ("queues", "messages", "appended"))]
+    """Topics; those with most messages when not all are shown. With groups of readers: the lag of the last of them."""
+    names = ("queues", "messages", "appended", "lag")
+    columns = [output.Column("name"), *(output.Column(name, True) for name in names)]
     items = report["topics"]
     if most is not None and len(items) > most:
         chosen = heapq.nlargest(most, range(len(items)), key=lambda number: int(items[number]["messages"]))
         items = [items[number] for number in sorted(chosen)]
-    lines = [[item["name"], *(f"{item[key]:,}" for key in ("queues", "messages", "appended"))] for item in items]
+    lines = [
+        [
+            item["name"],
+            *(f"{item[key]:,}" for key in names[:-1]),
+            f"{max(group['lag'] for group in item['groups']):,}" if item["groups"] else "–",
+        ]
+        for item in items
+    ]
     below = output.more(len(lines), report["topics_n"], command("status", report["dir"], "--all"))
     return "Topics", columns, lines, below
 

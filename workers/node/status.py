@@ -17,7 +17,7 @@ from typing import Any
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.kernel import quarantine
-from warren.engine.kernel.paths import TOPICS, queues_of
+from warren.engine.kernel.paths import TOPICS, TopicsFolder, queues_of
 from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.saying import counted, readable
 from warren.ipc import names, region
@@ -192,7 +192,13 @@ class Statistics:
             "dead_letters": [
                 {"queue": source, **self._queue(item, rows, before, seconds)} for source, item in dead_letters
             ],
-            "topics": topic_status.of_topics(self._superblock, catalog.topics.values(), kinds.matches, most),
+            "topics": topic_status.of_topics(
+                self._superblock,
+                catalog.topics.values(),
+                kinds.matches,
+                most,
+                TopicsFolder.of(directory.path).groups,
+            ),
             "topics_n": sum(1 for name in catalog.topics if kinds.matches is None or kinds.matches(name)),
             "store": self._store(SERVER_STORE_PERSISTENT),
             "store_transient": self._store(SERVER_STORE_TRANSIENT),

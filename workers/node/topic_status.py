@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
 from warren.ipc import names, region
 from warren.ipc.superblock import Superblock
+from warren.workers.node import group_status
 
 #: what is known of a topic: messages that are there, messages that ever were appended
 _Counts = tuple[int, int]
@@ -19,16 +21,25 @@ def of_topics(
     topics: Iterable[TopicDeclaration],
     matches: Callable[[str], object] | None = None,
     most: int | None = None,
+    groups: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages."""
+    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `groups`: the
+    snapshot of what groups have committed.
+    """
     found = [topic for topic in topics if matches is None or matches(topic.name)]
-    counts = _counts(superblock) if found else {}
+    bounds: dict[tuple[int, int], tuple[int, int]] = {}
+    counts = _counts(superblock, bounds) if found else {}
     if most is not None:
         found = sorted(found, key=lambda item: (-counts.get(item.id, (0, 0))[0], item.name))[:most]
-    return [_row(item, counts.get(item.id, (0, 0))) for item in sorted(found, key=lambda item: item.name)]
+    queues = {item.id: item.queues for item in found}
+    lags = group_status.lags(groups, superblock.node_id, bounds, queues) if groups is not None and bounds else {}
+    return [
+        _row(item, counts.get(item.id, (0, 0)), lags.get(item.id, []))
+        for item in sorted(found, key=lambda item: item.name)
+    ]
 
 
-def _row(topic: TopicDeclaration, counts: _Counts) -> dict[str, Any]:
+def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
     kept, appended = counts
     return {
         "name": topic.name,
@@ -39,11 +50,12 @@ def _row(topic: TopicDeclaration, counts: _Counts) -> dict[str, Any]:
         "compacted": topic.compacted,
         "messages": kept,
         "appended": appended,
+        "groups": groups,
     }
 
 
-def _counts(superblock: Superblock) -> dict[int, _Counts]:
-    """By id of topic, of all its queues; nothing while no worker shows them."""
+def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int]]) -> dict[int, _Counts]:
+    """By id of topic, of all its queues; nothing while no worker shows them. `bounds` takes those of each queue."""
     server = superblock.topic_server
     generation = superblock.server_get(server, "generation") if server else 0
     if not generation:
@@ -70,4 +82,5 @@ def _counts(superblock: Superblock) -> dict[int, _Counts]:
             kept, sum_n = found.get(rows[at + key] >> 32, (0, 0))
             seen = max(0, rows[at + maximum] - rows[at + minimum])
             found[rows[at + key] >> 32] = kept + seen, sum_n + rows[at + appended]
+            bounds[rows[at + key] >> 32, (rows[at + key] & 0xFFFFFFFF) - 1] = rows[at + minimum], rows[at + maximum]
     return found
