@@ -79,7 +79,14 @@ def test_a_write_without_space_goes_on_when_there_is_some(campaign: Campaign, te
 def test_nothing_confirmed_is_lost(campaign: Campaign) -> None:
     """Of every kind of call some fail, once each."""
     counts = campaign.counts()
-    assert {role for _scene, role, _call, _class in counts} >= {"supervisor", "store", "worker", "collector", "client"}
+    assert {role for _scene, role, _call, _class in counts} >= {
+        "supervisor",
+        "store",
+        "worker",
+        "topics",
+        "collector",
+        "client",
+    }
     planned = [case for case in cases.plan(counts, campaign.report.seed) if case.how == "once"]
     assert len(planned) > 1000
     campaign.run(planned, time.monotonic() + SECONDS, CASES)
@@ -274,6 +281,27 @@ def test_the_ledger_knows_that_a_journal_failed(tmp_path: Path) -> None:
     path.write_text("i small 10\nc small 10\nr small 1 1\nz\n")
     ledger.read(path)
     assert ledger.complaints == ["back: small 1 was acked before"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["l 0 1 2", "m synced 0 1:0:100 2:1:200", "n 0 1:0:100 2:1:200"], []),
+        (["l 0 1 2", "m synced 0 1:0:100 2:1:200", "n 0"], ["lost: 1 was confirmed", "lost: 2 was confirmed"]),
+        (["l 0 1", "m written 0 1:0:100", "n 0 1:0:150"], ["lost: 1 was confirmed in topic 0 at [0, 100]"]),
+        (["l 0 1", "m none 0 1:0:100", "n 0 1:0:150"], []),
+        (["l 0 1", "n 0 1:0:100", "n 0 1:0:150"], ["lost: topic 0 had 1 at (0, 100), and now at (0, 150)"]),
+        (["l 0 1 2", "n 0 1:0:100"], ["torn: of [1, 2] topic 0 has offsets [0]"]),
+        (["l 0 1 2", "l 0 3", "n 0 1:0:100 3:1:150 2:2:200"], ["torn: of [1, 2] topic 0 has offsets [0, 2]"]),
+        (["l 0 1", "n 0 1:0:100 1:1:200"], ["doubled: topic 0"]),
+        (["l 0 1", "n 0 1:1:100"], ["hole: topic 0 has offsets [1]"]),
+        (["l 0 1", "n 1 1:0:100"], ["invented: topic 1 has 1"]),
+    ],
+)
+def test_the_ledger_knows_the_topic(tmp_path: Path, lines: list[str], found: list[str]) -> None:
+    complaints = _judge(tmp_path, *lines, "z").complaints
+    assert all(text.startswith(start) for text, start in zip(complaints, found, strict=False)), complaints
+    assert len(complaints) == len(found), complaints
 
 
 def test_the_ledger_knows_what_is_missing(tmp_path: Path) -> None:

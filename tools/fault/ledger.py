@@ -7,18 +7,68 @@ Invariants (what breaks them is a complaint)
   had not failed meanwhile (nobody waits for an ack, so nobody is told)
   nothing is received that was never put
   what was confirmed in the store is there with its bytes, what was removed is gone
+  what was confirmed in a topic (not at `none`) is there once, where it was said to be; of what was appended together
+  all is there or nothing; what it has once, it has ever after at the same place
   a call ends within its time, and with an error of Warren, or well
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from warren.tools.fault.work import DURABLE, PUBLISHED_AT_MOST
 
 WRITTEN, CONFIRMED, REMOVING, REMOVED, UNSURE = "w", "k", "x", "d", "?"
 REMOVED_KEPT = 60
+
+
+class OfTopic:
+    """What follows for the topic."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[int]]] = []
+        self.confirmed: dict[int, tuple[int, int, int]] = {}  #: number → queue, offset, position
+        self._there: dict[int, dict[int, tuple[int, int]]] = {}  #: queue → number → offset, position
+
+    def appended(self, words: list[str]) -> None:
+        """Together, into a queue."""
+        self.batches.append((int(words[0]), list(map(int, words[1:]))))
+
+    def told(self, words: list[str]) -> None:
+        """Where they are."""
+        if words[0] != "none":
+            queue = int(words[1])
+            self.confirmed.update((number, (queue, *place)) for number, place in _places(words[2:]))
+
+    def look(self, words: list[str]) -> Iterator[str]:
+        """All that a queue has: what is wrong with it."""
+        queue, places = int(words[0]), list(_places(words[1:]))
+        there = dict(places)
+        if len(there) < len(places):
+            yield f"doubled: topic {queue} has {len(places) - len(there)} messages twice"
+        if [place[0] for _number, place in places] != list(range(len(places))):
+            yield f"hole: topic {queue} has offsets {[place[0] for _number, place in places]}"
+        for number, place in self._there.get(queue, {}).items():
+            if there.get(number) != place:
+                yield f"lost: topic {queue} had {number} at {place}, and now at {there.get(number)}"
+        self._there[queue] = there
+        for number, (whose, *told) in self.confirmed.items():
+            if whose == queue and there.get(number) != tuple(told):
+                yield f"lost: {number} was confirmed in topic {queue} at {told}, and is at {there.get(number)}"
+        announced = {number for whose, numbers in self.batches for number in numbers if whose == queue}
+        yield from (f"invented: topic {queue} has {number}" for number in there.keys() - announced)
+        for whose, numbers in self.batches:
+            found = [there[number][0] for number in numbers if number in there]
+            if whose == queue and found and found != list(range(found[0], found[0] + len(numbers))):
+                yield f"torn: of {numbers[:9]} topic {queue} has offsets {found[:9]}"
+
+
+def _places(words: list[str]) -> Iterator[tuple[int, tuple[int, int]]]:
+    for word in words:
+        number, offset, position = map(int, word.split(":"))
+        yield number, (offset, position)
 
 
 class Ledger:
@@ -32,6 +82,7 @@ class Ledger:
         self._acked: set[tuple[str, int]] = set()  #: before the client whose log is read, durable with the next confirm
         self._gone: set[tuple[str, int]] = set()
         self._stored: dict[bytes, tuple[int, str]] = {}
+        self.topic = OfTopic()
         self.errors: Counter[str] = Counter()
         self.alarms: list[str] = []
         self.complaints: list[str] = []
@@ -57,6 +108,12 @@ class Ledger:
                 acked.update((words[0], int(word)) for word in words[1:])
             elif letter == "r":
                 self._receive(words[0], int(words[1]), words[2] == "1", highest)
+            elif letter == "l":
+                self.topic.appended(words)
+            elif letter == "m":
+                self.topic.told(words)
+            elif letter == "n":
+                self.complaints += self.topic.look(words)
             elif letter in "wkxd":
                 self._store(letter, words)
             elif letter == "e":

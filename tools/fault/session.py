@@ -56,6 +56,11 @@ SETTINGS: dict[str, Any] = {
     "index_rows": 1024,
     "journal_files_max": 2,
     "queue_memory_bytes": 128 << 10,
+    "log_file_bytes": 1 << 20,
+    "topic_ring_bytes": 256 << 10,
+    "consume_queue_entries": 60,
+    "index_slots": 20,
+    "index_entries": 150,
 }
 STOP_TIMEOUT_S = 10.0
 #: longest life of a client that works, and of one that shows that all goes
@@ -278,7 +283,7 @@ class Session:
 
     def kill_all(self) -> None:
         """kill -9 every process of the node."""
-        self.kill("supervisor", "store", "worker", "collector")
+        self.kill("supervisor", "store", "worker", "topics", "collector")
         self._until_free()
 
     def stop(self) -> None:
@@ -331,7 +336,8 @@ class Session:
         if node is None:
             return False
         try:
-            if node.find("supervisor") is None or any(node.find(name) is None for name in node.servers()):
+            servers = node.servers().keys() - {"topics"}  # they fail alone
+            if node.find("supervisor") is None or any(node.find(name) is None for name in servers):
                 return False
         finally:
             node.superblock.close()
@@ -388,7 +394,7 @@ class Session:
             self._reap()
         result.violations = self.violations
         result.reads = self.ledger.reads
-        result.confirmed = sum(map(len, self.ledger.confirmed.values()))
+        result.confirmed = sum(map(len, self.ledger.confirmed.values())) + len(self.ledger.topic.confirmed)
         if result.violations or any(outcome.violations for outcome in result.cases):
             result.kept = str(self.root)
         else:
@@ -585,7 +591,7 @@ def count(ruler: shim.Shim, folder: Path) -> Counter[tuple[str, str, str, str]]:
     try:
         session.begin()
         for scene in SCENES:
-            for role in ("client", "supervisor", "store", "worker", "collector", "starting"):
+            for role in ("client", "supervisor", "store", "worker", "topics", "collector", "starting"):
                 if role in PLAYED and scene not in PLAYED[role]:
                     continue
                 ruler.forget()

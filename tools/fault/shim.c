@@ -146,6 +146,7 @@ __attribute__((constructor)) static void begin(void) {
 static void named(const char *name, size_t n) {
     if (n >= 12 && !memcmp(name, "warren-store", 12)) enter(ROLE_STORE);
     else if (n >= 14 && !memcmp(name, "warren-worker-", 14)) enter(ROLE_WORKER);
+    else if (n >= 13 && !memcmp(name, "warren-topics", 13)) enter(ROLE_TOPICS);
     else if (n >= 13 && !memcmp(name, "warren-collec", 13)) enter(ROLE_COLLECTOR);
 }
 
@@ -160,6 +161,7 @@ static uint32_t class_of_path(const char *path) {
     const char *rest = path + below;
     if (!strncmp(rest, "/log", 4)) return CLASS_LOG;
     if (!strncmp(rest, "/store", 6)) return CLASS_STORE;
+    if (!strncmp(rest, "/topics", 7)) return CLASS_TOPICS;
     if (strncmp(rest, "/queues", 7) != 0) return contains(rest, ".sock") ? CLASS_SOCKET : CLASS_META;
     return contains(rest, "/segments") ? CLASS_PAGES : CLASS_JOURNAL;
 }
@@ -401,6 +403,11 @@ ssize_t preadv64v2(int fd, const struct iovec *parts, int n, off64_t at, int fla
 
 int fsync(int fd) { return refused_fd(CALL_SYNC, fd) ? -1 : (int)syscall(SYS_fsync, fd); }
 int fdatasync(int fd) { return refused_fd(CALL_SYNC, fd) ? -1 : (int)syscall(SYS_fdatasync, fd); }
+int syncfs(int fd) { return refused_fd(CALL_SYNC, fd) ? -1 : (int)syscall(SYS_syncfs, fd); }
+/* Of files that are written through a mapping there are those of topics alone. */
+int msync(void *at, size_t n, int flags) {
+    return flags & MS_SYNC && refused(CALL_SYNC, CLASS_TOPICS, -1, "msync") ? -1 : (int)syscall(SYS_msync, at, n, flags);
+}
 int sync_file_range(int fd, off64_t at, off64_t n, unsigned flags) {
     return refused_fd(CALL_SYNC, fd) ? -1 : (int)syscall(SYS_sync_file_range, fd, at, n, flags);
 }

@@ -21,14 +21,14 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("shim.c")
 MAGIC = 0x5741524E4641554C
 RULES_MAX, PIDS_MAX, HITS_MAX = 8, 8192, 4096
-ROLES = ("none", "starting", "supervisor", "store", "worker", "collector", "client")
+ROLES = ("none", "starting", "supervisor", "store", "worker", "topics", "collector", "client")
 CALLS = (
     "open", "create", "dup", "lock", "pipe", "epoll", "write", "read", "sync", "truncate", "allocate", "rename", "link",
     "unlink", "mkdir", "list", "mmap", "madvise", "malloc", "semop", "socket", "connect", "listen", "accept", "fork",
     "pidfd", "wait",
 )  # fmt: skip
 CLASSES = (
-    "journal", "pages", "store", "meta", "log", "shm", "sysv", "mq", "socket", "process", "memory", "other",
+    "journal", "pages", "store", "topics", "meta", "log", "shm", "sysv", "mq", "socket", "process", "memory", "other",
 )  # fmt: skip
 SHORT = "short"
 CONTROL_VARIABLE, ROLE_VARIABLE = "WARREN_FAULT_CONTROL", "WARREN_FAULT_ROLE"

@@ -8,6 +8,8 @@ reports:
     b TEXT            a body that is not what it says
     w ID SIZE         is about to be written           k ID…             were confirmed
     x ID…             are about to be removed          d ID…             are removed, and that is synced
+    l QUEUE N…        are about to be appended to the topic, together
+    m LEVEL QUEUE N:OFFSET:POSITION…  were confirmed   n QUEUE N:OFFSET:POSITION…  are all that a queue of it has
     e CALL TEXT       an error of Warren               E CALL TEXT       another error: a violation
     t SECONDS CALL    a call took longer than its timeout and some more
     A TEXT            an alarm                         z                 everything was done
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import warren
+from warren import Durability
 from warren.engine._core import Confirm
 from warren.tools.crash.history import body_of, message_of
 from warren.tools.crash.logs import Log
@@ -40,6 +43,7 @@ FANNED = ("fan-a", "fan-b")
 #: is only emptied at the end of a session: it grows, is flushed, and is read from disk
 PILE = "pile"
 SOFT = "soft"
+TOPIC, TOPIC_QUEUES = "flights", 2
 TAKEN = ("small", "large", SOFT, *FANNED)
 DURABLE = ("small", "large", PILE, *FANNED)
 PUBLISHED_AT_MOST = 10_000  #: messages of one client
@@ -113,6 +117,7 @@ class Client:
         """What all work with, once."""
         for name in (*TAKEN, PILE):
             self.attempt("declare", self.queue, name)
+        self.attempt("topic", self.topic)
         self.attempt("exchange", self.node.declare_exchange, FAN, type="fanout")
         for name in FANNED:
             self.attempt("bind", self.node.bind, name, FAN)
@@ -120,6 +125,61 @@ class Client:
     def queue(self, name: str) -> warren.Queue:
         """One of the queues."""
         return self.node.queue(name, durable=name != SOFT)
+
+    # -- the topic ----------------------------------------------------------------------------------------------
+
+    def topic(self) -> warren.Topic:
+        """The topic of all clients."""
+        return self.node.topic(TOPIC, queues=TOPIC_QUEUES)
+
+    def append(self, count: int, sizes: Sequence[int], level: Durability, *, together: bool = True) -> None:
+        """Messages into one queue of the topic: together, or one by one without waiting; then what was confirmed."""
+        items = self._items(count, sizes)
+        queue = self.rng.randrange(TOPIC_QUEUES)
+        for batch in [items] if together else [[item] for item in items]:
+            self.log.write(f"l {queue} {' '.join(str(number) for number, _size in batch)}")
+            bodies = [message_of(TOPIC, *item) for item in batch]
+            keys = [[f"n{number}", "often"] for number, _size in batch]
+            tags = [f"t{number % 3}" for number, _size in batch]
+            options: dict[str, Any] = {"queue": queue, "durability": level, "timeout": self.timeout}
+            found = self.attempt("append", lambda: self.topic().append_many(bodies, keys, tags, **options))  # noqa: B023
+            if found is not None:
+                self.log.write(f"m {level} {queue} {_placed(batch, found)}")
+            elif self.errors >= ERRORS_MAX:
+                return
+
+    def look_at_topic(self) -> None:
+        """Everything that the topic has, in all its queues; some of it by key and by id."""
+        for queue in range(TOPIC_QUEUES):
+            records: list[warren.Record] = []
+            while True:
+                at = len(records)
+                found = self.attempt("read", lambda: self.topic().read(queue, at, 1000, 1 << 24))  # noqa: B023
+                if found is None:
+                    return
+                if not found.records:
+                    break
+                records += found.records
+            items = [(int.from_bytes(record.body[:4], "big"), len(record.body)) for record in records]
+            for item, record in zip(items, records, strict=True):
+                if len(record.body) < 8 or record.body != message_of(TOPIC, *item) or record.tag != f"t{item[0] % 3}":
+                    self.log.write(
+                        f"b topic: {queue}:{record.offset}, {len(record.body)} bytes {record.body[:24].hex()}"
+                    )
+            self.log.write(f"n {queue} {_placed(items, records)}".rstrip())
+            for item, record in self.rng.sample(list(zip(items, records, strict=True)), min(4, len(items))):
+                self._look_for(item[0], record)
+
+    def _look_for(self, number: int, record: warren.Record) -> None:
+        found = self.attempt("find", lambda: self.topic().find(f"n{number}"))
+        by_id = self.attempt("find_id", lambda: self.topic().find_id(record.message_id))
+        for what in (*(found or []), *([by_id] if by_id is not None else [])):
+            if what.physical_offset != record.physical_offset:
+                self.log.write(
+                    f"b topic: {number} lies at {record.physical_offset}, and is found at {what.physical_offset}"
+                )
+        if not self.errors and (found is None or len(found) != 1 or by_id is None):
+            self.log.write(f"b topic: {number} is found {len(found or [])} times by key, by id {by_id}")
 
     def _items(self, count: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
         first = self.next_number
@@ -234,6 +294,9 @@ class Client:
             lambda: self.fan(6),
             lambda: self.put(SOFT, 6, (200, 6000)),
             lambda: self.put_each("small", 3, (500, 4500)),
+            lambda: self.append(40, (100, 2500), "synced"),
+            lambda: self.append(3, (9000, 30_000), "written"),
+            lambda: self.append(6, (60, 800), self.rng.choice(("synced", "none")), together=False),
         ]
         self.rng.shuffle(steps)
         steps += [functools.partial(self.take, name, 30, back=True) for name in ("small", "large", SOFT)]
@@ -263,6 +326,8 @@ class Client:
             functools.partial(self.put, "small", 3, (100, 5000)),
             functools.partial(self.fan, 2),
             functools.partial(self.put, SOFT, 2, (100, 5000)),
+            functools.partial(self.append, 3, (100, 5000), "synced"),
+            self.look_at_topic,
         ]
         steps += [functools.partial(self._empty, name) for name in ((*TAKEN, PILE) if all_of_it else TAKEN)]
         steps += [functools.partial(self._look, held, remove=all_of_it)]
@@ -312,6 +377,11 @@ class Client:
                     self.log.write(f"A {row['alarm']}: {row['cause']}".replace("\n", " "))
 
         self.attempt("status", ask, within=SURE_TIMEOUT_S)
+
+
+def _placed(items: Sequence[tuple[int, int]], places: Sequence[warren.Position | warren.Record]) -> str:
+    pairs = zip(items, places, strict=True)
+    return " ".join(f"{item[0]}:{place.offset}:{place.physical_offset}" for item, place in pairs)
 
 
 def load() -> None:
