@@ -18,7 +18,7 @@ from warren.engine.catalog.catalog import Catalog
 from warren.tools.crash.topic_actors import crc_of
 from warren.tools.crash.topic_campaign import TopicCampaign
 from warren.tools.crash.topic_files import BadFileError, differences
-from warren.tools.crash.topic_judge import Logs, There, Topics, judge
+from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
 from warren.tools.crash.topic_messages import Message, body_of, chosen, java_hash, key_hash, parsed, queue_of
 
 from support.real_node import RealNode
@@ -39,6 +39,7 @@ def test_kill_campaign_of_topics(tmp_path: Path, seed: int) -> None:
     assert report.confirmed > 0
     assert report.reads > 0
     assert report.rounds > 0
+    assert report.committed > 0
     assert report.probes, "no probe was answered"
 
 
@@ -135,6 +136,16 @@ def test_the_judge_sees_that_readers_had_something_else() -> None:
     found["t"][0][1] = replace_record(found["t"][0][1], message=Message("w.7", "t"))
     assert any(text.startswith("changed: 2 messages of t/0") for text in wrong(found))
     assert any(text.startswith("changed") for text in wrong(there(), f"r t 1 0 2 {crc_of([(400, 'w.3'), (9, 'x')])}"))
+
+
+def test_the_judge_sees_what_a_group_skipped_and_that_it_went_back() -> None:
+    logs = Logs()
+    for line in ("g t 0 0 3 1", "g t 0 2 3 1", "k t 0 3", "g t 0 5 2 1", "k t 0 7", "g t 1 1 4 1"):
+        logs.take(line.split(" "))
+    assert list(judge_group(logs, "t", {0: 7})) == []
+    assert [text.split(":")[0] for text in judge_group(logs, "t", {0: 6})] == ["back"]
+    assert [text.split(":")[0] for text in judge_group(logs, "t", {0: 8})] == ["skipped"]
+    assert [text.split(":")[0] for text in judge_group(logs, "t", {0: 7, 1: 5})] == ["skipped"]
 
 
 def replace_record(record: There, **fields: object) -> There:

@@ -7,6 +7,8 @@ before what it announces or after what it reports; times are of the machine's mo
                                                         each, a digit; t: of those all go to one; -: it may be any
               c WHO FIRST LEVEL TOPIC TIME Q:O:P …      were confirmed, with queue, offset and position of each
     reader    r TOPIC QUEUE OFFSET COUNT CRC            were read, whole, in order; the CRC is of positions and tokens
+    group     g TOPIC QUEUE OFFSET COUNT CRC            a member of the group was handed these out, in order
+              k TOPIC QUEUE OFFSET                      the group has committed up to there
     maker     m TOPIC ROUNDS                            so often a topic was made, used, deleted, and was another one
     all       b TEXT  a violation                       e TEXT  an error that an actor lived through
               q COUNT  so many answers were right
@@ -32,6 +34,8 @@ from warren.tools.crash.logs import Log
 from warren.tools.crash.topic_messages import TAGS, TOPICS, Message, body_of, chosen, parsed, queue_of
 
 PROBE_TOPIC = "kill-probe"
+#: the group that `group` plays the members of, and its topic
+GROUP, GROUP_TOPIC = "kill-group", "kill-c"
 MAKER_TOPIC = "kill-maker-{}"
 LEVELS: tuple[warren.Durability, ...] = ("synced", "synced", "written", "none")
 #: of the log, in a batch: together, or not at all
@@ -43,6 +47,8 @@ TAIL_BYTES = 16 << 10
 #: an answer that took so long may be one without the worker, which says what there was
 LATE_S = 8.0
 FIND_MAX = 1 << 16
+#: setting of the node: how long a member may keep a queue that it has to give back
+GROUP_RELEASE_S = 1.0
 
 
 def crc_of(records: Iterable[tuple[int, str]]) -> int:
@@ -51,6 +57,14 @@ def crc_of(records: Iterable[tuple[int, str]]) -> int:
     for position, token in records:
         found = zlib.crc32(f"{position} {token};".encode(), found)
     return found
+
+
+def _tail(path: Path) -> list[str]:
+    """The last whole lines of a log."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return file.read().decode(errors="replace").split("\n")[1:-1]
 
 
 # -- who appends ------------------------------------------------------------------------------------------------------
@@ -179,6 +193,7 @@ class Reader:
         self.topics = {name: node.topic(name) for name in TOPICS}
         self.at: dict[tuple[str, int], int] = {}
         self.highest: dict[tuple[str, int], int] = {}
+        self.committed: dict[int, int] = {}
         #: the newest number of each appender in each queue, along a range that is gone on with
         self.numbers: dict[tuple[str, int], dict[str, int]] = {}
         self.right = 0
@@ -187,7 +202,14 @@ class Reader:
         """One look."""
         name = self.rng.choice(list(TOPICS))
         queue = self.rng.randrange(TOPICS[name])
-        looks = ((10, self._go_on), (3, self._with_tag), (3, self._by_time), (2, self._bounds), (6, self._confirmed))
+        looks = (
+            (10, self._go_on),
+            (3, self._with_tag),
+            (3, self._by_time),
+            (2, self._bounds),
+            (6, self._confirmed),
+            (1, self._committed),
+        )
         look = self.rng.choices([look for _weight, look in looks], [weight for weight, _look in looks])[0]
         try:
             look(name, queue)
@@ -288,15 +310,27 @@ class Reader:
         self._highest((name, queue), high)
         self.right += 1
 
+    def _committed(self, _name: str, _queue: int) -> None:
+        """What the group has committed never goes back, and is no less than what its members were told before."""
+        told = dict(self.committed)
+        for path in self.logs.glob("group-*.log"):
+            for words in (line.split(" ") for line in _tail(path)):
+                if words[0] == "k":
+                    told[int(words[2])] = max(told.get(int(words[2]), 0), int(words[3]))
+        if not told:
+            return
+        for row in self.topics[GROUP_TOPIC].group(GROUP)["queues"]:
+            queue, now = row["queue"], row["committed"] or 0
+            if now < told.get(queue, 0):
+                self._complain(f"back: the group had committed {told[queue]} of queue {queue}, and now {now}")
+            self.committed[queue] = now
+        self.right += 1
+
     # -- what an appender was told --------------------------------------------------------------------------------
 
     def _confirmed(self, _name: str, _queue: int) -> None:
         """One of the newest confirmed messages of an appender, read by its offset, and found by its keys and id."""
-        path = self.rng.choice(sorted(self.logs.glob("appender-*.log")))
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")[1:-1]
+        lines = _tail(self.rng.choice(sorted(self.logs.glob("appender-*.log"))))
         said = [words for line in lines if (words := line.split(" "))[0] == "c" and words[3] != "none"]
         if not said:
             return
@@ -362,6 +396,70 @@ def reader(directory: str, log: Log, rng: random.Random, path: Path) -> None:
             time.sleep(rng.random() * READER_PAUSE_S)
 
     attached(directory, log, "kill-reader", work)
+
+
+# -- members of a group -----------------------------------------------------------------------------------------------
+
+
+class Member:
+    """A member of the group: it notes what it is handed out, and then what it has committed."""
+
+    def __init__(self, reader: warren.Reader, log: Log, rng: random.Random) -> None:
+        self.reader, self.log, self.rng = reader, log, rng
+        #: behind what was handed out of each queue since it has been this member's
+        self.at: dict[int, int] = {}
+
+    def turn(self) -> None:
+        """Some messages, and mostly a commit of them."""
+        records = self.reader.get_many(self.rng.choice((1, 20, 200)), timeout=0.1)
+        by_queue: dict[int, list[warren.Record]] = {}
+        for record in records:
+            by_queue.setdefault(record.queue, []).append(record)
+        for queue, those in by_queue.items():
+            self._note(queue, those)
+        if self.rng.random() < 0.02:
+            time.sleep(self.rng.random() * 2 * GROUP_RELEASE_S)  # a queue that is asked back meanwhile is lost
+        if not records or self.rng.random() < 0.3:
+            return
+        try:
+            self.reader.commit(timeout=OPERATION_TIMEOUT_S)
+        except warren.Fenced as error:
+            self.log.error(error)
+            self.at.clear()
+            return
+        held = set(self.reader.assigned)
+        lines = [f"k {GROUP_TOPIC} {queue} {at}" for queue, at in self.at.items() if queue in held]
+        if lines:
+            self.log.write(*lines)
+
+    def _note(self, queue: int, records: Sequence[warren.Record]) -> None:
+        """What follows each other: between two such parts the queue was another member's."""
+        while records:
+            first, read = records[0].offset, []
+            for number, record in enumerate(records):
+                if record.offset != first + number:
+                    break
+                message = parsed(record.body)
+                token = "?" if message is None else message.token
+                read.append((record.physical_offset, token))
+            self.at[queue] = first + len(read)
+            self.log.write(f"g {GROUP_TOPIC} {queue} {first} {len(read)} {crc_of(read)}")
+            records = records[len(read) :]
+
+
+def group(directory: str, log: Log, rng: random.Random) -> None:
+    """Read a topic together with others, and commit."""
+
+    def work(node: warren.Node) -> None:
+        topic = node.topic(GROUP_TOPIC)
+        with topic.reader(group=GROUP, start="earliest", commit="manual", prefetch=200) as reader:
+            member = Member(reader, log, rng)
+            end = time.monotonic() + rng.random() * 20
+            while not stopping() and time.monotonic() < end:  # then it leaves, and comes again
+                member.turn()
+                time.sleep(rng.random() * READER_PAUSE_S)
+
+    attached(directory, log, "kill-group", work)
 
 
 # -- topics that come and go ------------------------------------------------------------------------------------------
@@ -452,6 +550,7 @@ def main(argv: list[str]) -> int:
     roles: dict[str, actors.Role] = {
         "appender": appender,
         "reader": lambda directory, log, rng: reader(directory, log, rng, path),
+        "group": group,
         "maker": lambda directory, log, rng: maker(directory, log, rng, path),
         "topic-probe": probe,
     }

@@ -27,15 +27,15 @@ from warren.engine.errors import Error
 from warren.tools.crash.campaign import SETTINGS, Campaign
 from warren.tools.crash.points import OF_TOPICS
 from warren.tools.crash.report import Report
-from warren.tools.crash.topic_actors import FIND_MAX, PROBE_TOPIC
+from warren.tools.crash.topic_actors import FIND_MAX, GROUP, GROUP_RELEASE_S, GROUP_TOPIC, PROBE_TOPIC
 from warren.tools.crash.topic_files import BadFileError, differences
-from warren.tools.crash.topic_judge import Logs, There, Topics, judge
+from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
 from warren.tools.crash.topic_messages import TAGS, TOPICS, parsed
 from warren.workers.cli.check import verify
 
 #: look-ups of each kind at the end
 LOOKS = 400
-ROLES = ("appender", "reader", "maker", "topic-probe")
+ROLES = ("appender", "group", "reader", "maker", "topic-probe")
 
 
 @dataclass
@@ -43,6 +43,7 @@ class TopicReport(Report):
     """What a campaign of topics found. `received`: messages that are there at the end."""
 
     moved: int = 0
+    committed: int = 0
     rounds: int = 0
     keys: int = 0
     looks: int = 0
@@ -57,6 +58,7 @@ class TopicReport(Report):
         return [
             f"topics: {self.confirmed:,} confirmed, {there}; {none}",
             f"readers: {self.reads:,} right answers, {seen}; {self.rounds:,} topics made again",
+            f"group: {self.committed:,} committed",
             f"at the end: {self.keys:,} keys and {self.looks:,} other look-ups; {self.log_bytes >> 10:,} KiB of log",
         ]
 
@@ -71,14 +73,16 @@ class TopicCampaign(Campaign):
         "consume_queue_entries": 300,
         "index_slots": 200,
         "index_entries": 1000,
+        "group_release_s": GROUP_RELEASE_S,
     }
     actor_module: ClassVar[str] = "warren.tools.crash.topic_actors"
     actor_roles: ClassVar[tuple[tuple[str, int], ...]] = (
-        ("appender", 3), ("reader", 2), ("maker", 1), ("topic-probe", 1),
+        ("appender", 3), ("group", 3), ("reader", 2), ("maker", 1), ("topic-probe", 1),
     )  # fmt: skip
     weights: ClassVar[dict[tuple[str, str], int]] = {
         ("kill", "appender"): 5,
         ("kill", "reader"): 2,
+        ("kill", "group"): 3,
         ("kill", "maker"): 1,
         ("kill", "topics"): 7,
         ("again", "topics"): 3,
@@ -89,6 +93,7 @@ class TopicCampaign(Campaign):
         ("several", "node"): 2,
         ("stop", "appender"): 1,
         ("stop", "reader"): 1,
+        ("stop", "group"): 1,
         ("stop", "topics"): 1,
         ("stop", "supervisor"): 1,
     }
@@ -117,7 +122,7 @@ class TopicCampaign(Campaign):
     def _compare(self, node: warren.Node) -> None:
         report = self.report
         logs = Logs()
-        for role in ROLES[:3]:
+        for role in ROLES[:-1]:
             for entry in self._entries(role):
                 logs.take(entry)
         report.violations += logs.complaints
@@ -129,6 +134,10 @@ class TopicCampaign(Campaign):
             there = self._everything(node)
             verdict = judge(there, logs, self._node_died_after)
             report.violations += verdict.wrong
+            rows = node.topic(GROUP_TOPIC).group(GROUP)["queues"]
+            committed = {row["queue"]: row["committed"] or 0 for row in rows}
+            report.violations += judge_group(logs, GROUP_TOPIC, committed)
+            report.committed = sum(committed.values())
             self._compare_look_ups(node, there)
         except Error as error:
             report.violations.append(f"the comparison failed: {type(error).__name__}: {error}")

@@ -65,6 +65,9 @@ class Logs:
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
     #: topic, queue, offset, count, CRC
     seen: set[tuple[str, int, int, int, int]] = field(default_factory=set)
+    #: of the group: (topic, queue) → ranges that its members were handed out, and up to where it has committed
+    handed: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    committed: dict[tuple[str, int], int] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     right: int = 0
@@ -82,8 +85,14 @@ class Logs:
             batch.confirmed_at = float(when)
             found = [place.split(":") for place in places]
             batch.positions = [(int(queue), int(offset), int(position)) for queue, offset, position in found]
-        elif kind == "r":
-            self.seen.add((words[1], *map(int, words[2:])))  # type: ignore[arg-type]  # four numbers
+        elif kind in ("r", "g"):
+            topic, queue, offset, count, crc = words[1], *map(int, words[2:])
+            self.seen.add((topic, queue, offset, count, crc))
+            if kind == "g":
+                self.handed.setdefault((topic, queue), []).append((offset, offset + count))
+        elif kind == "k":
+            place = words[1], int(words[2])
+            self.committed[place] = max(int(words[3]), self.committed.get(place, 0))
         elif kind == "b":
             self.complaints.append(" ".join(words[1:]))
         elif kind == "e":
@@ -123,6 +132,22 @@ def judge(there: Topics, logs: Logs, excused: Callable[[float], bool]) -> Verdic
     verdict.wrong += _out_of_order(there)
     verdict.wrong += _unlike_what_was_seen(there, logs.seen)
     return verdict
+
+
+def judge_group(logs: Logs, topic: str, committed: dict[int, int]) -> Iterator[str]:
+    """What a group has committed, by queue, against what its members were told, and were handed out."""
+    for (name, queue), told in logs.committed.items():
+        if name == topic and committed.get(queue, 0) < told:
+            now = committed.get(queue)
+            yield f"back: the group was told that {told} of queue {queue} is committed, and it is {now}"
+    for queue, end in committed.items():
+        at = 0
+        for first, behind in sorted(logs.handed.get((topic, queue), [])):
+            if first > at:
+                break
+            at = max(at, behind)
+        if at < end:
+            yield f"skipped: the group has committed {end} of queue {queue}, and {at} was handed out to nobody"
 
 
 def _judge_batch(batch: Batch, places: dict[str, Place], excused: Callable[[float], bool], verdict: Verdict) -> None:
