@@ -189,7 +189,7 @@ class Reader:
     """One attachment of a reader: it goes on with the queues of all topics, and looks for what was confirmed."""
 
     def __init__(self, node: warren.Node, log: Log, rng: random.Random, logs: Path) -> None:
-        self.log, self.rng, self.logs = log, rng, logs
+        self.node, self.log, self.rng, self.logs = node, log, rng, logs
         self.topics = {name: node.topic(name) for name in TOPICS}
         self.at: dict[tuple[str, int], int] = {}
         self.highest: dict[tuple[str, int], int] = {}
@@ -340,7 +340,9 @@ class Reader:
         began = time.monotonic()
         wrong = self._look(name, queue, offset, position, f"{who}.{int(first) + number}")
         took = time.monotonic() - began
-        if wrong and took < LATE_S:
+        if wrong and self.node._client.attachment().deserted():  # what was not shown yet waits for the next start
+            self.log.write(f"e Deserted: {wrong}")
+        elif wrong and took < LATE_S:
             self._complain(f"unseen: {wrong} ({took:.3f} s)")
         elif wrong:
             self.log.write(f"e Late: {wrong} ({took:.3f} s)")
