@@ -139,6 +139,32 @@ async def appending_awaited(node: warren.aio.Node, later: bool) -> None:
     assert_type(await topic.append(b"x", wait=later), warren.Position | warren.aio.Confirm[warren.Position])
 
 
+def reading_in_a_group(topic: warren.Topic) -> None:
+    with topic.reader("g", tags=["a"], commit="manual", on_data_loss="skip", damage="skip") as reader:
+        assert_type(reader, warren.Reader)
+        assert_type(reader.get(1.0), warren.Record)
+        assert_type(reader.get_many(10, timeout=None), list[warren.Record])
+        for record in reader:
+            assert_type(record, warren.Record)
+            reader.commit(record)
+        assert_type(reader.lag(), dict[int, int])
+        assert_type(reader.assigned, list[int])
+        reader.seek(0, 17)
+        reader.seek(0, "earliest", timeout=1)
+    topic.reader(start=1.5e12).seek(0, "first")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    topic.reader(commit="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(topic.seek_group("g", 5, queue=1, force=True), dict[int, int])
+
+
+async def reading_in_a_group_awaited(topic: warren.aio.Topic) -> None:
+    async with topic.reader("g", start="latest") as reader:
+        assert_type(reader, warren.aio.Reader)
+        assert_type(await reader.get(), warren.Record)
+        async for record in reader:
+            assert_type(record, warren.Record)
+        await reader.commit()
+
+
 def declaring(node: warren.Node, arguments: dict[str, Any]) -> None:
     assert_type(node.queue("q", max_length=5, overflow="reject-publish", message_ttl=60), warren.Queue)
     assert_type(node.queue("q", False, create=False), warren.Queue)

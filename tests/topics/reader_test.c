@@ -751,6 +751,47 @@ static void waiting_for_several(void) {
     }
 }
 
+#define CHANGES 900
+
+typedef struct {
+    wr_topic_reader *r;
+    _Atomic uint64_t seen;
+} a_member;
+
+/* Synchronises after each change that it hears of. */
+static void *hear(void *argument) {
+    a_member *m = argument;
+    for (wr_topic_group_seen group = {.row = 7}; group.stamp < CHANGES;) {
+        uint32_t which;
+        CHECK(wr_topic_reader_wait_any(m->r, NULL, 0, &group, 60000000000ull, &which) == 0); /* a change that is missed is a wait of a minute */
+        if (which == WR_TOPIC_NOTHING) continue;
+        const uint64_t stamp = atomic_load(&wr_topic_group_row_at(m->r->rows, 7)->stamp);
+        CHECK(which == WR_TOPIC_GROUP_CHANGED && stamp > group.stamp);
+        group.stamp = stamp;
+        atomic_store(&m->seen, stamp);
+    }
+    return NULL;
+}
+
+static void no_change_is_missed(void) {
+    rig g;
+    pthread_t threads[2];
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    a_member members[] = {{.r = reader_of(&g, 0, true)}, {.r = reader_of(&g, 0, true)}};
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, hear, &members[i]) == 0);
+    for (uint64_t stamp = 1; stamp <= CHANGES; stamp++) {
+        wr_topic_group_tell(g.rows, 7, g.ids[0], stamp);
+        for (int i = 0; i < 2 && stamp % 3 == 0; i++) /* now and then they sleep again before the next one */
+            while (atomic_load(&members[i].seen) < stamp) sched_yield();
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+        wr_topic_reader_free(members[i].r);
+    }
+    CHECK(!atomic_load(&wr_topic_wake_of(g.rows, g.ids[0])->waiters));
+    rig_end(&g);
+}
+
 /* What is confirmed and not shown yet is waited for, also without time to wait; or `behind`. */
 static void confirmed_is_seen_by_several(void) {
     rig g;
@@ -803,6 +844,12 @@ static void without_memory(void) {
             while (!error && wr_topic_read_next(&read, &record, &bytes)) {}
             if (!error) error = wr_topic_read_end(&read, &a);
             CHECK(error == ENOMEM || !error);
+            const wr_topic_seen seen[] = {{.queue = 1, .seen = 7}, {.queue = 0}};
+            const wr_topic_group_seen nobody = {.row = UINT32_MAX};
+            uint32_t which = WR_TOPIC_NOTHING;
+            const int waited = wr_topic_reader_wait_any(r, seen, 2, &nobody, 0, &which);
+            CHECK(waited == ENOMEM || (!waited && which != WR_TOPIC_NOTHING));
+            if (waited) error = waited;
         }
         done = !scarce_end();
         CHECK(!done || (!error && a.records_n == 20));
@@ -823,6 +870,7 @@ int main(int argc, char **argv) {
     a_damaged_index();
     waiting();
     waiting_for_several();
+    no_change_is_missed();
     confirmed_is_seen_by_several();
     an_appender_that_laps();
     against_a_model();
