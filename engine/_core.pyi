@@ -560,9 +560,15 @@ def plain_headers(headers: object, /) -> bool:
 
 @final
 class Route:
-    """Where one message goes: [(server, [queue id, ...]), ...]."""
+    """Where one message goes: [(server, [queue id, ...]), ...], and topics: (topic server, record bytes at most, why,
+    [(id, queues, name), ...])."""
 
-    def __new__(cls, targets: list[tuple[int, list[int]]], /) -> Self: ...
+    def __new__(
+        cls,
+        targets: list[tuple[int, list[int]]],
+        topics: tuple[int, int, str, list[tuple[int, int, str]]] | None = None,
+        /,
+    ) -> Self: ...
 
 # ==== client: binding/delivery_type.c ================================================================================
 
@@ -659,6 +665,7 @@ class Client:
         timeout: float | None,
         wait: bool,
         options: tuple[int, int, bytes | None, bool] | None = None,
+        told: tuple[tuple[int, bytes], ...] | None = None,
         /,
     ) -> Confirm | None: ...
     def publish_many(
@@ -670,6 +677,7 @@ class Client:
         timeout: float | None,
         wait: bool,
         options: tuple[int, int, bytes | None, bool] | list[tuple[int, int, bytes | None, bool] | None] | None = None,
+        told: tuple[tuple[int, bytes], ...] | list[tuple[tuple[int, bytes], ...] | None] | None = None,
         /,
     ) -> Confirm | None: ...
     def control(self, server: int, request: bytes, timeout: float | None, /) -> tuple[int, bytes]: ...
@@ -1352,6 +1360,9 @@ def property_value(properties: Buffer, name: str, /) -> bytes | None:
 
 def text_good(text: Buffer, /) -> bool:
     """Whether bytes may be a topic, a name or a value: UTF-8, none below 3."""
+
+def property_reserved(name: str, /) -> bool:
+    """Whether a property of a record has a meaning of its own by this name."""
 
 def tags_code(tag: Buffer, /) -> int:
     """Java's hashCode of UTF-8 text, sign-extended."""

@@ -152,6 +152,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     c->open = true;
     c->servers_n = c->a.port.view.g.servers_n;
+    c->topic_server = c->a.port.super->topic_server;
     c->catalog_seen = UINT64_MAX;
     return (PyObject *)c;
 failed:

@@ -27,17 +27,17 @@ static ConfirmObject *confirm_of(ClientObject *c, int level, uint32_t pairs_n) {
 PyObject *wr_confirm_none(ClientObject *c, int level) { return (PyObject *)confirm_of(c, level, 0); }
 
 PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, const uint64_t *sequences, wr_runs *runs) {
-    ConfirmObject *confirm = confirm_of(c, level, route->targets_n);
+    const uint32_t n = wr_route_commands(route);
+    ConfirmObject *confirm = confirm_of(c, level, n);
     if (!confirm) return NULL;
-    if (route->targets_n) confirm->first = (wr_confirm_pair){route->targets[0].server, sequences[0]};
-    if (route->targets_n > 1) {
-        confirm->pairs = PyMem_Malloc(route->targets_n * sizeof *confirm->pairs);
+    if (n) confirm->first = (wr_confirm_pair){wr_route_server(route, 0), sequences[0]};
+    if (n > 1) {
+        confirm->pairs = PyMem_Malloc(n * sizeof *confirm->pairs);
         if (!confirm->pairs) {
             Py_DECREF(confirm);
             return PyErr_NoMemory();
         }
-        for (uint32_t t = 0; t < route->targets_n; t++)
-            confirm->pairs[t] = (wr_confirm_pair){route->targets[t].server, sequences[t]};
+        for (uint32_t t = 0; t < n; t++) confirm->pairs[t] = (wr_confirm_pair){wr_route_server(route, t), sequences[t]};
     }
     if (runs) { /* its own from now on */
         confirm->runs = runs->runs;
@@ -120,6 +120,7 @@ static int raise_full(uint64_t *indices, Py_ssize_t n, uint64_t messages_n, bool
 /* A worker could not take a message. Its disk, or that of a store, is why when one has failed: then the hook says
  * so. */
 static int raise_not_taken(ClientObject *c, uint32_t worker) {
+    const char *who = worker == c->topic_server ? "the topic worker" : "the worker";
     if (c->open && !c->ended && c->forks == wr_module.forks) {
         const uint32_t servers[] = {worker, WR_SERVER_STORE_PERSISTENT, WR_SERVER_STORE_TRANSIENT};
         for (size_t i = 0; i < sizeof servers / sizeof *servers; i++) {
@@ -127,12 +128,12 @@ static int raise_not_taken(ClientObject *c, uint32_t worker) {
             if (atomic_load_explicit(&server->error, memory_order_acquire) && wr_hook(c, WR_HOOK_FROZEN, servers[i], "")) return -1;
         }
     }
-    return wr_raise("StoreError", "the worker could not take the message: see warren status");
+    return wr_raise("StoreError", "%s could not take the message: see warren status", who);
 }
 
 int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates) {
-    bool error = false, none = false, unknown = false;
-    uint32_t by = 0;
+    bool error = false, none = false, no_topic = false, unknown = false;
+    uint32_t by = 0, topics = c->topic_server;
     Py_ssize_t refused_n = 0;
     uint64_t *refused = NULL, messages_n = 0, doubles_n = 0;
     for (uint32_t i = 0; i < runs_n; i++) {
@@ -154,7 +155,7 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
         for (uint32_t k = 0; k < n; k++) {
             if (found[k].result == WR_RESULT_REFUSED) refused[refused_n++] = run->index + (found[k].sequence - run->first);
             if (found[k].result == WR_RESULT_ERROR) error = true, by = run->server;
-            none |= found[k].result == WR_RESULT_NO;
+            *(run->server == topics ? &no_topic : &none) |= found[k].result == WR_RESULT_NO;
             doubles_n += found[k].result == WR_RESULT_DUPLICATE;
         }
     }
@@ -162,6 +163,8 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
     if (duplicates) *duplicates = doubles_n;
     if (error) answer = raise_not_taken(c, by);
     else if (none) answer = wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
+    else if (no_topic)
+        answer = wr_raise("TopicNotFound", "a topic that is bound to the exchange was deleted: the message is not there, only where else it went");
     else if (refused_n) answer = raise_full(refused, refused_n, messages_n, batch);
     else if (unknown)
         answer = wr_raise("StoreError", "too many messages have been refused since, so this confirm cannot tell "
@@ -176,7 +179,7 @@ static int results_of(ConfirmObject *self, uint64_t *duplicates) {
     if (self->from != UINT64_MAX) return 0; /* of a store */
     if (self->appended) return wr_appended_check(self->client, self->appended);
     if (self->runs) return wr_results_check(self->client, self->runs, self->runs_n, true, duplicates);
-    wr_run one[WR_WORKERS_MAX];
+    wr_run one[WR_ROUTE_COMMANDS_MAX];
     const wr_confirm_pair *pairs = pairs_of(self);
     for (uint32_t i = 0; i < self->pairs_n; i++) one[i] = (wr_run){pairs[i].server, pairs[i].sequence, 1, 0};
     return wr_results_check(self->client, one, self->pairs_n, false, duplicates);

@@ -1,6 +1,6 @@
 /* Publishing: Route, the options of a message, one message, a batch, the wait for their confirms; which headers msgpack
  * gives back as they are. */
-#include "binding/publish.h"
+#include "binding/publish_topics.h"
 #include "binding/arguments.h"
 
 #define SUBMIT_EVERY 64
@@ -14,11 +14,11 @@ static int by_many_first(const void *a, const void *b) {
     return (x->ids_n == 1) - (y->ids_n == 1);
 }
 
-/* Route([(server, [queue id, …]), …]) */
+/* Route([(server, [queue id, …]), …], topics): binding/publish_topics.h */
 static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *targets;
+    PyObject *targets, *topics = Py_None;
     if (keywords && PyDict_GET_SIZE(keywords)) return PyErr_Format(PyExc_TypeError, "no keywords");
-    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &targets)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!|O", &PyList_Type, &targets, &topics)) return NULL;
     Py_ssize_t n = PyList_GET_SIZE(targets), total = 0;
     for (Py_ssize_t t = 0; t < n; t++) {
         uint32_t server;
@@ -55,6 +55,10 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
             return NULL;
         }
     }
+    if (topics != Py_None && wr_route_topics(self, topics)) {
+        Py_DECREF(self);
+        return NULL;
+    }
     qsort(self->route.targets, self->route.targets_n, sizeof(wr_target), by_many_first);
     return (PyObject *)self;
 }
@@ -62,13 +66,14 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 static void route_dealloc(RouteObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyMem_Free(self->route.ids);
+    wr_route_topics_free(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyType_Slot route_slots[] = {{Py_tp_new, route_new},
                                     {Py_tp_dealloc, route_dealloc},
-                                    {Py_tp_doc, "Where one message goes: Route([(server, [queue id, ...]), ...])."},
+                                    {Py_tp_doc, "Where one message goes: Route([(server, [queue id, ...]), ...], (topic server, record bytes, why, [(id, queues, name), ...]) or None)."},
                                     {0, NULL}};
 static PyType_Spec route_spec = {"warren.engine._core.Route", sizeof(RouteObject), 0, Py_TPFLAGS_DEFAULT, route_slots};
 
@@ -109,8 +114,8 @@ static int extras_of(PyObject *options, wr_extras *extras) {
 static int given_up(ClientObject *c, const wr_route *route) {
     wr_superblock *super = c->a.port.super;
     if (__builtin_expect(!(atomic_load_explicit(&super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED), 1)) return 0;
-    for (uint32_t t = 0; t < route->targets_n; t++) {
-        uint32_t server = route->targets[t].server;
+    for (uint32_t t = 0; t < wr_route_commands(route); t++) {
+        uint32_t server = wr_route_server(route, t);
         if (server < c->servers_n &&
             atomic_load_explicit(&wr_superblock_server(super, server)->state, memory_order_acquire) == WR_SERVER_FAILED &&
             wr_hook(c, WR_HOOK_FAILED, server, "publish"))
@@ -119,38 +124,47 @@ static int given_up(ClientObject *c, const wr_route *route) {
     return 0;
 }
 
-/* `first`: nothing of the call was handed over before. */
+/* `parts`: of a route with topics, else NULL. `first`: nothing of the call was handed over before. */
 static int publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
-                       int level, uint64_t deadline, const wr_extras *extras, uint64_t *sequences, bool first) {
+                       int level, uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first) {
     uint32_t done = 0;
+    bool appended = !parts;
     wr_condition blocked;
     wr_made_from made = {c, c->catalog_seen};
     for (uint32_t t = 0; t < route->targets_n; t++)
         if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
+    if (parts && route->topic_server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
     if (given_up(c, route)) return -1;
     uint8_t flags = wr_flags_of(level);
     if (extras->transient) flags &= (uint8_t)~WR_FLAG_PERSISTENT;
     if (extras->key) flags |= WR_FLAG_DEDUPLICATE;
     wr_message message = {.meta = meta, .body = body->bytes, .key = extras->key, .length = (uint64_t)body->length,
-                          .expires = extras->expires, .due = extras->due, .meta_length = meta_length, .flags = flags};
+                          .expires = extras->expires, .due = extras->due, .meta_length = meta_length, .flags = flags, .parts = parts};
     wr_attachment_id(&c->a, message.id);
+    if (parts) message.born_ms = wr_wall_ms();
     for (;;) {
-        int error = wr_attachment_publish(&c->a, route, &done, &message, sequences, &blocked);
+        int error = 0;
+        if (!appended && !(error = wr_publish_topics(&c->a, route, &message, sequences, &blocked))) {
+            appended = true;
+            done = route->targets_n ? wr_route_group(route, 0) : 0;
+        }
+        if (!error) error = wr_attachment_publish(&c->a, route, &done, &message, sequences, &blocked);
         if (!error) break;
         deadline = wr_by_when(c, deadline);
-        wr_made_from *begins = first && !done ? &made : NULL;
-        if (wr_blocked_while(c, error, &blocked, deadline, "room for the message", begins) || (!done && wr_alarm_gate(c, deadline, begins))) {
+        const bool any = done || (parts && appended);
+        wr_made_from *begins = first && !any ? &made : NULL;
+        if (wr_blocked_while(c, error, &blocked, deadline, "room for the message", begins) || (!any && wr_alarm_gate(c, deadline, begins))) {
             wr_note_deadline(deadline);
-            if (done) wr_lost_in_the_middle();
+            if (any) wr_lost_in_the_middle();
             return -1;
         }
     }
-    for (uint32_t t = 0; t < route->targets_n; t++) c->submitted[route->targets[t].server][level] = sequences[t] + 1;
+    for (uint32_t t = 0; t < wr_route_commands(route); t++) c->submitted[wr_route_server(route, t)][level] = sequences[t] + 1;
     return 0;
 }
 
 static inline void submit(ClientObject *c, const wr_route *route) {
-    for (uint32_t t = 0; t < route->targets_n; t++) wr_port_submit(&c->a.port, route->targets[t].server);
+    for (uint32_t t = 0; t < wr_route_commands(route); t++) wr_port_submit(&c->a.port, wr_route_server(route, t));
 }
 
 static int meta_of(PyObject *meta, const char **bytes, uint16_t *length) {
@@ -173,8 +187,8 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
                        bool wait, wr_runs *runs) {
     if (!wait) return wr_confirm_new(c, level, route, sequences, runs);
     bool unusual = false;
-    for (uint32_t t = 0; t < route->targets_n; t++) {
-        uint32_t server = route->targets[t].server;
+    for (uint32_t t = 0; t < wr_route_commands(route); t++) {
+        uint32_t server = wr_route_server(route, t);
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequences[t], server};
         if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM,
                              "the confirm (the message was handed over and may still be stored)")) {
@@ -187,16 +201,17 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
         unusual |= c->a.results[server].n || wr_results_unusual(&c->a.results[server], wr_attachment_link(&c->a, server));
     }
     if (__builtin_expect(unusual, 0)) {
-        wr_run one[WR_WORKERS_MAX];
-        for (uint32_t t = 0; t < route->targets_n; t++) one[t] = (wr_run){route->targets[t].server, sequences[t], 1, 0};
-        if (wr_results_check(c, runs ? runs->runs : one, runs ? runs->n : route->targets_n, runs != NULL, NULL)) return NULL;
+        wr_run one[WR_ROUTE_COMMANDS_MAX];
+        for (uint32_t t = 0; t < wr_route_commands(route); t++) one[t] = (wr_run){wr_route_server(route, t), sequences[t], 1, 0};
+        if (wr_results_check(c, runs ? runs->runs : one, runs ? runs->n : wr_route_commands(route), runs != NULL, NULL)) return NULL;
     }
     Py_RETURN_NONE;
 }
 
 PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, int level, PyObject *meta, PyObject *timeout,
-                     bool wait, PyObject *options) {
-    uint64_t deadline, sequences[WR_WORKERS_MAX];
+                     bool wait, PyObject *options, PyObject *told) {
+    uint64_t deadline, sequences[WR_ROUTE_COMMANDS_MAX];
+    wr_topic_part parts[WR_ROUTE_TOPICS_MAX];
     const char *meta_bytes;
     uint16_t meta_length;
     wr_body body;
@@ -204,7 +219,9 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
     if (wr_deadline_of_call(timeout, wait, &deadline) || wr_client_gate(c, deadline, true) || meta_of(meta, &meta_bytes, &meta_length) ||
         extras_of(options, &extras) || wr_body_take(c, object, meta_length, &body))
         return NULL;
-    int error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, sequences, true);
+    const bool topics = route->topics_n;
+    int error = topics ? wr_parts_of(route, told, (uint64_t)body.length, parts) : 0;
+    if (!error) error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, topics ? parts : NULL, sequences, true);
     wr_body_drop(&body);
     if (error) return NULL;
     submit(c, route);
@@ -243,6 +260,7 @@ static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, ui
 typedef struct {
     const wr_route *route;
     PyObject *routes, *metas, *options;
+    PyObject *told; /* what topics get: a list (of each), a tuple (of all), or NULL */
     wr_extras extras; /* without `options`: of all */
     const char *meta;
     uint16_t meta_length;
@@ -282,7 +300,7 @@ static int plan_item(const wr_batch_plan *plan, Py_ssize_t i, const wr_route **r
  * waits for room and says what is wrong. */
 static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObject *list, Py_ssize_t sent, uint64_t *first) {
     const wr_route *route = plan->route;
-    if (!route || plan->metas || plan->options || plan->extras.key || route->targets_n != 1) return 0;
+    if (!route || plan->metas || plan->options || plan->extras.key || route->targets_n != 1 || route->topics_n) return 0;
     const wr_target *target = &route->targets[0];
     if (target->server >= c->servers_n ||
         atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED)
@@ -310,7 +328,8 @@ static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObjec
 /* One body per element of `list` into the rings. Returns how many were handed over; *error when it ended early. */
 static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObject *list, uint64_t *last, bool *used,
                                wr_runs *runs, int *error) {
-    uint64_t sequences[WR_WORKERS_MAX];
+    uint64_t sequences[WR_ROUTE_COMMANDS_MAX];
+    wr_topic_part parts[WR_ROUTE_TOPICS_MAX];
     Py_ssize_t sent = 0;
     /* The list may change under our feet while we wait for room without the GIL: its size is read anew each time. */
     for (; sent < PySequence_Fast_GET_SIZE(list); sent++) {
@@ -331,19 +350,23 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
         wr_body body;
         wr_extras own;
         const wr_extras *extras;
-        PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, sent));
+        PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, sent)), *told = NULL;
         *error = plan_item(plan, sent, &route, &meta, &meta_length, &own, &extras) || wr_body_take(c, object, meta_length, &body);
         if (!*error) {
-            *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, sequences, !sent);
+            const bool topics = route->topics_n;
+            *error = topics ? wr_told_item(plan->told, sent, &told) || wr_parts_of(route, told, (uint64_t)body.length, parts) : 0;
+            if (!*error)
+                *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, topics ? parts : NULL, sequences, !sent);
             wr_body_drop(&body);
         }
-        for (uint32_t t = 0; !*error && t < route->targets_n; t++)
-            *error = run_note(runs, route->targets[t].server, sequences[t], (uint64_t)sent, 1);
+        for (uint32_t t = 0; !*error && t < wr_route_commands(route); t++)
+            *error = run_note(runs, wr_route_server(route, t), sequences[t], (uint64_t)sent, 1);
+        Py_XDECREF(told);
         Py_DECREF(object);
         if (*error) return sent;
         bool now = sent % SUBMIT_EVERY == SUBMIT_EVERY - 1;
-        for (uint32_t t = 0; t < route->targets_n; t++) {
-            uint32_t server = route->targets[t].server;
+        for (uint32_t t = 0; t < wr_route_commands(route); t++) {
+            uint32_t server = wr_route_server(route, t);
             last[server] = sequences[t];
             used[server] = true;
         }
@@ -356,8 +379,8 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
 /* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body; `options`
  * (NULL: plain) like `meta`. */
 PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
-                          PyObject *timeout, bool wait, PyObject *options) {
-    wr_batch_plan plan = {.route = route, .level = level};
+                          PyObject *timeout, bool wait, PyObject *options, PyObject *told) {
+    wr_batch_plan plan = {.route = route, .level = level, .told = told};
     uint64_t last[WR_SERVERS_MAX];
     bool used[WR_SERVERS_MAX] = {false};
     wr_runs runs = {.runs = NULL};
@@ -388,6 +411,10 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         wr_extras own;
         const wr_extras *extras;
         if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras) || given_up(c, to)) goto done;
+        if (to->topics_n) {
+            if (wr_parts_look(c, to, told, i, object, length)) goto done;
+            continue;
+        }
         if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) + length <= c->a.message_bytes_max) continue;
         Py_INCREF(object); /* asking it for its buffer may run code that changes the list */
         int wrong = wr_body_take(c, object, length, &body);
@@ -399,10 +426,15 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
     Py_ssize_t sent = publish_list(c, &plan, list, last, used, &runs, &error);
     wr_route touched = {.targets_n = 0};
     uint64_t sequences[WR_SERVERS_MAX];
-    for (uint32_t server = 0; server < c->servers_n && touched.targets_n < WR_WORKERS_MAX; server++) {
+    for (uint32_t server = 0; server < c->servers_n; server++) {
         if (!used[server]) continue;
         if (c->open && !c->ended) wr_port_submit(&c->a.port, server);
         sequences[touched.targets_n] = last[server];
+        if (server == c->topic_server) { /* the last one */
+            touched.topics_n = 1;
+            touched.topic_server = server;
+            break;
+        }
         touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
     }
     if (error) {
@@ -431,22 +463,22 @@ static int routes_hold(ClientObject *c) {
 
 PyObject *wr_client_publish(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    if (given != 7) WR_ARGUMENTS(6, "route, body, level, meta, timeout, wait, options=None");
+    if (given != 7 && given != 8) WR_ARGUMENTS(6, "route, body, level, meta, timeout, wait, options=None, told=None");
     int level;
     bool wait;
     if (!PyObject_TypeCheck(args[0], wr_module.route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
     if (wr_flag(args[5], "wait", &wait) || routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
-    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], wait, given == 7 ? args[6] : NULL);
+    return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], wait, given > 6 ? args[6] : NULL, given > 7 ? args[7] : NULL);
 }
 
 PyObject *wr_client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    if (given != 7) WR_ARGUMENTS(6, "routes, bodies, level, metas, timeout, wait, options=None");
+    if (given != 7 && given != 8) WR_ARGUMENTS(6, "routes, bodies, level, metas, timeout, wait, options=None, told=None");
     int level;
     bool wait;
     if (wr_flag(args[5], "wait", &wait) || routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
     const wr_route *one = PyObject_TypeCheck(args[0], wr_module.route_type) ? &((RouteObject *)args[0])->route : NULL;
-    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], wait, given == 7 ? args[6] : NULL);
+    return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], wait, given > 6 ? args[6] : NULL, given > 7 ? args[7] : NULL);
 }
 
 /* ---- headers ---------------------------------------------------------------------------------------------------- */

@@ -6,13 +6,15 @@
 typedef struct {
     PyObject_HEAD
     wr_route route;
+    struct wr_route_limits *limits; /* of a route with topics (binding/publish_topics.c), or NULL */
 } RouteObject;
 
-/* Publish one or many bodies; steals nothing. New reference: a Confirm, or None when `wait`. */
+/* Publish one or many bodies; steals nothing. `told`: what the topics of the routes get (binding/publish_topics.h), NULL: there are none.
+ * New reference: a Confirm, or None when `wait`. */
 PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *body, int level, PyObject *meta, PyObject *timeout,
-                     bool wait, PyObject *options);
+                     bool wait, PyObject *options, PyObject *told);
 PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *routes, PyObject *bodies, int level, PyObject *meta,
-                          PyObject *timeout, bool wait, PyObject *options);
+                          PyObject *timeout, bool wait, PyObject *options, PyObject *told);
 /* A Confirm of these sequences, or None when `wait` and they are confirmed. `runs`: of a batch, taken over by a
  * Confirm; or NULL. */
 PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait,

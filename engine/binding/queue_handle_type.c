@@ -19,8 +19,8 @@ static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given,
     if (wr_queue_perhaps_gone(c, h->queue) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return NULL;
     if (wr_handle_enter(h)) return NULL;
     PyObject *options = given == 6 ? args[5] : NULL;
-    return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait, options)
-                : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait, options);
+    return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait, options, NULL)
+                : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait, options, NULL);
 }
 
 static PyObject *handle_put(PyObject *op, PyObject *const *args, Py_ssize_t given) { return put_with(op, args, given, false); }

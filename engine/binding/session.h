@@ -47,6 +47,7 @@ typedef struct ClientObject {
     uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
     uint32_t servers_n;
     uint32_t topics_n;     /* handles of topics that were made */
+    uint32_t topic_server; /* 0: there is none */
     struct wr_wants *wants;            /* binding/sleeper.c; NULL until somebody watches */
     wr_masked masked;
     void (*release)(struct ClientObject *c); /* binding/client_type.c: what is mapped, when nobody is inside */

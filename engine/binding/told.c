@@ -5,8 +5,9 @@
 
 #define NO_PLACE "must not contain the characters \\x00, \\x01 and \\x02, which separate properties in the log: put it into the body"
 
-/* Names with a meaning of their own in the log, or for RocketMQ. */
+/* Names with a meaning of their own in the log (WARREN_MESSAGE: workers/client/carried.py), or for RocketMQ. */
 static const char *const reserved[] = {
+    "WARREN_MESSAGE",
     "UNIQ_KEY", "DELAY", "WAIT", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID",
     "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "EXTEND_UNIQ_INFO",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "INNER_NUM", "INNER_BASE", "DUP_INFO",
@@ -83,13 +84,19 @@ static int put_tag(wr_told *told, PyObject *tag) {
     return wrong > 0 ? wr_raise_given("UsageError", tag, "a tag " NO_PLACE) : wrong;
 }
 
+bool wr_told_reserved(const char *name) {
+    if (name[0] < 'A' || name[0] > 'Z') return false;
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+        if (!strcmp(name, reserved[i])) return true;
+    return false;
+}
+
 static int check_name(PyObject *name, const char *text, Py_ssize_t n) {
     if (!n) return wr_raise("UsageError", "the name of a property must not be empty");
     if (text[0] < 'A' || text[0] > 'Z') return 0;
     if (!strcmp(text, "KEYS")) return wr_raise("UsageError", "the property KEYS holds the keys of a message: give them as key");
     if (!strcmp(text, "TAGS")) return wr_raise("UsageError", "the property TAGS holds the tag of a message: give it as tag");
-    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-        if (!strcmp(text, reserved[i])) return wr_raise("UsageError", "the property %R has a meaning of its own in the log: give it another name", name);
+    if (wr_told_reserved(text)) return wr_raise("UsageError", "the property %R has a meaning of its own in the log: give it another name", name);
     return 0;
 }
 

@@ -16,6 +16,9 @@ typedef struct {
  * exception. */
 int wr_told_pack(wr_told *told, PyObject *key, PyObject *tag, PyObject *properties);
 
+/* Has a property of this name a meaning of its own in the log, or for RocketMQ? Not KEYS and TAGS. */
+bool wr_told_reserved(const char *name);
+
 /* The queue of `queues_n` that messages with this key go to: as RocketMQ's SelectMessageQueueByHash, |hashCode| mod queues. */
 static inline uint32_t wr_told_queue(uint32_t hash, uint32_t queues_n) {
     int64_t code = (int32_t)hash;

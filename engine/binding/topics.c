@@ -5,6 +5,7 @@
  * A KeyIndex belongs to one thread at a time; it keeps its buffer. Nothing here takes long, so the GIL is kept, but for
  * the scan of a large record. */
 #include "binding/arguments.h"
+#include "binding/told.h"
 #include "topics/consume_queue.h"
 #include "topics/hash.h"
 #include "topics/key_index.h"
@@ -272,6 +273,13 @@ static PyObject *property_value(PyObject *module, PyObject *const *args, Py_ssiz
     return found;
 }
 
+static PyObject *property_reserved(PyObject *module, PyObject *object) {
+    (void)module;
+    const char *name = PyUnicode_AsUTF8(object);
+    if (!name) return NULL;
+    return PyBool_FromLong(!strcmp(name, "KEYS") || !strcmp(name, "TAGS") || wr_told_reserved(name));
+}
+
 static PyObject *text_good(PyObject *module, PyObject *object) {
     (void)module;
     Py_buffer buffer;
@@ -519,6 +527,7 @@ static PyMethodDef functions[] = {
     {"properties_decode", properties_decode, METH_O, "The dict of properties."},
     {"properties_known", properties_known, METH_O, "(list of keys, TAGS or None, UNIQ_KEY or None)."},
     FAST("property_value", property_value, "property_value(properties, name): its value, or None."),
+    {"property_reserved", property_reserved, METH_O, "Whether a property's name has a meaning of its own."},
     {"text_good", text_good, METH_O, "Whether bytes may be a topic, name or value."},
     {"tags_code", tags_code, METH_O, "Java's hashCode, sign-extended."},
     FAST("key_hash", key_hash, "key_hash(topic, key): hash of `topic#key` in the key index."),

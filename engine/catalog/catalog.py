@@ -1,15 +1,15 @@
 """What is declared in a node: queues, exchanges, bindings, topics. One writer, the supervisor.
 
 On disk it is `catalog.json` and, while a node runs and after it was killed, a log of the changes since
-(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 3 when
-it has topics, else 2 when it has a log, whose stamp it names, and 1 when it stands for itself. `version` rises with
-every change and goes to `superblock.catalog_version` when the change is on disk, so a reader that sees a version finds
-that catalog.
+(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 4 when
+topics are bound to exchanges, else 3 when it has topics, else 2 when it has a log, whose stamp it names, and 1 when it
+stands for itself. `version` rises with every change and goes to `superblock.catalog_version` when the change is on
+disk, so a reader that sees a version finds that catalog.
 
 Invariants
   A queue id is never used again (`next_queue_id` only rises), because journals of the past name it. Topics draw theirs
   from the same numbers: records of the past name them.
-  A binding's exchange and queue exist. It is as durable as the less durable of them.
+  A binding's exchange and queue (topic) exist. It is as durable as the less durable of them.
   A queue stays with its worker while a node runs. A subscription lives with the worker of its queue.
   A queue that moved to another worker has another id there: for the old worker it is one that was deleted.
   A queue with a dead_letter_exchange has a companion, a hidden queue of the same worker and durability that holds its
@@ -41,6 +41,7 @@ from warren.engine.catalog.names import (
     subscription_name,
 )
 from warren.engine.catalog.placement import place
+from warren.engine.catalog.topic_bindings import KEY, TAG, TopicBinding, checked_source
 from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_ROWS_MAX, TopicDeclaration
 from warren.engine.errors import (
     CorruptRecord,
@@ -54,7 +55,12 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.formats import CATALOG_VERSION, CATALOG_VERSION_ALONE, CATALOG_VERSION_LOGGED
+from warren.engine.kernel.formats import (
+    CATALOG_VERSION,
+    CATALOG_VERSION_ALONE,
+    CATALOG_VERSION_LOGGED,
+    CATALOG_VERSION_TOPICS,
+)
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, in_a_program, shown
 
@@ -148,12 +154,15 @@ DEFAULT_EXCHANGES = (
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """One thing that came, or went (`gone`): exactly one of a queue, an exchange, a binding and a topic."""
+    """One thing that came, or went (`gone`): exactly one of a queue, an exchange, a binding, a topic, and a binding of
+    a topic.
+    """
 
     queue: QueueDeclaration | None = None
     exchange: ExchangeDeclaration | None = None
     binding: Binding | None = None
     topic: TopicDeclaration | None = None
+    topic_binding: TopicBinding | None = None
     gone: bool = False
 
 
@@ -175,6 +184,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     placed_for: int = 0
     log: int | msgspec.UnsetType = msgspec.UNSET
     topics: list[TopicDeclaration] | msgspec.UnsetType = msgspec.UNSET
+    topic_bindings: list[TopicBinding] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -205,6 +215,7 @@ class Catalog:
         self.topics: dict[str, TopicDeclaration] = {}
         self.topics_by_id: dict[int, TopicDeclaration] = {}
         self.topic_rows = 0  #: queues of all topics
+        self.topic_bindings: set[TopicBinding] = set()
         self.leased: dict[int, QueueDeclaration] = {}  #: queues that may go by themselves, by id
         self.steps: list[Step] | None = None
         self.log = 0  #: stamp of the log that its file names, 0: the file stands for itself
@@ -212,6 +223,8 @@ class Catalog:
         self._members: dict[int, dict[int, QueueDeclaration]] = {}  # of a queue: subscriptions, dead letters
         self._of_queue: dict[str, set[Binding]] = {}
         self._of_exchange: dict[str, set[Binding]] = {}
+        self._of_topic: dict[str, set[TopicBinding]] = {}
+        self._topics_of_exchange: dict[str, set[TopicBinding]] = {}
         self._before = self.state
 
     @property
@@ -274,6 +287,10 @@ class Catalog:
         declared = body.topics or []
         for topic in declared:
             catalog._put_topic(topic)
+        for bound in body.topic_bindings or []:
+            if bound.topic not in catalog.topics or bound.exchange not in catalog.exchanges:
+                raise CorruptRecord(path, 0, "bindings of topics and exchanges that are there", str(bound))
+            catalog._put_topic_binding(bound)
         ids = catalog.by_id.keys() | catalog.topics_by_id.keys()
         if (
             len(ids) != len(body.queues) + len(declared)
@@ -289,7 +306,7 @@ class Catalog:
         """The bytes of the file."""
         defaults = {item.name for item in DEFAULT_EXCHANGES}
         body = _Body(
-            CATALOG_VERSION if self.topics else CATALOG_VERSION_LOGGED if self.log else CATALOG_VERSION_ALONE,
+            self._format_version(),
             self.version,
             self.next_queue_id,
             sorted(self.queues.values(), key=lambda item: item.id),
@@ -298,9 +315,18 @@ class Catalog:
             self.placed_for,
             self.log or msgspec.UNSET,
             sorted(self.topics.values(), key=lambda item: item.id) or msgspec.UNSET,
+            sorted(self.topic_bindings) or msgspec.UNSET,
         )
         raw = msgspec.json.encode(body)
         return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
+
+    def _format_version(self) -> int:
+        """The oldest that has room for all of it: what has no use for a newer one, an older Warren reads."""
+        if self.topic_bindings:
+            return CATALOG_VERSION
+        if self.topics:
+            return CATALOG_VERSION_TOPICS
+        return CATALOG_VERSION_LOGGED if self.log else CATALOG_VERSION_ALONE
 
     def save(self, directory: Path | str) -> None:
         """Make it the durable catalog of a directory whose node does not run: one file, no log. Raises DiskFull,
@@ -324,6 +350,9 @@ class Catalog:
         other._members = {id: dict(items) for id, items in self._members.items()}
         other._of_queue = {name: set(items) for name, items in self._of_queue.items()}
         other._of_exchange = {name: set(items) for name, items in self._of_exchange.items()}
+        other.topic_bindings = set(self.topic_bindings)
+        other._of_topic = {name: set(items) for name, items in self._of_topic.items()}
+        other._topics_of_exchange = {name: set(items) for name, items in self._topics_of_exchange.items()}
         return other
 
     # -- following ----------------------------------------------------------------------------------------------
@@ -380,6 +409,13 @@ class Catalog:
                 raise ValueError(f"topic {step.topic.name!r} or its id {step.topic.id} exists already")
             else:
                 self._put_topic(step.topic)
+        elif step.topic_binding is not None:
+            if gone:
+                self._cut_topic_binding(step.topic_binding)
+            elif step.topic_binding.topic not in self.topics or step.topic_binding.exchange not in self.exchanges:
+                raise ValueError(f"there is no topic or exchange of {step.topic_binding}")
+            else:
+                self._put_topic_binding(step.topic_binding)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -578,8 +614,7 @@ class Catalog:
         found = self.exchange(name, f"{NOTHING_DELETED}; `warren exchange list` lists those that exist")
         if not name or name.startswith(RESERVED_PREFIX):
             raise UsageError(f"exchange {name!r} is built in and cannot be deleted")
-        for binding in sorted(self._of_exchange.get(name, ())):
-            self._cut_binding(binding)
+        self._unbind_exchange(name)
         self._cut_exchange(found)
         self.version += 1
         return found
@@ -657,11 +692,63 @@ class Catalog:
         return wanted
 
     def delete_topic(self, name: str) -> TopicDeclaration:
-        """Delete a topic: its records are found no more. Raises TopicNotFound."""
+        """Delete a topic with its bindings: its records are found no more. Raises TopicNotFound."""
         found = self.topic(name, f"{NOTHING_DELETED}; node.topics() lists those that exist")
+        for binding in sorted(self._of_topic.get(name, ())):
+            self._cut_topic_binding(binding)
         self._cut_topic(found)
         self.version += 1
         return found
+
+    def bind_topic(
+        self,
+        topic: str,
+        exchange: str,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        *,
+        key: str | None = KEY,
+        tag: str | None = TAG,
+    ) -> TopicBinding:
+        """Bind a topic to an exchange, or find the same binding. `key`, `tag`: what of a message becomes the key and
+        the tag of its record.
+
+        Raises TopicNotFound, ExchangeNotFound, UsageError, DeclarationMismatch (it is bound with others).
+        """
+        wanted = msgspec.structs.replace(
+            self._topic_binding(topic, exchange, routing_key, arguments),
+            key=checked_source("key", key),
+            tag=checked_source("tag", tag),
+        )
+        found = self._topic_bound(wanted)
+        if found is None:
+            self._put_topic_binding(wanted)
+            self.version += 1
+            return wanted
+        if found != wanted:
+            pairs = ((name, getattr(found, name), getattr(wanted, name)) for name in ("key", "tag"))
+            differ = "; ".join(f"{name}={has or None!r}, not {new or None!r}" for name, has, new in pairs if has != new)
+            raise DeclarationMismatch(
+                f"topic {topic!r} is bound to exchange {exchange!r} so already, and differs: {differ}: unbind it first"
+            )
+        return found
+
+    def unbind_topic(
+        self, topic: str, exchange: str, routing_key: str = "", arguments: dict[str, Any] | None = None
+    ) -> bool:
+        """Remove a binding of a topic, whatever makes its keys and tags; False when there was none. Raises what
+        `bind_topic` raises.
+        """
+        found = self._topic_bound(self._topic_binding(topic, exchange, routing_key, arguments))
+        if found is None:
+            return False
+        self._cut_topic_binding(found)
+        self.version += 1
+        return True
+
+    def bindings_of_topic(self, topic: str) -> list[TopicBinding]:
+        """The bindings of a topic, in order."""
+        return sorted(self._of_topic.get(topic, ()))
 
     def drop_transient(self) -> list[QueueDeclaration]:
         """Forget what does not outlive the node: transient and exclusive queues, transient exchanges, and their
@@ -672,8 +759,7 @@ class Catalog:
         if not queues and not exchanges:
             return []
         for item in exchanges:
-            for binding in sorted(self._of_exchange.get(item.name, ())):
-                self._cut_binding(binding)
+            self._unbind_exchange(item.name)
             self._cut_exchange(item)
         for queue in queues:
             for binding in sorted(self._of_queue.get(queue.name, ())):
@@ -784,6 +870,28 @@ class Catalog:
         if self.steps is not None:
             self.steps.append(Step(binding=binding, gone=True))
 
+    def _unbind_exchange(self, name: str) -> None:
+        for binding in sorted(self._of_exchange.get(name, ())):
+            self._cut_binding(binding)
+        for bound in sorted(self._topics_of_exchange.get(name, ())):
+            self._cut_topic_binding(bound)
+
+    def _put_topic_binding(self, binding: TopicBinding) -> None:
+        self.topic_bindings.add(binding)
+        self._of_topic.setdefault(binding.topic, set()).add(binding)
+        self._topics_of_exchange.setdefault(binding.exchange, set()).add(binding)
+        if self.steps is not None:
+            self.steps.append(Step(topic_binding=binding))
+
+    def _cut_topic_binding(self, binding: TopicBinding) -> None:
+        self.topic_bindings.remove(binding)
+        for index, key in ((self._of_topic, binding.topic), (self._topics_of_exchange, binding.exchange)):
+            index[key].remove(binding)
+            if not index[key]:
+                del index[key]
+        if self.steps is not None:
+            self.steps.append(Step(topic_binding=binding, gone=True))
+
     def _put_topic(self, topic: TopicDeclaration) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.id] = topic
         self.topic_rows += topic.queues
@@ -817,13 +925,28 @@ class Catalog:
         self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any] | None, client: int
     ) -> Binding:
         self.check_owner(self.queue(queue), client)
+        return Binding(exchange, queue, routing_key, self._bindable(exchange, routing_key, arguments))
+
+    def _topic_binding(
+        self, topic: str, exchange: str, routing_key: str, arguments: dict[str, Any] | None
+    ) -> TopicBinding:
+        self.topic(topic)
+        return TopicBinding(exchange, topic, routing_key, self._bindable(exchange, routing_key, arguments))
+
+    def _topic_bound(self, wanted: TopicBinding) -> TopicBinding | None:
+        """The binding of that topic at that place."""
+        bound = self._of_topic.get(wanted.topic, ())
+        return next((item for item in bound if item.place == wanted.place), None)
+
+    def _bindable(self, exchange: str, routing_key: str, arguments: dict[str, Any] | None) -> str:
+        """The conditions of a binding to an exchange. Raises ExchangeNotFound, UsageError."""
         found = self.exchange(exchange)
         check_routing_key(routing_key)
         if not exchange:
             raise UsageError("the default exchange '' reaches every queue by its name, and takes no bindings")
         if arguments and found.type != "headers":
             raise UsageError(f"exchange {exchange!r} is {found.type}: only a headers exchange takes binding arguments")
-        return Binding(exchange, queue, routing_key, _conditions(arguments or {}))
+        return _conditions(arguments or {})
 
 
 def _cut(index: dict[int, dict[int, QueueDeclaration]], key: int, id: int) -> None:

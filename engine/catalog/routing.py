@@ -1,4 +1,5 @@
-"""Where a message goes: exchanges, bindings, routing keys → queues. Pure rules over one version of the catalog.
+"""Where a message goes: exchanges, bindings, routing keys → queues and topics. Pure rules over one version of the
+catalog.
 
     direct   queues bound with exactly this routing key
     fanout   every bound queue, whatever the key
@@ -10,7 +11,8 @@
     ''       the default exchange: the queue that is named by the routing key
 
 Invariants
-  A message goes to a queue once, however many of its bindings match.
+  A message goes to a queue, and to a topic, once, however many of its bindings match. Key and tag of a topic's record
+  are made as its first binding says, in the order of (exchange, routing key, conditions).
   A Router belongs to one catalog, and follows each of its changes: routes that a change concerns are forgotten, and
   only these, so nothing in its cache is ever stale.
   The cache is bounded: keys are chosen by publishers. Routes that depend on headers are worked out every time.
@@ -21,13 +23,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from warren.engine.catalog.catalog import Binding, Catalog, ExchangeDeclaration, QueueDeclaration, Step
+from warren.engine.catalog.topic_bindings import TopicBinding, TopicRoute
+
+#: where a binding leads: a queue, by its name, or the topic of a binding
+Destination = str | TopicBinding
 
 #: answers kept; when there are more, all are forgotten
 CACHE_MAX = 65536
 _NONE: Mapping[str, Any] = {}
+
+
+class Routed(NamedTuple):
+    """Where a message goes: queues by id, topics by id."""
+
+    queues: tuple[QueueDeclaration, ...]
+    topics: tuple[TopicRoute, ...]
+
+    def __bool__(self) -> bool:
+        """False when it goes nowhere."""
+        return bool(self.queues or self.topics)
 
 
 class TopicTree:
@@ -44,10 +61,10 @@ class TopicTree:
         self._children: dict[str, TopicTree] = {}
         self._one: TopicTree | None = None
         self._any: TopicTree | None = None
-        self._queues: dict[str, int] = {}  # how many patterns of the queue end here
+        self._queues: dict[Destination, int] = {}  # how many patterns of the queue end here
         self._repeats = repeats  # the place after a `#`, which takes any number of words
 
-    def add(self, pattern: str, queue: str) -> None:
+    def add(self, pattern: str, queue: Destination) -> None:
         """Bind a queue to a pattern."""
         node = self
         for word in _canonical(pattern):
@@ -59,7 +76,7 @@ class TopicTree:
                 node = node._children.setdefault(word, TopicTree())
         node._queues[queue] = node._queues.get(queue, 0) + 1
 
-    def remove(self, pattern: str, queue: str) -> None:
+    def remove(self, pattern: str, queue: Destination) -> None:
         """Take back what `add` did."""
         words = _canonical(pattern)
         path = [self]
@@ -87,8 +104,8 @@ class TopicTree:
         """False when there is no pattern in it."""
         return bool(self._queues or self._children or self._one or self._any)
 
-    def match(self, key: str) -> set[str]:
-        """The queues that have a pattern that matches the key."""
+    def match(self, key: str) -> set[Destination]:
+        """Those that have a pattern that matches the key."""
         here = {self} if self._any is None else {self, self._any}
         for word in _words(key):
             there: set[TopicTree] = set()
@@ -174,11 +191,11 @@ class Router:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._direct: dict[tuple[str, str], set[str]] = {}
-        self._fanout: dict[str, dict[str, int]] = {}  # exchange → queue → its bindings
+        self._direct: dict[tuple[str, str], set[Destination]] = {}
+        self._fanout: dict[str, dict[Destination, int]] = {}  # exchange → queue → its bindings
         self._topic: dict[str, TopicTree] = {}
-        self._headers: dict[str, dict[Binding, HeadersMatch]] = {}
-        self._cache: dict[str, dict[str, tuple[QueueDeclaration, ...]]] = {}
+        self._headers: dict[str, dict[Binding | TopicBinding, HeadersMatch]] = {}
+        self._cache: dict[str, dict[str, Routed]] = {}
         self._cached_n = 0
         self._alternate_of: dict[str, set[str]] = {}  # exchange → those whose alternate it is
         self._types: dict[str, str] = {}  # of each exchange after the steps so far, when the catalog is further on
@@ -188,6 +205,8 @@ class Router:
         self.by_headers = {name for name in catalog.exchanges if self._asks_headers(name)}
         for binding in catalog.bindings:
             self._binding(binding, gone=False)
+        for bound in catalog.topic_bindings:
+            self._binding(bound, gone=False)
 
     @property
     def version(self) -> int:
@@ -205,11 +224,11 @@ class Router:
             elif step.exchange is not None:
                 self._exchange(step.exchange, step.gone)
                 stale.exchanges |= self._leading_to(step.exchange.name)
-            elif step.binding is not None:
-                self._binding(step.binding, step.gone)
-                leading = self._leading_to(step.binding.exchange)
-                if self._types[step.binding.exchange] == "direct":
-                    stale.keys |= {(exchange, step.binding.routing_key) for exchange in leading}
+            elif (binding := step.binding or step.topic_binding) is not None:
+                self._binding(binding, step.gone)
+                leading = self._leading_to(binding.exchange)
+                if self._types[binding.exchange] == "direct":
+                    stale.keys |= {(exchange, binding.routing_key) for exchange in leading}
                 else:
                     stale.exchanges |= leading
         for name in stale.exchanges:
@@ -249,8 +268,8 @@ class Router:
         if not names:
             del self._alternate_of[exchange.alternate]
 
-    def _binding(self, binding: Binding, gone: bool) -> None:
-        exchange, queue = binding.exchange, binding.queue
+    def _binding(self, binding: Binding | TopicBinding, gone: bool) -> None:
+        exchange, queue = binding.exchange, _destination(binding)
         kind = self._types[exchange]
         if kind == "direct":
             key = (exchange, binding.routing_key)
@@ -281,28 +300,36 @@ class Router:
 
     # -- routing ------------------------------------------------------------------------------------------------
 
-    def route(
-        self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None
-    ) -> tuple[QueueDeclaration, ...]:
-        """The queues that a message goes to, by id; empty when there is none. Raises ExchangeNotFound."""
+    def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Routed:
+        """The queues and topics that a message goes to; false when there is none. Raises ExchangeNotFound."""
         if exchange in self.by_headers:
-            return self._queues(exchange, routing_key, headers or {})
+            return self._routed(exchange, routing_key, headers or {})
         found = self._cache.get(exchange, _NONE).get(routing_key)
         if found is None:
-            found = self._queues(exchange, routing_key, {})
+            found = self._routed(exchange, routing_key, {})
             if self._cached_n >= CACHE_MAX:
                 self._cache, self._cached_n = {}, 0
             self._cache.setdefault(exchange, {})[routing_key] = found
             self._cached_n += 1
         return found
 
-    def _queues(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> tuple[QueueDeclaration, ...]:
-        names: set[str] = set()
+    def _routed(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Routed:
+        found: set[Destination] = set()
         for tried in self._chain(exchange):
-            names = self._names(tried, routing_key, headers)
-            if names:
+            found = self._destinations(tried, routing_key, headers)
+            if found:
                 break
-        return tuple(sorted((self.catalog.queues[name] for name in names), key=lambda item: item.id))
+        catalog = self.catalog
+        names: Iterable[Destination] = found
+        topics: tuple[TopicRoute, ...] = ()
+        if catalog.topic_bindings:
+            bound: dict[str, TopicBinding] = {}
+            for item in sorted(item for item in found if isinstance(item, TopicBinding)):
+                bound.setdefault(item.topic, item)
+            routes = (TopicRoute(catalog.topics[item.topic], item.key, item.tag) for item in bound.values())
+            topics = tuple(sorted(routes, key=lambda item: item.topic.id))
+            names = (item for item in found if not isinstance(item, TopicBinding))
+        return Routed(tuple(sorted((catalog.queues[str(name)] for name in names), key=lambda item: item.id)), topics)
 
     def _chain(self, exchange: str) -> list[str]:
         """The exchange, its alternate, the alternate's alternate, …; those that are there, each once."""
@@ -317,7 +344,7 @@ class Router:
     def _asks_headers(self, exchange: str) -> bool:
         return any(self.catalog.exchanges[name].type == "headers" for name in self._chain(exchange))
 
-    def _names(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> set[str]:
+    def _destinations(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> set[Destination]:
         if not exchange:
             named = self.catalog.queues.get(routing_key)
             return set() if named is None or named.hidden else {routing_key}
@@ -327,6 +354,11 @@ class Router:
         if kind == "fanout":
             return set(self._fanout.get(exchange, ()))
         if kind == "headers":
-            return {item.queue for item, match in self._headers.get(exchange, {}).items() if match.matches(headers)}
+            matches = self._headers.get(exchange, {}).items()
+            return {_destination(item) for item, match in matches if match.matches(headers)}
         tree = self._topic.get(exchange)
         return tree.match(routing_key) if tree is not None else set()
+
+
+def _destination(binding: Binding | TopicBinding) -> Destination:
+    return binding if isinstance(binding, TopicBinding) else binding.queue

@@ -2,15 +2,21 @@
 #include "client/append.h"
 #include <string.h>
 
-/* Room for a command: in the ring, and for the answer of the one that was there before. */
-static int room(wr_attachment *a, uint32_t server, wr_condition *blocked) {
+int wr_append_room(wr_attachment *a, uint32_t server, uint32_t n, wr_condition *blocked) {
+    wr_link *link = wr_attachment_link(a, server);
+    uint64_t last = a->port.prepared[server] + n - 1, ring = a->port.view.g.ring_records;
     int error = wr_attachment_room(a, server, blocked);
     if (error) return error;
-    uint64_t next = a->port.prepared[server], ring = a->port.view.g.ring_records;
-    if (__builtin_expect(next - a->answers.looked < ring, 1)) return 0;
+    if (last - a->port.head_seen[server] >= ring) a->port.head_seen[server] = atomic_load_explicit(&link->head, memory_order_acquire);
+    if (last - a->port.head_seen[server] >= ring) {
+        *blocked = (wr_condition){&link->head, last - ring, server};
+        return EAGAIN;
+    }
+    if (last - a->results[server].looked >= ring) wr_results_look(&a->results[server], &a->port, server); /* before the records are used again */
+    if (__builtin_expect(last - a->answers.looked < ring, 1) || !a->answers.wanted) return 0; /* nobody wants an answer */
     wr_answers_look(&a->answers, &a->port, false); /* `head` is above it, so it is written */
-    if (next - a->answers.looked < ring) return 0;
-    *blocked = (wr_condition){&wr_attachment_link(a, server)->written, next - ring, server};
+    if (last - a->answers.looked < ring) return 0;
+    *blocked = (wr_condition){&link->written, last - ring, server};
     return EAGAIN;
 }
 
@@ -35,7 +41,7 @@ int wr_attachment_append(wr_attachment *a, const wr_append *to, const wr_append_
     for (uint32_t i = 0; i < n; i++) data += (uint64_t)records[i].properties_length + records[i].body_length;
     uint64_t length = wr_append_bytes(n, data);
     int error = wr_answers_open(&a->answers, port, to->server);
-    if (!error) error = room(a, to->server, blocked);
+    if (!error) error = wr_append_room(a, to->server, 1, blocked);
     if (!error) error = length > UINT32_MAX ? EMSGSIZE : wr_attachment_alloc(a, length, &position, &at, blocked);
     if (error) return error;
     fill(at, records, n);

@@ -18,6 +18,10 @@ typedef struct {
     uint32_t body_length;
 } wr_append_record;
 
+/* Room for n commands (1 … WR_ROUTE_TOPICS_MAX) to the topic worker: in the ring, and for the answers of those that were there before. 0,
+ * EAGAIN, ECONNRESET. */
+int wr_append_room(wr_attachment *a, uint32_t server, uint32_t n, wr_condition *blocked);
+
 /* Bytes of the arena that a command takes. */
 static inline uint64_t wr_append_bytes(uint64_t records_n, uint64_t properties_and_bodies) {
     return (records_n > 1 ? records_n * sizeof(wr_append_part) : 0) + properties_and_bodies;

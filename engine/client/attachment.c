@@ -1,6 +1,6 @@
 /* The mechanism of an attachment: commands, publishing, waiting. See client/attachment.h for its invariants; what it
  * consumes is client/consumer.c's. */
-#include "client/attachment.h"
+#include "client/publish_topics.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,10 +130,7 @@ static int publish_group(wr_attachment *a, const wr_route *route, uint32_t from,
 int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const wr_message *message,
                           uint64_t *sequences, wr_condition *blocked) {
     while (*done < route->targets_n) {
-        uint32_t to = *done + 1;
-        /* The last target with many queues carries those with one queue along: they read the same bytes behind its
-         * routes. */
-        if (to == route->targets_n || route->targets[to].ids_n == 1) to = route->targets_n;
+        uint32_t to = wr_route_group(route, *done);
         int error = publish_group(a, route, *done, to, message, sequences, blocked);
         if (error) return error;
         *done = to;

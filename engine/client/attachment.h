@@ -42,12 +42,36 @@ typedef struct {
     const uint32_t *ids; /* NULL when ids_n is 1 */
 } wr_target;
 
-/* The servers (and queues at each) that one message goes to. More than one queue at a server come first. */
+/* A topic that a message goes to. */
 typedef struct {
-    uint32_t targets_n;
+    uint32_t id, queues_n, name_length;
+} wr_topic_target;
+
+#define WR_ROUTE_TOPICS_MAX 64
+#define WR_ROUTE_COMMANDS_MAX (WR_WORKERS_MAX + WR_ROUTE_TOPICS_MAX) /* that one message takes */
+
+/* The servers (and queues at each) that one message goes to. More than one queue at a server come first. And topics: each gets a command
+ * of its own at the topic worker. */
+typedef struct {
+    uint32_t targets_n, topics_n;
     wr_target targets[WR_WORKERS_MAX];
     uint32_t *ids; /* owned */
+    wr_topic_target *topics; /* owned */
+    uint32_t topic_server;
 } wr_route;
+
+/* The server of a route's n-th command: those of its targets come first, then those of its topics. */
+static inline uint32_t wr_route_commands(const wr_route *route) { return route->targets_n + route->topics_n; }
+static inline uint32_t wr_route_server(const wr_route *route, uint32_t n) {
+    return n < route->targets_n ? route->targets[n].server : route->topic_server;
+}
+
+/* What a topic gets of a message beside its body. */
+typedef struct {
+    const void *properties; /* good ones (topics/properties.h) */
+    uint32_t properties_length;
+    uint32_t queue;
+} wr_topic_part;
 
 /* One message to publish. `expires`: milliseconds since 1970 | priority << 56, `due`: milliseconds since 1970; 0:
  * none. */
@@ -61,6 +85,8 @@ typedef struct {
     uint64_t due;
     uint16_t meta_length;
     uint8_t flags;
+    const wr_topic_part *parts; /* for each topic of the route */
+    uint64_t born_ms;           /* of a message with parts */
 } wr_message;
 
 typedef struct {
@@ -110,7 +136,8 @@ int wr_attachment_room(wr_attachment *a, uint32_t server, wr_condition *blocked)
 int wr_attachment_alloc(wr_attachment *a, uint64_t length, uint64_t *position, uint8_t **at, wr_condition *blocked);
 
 /* Prepare one message for all targets of a route, from *done on; *done counts the targets that have it. sequences[t] is
- * target t's. 0, EAGAIN (submit, wait for `blocked`, call again), EMSGSIZE, ENOMEM, ECONNRESET (blocked->server). */
+ * target t's. Topics of the route are not its business (client/publish_topics.h). 0, EAGAIN (submit, wait for
+ * `blocked`, call again), EMSGSIZE, ENOMEM, ECONNRESET (blocked->server). */
 int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const wr_message *message,
                           uint64_t *sequences, wr_condition *blocked);
 

@@ -1,4 +1,4 @@
-/* What servers answered to publishes otherwise than "done": refused, dropped as a duplicate, no queue. See
+/* What servers answered to publishes otherwise than "done": refused, dropped as a duplicate, no queue, no topic. See
  * client/results.h.
  *
  * A record is used again when the ring comes round, so its result is looked at before that, and no record is read as
@@ -33,8 +33,10 @@ static bool push(wr_results *r, uint64_t sequence, uint32_t result) {
 void wr_results_look(wr_results *r, const wr_port *port, uint32_t server) {
     wr_link *link = &port->view.links[server];
     uint64_t ring = port->view.g.ring_records;
-    /* SYNC processed: the server wrote the results below it, and unusual_until, before. */
-    uint64_t processed = atomic_load_explicit(&link->processed, memory_order_acquire);
+    /* SYNC processed: the server wrote the results below it, and unusual_until, before. The topic worker answers what is not written anew when it
+     * is restarted. */
+    bool final = server != port->super->topic_server;
+    uint64_t processed = atomic_load_explicit(final ? &link->processed : &link->written, memory_order_acquire);
     uint64_t until = atomic_load_explicit(&link->unusual_until, memory_order_relaxed);
     if (processed > port->prepared[server]) processed = port->prepared[server];
     if (processed <= r->looked) return;
@@ -44,7 +46,8 @@ void wr_results_look(wr_results *r, const wr_port *port, uint32_t server) {
         for (uint64_t s = from; s < processed && s < until; s++) {
             wr_command *command = wr_view_command(&port->view, server, s);
             uint32_t result = atomic_load_explicit(&command->result, memory_order_relaxed);
-            if (command->op == WR_OP_PUBLISH && result > WR_RESULT_OK && !push(r, s, result)) r->forgotten = s + 1;
+            bool asked = command->op == WR_OP_PUBLISH || command->op == WR_OP_APPEND;
+            if (asked && result > WR_RESULT_OK && !push(r, s, result)) r->forgotten = s + 1;
         }
     }
     r->looked = processed;

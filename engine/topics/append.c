@@ -5,16 +5,24 @@
 #include "topics/links.h"
 #include "topics/table.h"
 
-/* A batch's lengths, read once. */
+/* A batch's lengths, read once. `skip`: bytes between the properties and the body of a record that is alone, which are of who else reads
+ * its blob. */
 typedef struct {
     uint32_t n;
+    uint64_t skip;
     uint64_t bytes; /* of all records */
     wr_append_part parts[WR_APPEND_COUNT_MAX];
     uint32_t sizes[WR_APPEND_COUNT_MAX];
 } lengths;
 
-static wr_topic_outcome answer(wr_command *record, uint32_t result) {
-    atomic_store_explicit(&record->result, result, memory_order_relaxed); /* visible with `processed` */
+/* What is answered to a command otherwise than "done" its client looks for: it is told that there is something. */
+static wr_topic_outcome answer(wr_topic_server *s, wr_topic_link *l, wr_command *record, uint32_t result) {
+    if (__builtin_expect(result != WR_RESULT_OK, 0)) {
+        wr_link *shared = wr_topic_shared(s, l);
+        if (atomic_load_explicit(&shared->unusual_until, memory_order_relaxed) <= l->next)
+            atomic_store_explicit(&shared->unusual_until, l->next + 1, memory_order_relaxed);
+    }
+    atomic_store_explicit(&record->result, result, memory_order_relaxed); /* visible with `processed`, and so is what it says */
     return WR_TOPIC_DONE;
 }
 
@@ -33,16 +41,18 @@ static void wants(wr_topic_server *s, wr_topic_link *l, uint8_t flags) {
 static bool measure(const wr_command *c, const wr_topic *topic, const uint8_t *blob, lengths *to, const uint8_t **data) {
     uint64_t table = 0;
     if (c->op == WR_OP_APPEND) {
-        if (c->meta_length > c->length) return false;
+        if (c->count > c->length || c->meta_length > c->length - c->count) return false;
         to->n = 1;
-        to->parts[0] = (wr_append_part){c->length - c->meta_length, c->meta_length};
+        to->skip = c->count;
+        to->parts[0] = (wr_append_part){(uint32_t)(c->length - c->meta_length - c->count), c->meta_length};
     } else {
         if (!c->count || c->count > WR_APPEND_COUNT_MAX || c->count * sizeof *to->parts > c->length) return false;
         to->n = (uint32_t)c->count;
+        to->skip = 0;
         table = c->count * sizeof *to->parts;
         wr_copy_racy(to->parts, blob, table);
     }
-    uint64_t left = c->length - table;
+    uint64_t left = c->length - table - to->skip;
     to->bytes = 0;
     for (uint32_t i = 0; i < to->n; i++) {
         const wr_append_part *part = &to->parts[i];
@@ -67,7 +77,7 @@ static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topi
                                .born_timestamp = c->tag, .store_timestamp = s->store_ms};
         memcpy(head.born_host, s->host, sizeof s->host);
         memcpy(head.store_host, s->host, sizeof s->host);
-        const struct iovec body = {(void *)(uintptr_t)(data + part->properties_length), part->body_length};
+        const struct iovec body = {(void *)(uintptr_t)(data + part->properties_length + of->skip), part->body_length};
         if (wr_record_encode(to, of->sizes[i], &head, topic->name, topic->name_length, data, part->properties_length, &body, 1) != WR_RECORD_GOOD)
             return false;
         data += (uint64_t)part->properties_length + part->body_length;
@@ -101,14 +111,14 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
         l->waits = s->unknown = true;
         return WR_TOPIC_WAIT;
     }
-    if (!topic || c->row >= topic->queues_n) return answer(record, WR_RESULT_NO); /* deleted meanwhile, or never there */
+    if (!topic || c->row >= topic->queues_n) return answer(s, l, record, WR_RESULT_NO); /* deleted meanwhile, or never there */
     const uint8_t *blob = wr_view_blob(&l->view, c->body, c->length), *data;
     static _Thread_local lengths of;
     if (!blob || !measure(c, topic, blob, &of, &data)) return evict(s, l, WR_EVICTED_BLOB);
-    if (of.bytes > wr_topic_log_most(s->log)) return answer(record, WR_RESULT_REFUSED);
+    if (of.bytes > wr_topic_log_most(s->log)) return answer(s, l, record, WR_RESULT_REFUSED);
     if (wr_topic_log_look(s->log)->failed) {
         atomic_store_explicit(&s->me->error, (uint32_t)wr_topic_log_look(s->log)->failed, memory_order_release);
-        return answer(record, WR_RESULT_ERROR);
+        return answer(s, l, record, WR_RESULT_ERROR);
     }
     uint64_t position, offset = topic->queues[c->row].next;
     uint8_t *to = wr_topic_log_reserve(s->log, of.bytes, &position);
@@ -123,7 +133,7 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
     s->want_sync |= (c->flags & WR_FLAG_SYNCED) != 0;
     memcpy(record->id, &offset, 8);
     memcpy(record->id + 8, &position, 8);
-    return answer(record, WR_RESULT_OK);
+    return answer(s, l, record, WR_RESULT_OK);
 }
 
 wr_topic_outcome wr_topic_execute(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record) {
@@ -135,7 +145,7 @@ wr_topic_outcome wr_topic_execute(wr_topic_server *s, wr_topic_link *l, const wr
         return append(s, l, c, record);
     case WR_OP_BARRIER:
         wants(s, l, c->flags);
-        return answer(record, WR_RESULT_OK);
+        return answer(s, l, record, WR_RESULT_OK);
     case WR_OP_CONTROL:
         return wr_topic_control(s, l, c, record) ? WR_TOPIC_DONE : WR_TOPIC_WAIT;
     default:

@@ -363,7 +363,7 @@ typedef struct {
     _Atomic uint64_t written; /* commands whose effects were handed to the operating system (server) */
     _Atomic uint64_t synced; /* commands whose effects are on stable storage (server) */
     _Atomic uint64_t head; /* commands that need no replay: their records and bodies may be reused (server) */
-    _Atomic uint64_t unusual_until; /* no publish from here on has another result than OK (queue worker, before `processed`) */
+    _Atomic uint64_t unusual_until; /* no publish or append from here on has another result than OK (queue worker, topic worker; before `processed`) */
     uint8_t pad1_[24];
     _Atomic uint64_t delivery_tail; /* deliveries pushed (server) */
     _Atomic uint64_t server_epoch; /* epoch of the server that serves this link now (server) */
@@ -402,7 +402,7 @@ typedef struct {
     uint32_t length; /* bytes of the blob: routes, key (16 bytes, with FLAG_DEDUPLICATE), metadata, payload */
     uint32_t queue; /* queue id; with FLAG_ROUTES the number of queue ids (u32 each) at the start of the blob */
     uint64_t tag; /* delivery tag, credit, (PUBLISH) time due, or (STORE_WRITE) 0 / owner of the blob: generation << 16 | slot + 1 */
-    uint64_t count; /* ids in the blob, the end of a range, or (PUBLISH) time of expiry | priority << PRIORITY_SHIFT */
+    uint64_t count; /* ids in the blob, the end of a range, (PUBLISH) time of expiry | priority << PRIORITY_SHIFT, or (APPEND) bytes between properties and body */
     uint32_t row; /* row of the directory + 1, 0 if none */
     _Atomic uint32_t result; /* RESULT_… */
 } wr_command;

@@ -81,7 +81,7 @@ def routes(router: Router) -> list[list[str]]:
     for exchange in ("", "x0", "x1", "x2"):
         for key in ("q1", "k.0", "k.1", "k.2"):
             known = exchange in router.catalog.exchanges
-            found.append([item.name for item in router.route(exchange, key)] if known else ["no exchange"])
+            found.append([item.name for item in router.route(exchange, key).queues] if known else ["no exchange"])
     return found
 
 
@@ -520,7 +520,7 @@ def test_a_failed_change_is_seen_by_nobody(tmp_path: Path, plan: Plan) -> None:
     assert "refused" not in catalog.queues
     assert "good" in catalog.queues
     assert "refused" not in Catalog.load(tmp_path).queues
-    assert [item.name for item in router.route("", "good")] == ["good"]
+    assert [item.name for item in router.route("", "good").queues] == ["good"]
 
 
 def test_a_log_that_was_removed_is_made_anew(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def catalog_with(*queues: str) -> Catalog:
 
 
 def names(router: Router, exchange: str, key: str) -> list[str]:
-    return [queue.name for queue in router.route(exchange, key)]
+    return [queue.name for queue in router.route(exchange, key).queues]
 
 
 def test_default_exchange_routes_by_queue_name() -> None:
@@ -239,7 +239,7 @@ def test_what_an_exchange_cannot_route_goes_to_its_alternate() -> None:
     catalog.bind("rest", "third")
     router = Router(catalog)
     assert names(router, "first", "other") == ["rest"]
-    assert [item.name for item in router.route("first", "other", {"odd": True})] == ["odd"]
+    assert [item.name for item in router.route("first", "other", {"odd": True}).queues] == ["odd"]
     catalog.delete_exchange("third")
     assert names(Router(catalog), "first", "other") == []
     with pytest.raises(ExchangeNotFound):

@@ -108,6 +108,18 @@ def storing(store: warren.Store, later: bool) -> None:
     assert_type(store.new_ids(2), list[bytes])
 
 
+def binding_topics(node: warren.Node, topic: warren.Topic) -> None:
+    node.bind_topic(topic, "e", "k", {"a": 1}, key="header:a", tag=None)
+    node.bind_topic("t", exchange="e", routing_key="#")
+    assert_type(node.unbind_topic(topic, "e", "k", {"a": 1}), bool)
+    node.bind_topic(7, "e")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def binding_topics_in_a_loop(node: warren.aio.Node, topic: warren.aio.Topic) -> None:
+    await node.bind_topic(topic, "e", "k", key="routing_key")
+    assert_type(await node.unbind_topic("t", "e", "k"), bool)
+
+
 def appending(topic: warren.Topic, later: bool, table: Any) -> None:
     assert_type(topic.append(b"x"), warren.Position)
     assert_type(topic.append(memoryview(b"x"), key="k", tag="t", properties={"a": "b"}, queue=1), warren.Position)

@@ -18,6 +18,7 @@ SAID = {
     "Reading": "[0, 1, 2] 3\nb'EWR 05:17' UA IAH\nTrue\n",
     "Groups": "[('report', 0)]\n",
     "From Arrow": "2\n",
+    "Together with queues": "b'one book'\norder.new 12.5\nTrue\n",
     "In asyncio": "100\nTrue\n",
 }
 

@@ -92,8 +92,6 @@ def test_what_has_no_effect_yet_says_so(node: warren.Node, topic: warren.Topic) 
             topic.append_many([b"x"], **later)  # type: ignore[call-overload]
     with pytest.raises(warren.NotYet, match=r"append\(\) appends at once"):
         topic.prepare(b"x")
-    with pytest.raises(warren.NotYet, match="bind a queue"):
-        node.bind_topic(topic.name, exchange="events", routing_key="#")
     with pytest.raises(TypeError, match="dealy"):
         topic.append(b"x", dealy=5)  # type: ignore[call-overload]
 
@@ -295,8 +293,6 @@ def test_in_an_event_loop(directory: Path, name: str) -> None:
                 await topic.append(b"x", delay=3)  # type: ignore[call-overload]
             with pytest.raises(warren.NotYet):
                 await topic.prepare(b"x")
-            with pytest.raises(warren.NotYet):
-                await node.bind_topic(name, exchange="events")
             with pytest.raises(TypeError, match="belongs to its event loop"):
                 pickle.dumps(topic)
             assert repr(topic) == f"<aio.Topic {name!r}, 2 queues>"

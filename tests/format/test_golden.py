@@ -262,12 +262,13 @@ def test_list_of_version_1_is_read() -> None:
 # -- the catalog and its log ------------------------------------------------------------------------------------------
 
 CATALOG_V1, CATALOG_V2 = FOLDER / "catalog-v1.json", FOLDER / "catalog-v2.json"
-CATALOG_V3 = FOLDER / "catalog-v3.json"
+CATALOG_V3, CATALOG_V4 = FOLDER / "catalog-v3.json", FOLDER / "catalog-v4.json"
 CATALOG_LOG_V1, CATALOG_LOG_V2 = FOLDER / "catalog-v1.log", FOLDER / "catalog-v2.log"
+CATALOG_LOG_V3 = FOLDER / "catalog-v3.log"
 STAMP = 0xC0FFEE
 
 
-def build_catalog(topics: bool = False) -> Catalog:
+def build_catalog(topics: bool = False, bound: bool = False) -> Catalog:
     made = Catalog()
     if topics:
         made.declare_topic("flights", queues=3, retention_s=0.5, retention_bytes=1 << 40)
@@ -279,18 +280,22 @@ def build_catalog(topics: bool = False) -> Catalog:
     made.declare_subscription("orders", "report")
     made.bind("orders", "events", "order.#")
     made.bind("orders", "rest", arguments={"x-match": "any", "kind": "é", "n": 1.5, "some": None})
+    if bound:
+        made.bind_topic("flights", "events", "#")
+        made.bind_topic("newest", "rest", arguments={"kind": "é"}, key="header:place", tag=None)
     made.placed_for = 2
     return made
 
 
 def build_catalog_log() -> bytes:
     """One change of everything, and one of little, from what `build_catalog` made."""
-    made = build_catalog(topics=True)
+    made = build_catalog(topics=True, bound=True)
     content = catalog_log.encode_head(made.version, STAMP)
     for change in (
         lambda: (made.delete_topic("flights"), made.declare_topic("flights", queues=1)),
         lambda: (made.delete_queue("orders"), made.declare_queue("orders", workers_n=2), made.delete_exchange("rest")),
         lambda: made.bind("orders", "events", "a.*"),
+        lambda: made.bind_topic("flights", "events", "a.*", key="correlation_id"),
     ):
         before = made.version
         made.begin()
@@ -300,8 +305,8 @@ def build_catalog_log() -> bytes:
     return content
 
 
-def build_catalog_beside(topics: bool = False) -> bytes:
-    made = build_catalog(topics)
+def build_catalog_beside(topics: bool = False, bound: bool = False) -> bytes:
+    made = build_catalog(topics, bound)
     made.log = STAMP
     return made.encode()
 
@@ -310,7 +315,8 @@ def test_the_catalog_is_written_as_ever() -> None:
     assert build_catalog().encode() == CATALOG_V1.read_bytes()
     assert build_catalog_beside() == CATALOG_V2.read_bytes()
     assert build_catalog_beside(topics=True) == CATALOG_V3.read_bytes()
-    assert build_catalog_log() == CATALOG_LOG_V2.read_bytes()
+    assert build_catalog_beside(topics=True, bound=True) == CATALOG_V4.read_bytes()
+    assert build_catalog_log() == CATALOG_LOG_V3.read_bytes()
 
 
 def test_the_catalog_is_read(tmp_path: Path) -> None:
@@ -333,6 +339,14 @@ def test_the_catalog_is_read(tmp_path: Path) -> None:
     flights, newest = loaded.catalog.topics["flights"], loaded.catalog.topics["newest"]
     assert (flights.queues, flights.retention_s, newest) == (1, None, found.topics["newest"])
     assert flights.id > max(found.topics_by_id)
+    (tmp_path / "catalog.json").write_bytes(CATALOG_V4.read_bytes())
+    found = build_catalog(topics=True, bound=True)
+    (tmp_path / f"catalog.{found.version}.log").write_bytes(CATALOG_LOG_V3.read_bytes())
+    loaded = catalog_log.load(tmp_path)
+    assert (loaded.changes, loaded.torn) == (4, 0)
+    assert [(item.exchange, item.routing_key, item.key, item.tag) for item in loaded.catalog.topic_bindings] == [
+        ("events", "a.*", "correlation_id", "routing_key")
+    ], "the others went with the topic and the exchange"
 
 
 # -- lists of a queue worker's files, stamps of its segments ----------------------------------------------------------
@@ -422,7 +436,8 @@ if __name__ == "__main__":
     CATALOG_V1.write_bytes(build_catalog().encode())
     CATALOG_V2.write_bytes(build_catalog_beside())
     CATALOG_V3.write_bytes(build_catalog_beside(topics=True))
-    CATALOG_LOG_V2.write_bytes(build_catalog_log())
+    CATALOG_V4.write_bytes(build_catalog_beside(topics=True, bound=True))
+    CATALOG_LOG_V3.write_bytes(build_catalog_log())
     V1.write_bytes(build())
     LIST_V1.write_bytes(build_list())
     TIMED_V1.write_bytes(build_timed())

@@ -6,7 +6,6 @@ import glob
 from typing import Any
 
 import click
-import msgspec
 
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import EXCHANGE_TYPES
@@ -14,6 +13,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, values_of
 from warren.workers.cli.node import kind
 from warren.workers.process.control import ControlClient
 
@@ -24,41 +24,6 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 
 
 ARGUMENT = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; repeatable.")
-CONDITION = click.option(
-    "--argument",
-    "arguments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help='A header to match; repeatable. 7, 1.5, true and null (any value) are that, "7" and all else is text.',
-)
-
-
-def _values(arguments: tuple[str, ...]) -> dict[str, Any]:
-    """The same for bindings: what reads as JSON (7, 1.5, true, null, "7") is that, anything else is text."""
-    found: dict[str, Any] = {}
-    for name, text in output.pairs("--argument", arguments).items():
-        try:
-            found[name] = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            found[name] = text
-        if isinstance(found[name], list | dict):
-            raise UsageError(
-                f"--argument {shown(f'{name}={text}')}: give a number, true, false, null (any value) or text"
-            )
-    return found
-
-
-def _conditions(arguments: dict[str, Any]) -> str:
-    """Those of a binding of a headers exchange, as they are typed: shop=7 is a number, shop="7" text."""
-    return ", ".join(
-        output.escaped(f"{name}={msgspec.json.encode(value).decode()}") for name, value in arguments.items()
-    )
-
-
-def _bound(item: dict[str, Any]) -> str:
-    """How a binding reaches its queue: the routing key, or what headers have to be."""
-    conditions = _conditions(item.get("arguments") or {})
-    return f"{item['routing_key']!r}{' ' if conditions else ''}{conditions}"
 
 
 def _asking(directory: str) -> ControlClient:
@@ -170,7 +135,7 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
         report = client.call("status", pattern=pattern, most=most)
         whole = pattern is None and most is None
         shown = None if whole else [item["name"] for item in report["queues"]]
-        bindings = _grouped(client.call("queues", of=shown)["bindings"], "queue")
+        bindings = grouped(client.call("queues", of=shown)["bindings"], "queue")
     rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in report["queues"]]
     if not rows and pattern is not None and glob.escape(pattern) == pattern:
         raise _not_there(directory, pattern)
@@ -208,20 +173,12 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
 
 def _way(item: dict[str, Any]) -> str:
     """A binding of a queue, in a table."""
-    conditions = _conditions(item.get("arguments") or {})
+    conditions = conditions_of(item.get("arguments") or {})
     return f"{item['exchange']}:{item['routing_key']}" + (f" ({conditions})" if conditions else "")
 
 
 def _not_there(directory: str, name: str) -> QueueNotFound:
     return QueueNotFound(f"there is no queue {shown(name)}: {command('queue', 'list', directory)} shows the names")
-
-
-def _grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-    """Rows by what they have in a field."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row[key], []).append(row)
-    return found
 
 
 @queue.command("show")
@@ -250,7 +207,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
                 print(f"  {argument} = {output.escaped(set_to)}")
         elif key == "bindings":
             for item in value:
-                print(f"bound to {item['exchange']} with {_bound(item)}")
+                print(f"bound to {item['exchange']} with {bound(item)}")
         elif key == "subscriptions":
             for item in value:
                 print(f"subscription {item['name']}: {item['ready']:,} claimed")
@@ -289,10 +246,10 @@ def bind_queue(
     """Route messages of EXCHANGE with ROUTING_KEY to the queue. --argument: headers that a headers exchange matches;
     `warren publish --header shop=7` sends text, which --argument shop='"7"' matches, and --header-json shop=7 a number.
     """
-    fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
+    fields = {"exchange": exchange, "routing_key": routing_key, "arguments": values_of(arguments)}
     with output.found_in(directory, queue=name, exchange=exchange):
         answer = _call(directory, "bind", queue=name, **fields)
-    _done(as_json, answer, f"queue {name} is bound to exchange {exchange} with {_bound(fields)}")
+    _done(as_json, answer, f"queue {name} is bound to exchange {exchange} with {bound(fields)}")
 
 
 @queue.command("unbind")
@@ -306,10 +263,10 @@ def unbind_queue(
     directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
 ) -> None:
     """Remove a binding."""
-    fields = {"exchange": exchange, "routing_key": routing_key, "arguments": _values(arguments)}
+    fields = {"exchange": exchange, "routing_key": routing_key, "arguments": values_of(arguments)}
     answer = _call_named(directory, "unbind", queue=name, **fields)
     text = "is no longer bound" if answer["removed"] else "was not bound"
-    _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {_bound(fields)}")
+    _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {bound(fields)}")
 
 
 @click.group()
@@ -350,19 +307,26 @@ def delete_exchange(directory: str, name: str, as_json: bool) -> None:
 @DIRECTORY
 @JSON
 def list_exchanges(directory: str, as_json: bool) -> None:
-    """List exchanges and their bindings: queue (routing key). The default exchange reaches every queue by its name."""
+    """List exchanges and their bindings: queue (routing key), or topic NAME (routing key). The default exchange reaches
+    every queue by its name.
+    """
     output.check_seen()
     answer = _call(directory, "queues")
-    bindings = _grouped(answer["bindings"], "exchange")
-    rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in answer["exchanges"]]
+    bindings = grouped(answer["bindings"], "exchange")
+    topics = grouped(answer["topic_bindings"], "exchange")
+    rows = [
+        {**item, "bindings": bindings.get(item["name"], []), "topic_bindings": topics.get(item["name"], [])}
+        for item in answer["exchanges"]
+    ]
     if as_json:
         output.print_json(rows)
         return
     columns = [output.Column(name) for name in ("name", "type", "kind", "alternate", "bindings")]
     lines = []
     for row in rows:
-        first, count = row["bindings"][: output.ROWS], len(row["bindings"])
-        bound = ", ".join(f"{item['queue']} ({_bound(item)})" for item in first)
-        bound += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
-        lines.append([row["name"] or "(default)", row["type"], kind(row), row["alternate"] or "", bound])
+        every = [*row["topic_bindings"], *row["bindings"]]
+        first, count = every[: output.ROWS], len(every)
+        text = ", ".join(f"{item.get('queue') or 'topic ' + item['topic']} ({bound(item)})" for item in first)
+        text += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
+        lines.append([row["name"] or "(default)", row["type"], kind(row), row["alternate"] or "", text])
     output.print_rows(columns, lines)

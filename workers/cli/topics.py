@@ -24,7 +24,7 @@ from warren.engine.errors import NotYet, UsageError
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics import units
-from warren.workers.cli import output, topic_groups
+from warren.workers.cli import output, topic_exchanges, topic_groups
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
 from warren.workers.cli.topic_words import found as _found
 from warren.workers.cli.topic_words import moment as _moment
@@ -63,7 +63,7 @@ def topic() -> None:
     """
 
 
-for _command in topic_groups.COMMANDS:
+for _command in (*topic_groups.COMMANDS, *topic_exchanges.COMMANDS):
     topic.add_command(_command)
 
 
@@ -148,6 +148,7 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         queues = [_queue(node, found, queue, entries) for queue in range(found.queues)]
     told = {**rows[0], "queues": queues, "messages": sum(item["max"] - item["min"] for item in queues)}
     told["bytes"] = sum(item["bytes"] for item in queues)
+    told["bindings"] = topic_exchanges.bindings_of(directory, name)
     if as_json:
         output.print_json(told)
         return
@@ -164,6 +165,8 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         for item in queues
     ]
     output.print_rows(columns, lines)
+    for item in told["bindings"]:
+        print(topic_exchanges.shown_binding(item))
 
 
 def _queue(node: warren.Node, found: Topic, queue: int, entries: int) -> dict[str, Any]:

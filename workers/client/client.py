@@ -4,6 +4,7 @@
     attachment.py  Attachment: one registration, with a slot, a region, the core that uses them, the servers' regions
     trouble.py     Trouble: what a waiting call says when nobody answers, or something is wrong
     notices.py     Notices: what the program's log is told: alarms, blocked publishers, messages that came again
+    routes.py      Route: where messages of one exchange and routing key go
     arguments.py   what callers give, checked
     waiter.py      the thread that sleeps for all that is awaited in event loops, and calls back
 
@@ -28,7 +29,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -43,6 +43,7 @@ from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.names import check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.routing import Router
+from warren.engine.catalog.topic_bindings import TopicRoute
 from warren.engine.errors import (
     ClosedError,
     Error,
@@ -65,6 +66,8 @@ from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, S
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
 from warren.workers.client.attachment import NODE_DRAINING, NODE_STOPPED, Attachment, find_superblock
 from warren.workers.client.notices import Notices
+from warren.workers.client.routes import Route
+from warren.workers.client.topic_parts import Turns
 from warren.workers.client.trouble import Trouble
 from warren.workers.process.control import WAIT_MAX_S, ControlClient
 
@@ -86,16 +89,6 @@ _PUBLISHING = ("publish", "room for the message")
 _NO_ROUTES: Mapping[Any, Route] = {}
 
 log = logging.getLogger("warren.client")
-
-
-@dataclass(frozen=True, eq=False)
-class Route:
-    """Where messages of one exchange and routing key go: for the core, and what of it lasts."""
-
-    core: _core.Route
-    queues: tuple[QueueDeclaration, ...]
-    durable: bool
-    meta: bytes
 
 
 class Client:
@@ -127,6 +120,7 @@ class Client:
         self._router: Router | None = None
         self._routes: dict[str, dict[Any, Route]] = {}  # of each exchange, by routing key
         self._routes_n = 0
+        self.turns = Turns()  #: of topics that are bound to exchanges
         self._handles: weakref.WeakValueDictionary[int, _core.QueueHandle] = weakref.WeakValueDictionary()
         self._older: weakref.WeakSet[_core.QueueHandle] = weakref.WeakSet()
         self._hot: dict[int, _core.QueueHandle] = {}
@@ -439,31 +433,37 @@ class Client:
         check_routing_key(routing_key)
         with self._lock:  # nobody follows the catalog meanwhile
             router = self.router()
-            queues = router.route(exchange, routing_key, headers)
+            queues, topics = router.route(exchange, routing_key, headers)
             key: Any = routing_key
             if exchange in router.by_headers:
-                key = (routing_key, *(queue.id for queue in queues))
+                key = (routing_key, *(queue.id for queue in queues), *topics)
             found = self._routes.get(exchange, _NO_ROUTES).get(key)
             if found is None:
-                found = self.route_to(queues, metadata.encode(exchange, routing_key))
+                found = self.route_to(queues, metadata.encode(exchange, routing_key), topics)
                 if self._routes_n >= ROUTES_MAX:
                     self._routes, self._routes_n = {}, 0
                 self._routes.setdefault(exchange, {})[key] = found
                 self._routes_n += 1
             return found
 
-    def route_to(self, queues: Iterable[QueueDeclaration], meta: bytes) -> Route:
-        """The route to just these queues."""
+    def route_to(self, queues: Iterable[QueueDeclaration], meta: bytes, topics: tuple[TopicRoute, ...] = ()) -> Route:
+        """The route to just these queues and topics. Raises LimitError."""
         targets = tuple(queues)
         by_worker: dict[int, list[int]] = {}
         for queue in targets:
             by_worker.setdefault(SERVER_WORKER_FIRST + queue.worker, []).append(queue.id)
-        return Route(_core.Route(list(by_worker.items())), targets, any(queue.durable for queue in targets), meta)
+        durable = any(queue.durable for queue in targets)
+        if not topics:
+            return Route(_core.Route(list(by_worker.items())), targets, durable, meta)
+        attachment = self.attachment()
+        told = [(item.topic.id, item.topic.queues, item.topic.name) for item in topics]
+        logs = (attachment.superblock.topic_server, *attachment.record_limit, told)
+        return Route(_core.Route(list(by_worker.items()), logs), targets, True, meta, topics)
 
     def mandatory_route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Route:
         """The same; raises Unroutable when it leads nowhere."""
         route = self.route(exchange, routing_key, headers)
-        if not route.queues:
+        if not route.queues and not route.topics:
             if not exchange:
                 raise Unroutable(
                     f"there is no queue {routing_key!r}, and the default exchange '' routes to the queue of that name: "

@@ -10,14 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.catalog.names import check_routing_key
 from warren.engine.errors import UsageError
 from warren.engine.saying import counted
+from warren.workers.client import topic_parts
 from warren.workers.client.arguments import checked_flag, level_of, listed
-from warren.workers.client.client import Client, Route
+from warren.workers.client.client import Client
 from warren.workers.client.publish import Body, Durability, Publish
+from warren.workers.client.routes import Route
 from warren.workers.faces.queues import time_left
 
 
@@ -62,9 +66,13 @@ class Many:
             routes = self._routes(0, len(self.bodies))
             level = level_to(self._durability, set(routes), self._said)
             core = (routes[0].core if routes else []) if self._same else [route.core for route in routes]
+            meta = self._meta_of(routes)
+            told = self._told(routes, len(self.bodies), meta, self._options)
             try:
+                if told is None:
+                    return self._client.core.publish_many(core, self.bodies, level, meta, timeout, wait, self._options)
                 return self._client.core.publish_many(
-                    core, self.bodies, level, self._meta_of(routes), timeout, wait, self._options
+                    core, self.bodies, level, meta, timeout, wait, self._options, told
                 )
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
@@ -84,19 +92,52 @@ class Many:
         """Some of them; it waits for no room. Raises AttachmentLost, and what refuses them."""
         routes = self._routes(start, end)
         meta, options = self._meta_of(routes), self._options
+        meta = meta[start:end] if isinstance(meta, list) else meta
+        options = options[start:end] if isinstance(options, list) else options
         confirm = self._client.core.publish_many(
             routes[0].core if self._same else [route.core for route in routes],
             self.bodies[start:end],
             level,
-            meta[start:end] if isinstance(meta, list) else meta,
+            meta,
             0.0,
             False,
-            options[start:end] if isinstance(options, list) else options,
+            options,
+            self._told(routes, end - start, meta, options, start),
         )
         assert confirm is not None
         return confirm
 
+    def topics(self) -> tuple[int, list[int]]:
+        """To how many topics one of them goes at most, and the bytes that each takes for them beside its body. Raises
+        MessageTooLarge when a topic has no room for one of them.
+        """
+        count = len(self.bodies)
+        routes = self._routes(0, count)
+        most = max((len(route.topics) for route in routes), default=0)
+        told = self._told(routes, count, self._meta_of(routes), self._options) if most else None
+        if told is None:
+            return 0, [0] * count
+        limit = self._client.attachment().record_limit
+        each = [told] * count if isinstance(told, tuple) else told
+        for at, (body, parts) in enumerate(zip(self.bodies, each, strict=True)):
+            if parts is not None:
+                route = routes[at] if len(routes) > 1 else routes[0]
+                topic_parts.check_room(route, parts, _size(body), limit)
+        return most, [topic_parts.bytes_of(parts) for parts in each]
+
     # -- routes -------------------------------------------------------------------------------------------------
+
+    def _told(
+        self, routes: list[Route], count: int, meta: Any, options: Any, start: int = 0
+    ) -> topic_parts.Parts | list[topic_parts.Parts | None] | None:
+        """What topics get of `count` messages from `start` on; None: they go to none."""
+        if not any(route.topics for route in routes):
+            return None
+        said, end = self._said, start + count
+        if start or count < len(self.bodies):
+            ttl = said.ttl[start:end] if isinstance(said.ttl, (list, tuple)) else said.ttl
+            said = msgspec.structs.replace(said, ttl=ttl)
+        return topic_parts.parts_each(self._client.turns, routes, count, meta, options, said)
 
     def _routes(self, start: int, end: int) -> list[Route]:
         """The route of each of them, or one for all that are the same."""
@@ -125,9 +166,19 @@ class Many:
 def level_to(durability: Durability | None, routes: Iterable[Route], said: Publish) -> int:
     """The level of a durability for what is published to these routes. Raises UsageError."""
     known = list(routes)
+    if any(route.topics for route in known):
+        return level_of(durability, True, "")  # a log keeps every message
     if not any(route.queues for route in known):
         return level_of(durability, True, "nothing") if durability is not None else 0
     return said.level(durability, any(route.durable for route in known), "every queue that this goes to is transient")
+
+
+def _size(body: Any) -> int:
+    """Bytes of a body; of what is none 0: who sends it says so."""
+    try:
+        return memoryview(body).nbytes
+    except TypeError:
+        return 0
 
 
 def _distinct(keys: Sequence[str]) -> set[str]:

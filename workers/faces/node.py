@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overload
 
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
 from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, checked_conditions
 from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
+from warren.engine.catalog.topic_bindings import KEY, TAG, checked_source
 from warren.engine.catalog.topics import TOPIC_QUEUES_MAX
 from warren.engine.config import NodeSettings, Settings
 from warren.engine.errors import (
@@ -43,6 +44,7 @@ from warren.workers.client.arguments import (
 from warren.workers.client.client import CALL_TIMEOUT_S, Client
 from warren.workers.client.publish import PLAIN, Body, Durability, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
+from warren.workers.client.topic_parts import parts_of
 from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.many import Destination, Many, level_to
 from warren.workers.faces.message import Message
@@ -477,10 +479,11 @@ class Node:
     ) -> Confirm | None:
         """Publish a message to an exchange. It is stored once, however many queues receive it.
 
-        Returns when it is as durable as requested (default: 'synced' if any of its queues is durable); with wait=False,
-        returns a Confirm. A message that matches no queue is dropped, or with `mandatory` refused with Unroutable
-        before anything is sent. `priority` and the other options: see Queue.put. QueueFull: a queue refused the
-        message, and the others have it.
+        Returns when it is as durable as requested (default: 'synced' if any of its queues is durable, or it goes to a
+        topic) wherever it goes; with wait=False, returns a Confirm. A message that matches no queue and no topic is
+        dropped, or with `mandatory` refused with Unroutable before anything is sent. `priority` and the other options:
+        see Queue.put. QueueFull, TopicNotFound: a queue refused the message, or a topic was deleted meanwhile, and the
+        others have it.
         """
         client = self._client
         find = (
@@ -493,12 +496,19 @@ class Node:
             level = level_to(durability, [route], said)
             meta = route.meta if said is PLAIN else said.packed(exchange, routing_key) or route.meta
             try:
+                if route.topics:
+                    told = parts_of(client.turns, route, meta, options, ttl)
+                    return client.core.publish(route.core, body, level, meta, timeout, wait, options, told)
                 return client.core.publish(route.core, body, level, meta, timeout, wait, options)
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
             except QueueNotFound as error:
                 if mandatory:
                     raise Unroutable(f"the queue was deleted just now, the message was dropped: {error}") from error
+                raise
+            except TopicNotFound as error:
+                if mandatory and not route.queues:
+                    raise Unroutable(f"the topic was deleted just now, the message was dropped: {error}") from error
                 raise
 
     @overload
@@ -615,9 +625,38 @@ class Node:
         assert declared is not None
         return Topic(self._client, name, declared.queues)
 
-    def bind_topic(self, *_arguments: object, **_named: object) -> NoReturn:
-        """A topic that gets what is published to an exchange: not there yet. Raises NotYet."""
-        raise no_binding()
+    def bind_topic(
+        self,
+        topic: str | Topic,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = KEY,
+        tag: str | None = TAG,
+    ) -> None:
+        """Append what is published to an exchange with this routing key to the topic, too. `arguments`: as for `bind`.
+
+        `key`, `tag`: what of a message becomes the key and the tag of its record: "routing_key", "message_id" or
+        another property, "header:NAME", or None. docs/topics.md says how a record carries the rest. Raises
+        TopicNotFound, ExchangeNotFound, UsageError, DeclarationMismatch (it is bound so, with another key or tag).
+        """
+        wanted = _topic_binding(topic, exchange, routing_key, arguments)
+        wanted |= {"key": checked_source("key", key), "tag": checked_source("tag", tag)}
+        self._client.control("bind_topic", **wanted)
+
+    def unbind_topic(
+        self,
+        topic: str | Topic,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Remove the binding of the topic with this routing key and these arguments. Returns False if there was
+        none.
+        """
+        answer = self._client.control("unbind_topic", **_topic_binding(topic, exchange, routing_key, arguments))
+        return bool(answer["removed"])
 
     def topics(self) -> list[str]:
         """Names of all declared topics."""
@@ -630,13 +669,6 @@ class Node:
     def ping(self) -> dict[str, Any]:
         """Ask the supervisor whether it answers: {pid, state}."""
         return self._client.control("ping")
-
-
-def no_binding() -> NotYet:
-    """What to raise for bindings of topics."""
-    return NotYet(
-        "bind_topic(): bindings of topics come with a later version; bind a queue, and append what it delivers"
-    )
 
 
 def _unpickled(place: Place) -> Node:
@@ -707,6 +739,15 @@ def _binding(item: object) -> dict[str, Any]:
         "exchange": checked_exchange(exchange),
         "routing_key": check_routing_key(rest[0]) if rest else "",
         "arguments": checked_conditions(rest[1] if len(rest) > 1 else None),
+    }
+
+
+def _topic_binding(topic: object, exchange: object, routing_key: object, arguments: object) -> dict[str, Any]:
+    return {
+        "topic": topic.name if isinstance(topic, Topic) else check_topic_name(topic),
+        "exchange": checked_exchange(exchange),
+        "routing_key": check_routing_key(routing_key),
+        "arguments": checked_conditions(arguments),
     }
 
 

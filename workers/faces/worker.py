@@ -77,14 +77,15 @@ def _check_dead_letters(handled: Queue, tries: int) -> None:
     router = client_of(handled).router()
     if exchange not in router.catalog.exchanges or exchange in router.by_headers:
         return
-    queues = {queue.name for queue in router.route(exchange, name if key is None else key)}
+    routed = router.route(exchange, name if key is None else key)
+    queues = {queue.name for queue in routed.queues}
     said = f"dead_letter_exchange={exchange!r}" + ("" if key is None else f" and dead_letter_routing_key={key!r}")
     if name in queues:
         raise UsageError(
             f"{said} of queue {name!r} lead back to it, so a message that fails {tries} times would be tried again for "
             f"ever: declare the queue with the dead_letter_routing_key of another one, {otherwise}"
         )
-    if not queues and key is not None:
+    if not routed and key is not None:
         raise UsageError(
             f"{said} of queue {name!r} lead to no queue, so a message that fails {tries} times would be dropped: "
             f"{f'declare queue {key!r}' if not exchange else 'bind a queue there'} first, {otherwise}"

@@ -126,7 +126,9 @@ def create(
     absence.stamp(directory.path, epoch)
     node = msgspec.structs.replace(node, node_epoch=epoch, semaphore_keys=keys, place=place)
     directory.write(node)
-    if catalog.drop_transient():
+    before = catalog.version
+    catalog.drop_transient()
+    if catalog.version != before:
         catalog.save(directory.path)
     catalog = Mover(
         directory.path,

@@ -16,6 +16,7 @@ from typing import Any
 
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog.topic_bindings import TopicBinding
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import (
     ClosedError,
@@ -87,6 +88,8 @@ class Desk:
             requests.Unbind: self.unbind,
             requests.BindMany: self.bind_many,
             requests.UnbindMany: self.unbind_many,
+            requests.BindTopic: self.bind_topic,
+            requests.UnbindTopic: self.unbind_topic,
             requests.Subscription: self.subscription,
             requests.DeclareTopic: self.declare_topic,
             requests.DeleteTopic: self.delete_topic,
@@ -113,6 +116,17 @@ class Desk:
                 (item for item in catalog.topics.values() if wanted is None or item.name in wanted),
                 key=lambda item: item.id,
             ),
+            "topic_bindings": [
+                {
+                    "exchange": item.exchange,
+                    "topic": item.topic,
+                    "routing_key": item.routing_key,
+                    "key": item.key or None,
+                    "tag": item.tag or None,
+                }
+                | ({"arguments": item.arguments} if item.conditions else {})
+                for item in sorted(item for item in catalog.topic_bindings if wanted is None or item.topic in wanted)
+            ],
         }
 
     def declare_queue(self, asked: requests.DeclareQueue) -> dict[str, Any]:
@@ -268,6 +282,20 @@ class Desk:
             )
 
         return self._change("removed", unbind)
+
+    def bind_topic(self, asked: requests.BindTopic) -> dict[str, Any]:
+        def bind(catalog: Catalog) -> TopicBinding:
+            return catalog.bind_topic(
+                asked.topic, asked.exchange, asked.routing_key, asked.arguments, key=asked.key, tag=asked.tag
+            )
+
+        return self._change("binding", bind)
+
+    def unbind_topic(self, asked: requests.UnbindTopic) -> dict[str, Any]:
+        return self._change(
+            "removed",
+            lambda catalog: catalog.unbind_topic(asked.topic, asked.exchange, asked.routing_key, asked.arguments),
+        )
 
     def subscription(self, asked: requests.Subscription) -> dict[str, Any]:
         self._free(asked.queue, asked.client)

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from warren.engine.catalog.topic_bindings import KEY, TAG
+
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, tag_field="op"):
     """What all of them are."""
@@ -71,8 +73,8 @@ class Note(Request, tag="note"):
 
 
 class Queues(Request, tag="queues"):
-    """{version, queues, exchanges, bindings, topics}: the catalog; of queues, bindings and topics only what the names
-    `of` have.
+    """{version, queues, exchanges, bindings, topics, topic_bindings}: the catalog; of queues, topics and bindings only
+    what the names `of` have.
     """
 
     reads: ClassVar[bool] = True
@@ -184,6 +186,26 @@ class UnbindMany(Request, tag="unbind_many"):
 
     bindings: list[WantedBinding]
     client: int = 0
+
+
+class BindTopic(Request, tag="bind_topic"):
+    """{binding, created, version}"""
+
+    topic: str
+    exchange: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
+    key: str | None = KEY  #: what becomes the key of a record, and its tag
+    tag: str | None = TAG
+
+
+class UnbindTopic(Request, tag="unbind_topic"):
+    """{removed: whether there was one, created, version}"""
+
+    topic: str
+    exchange: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
 
 
 class Subscription(Request, tag="subscription"):

@@ -11,7 +11,8 @@ through here: taken from the companion, published to the exchange with the death
 
 Invariants
   At least once: nothing is acked before its copy is confirmed, as durably as the letter was. A letter that is forwarded
-  twice has the same key of deduplication, made of its place in the companion; queues with a window drop the second.
+  twice has the same key of deduplication, made of its place in the companion; queues with a window drop the second. A
+  topic that is bound to the exchange may have it twice.
   A cycle without a rejection ends: a letter does not go to a queue in which it died before, unless somebody rejected it
   since.
   What cannot be forwarded stays: when the exchange is missing until the catalog changes, after any other trouble for a
@@ -48,6 +49,7 @@ from warren.engine.errors import (
     MessageTooLarge,
     NodeNotRunning,
     QueueNotFound,
+    TopicNotFound,
 )
 from warren.engine.kernel.protocol import REASONS
 from warren.engine.queues.causes import Causes
@@ -55,6 +57,7 @@ from warren.engine.saying import Say
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Publish
+from warren.workers.client.topic_parts import parts_of
 from warren.workers.process.control import ControlClient
 
 REASON_NAMES = dict(enumerate(REASONS, 1))
@@ -266,7 +269,7 @@ class Forwarder(threading.Thread):
         for letter, confirm in under_way:
             try:
                 confirm.wait(max(0.0, deadline - time.monotonic()))
-            except QueueNotFound:  # it went after the routing: the next look routes anew
+            except (QueueNotFound, TopicNotFound):  # it went after the routing: the next look routes anew
                 back.append(letter)
             except Error as error:
                 trouble = trouble or error
@@ -311,24 +314,28 @@ class Forwarder(threading.Thread):
         options = said.options()
         while True:
             core = client.core
-            queues = client.router().route(exchange, key, headers)
+            queues, topics = client.router().route(exchange, key, headers)
             going = [queue for queue in queues if not is_cycle(queue.name, headers["x-death"])]
             if len(going) < len(queues):
                 self._tell(f"a dead letter of queue {origin!r} went in a circle without being rejected and was dropped")
-            elif not queues:
+            elif not queues and not topics:
                 self._tell(
                     f"a dead letter of queue {origin!r} was dropped: exchange {exchange!r} has no queue for routing "
                     f"key {key!r}"
                 )
-            if not going:
+            if not going and not topics:
                 return None
             level = said.level(None, any(queue.durable for queue in going), "every queue that it goes to")
-            route = client.route_to(going, b"").core
+            if topics:
+                level = _core.LEVEL_SYNCED
+            route = client.route_to(going, metadata.passed_on(exchange, key), topics)
             try:
                 for meta in self._metadata(origin, exchange, key, headers, told.properties):
                     with contextlib.suppress(MessageTooLarge):
-                        return core.publish(route, letter.body, level, meta, PUBLISH_S, False, options)
-                return core.publish(route, letter.body, level, None, PUBLISH_S, False, options)
+                        parts = parts_of(client.turns, route, meta, options, None) if topics else None
+                        return core.publish(route.core, letter.body, level, meta, PUBLISH_S, False, options, parts)
+                parts = parts_of(client.turns, route, route.meta, None, None) if topics else None
+                return core.publish(route.core, letter.body, level, None, PUBLISH_S, False, options, parts)
             except AttachmentLost:
                 if core.ended:
                     raise  # else the catalog has changed: route again

@@ -298,11 +298,13 @@ class Loop:
         queue: Underneath | None = None,
         ahead: bool = False,
         store: int | None = None,
+        topics: int = 0,
     ) -> T:
         """Call something that publishes, or writes to a `store`, without waiting, when there is room for it, or when no
         time is left (`ahead`, and no deadline: call_timeout).
 
-        Without a queue or store there has to be room at every worker: it goes to all of its queues or to none.
+        Without a queue or store there has to be room at every worker: it goes to all of its queues or to none. So
+        there has to be at the topic worker, when a message goes to `topics`, at most.
         """
         count, size = need[0], max(0, need[1]) + META
         if ahead and deadline is None:
@@ -311,7 +313,10 @@ class Loop:
             core = await self.ready(*([] if queue is None else [queue.handle]))
             try:
                 servers = [queue.server] if queue is not None else self._workers() if store is None else [store]
-                blocked = next(filter(None, (core.room(one, count, size, size) for one in servers)), None)
+                wanted = [(one, count) for one in servers]
+                if topics:
+                    wanted.append((self.client.attachment().superblock.topic_server, count * topics))
+                blocked = next(filter(None, (core.room(one, n, size, size) for one, n in wanted)), None)
             except AttachmentLost:
                 continue
             if blocked is not None and not is_late(deadline):

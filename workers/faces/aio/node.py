@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine.catalog.arguments import QueueOptions
 from warren.engine.catalog.names import check_name
+from warren.engine.catalog.topic_bindings import KEY, TAG
 from warren.workers.client.arguments import checked_flag, checked_seconds, listed
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import node as nodes
@@ -406,12 +407,14 @@ class Node:
         to = Destination(exchange, routing_key, routing_keys, mandatory)
         many = Many(loop.client, bodies, to, durability, Publish(headers=headers, **options))
         level = many.level()
+        topics, more = many.topics()
         parts = await in_parts(
             loop.client.attachment().superblock,
             many.bodies,
             many.meta_bytes(),
             lambda start, end: many.send_part(start, end, level),
-            lambda call, need: loop.submit(call, need, deadline, ahead=not wait),
+            lambda call, need: loop.submit(call, need, deadline, ahead=not wait, topics=topics),
+            (topics, more),
         )
         return await loop.wait_for(Confirm(loop, parts), wait, deadline)
 
@@ -433,9 +436,31 @@ class Node:
         found = await self._loop.do(self._node.topic, name, queues, retention_s, retention_bytes, compacted, create)
         return Topic(self._loop, found)
 
-    async def bind_topic(self, *_arguments: object, **_named: object) -> NoReturn:
-        """Not there yet: as warren.Node.bind_topic."""
-        raise nodes.no_binding()
+    async def bind_topic(
+        self,
+        topic: str | Topic,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = KEY,
+        tag: str | None = TAG,
+    ) -> None:
+        """As warren.Node.bind_topic."""
+        name = topic.name if isinstance(topic, Topic) else topic
+        bind = functools.partial(self._node.bind_topic, key=key, tag=tag)
+        await self._loop.do(bind, name, exchange, routing_key, arguments)
+
+    async def unbind_topic(
+        self,
+        topic: str | Topic,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Remove a binding of a topic. Returns False if there was none."""
+        name = topic.name if isinstance(topic, Topic) else topic
+        return await self._loop.do(self._node.unbind_topic, name, exchange, routing_key, arguments)
 
     async def topics(self) -> list[str]:
         """Names of all declared topics."""

@@ -21,10 +21,16 @@ Submit = Callable[[Callable[[], _core.Confirm], tuple[int, int]], Awaitable[_cor
 
 
 async def in_parts(
-    superblock: Superblock, bodies: Sequence[Any], meta_bytes: Sequence[int], send: Send, submit: Submit
+    superblock: Superblock,
+    bodies: Sequence[Any],
+    meta_bytes: Sequence[int],
+    send: Send,
+    submit: Submit,
+    topics: tuple[int, Sequence[int]] = (0, ()),
 ) -> list[tuple[int, _core.Confirm]]:
     """Submit them in order; the confirms of the parts, each with the number of its first message. One that is too large
-    or no body refuses all of them before the first is sent.
+    or no body refuses all of them before the first is sent. `topics`: to how many one of them goes at most, and what
+    each takes for them beside its body.
     """
     most_message = superblock.get("message_bytes_max")
     sizes = [size_of(body) for body in bodies]
@@ -32,7 +38,10 @@ async def in_parts(
         if sizes[number] < 0 or sizes[number] + more > most_message:
             send(number, number + 1)  # it says what is wrong
     most_bytes = superblock.get("arena_bytes") // ARENA_SHARE
-    most = max(1, min(PART, superblock.get("ring_records") // 4))
+    commands, more_bytes = topics
+    if commands:
+        sizes = [max(0, size) + more for size, more in zip(sizes, more_bytes, strict=True)]
+    most = max(1, min(PART, superblock.get("ring_records") // 4 // max(1, commands)))
     parts: list[tuple[int, _core.Confirm]] = []
     start = 0
     while start < len(bodies):
