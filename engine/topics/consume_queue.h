@@ -4,7 +4,9 @@
  * Invariants
  *   A unit whose size is 0 is not there yet. Its size is written last, so that nobody sees a part of it. How many
  *   units count is a horizon of the caller's; behind it, what a reader sees may be of a writer that was killed, and
- *   is written again. The memory of the first unit is aligned to 4 bytes. */
+ *   is written again. The memory of the first unit is aligned to 4 bytes.
+ *   Where there is no message (the log lost it, or keeps a newer one of its key) stands the mark of RocketMQ: position 0,
+ *   size UNIT_EMPTY, tags 0. So zeros below the horizon are damage. */
 #ifndef WR_TOPICS_CONSUME_QUEUE_H
 #define WR_TOPICS_CONSUME_QUEUE_H
 #include "topics/formats.h"
@@ -14,10 +16,11 @@
 #include <stdint.h>
 
 #define WR_UNIT(field) WR_CONSUME_QUEUE_UNIT_AT_##field
+#define WR_UNIT_NOWHERE UINT64_MAX /* position of a unit in memory that says that there is no message; its size is 0 */
 
 typedef struct {
     uint64_t physical_offset;
-    uint32_t size;
+    uint32_t size; /* 0: there is no message */
     int64_t tags_code;
 } wr_unit;
 
@@ -44,18 +47,27 @@ static inline void wr_unit_put(uint8_t *units, uint64_t n, uint64_t physical_off
     wr_unit_store(unit, WR_UNIT(SIZE), size, memory_order_release);
 }
 
-/* Read the n-th unit; false: it is not there. The numbers are as they stand: whether a record lies there, the log
+/* Read the n-th unit; false: it is not there, or (wr_unit_is_empty) says that there is none. The numbers are as they stand: whether a record lies there, the log
  * knows. */
 static inline bool wr_unit_get(const uint8_t *units, uint64_t n, wr_unit *to) {
     const uint8_t *unit = units + n * WR_CONSUME_QUEUE_UNIT_SIZE;
     assert(!((uintptr_t)units & 3));
     /* SYNC unit-there: pairs with wr_unit_put */
     to->size = wr_unit_load(unit, WR_UNIT(SIZE), memory_order_acquire);
-    if (!to->size) return false;
+    if (!to->size) {
+        *to = (wr_unit){0};
+        return false;
+    }
     to->physical_offset = (uint64_t)wr_unit_load(unit, WR_UNIT(PHYSICAL_OFFSET), memory_order_relaxed) << 32 |
                           wr_unit_load(unit, WR_UNIT(PHYSICAL_OFFSET) + 4, memory_order_relaxed);
     to->tags_code = (int64_t)((uint64_t)wr_unit_load(unit, WR_UNIT(TAGS_CODE), memory_order_relaxed) << 32 |
                               wr_unit_load(unit, WR_UNIT(TAGS_CODE) + 4, memory_order_relaxed));
-    return true;
+    if (to->size != WR_UNIT_EMPTY || to->physical_offset || to->tags_code) return true;
+    *to = (wr_unit){.physical_offset = WR_UNIT_NOWHERE};
+    return false;
 }
+
+/* Of one that was read: it says that there is no message; or it is not there, and nothing but zeros is. */
+static inline bool wr_unit_is_empty(const wr_unit *unit) { return !unit->size && unit->physical_offset == WR_UNIT_NOWHERE; }
+static inline bool wr_unit_is_zeros(const wr_unit *unit) { return !unit->size && unit->physical_offset != WR_UNIT_NOWHERE; }
 #endif

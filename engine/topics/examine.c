@@ -22,6 +22,7 @@
 
 typedef struct {
     uint64_t next;     /* offset behind the last record that was seen */
+    bool any;          /* there was one */
     wr_unit *units;    /* in memory, from `from` on */
     uint64_t from;
     uint32_t units_n;
@@ -190,12 +191,34 @@ static int have_unit(const wr_examine *e, const a_topic *topic, uint32_t queue, 
     return error == ENOENT ? 0 : error;
 }
 
+/* Of offsets without a record the units say so, or have what was lost: zeros are neither. */
+static int examine_gap(wr_examine *e, const a_topic *topic, uint32_t queue, uint64_t from, uint64_t to) {
+    const a_row *row = &topic->rows[queue];
+    while (from < to) {
+        int error = have_unit(e, topic, queue, from);
+        if (error) return error;
+        if (from - row->from >= row->units_n) { /* the file is not there */
+            unit_wrong(e, topic, queue, from, "a unit is missing");
+            from += e->place.consume_queue_entries - from % e->place.consume_queue_entries;
+            continue;
+        }
+        const wr_unit *unit = &row->units[from - row->from];
+        if (wr_unit_is_zeros(unit)) unit_wrong(e, topic, queue, from, "a unit is zeros");
+        from++;
+    }
+    return e->error;
+}
+
 static int examine_unit(wr_examine *e, const a_topic *topic, const wr_record *r, int64_t tags_code) {
     a_row *row = &topic->rows[r->queue_id];
-    if (r->queue_offset > row->next) e->counts.missing += r->queue_offset - row->next;
+    const uint64_t next = row->next;
+    const bool any = row->any;
+    if (r->queue_offset > next) e->counts.missing += r->queue_offset - next;
     row->next = r->queue_offset + 1;
+    row->any = true;
     if (r->physical_offset >= e->limit) return 0;
-    int error = have_unit(e, topic, r->queue_id, r->queue_offset);
+    int error = any ? examine_gap(e, topic, r->queue_id, next, r->queue_offset) : 0;
+    if (!error) error = have_unit(e, topic, r->queue_id, r->queue_offset);
     if (error) return error;
     e->counts.units++;
     const bool there = row->units_n && r->queue_offset - row->from < row->units_n;

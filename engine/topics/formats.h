@@ -6,6 +6,7 @@
 #define WR_RECORD_MAGIC_V2 0xdaa320abull
 #define WR_BLANK_MAGIC 0xcbd43194ull
 #define WR_RECORD_BYTES_MAX 0x7fffffff
+#define WR_UNIT_EMPTY 0x7fffffff
 #define WR_TOPIC_V1_BYTES_MAX 127
 #define WR_TOPIC_BYTES_MAX 32767
 #define WR_PROPERTIES_BYTES_MAX 32767
@@ -74,7 +75,7 @@
 
 /* One message of a queue of a topic, at 20 × (queue_offset mod CONSUME_QUEUE_ENTRIES) of its file. */
 #define WR_CONSUME_QUEUE_UNIT_AT_PHYSICAL_OFFSET 0 /* u64: of its record */
-#define WR_CONSUME_QUEUE_UNIT_AT_SIZE 8 /* u32: bytes of its record; 0: not written yet */
+#define WR_CONSUME_QUEUE_UNIT_AT_SIZE 8 /* u32: bytes of its record; UNIT_EMPTY: there is no message, nor will be; 0: not written yet */
 #define WR_CONSUME_QUEUE_UNIT_AT_TAGS_CODE 12 /* u64: Java's hashCode of TAGS, sign-extended; 0: no tag */
 #define WR_CONSUME_QUEUE_UNIT_SIZE 20
 

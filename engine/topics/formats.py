@@ -57,6 +57,8 @@ RECORD_MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 
 RECORD_BYTES_MAX = 0x7FFFFFFF
+#: size of a unit that says that there is no message: its position and tags_code are 0. RocketMQ fills files with them.
+UNIT_EMPTY = 0x7FFFFFFF
 TOPIC_V1_BYTES_MAX = 127
 TOPIC_BYTES_MAX = 32767
 PROPERTIES_BYTES_MAX = 32767
@@ -106,6 +108,7 @@ CONSTANTS: dict[str, int] = {
     "RECORD_MAGIC_V2": RECORD_MAGIC_V2,
     "BLANK_MAGIC": BLANK_MAGIC,
     "RECORD_BYTES_MAX": RECORD_BYTES_MAX,
+    "UNIT_EMPTY": UNIT_EMPTY,
     "TOPIC_V1_BYTES_MAX": TOPIC_V1_BYTES_MAX,
     "TOPIC_BYTES_MAX": TOPIC_BYTES_MAX,
     "PROPERTIES_BYTES_MAX": PROPERTIES_BYTES_MAX,
@@ -213,7 +216,7 @@ CONSUME_QUEUE_UNIT = Struct(
     "One message of a queue of a topic, at 20 × (queue_offset mod CONSUME_QUEUE_ENTRIES) of its file.",
     (
         Field("physical_offset", 0, "u64", "of its record"),
-        Field("size", 8, "u32", "bytes of its record; 0: not written yet"),
+        Field("size", 8, "u32", "bytes of its record; UNIT_EMPTY: there is no message, nor will be; 0: not written yet"),
         Field("tags_code", 12, "u64", "Java's hashCode of TAGS, sign-extended; 0: no tag"),
     ),
     ">",

@@ -22,7 +22,11 @@ static wr_message_kind unit_at(wr_topic_reader *r, uint64_t position, uint32_t *
     if (!*error && (*offset < b.minimum || *offset >= b.maximum)) return WR_MESSAGE_NONE;
     if (!*error) *error = wr_topic_reader_units(r, *queue, *offset, unit, 1, &found);
     if (*error) return *error == ENXIO ? WR_MESSAGE_NONE : WR_MESSAGE_ERROR;
-    return found && size && unit->size == size && unit->physical_offset == position ? WR_MESSAGE_THERE : WR_MESSAGE_NONE;
+    if (!found || wr_unit_is_zeros(unit)) { /* what a reader may see has its unit */
+        wr_message_kind kind = wr_topic_reader_unit_again(r, *queue, *offset, unit, 1, &found, error);
+        if (kind != WR_MESSAGE_THERE) return kind;
+    }
+    return size && unit->size == size && unit->physical_offset == position ? WR_MESSAGE_THERE : WR_MESSAGE_NONE;
 }
 
 /* The message whose record begins at a position, of those that are shown. */

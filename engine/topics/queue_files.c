@@ -131,7 +131,7 @@ int wr_queue_files_put(wr_queue_files *f, uint64_t n, uint64_t physical_offset, 
     if (error) return error;
     written *w = f->files;
     if (size) wr_unit_put(w->file.base, n - base, physical_offset, size, tags_code);
-    else wr_unit_store(w->file.base + at, WR_UNIT(SIZE), 0, memory_order_release);
+    else wr_unit_put(w->file.base, n - base, 0, WR_UNIT_EMPTY, 0);
     if (w->from == w->to) w->from = w->to = at;
     if (at < w->from) w->from = at;
     if (at + UNIT_BYTES > w->to) w->to = at + UNIT_BYTES;
@@ -236,21 +236,21 @@ wr_queue_reader *wr_queue_reader_new(int root, const char *folder, uint32_t file
     return r;
 }
 
-static void close_file(wr_queue_reader *r) {
+void wr_queue_reader_drop(wr_queue_reader *r) {
     if (r->fd >= 0) close(r->fd);
     r->fd = -1;
 }
 
 void wr_queue_reader_free(wr_queue_reader *r) {
     if (!r) return;
-    close_file(r);
+    wr_queue_reader_drop(r);
     free(r);
 }
 
 /* 0, also if there is none: then fd is −1. */
 static int open_base(wr_queue_reader *r, uint64_t base) {
     char path[PATH_MAX];
-    close_file(r);
+    wr_queue_reader_drop(r);
     int error = path_of(path, r->folder, base);
     if (error) return error;
     r->fd = openat(r->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -269,10 +269,7 @@ static int read_units(wr_queue_reader *r, uint64_t n, bool empty, wr_unit *units
         if (got < 0) return errno;
         uint32_t whole = (uint32_t)got / UNIT_BYTES;
         for (uint32_t i = 0; i < whole; i++, ++*found)
-            if (!wr_unit_get(r->bytes, i, &units[*found])) {
-                if (!empty) return 0;
-                units[*found] = (wr_unit){0};
-            }
+            if (!wr_unit_get(r->bytes, i, &units[*found]) && !empty) return 0;
         if (whole < wanted) return 0; /* somebody cut the file, or it has no size yet */
     }
     return 0;

@@ -27,7 +27,7 @@ typedef struct wr_queue_files wr_queue_files;
 wr_queue_files *wr_queue_files_new(int root, const char *folder, uint32_t file_entries);
 void wr_queue_files_free(wr_queue_files *files); /* what was not synced is the kernel's to write */
 
-/* Store the n-th unit; `size` 0: there is none (a record that was lost). 0 or an errno, and then the unit is not there:
+/* Store the n-th unit; `size` 0: that there is no message (its record was lost). 0 or an errno, and then the unit is not there:
  * ENOSPC, EDQUOT (go on when there is space); ESTALE: somebody cut, moved or removed the file; or what a sync said. */
 int wr_queue_files_put(wr_queue_files *files, uint64_t n, uint64_t physical_offset, uint32_t size, int64_t tags_code);
 
@@ -55,8 +55,11 @@ void wr_queue_reader_free(wr_queue_reader *reader);
  * yet, or its file is gone (the minimum says which), or cut. Else an errno. The file used last stays open, and readable when it
  * is removed. */
 int wr_queue_reader_get(wr_queue_reader *reader, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found);
-/* The same with those that are not there, whose size is 0; up to where a file has no place for one. For who knows how many there are. */
+/* The same with those that are not there, or say that there is no message: their size is 0; up to where a file has no place for one. For who knows
+ * how many there are. */
 int wr_queue_reader_all(wr_queue_reader *reader, uint64_t n, wr_unit *units, uint32_t most, uint32_t *found);
+/* Let go of the file that is open: it may have been removed, and made again. */
+void wr_queue_reader_drop(wr_queue_reader *reader);
 /* The first unit of the file that is there and has place for the n-th or for later ones, or (`down`) for it or earlier ones: the nearest. 0; ENOENT:
  * there is none; or an errno. */
 int wr_queue_reader_file(const wr_queue_reader *reader, uint64_t n, bool down, uint64_t *first);

@@ -142,6 +142,20 @@ static bool take_other(wr_topic_read *read, wr_message_kind kind, int error) {
     }
 }
 
+/* The unit at hand is zeros. Whether it is something else by now; else the read is over, and goes on behind those that are zeros, too. */
+static bool is_written(wr_topic_read *read) {
+    wr_topic_read_result *result = &read->result;
+    const uint64_t left = read->stop - result->next;
+    uint32_t zeros;
+    int error;
+    wr_message_kind kind = wr_topic_reader_unit_again(read->reader, read->request.queue, result->next, &read->units[read->at],
+                                                      left < WR_TOPIC_UNITS_AGAIN ? (uint32_t)left : WR_TOPIC_UNITS_AGAIN, &zeros, &error);
+    if (kind == WR_MESSAGE_THERE) return true;
+    if (kind == WR_MESSAGE_DAMAGED) end_with(read, WR_READ_DAMAGED, result->next + (zeros ? zeros : 1));
+    else take_other(read, kind, error);
+    return false;
+}
+
 static void give(wr_topic_read *read, uint32_t size) {
     read->bytes += size;
     read->result.records_n++;
@@ -155,6 +169,7 @@ bool wr_topic_read_next(wr_topic_read *read, wr_record *record, const uint8_t **
         if (result->next >= read->stop || result->records_n >= read->request.records_max || read->scanned >= SCANNED_MAX) break;
         if (read->at == read->units_n && !more_units(read)) break;
         const wr_unit *unit = &read->units[read->at];
+        if (wr_unit_is_zeros(unit) && !is_written(read)) break;
         if (!unit->size || !may_match(read, unit)) {
             read->filtered |= unit->size != 0;
             read->scanned++;

@@ -245,6 +245,11 @@ static void no_record(wr_topic_reader *r, uint32_t queue, uint64_t offset, const
     snprintf(d->found, WR_DAMAGE_WORDS, "%s", found);
 }
 
+static void is_zeros(wr_topic_reader *r, uint32_t queue, uint64_t offset) {
+    wr_topic_reader_lacks(r, queue, offset);
+    snprintf(r->damage.found, WR_DAMAGE_WORDS, "zeros");
+}
+
 /* ---- records ---- */
 
 bool wr_topic_reader_owns(const wr_topic_reader *r, const wr_record *record, const uint8_t *bytes) {
@@ -291,6 +296,37 @@ static bool is_gone(wr_topic_reader *r, uint32_t queue, uint64_t offset, const w
     return wr_topic_reader_bounds(r, queue, &bounds) || offset < bounds.minimum; /* or its topic */
 }
 
+/* The same where nothing is known of where it lay. */
+static bool unit_is_gone(wr_topic_reader *r, uint32_t queue, uint64_t offset) {
+    const wr_unit nowhere = {.physical_offset = UINT64_MAX};
+    return is_gone(r, queue, offset, &nowhere);
+}
+
+/* Units, of a file that is opened now. */
+static int units_anew(wr_topic_reader *r, uint32_t queue, uint64_t offset, wr_unit *units, uint32_t most, uint32_t *found) {
+    wr_topic_queue_open *q = have_queue(r, queue);
+    if (q) wr_queue_reader_drop(q->units);
+    return wr_topic_reader_units(r, queue, offset, units, most, found);
+}
+
+wr_message_kind wr_topic_reader_unit_again(wr_topic_reader *r, uint32_t queue, uint64_t offset, wr_unit *unit, uint32_t most, uint32_t *zeros,
+                                           int *error) {
+    wr_unit units[WR_TOPIC_UNITS_AGAIN];
+    uint32_t found;
+    *zeros = 0;
+    if (most > WR_TOPIC_UNITS_AGAIN) most = WR_TOPIC_UNITS_AGAIN;
+    if ((*error = units_anew(r, queue, offset, units, most, &found))) return WR_MESSAGE_ERROR;
+    while (*zeros < found && wr_unit_is_zeros(&units[*zeros])) ++*zeros;
+    if (found && !*zeros) {
+        *unit = units[0];
+        return WR_MESSAGE_THERE;
+    }
+    if (unit_is_gone(r, queue, offset)) return WR_MESSAGE_GONE;
+    if (found) is_zeros(r, queue, offset);
+    else wr_topic_reader_lacks(r, queue, offset);
+    return WR_MESSAGE_DAMAGED;
+}
+
 wr_message_kind wr_topic_reader_record(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit, uint64_t ahead, bool sum,
                                        wr_record *record, const uint8_t **bytes, int *error) {
     const char *wrong = look(r, queue, offset, unit, ahead, sum, record, bytes, error);
@@ -300,9 +336,14 @@ wr_message_kind wr_topic_reader_record(wr_topic_reader *r, uint32_t queue, uint6
     wr_unit again;
     uint32_t found;
     wr_log_reader_begin(&r->log, r->log.ring, r->log.ring_bytes);
-    if ((*error = wr_topic_reader_units(r, queue, offset, &again, 1, &found))) return WR_MESSAGE_ERROR;
-    if (!found) return is_gone(r, queue, offset, unit) ? WR_MESSAGE_GONE : (wr_topic_reader_lacks(r, queue, offset), WR_MESSAGE_DAMAGED);
-    if (!again.size) return WR_MESSAGE_NONE;
+    if ((*error = units_anew(r, queue, offset, &again, 1, &found))) return WR_MESSAGE_ERROR;
+    if (found && wr_unit_is_empty(&again)) return WR_MESSAGE_NONE;
+    if (!found || !again.size) {
+        if (is_gone(r, queue, offset, unit)) return WR_MESSAGE_GONE;
+        if (found) is_zeros(r, queue, offset);
+        else wr_topic_reader_lacks(r, queue, offset);
+        return WR_MESSAGE_DAMAGED;
+    }
     wrong = look(r, queue, offset, &again, 0, true, record, bytes, error);
     if (!wrong && !*error) return WR_MESSAGE_THERE;
     if (*error && *error != ENOENT) return WR_MESSAGE_ERROR;

@@ -22,6 +22,7 @@
 #define WR_QUEUES_FOLDER "consumequeue"
 #define WR_TOPIC_QUEUES_OPEN 16 /* consume queues with an open file */
 #define WR_DAMAGE_WORDS 112
+#define WR_TOPIC_UNITS_AGAIN 512 /* looked at together */
 
 /* Where the topics of a node lie, and what their files were made with. */
 typedef struct {
@@ -103,7 +104,8 @@ typedef struct {
 int wr_topic_reader_wait_any(wr_topic_reader *reader, const wr_topic_seen *queues, uint32_t queues_n, const wr_topic_group_seen *group,
                              uint64_t timeout_ns, uint32_t *which);
 
-/* Units of messages from an offset on, size 0 where there is none; *found: how many the files have, 0 if none. 0 or an errno. */
+/* Units of messages from an offset on, size 0 where there is none (wr_unit_is_empty: it says so; wr_unit_is_zeros); *found: how many the files have,
+ * 0 if none. 0 or an errno. */
 int wr_topic_reader_units(wr_topic_reader *reader, uint32_t queue, uint64_t offset, wr_unit *units, uint32_t most, uint32_t *found);
 
 /* Of the file of units that is there and nearest to an offset, at it or behind it, or (`down`) at it or before it: its first offset. 0;
@@ -129,4 +131,10 @@ bool wr_topic_reader_owns(const wr_topic_reader *reader, const wr_record *record
 
 /* A unit of this queue is not there, which the row has: damage of its file. */
 void wr_topic_reader_lacks(wr_topic_reader *reader, uint32_t queue, uint64_t offset);
+
+/* A unit that the row has was read as zeros, or not at all: its file is opened again, and it is read once more. THERE: this is what stands there (a message,
+ * or that there is none); GONE; DAMAGED: *zeros units from the offset on, of `most` that are asked for, are zeros, or the file has no place for
+ * them (0); or ERROR. */
+wr_message_kind wr_topic_reader_unit_again(wr_topic_reader *reader, uint32_t queue, uint64_t offset, wr_unit *unit, uint32_t most, uint32_t *zeros,
+                                           int *error);
 #endif

@@ -27,8 +27,8 @@ typedef struct {
     int64_t time;
 } probe;
 
-/* The first message that is there, of the offsets from … to. */
-static int first_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t to, probe *p) {
+/* The first message that is there, of the offsets from … to; or (`zeros`) whose unit is damaged: it may be the one. */
+static int first_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t to, bool zeros, probe *p) {
     wr_unit units[UNITS_MAX];
     int error = 0;
     p->found = false;
@@ -37,7 +37,8 @@ static int first_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t 
         if (most > to - from) most = (uint32_t)(to - from);
         if ((error = wr_topic_reader_units(r, queue, from, units, most, &n))) break;
         for (uint32_t i = 0; i < n; i++) {
-            if (!units[i].size || !time_of(r, queue, from + i, &units[i], &p->time, &error)) continue;
+            const bool lost = zeros && wr_unit_is_zeros(&units[i]);
+            if (!lost && (!units[i].size || !time_of(r, queue, from + i, &units[i], &p->time, &error))) continue;
             p->found = true;
             p->offset = from + i;
             return 0;
@@ -88,11 +89,11 @@ int wr_topic_seek(wr_topic_reader *r, uint32_t queue, int64_t when, wr_seek_boun
     uint64_t low = b.minimum, high = b.maximum;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        if ((error = first_of(r, queue, middle, high, &p))) return error;
+        if ((error = first_of(r, queue, middle, high, false, &p))) return error;
         if (!p.found || (boundary == WR_SEEK_LOWER ? p.time >= when : p.time > when)) high = middle;
         else low = p.offset + 1;
     }
-    if (boundary == WR_SEEK_LOWER) error = first_of(r, queue, low, b.maximum, &p);
+    if (boundary == WR_SEEK_LOWER) error = first_of(r, queue, low, b.maximum, true, &p);
     else error = last_of(r, queue, b.minimum, low, &p);
     if (error) return error;
     *offset = p.found ? p.offset : boundary == WR_SEEK_LOWER ? b.maximum : WR_SEEK_NONE;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from warren.engine.kernel import atomic_file
-from warren.engine.topics.formats import CONSUME_QUEUE_UNIT
+from warren.engine.topics.formats import CONSUME_QUEUE_UNIT, UNIT_EMPTY
 
 _UNIT = CONSUME_QUEUE_UNIT.size
 _SIZE_AT = CONSUME_QUEUE_UNIT.offset("size")
@@ -33,4 +33,5 @@ def _sizes(path: Path, at: int, n: int) -> int:
                 found = file.read(n)
         except FileNotFoundError:
             return 0
-    return sum(sum(found[_SIZE_AT + place :: _UNIT]) << 8 * (3 - place) for place in range(4))
+    empty = found[_SIZE_AT::_UNIT].count(UNIT_EMPTY >> 24)  # no record is so large
+    return sum(sum(found[_SIZE_AT + place :: _UNIT]) << 8 * (3 - place) for place in range(4)) - empty * UNIT_EMPTY

@@ -211,7 +211,7 @@ class Reader:
 
 
 def all_of(reading: TopicReading, queue: int) -> tuple[dict[int, bytes], int]:
-    """(every message of a queue, damaged parts)."""
+    """(every message of a queue, damaged parts): what is not there lies in one of those."""
     found: dict[int, bytes] = {}
     at = damaged = 0
     _first, end = reading.offsets(queue)
@@ -220,6 +220,7 @@ def all_of(reading: TopicReading, queue: int) -> tuple[dict[int, bytes], int]:
         damaged += len(read.damaged)
         found |= {record.offset: record.body for record in read.records}
         assert read.next_offset > at, read
+        assert read.damaged or all(offset in found for offset in range(at, read.next_offset)), "nothing is hidden"
         at = read.next_offset
     return found, damaged
 
@@ -285,7 +286,8 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
         return
     assert not (kind.startswith("log") and how == "foreign"), "it is not gone on with"
     if kind.startswith("log"):
-        assert told, "who reads what was there is told"
+        # One bit may lie in a commit record, or in a field that no checksum covers: that only `check` sees.
+        assert told or how == "bit", "who reads what was there is told"
     elif lost or keys:
         assert kind != "checkpoint"
     if kind == "checkpoint":

@@ -628,6 +628,8 @@ static void gaps_and_other_topics(void) {
     for (uint64_t offset = 7; offset < 22; offset++) {
         CHECK(wr_queue_reader_get(reader, offset, &unit, 1, &found) == 0);
         CHECK(found == (offset < 9 || offset == 20));
+        CHECK(wr_queue_reader_all(reader, offset, &unit, 1, &found) == 0 && found == 1);
+        CHECK(wr_unit_is_empty(&unit) == (offset >= 9 && offset < 20) && wr_unit_is_zeros(&unit) == (offset > 20)); /* what the log lost says so */
     }
     CHECK(wr_dispatch_retain(d, 0, 19) == 0 && wr_dispatch_look(d, 0).minimum == 19);
     CHECK(wr_queue_reader_get(reader, 7, &unit, 1, &found) == 0 && found == 0);

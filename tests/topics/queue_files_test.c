@@ -122,7 +122,14 @@ static void units_that_are_none(void) {
     CHECK(wr_queue_reader_get(reader, 4, &unit, 1, &found) == 0 && found == 1);
     wr_unit all[98]; /* also those that are not there, as far as the file has place */
     CHECK(wr_queue_reader_all(reader, 2, all, 98, &found) == 0 && found == 98);
-    for (uint32_t i = 0; i < 98; i++) CHECK(!all[i].size == (i == 1 || i > 2));
+    for (uint32_t i = 0; i < 98; i++) CHECK(!all[i].size == (i == 1 || i > 2) && wr_unit_is_empty(&all[i]) == (i == 1) && wr_unit_is_zeros(&all[i]) == (i > 2));
+    static const uint8_t mark[UNIT_BYTES] = {0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff}; /* RocketMQ's */
+    uint8_t stored[UNIT_BYTES];
+    char path[300];
+    path_of(path, 0);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && pread(fd, stored, UNIT_BYTES, 3 * UNIT_BYTES) == UNIT_BYTES && !memcmp(stored, mark, UNIT_BYTES));
+    close(fd);
     CHECK(wr_queue_reader_all(reader, 100, all, 98, &found) == 0 && found == 0);
     CHECK(put(files, WR_QUEUE_UNITS_MAX, 0) == EOVERFLOW && put(files, UINT64_MAX, 0) == EOVERFLOW);
     CHECK(wr_queue_reader_get(reader, UINT64_MAX, &unit, 1, &found) == 0 && found == 0);

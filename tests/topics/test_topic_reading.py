@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import warren
 from warren import ReadStatus
 from warren.engine import _core
+from warren.engine.topics.formats import UNIT_EMPTY
 from warren.workers.client.attachment import SERVER_FAILED
 from warren.workers.faces import topic_reading
 from warren.workers.faces.topic_reading import TopicReading
@@ -149,11 +150,11 @@ def test_each_status_says_why(folder: TopicFolder) -> None:
     result = reading.read(0, 40, tag="nobody's")
     assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 100)
     for offset in range(50, 60):
-        folder.unit(0, offset, 0, 0, 0)
+        folder.unit(0, offset, 0, UNIT_EMPTY, 0)
     result = reading.read(0, 45, max=10)
     assert [record.offset for record in result.records] == [45, 46, 47, 48, 49, 60, 61, 62, 63, 64]
     for offset in range(60, 100):
-        folder.unit(0, offset, 0, 0, 0)
+        folder.unit(0, offset, 0, UNIT_EMPTY, 0)
     result = reading.read(0, 55)
     assert (result.status, result.next_offset) == (ReadStatus.OFFSET_FOUND_NULL, 100)
     folder._set(0, folder.log_bytes)  # the log begins later by now
@@ -239,6 +240,72 @@ def test_damage_is_named_and_can_be_passed_by(folder: TopicFolder) -> None:
     assert [record.offset for record in reading.find("k2", damage="skip")] == [17, 12, 2]
     with pytest.raises(warren.CorruptRecord):
         reading.find_id((HOST + position.to_bytes(8, "big")).hex())
+
+
+def test_zeros_in_a_consume_queue_are_damage_for_whoever_meets_them(folder: TopicFolder) -> None:
+    wrote, reading = fill(folder, 20), folder.reading()
+    for offset in range(5, 10):
+        folder.unit(0, offset, 0, 0, 0)
+    assert len(reading.read(0, 0).records) == 5
+    with pytest.raises(warren.CorruptRecord, match=r"go on at offset 10 of queue 0.*check --repair") as caught:
+        reading.read(0, 5)
+    place = caught.value.path, caught.value.position, caught.value.expected, caught.value.found
+    assert place == (folder.queue_file(0, 5), 100, "where message 5 of queue 0 lies", "zeros")
+    result = reading.read(0, 5, damage="skip")
+    assert [record.offset for record in result.records] == list(range(10, 20))
+    assert [(error.path, error.position) for error in result.damaged] == [place[:2]]
+    with pytest.raises(warren.CorruptRecord):
+        reading.read(0, 5, tag="no such tag")
+    with pytest.raises(warren.CorruptRecord):
+        list(reading.arrow_batches(0))
+    rows = [row for batch in reading.arrow_batches(0, damage="skip") for row in rows_of(batch)]
+    assert rows == [row_of(fields) for fields in wrote[:5] + wrote[10:]]
+    with pytest.raises(warren.CorruptRecord):
+        reading.find("k2")
+    assert [record.offset for record in reading.find("k2", damage="skip")] == [17, 12, 2]
+    with pytest.raises(warren.CorruptRecord):
+        reading.find_id((HOST + wrote[7]["physical_offset"].to_bytes(8, "big")).hex())
+    assert reading.offset_at(0, wrote[7]["store_timestamp"]) == 5, "who begins there is told"
+
+
+def test_a_unit_may_say_that_there_is_no_message(folder: TopicFolder) -> None:
+    """As RocketMQ fills files."""
+    wrote, reading = fill(folder, 20), folder.reading()
+    for offset in range(5, 10):
+        folder.unit(0, offset, 0, UNIT_EMPTY, 0)
+    assert [record.offset for record in reading.read(0, 0).records] == [*range(5), *range(10, 20)]
+    with folder.log_file(0).open("r+b") as file:  # nothing of it matters
+        file.seek(wrote[7]["physical_offset"])
+        file.write(bytes(50))
+    result = reading.read(0, 5, max=3)
+    assert [record.offset for record in result.records] == [10, 11, 12]
+    batches = list(reading.arrow_batches(0, 5, 10))
+    assert sum(batch.num_rows for batch in batches) == 0
+    assert [record.offset for record in reading.find("k3")] == [18, 13, 3]
+
+
+def test_what_looks_damaged_while_a_worker_starts_is_asked_of_it(
+    folder: TopicFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrote, reading = fill(folder, 20), folder.reading()
+    folder.unit(0, 5, 0, 0, 0)
+    asked = 0
+
+    def is_starting(_reading: object, _attachment: object) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:  # it has made the file again
+            folder.unit(0, 5, wrote[5]["physical_offset"], len(tables.write(wrote[5])), 0)
+            folder.succeed()
+        return True
+
+    monkeypatch.setattr(TopicReading, "_is_starting", is_starting)
+    assert len(reading.read(0, 5).records) == 15
+    assert asked == 3
+    folder.unit(0, 5, 0, 0, 0)
+    monkeypatch.setattr(topic_reading, "CATCH_UP_S", 0.1)
+    with pytest.raises(warren.PeerLost, match="starts"):
+        reading.read(0, 5)
 
 
 def test_a_cut_file_ends_nobody(folder: TopicFolder) -> None:

@@ -50,6 +50,7 @@ from warren.workers.process.tie import elsewhere, orphaned_elsewhere
 
 NODE_RUNNING, NODE_DRAINING, NODE_STOPPED = (CONSTANTS[f"NODE_{name}"] for name in ("RUNNING", "DRAINING", "STOPPED"))
 SERVER_READY, SERVER_FAILED = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_FAILED"]
+SERVER_RECOVERING = CONSTANTS["SERVER_RECOVERING"]
 #: how long statistics are believed after a look whether their worker lives
 ALIVE_S = 0.1
 #: how often close() looks whether anybody lives who could give back what was held

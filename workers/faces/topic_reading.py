@@ -7,7 +7,8 @@ What was confirmed before a call is seen by it: the core waits until that is sho
 worker was killed in between, the next one shows it: `_ask` asks that one, for CATCH_UP_S at most.
 
 A topic that was deleted, and perhaps made again, is TopicNotFound: what is there now is another one. While the topic
-worker is restarted the log is read as far as it went.
+worker is restarted the log is read as far as it went. A start may make derived files again: what looks damaged
+meanwhile is asked of the next worker.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.paths import TOPICS
 from warren.engine.saying import shown
 from warren.workers.client.arguments import checked_count, checked_seconds, listed
-from warren.workers.client.attachment import REGION_WAIT_S, SERVER_FAILED, given_up
+from warren.workers.client.attachment import REGION_WAIT_S, SERVER_FAILED, SERVER_RECOVERING, given_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from warren.engine.catalog.topics import TopicDeclaration
+    from warren.workers.client.attachment import Attachment
     from warren.workers.client.client import Client
 
 T = TypeVar("T")
@@ -64,6 +66,8 @@ class ReadStatus(IntEnum):
 
 #: of the core: what is damaged is named, next_offset lies behind it
 _DAMAGED = 8
+#: of what is derived from the log
+AGAIN = "`warren check --repair`, when the node is down, makes it again from the log"
 #: there may be something later
 _NOTHING_YET = (
     ReadStatus.NO_MATCHED_MESSAGE,
@@ -296,6 +300,10 @@ class TopicReading:
         if attachment.deserted():
             raise PeerLost(f"no process of the node of {attachment.directory.path} is alive: start it again")
 
+    def _is_starting(self, attachment: Attachment) -> bool:
+        superblock = attachment.superblock
+        return superblock.server_get(superblock.topic_server, "state") == SERVER_RECOVERING
+
     def _is_served(self) -> bool:
         try:
             self.check_served()
@@ -330,10 +338,17 @@ class TopicReading:
                     place.give(self.declared, reader)
                 if answer is not None and not behind and not _is_damage(answer):
                     return answer
+                # Looked at first: who has ended a start has shown its regions before.
+                starting = self._is_starting(attachment)
                 if attachment.topics() is not place:
                     continue  # of a worker of the past, which knew less, or whose files have gone
                 until = until or time.monotonic() + catch_up_s
                 if behind and time.monotonic() < until and self._is_served():
+                    continue
+                if starting and _is_damage(answer):
+                    if time.monotonic() >= until:
+                        raise PeerLost("the topic worker starts, and makes files again: try again later")
+                    time.sleep(0.002)
                     continue
                 if answer is not None:
                     return answer
@@ -376,6 +391,8 @@ class TopicReading:
 
     def _named(self, found: tuple[str, int, str, str], advice: str) -> CorruptRecord:
         file, position, expected, there = found
+        if not file.startswith("commitlog/"):
+            advice = f"{advice}; {AGAIN}"
         return CorruptRecord(self.client.directory.path / TOPICS / file, position, expected, there, advice)
 
 
