@@ -42,6 +42,13 @@ class OfTopic:
             queue = int(words[1])
             self.confirmed.update((number, (queue, *place)) for number, place in _places(words[2:]))
 
+    def ends(self) -> dict[int, int]:
+        """Up to where each queue was confirmed."""
+        found: dict[int, int] = {}
+        for queue, offset, _position in self.confirmed.values():
+            found[queue] = max(found.get(queue, 0), offset + 1)
+        return found
+
     def look(self, words: list[str]) -> Iterator[str]:
         """All that a queue has: what is wrong with it."""
         queue, places = int(words[0]), list(_places(words[1:]))

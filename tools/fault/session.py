@@ -444,7 +444,7 @@ class Session:
         self.ledger.alarms.clear()
 
         def prove(client: Client) -> None:
-            client.prove(all_of_it=False, held=held)
+            client.prove(all_of_it=False, held=held, ends=self.ledger.topic.ends())
 
         if not self.client(prove, PROVE_S, timeout=SURE_TIMEOUT_S):
             outcome.started = True
@@ -488,7 +488,12 @@ class Session:
         if not self.ensure_up():
             return
         held = self.ledger.held()
-        if not self.client(lambda client: client.prove(all_of_it=True, held=held), PROVE_S, timeout=SURE_TIMEOUT_S):
+        ends = self.ledger.topic.ends()
+
+        def prove(client: Client) -> None:
+            client.prove(all_of_it=True, held=held, ends=ends)
+
+        if not self.client(prove, PROVE_S, timeout=SURE_TIMEOUT_S):
             self.violations.append(f"stuck: not everything goes at the end: {self._last_errors()}")
         for name in DURABLE:
             missing = self.ledger.missing(name)
@@ -601,7 +606,7 @@ def count(ruler: shim.Shim, folder: Path) -> Counter[tuple[str, str, str, str]]:
                     {key: number for key, number in to_fail(ruler.counts(), scene).items() if key[1] == role}
                 )
                 if not session.ensure_up() or not session.client(
-                    lambda client: client.prove(all_of_it=False, held={}), PROVE_S, timeout=SURE_TIMEOUT_S
+                    lambda client: client.prove(all_of_it=False, held={}, ends={}), PROVE_S, timeout=SURE_TIMEOUT_S
                 ):
                     raise shim.ShimError(f"without faults something is wrong: {session.violations}: {session.root}")
         session.end()

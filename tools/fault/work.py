@@ -65,6 +65,7 @@ class Client:
         self.next_number = number * PUBLISHED_AT_MOST
         self.number = number
         self.errors = 0
+        self.ends: dict[int, int] = {}  #: of the topic's queues: up to where its own appends were confirmed
         self.memory = False  #: our own allocations may fail, so MemoryError is an answer
         self.node: warren.Node
 
@@ -145,16 +146,23 @@ class Client:
             found = self.attempt("append", lambda: self.topic().append_many(bodies, keys, tags, **options))  # noqa: B023
             if found is not None:
                 self.log.write(f"m {level} {queue} {_placed(batch, found)}")
+                if level != "none":
+                    self.ends[queue] = found[-1].offset + 1
             elif self.errors >= ERRORS_MAX:
                 return
 
-    def look_at_topic(self) -> None:
-        """Everything that the topic has, in all its queues; some of it by key and by id."""
+    def look_at_topic(self, ends: dict[int, int]) -> None:
+        """Everything that the topic has, in all its queues; some of it by key and by id. `ends`: up to where they were
+        confirmed: for what had no space that is waited for.
+        """
         for queue in range(TOPIC_QUEUES):
             records: list[warren.Record] = []
             while True:
                 at = len(records)
-                found = self.attempt("read", lambda: self.topic().read(queue, at, 1000, 1 << 24))  # noqa: B023
+                end = max(ends.get(queue, 0), self.ends.get(queue, 0))
+                wait = SURE_TIMEOUT_S if at < end else 0
+                options: dict[str, Any] = {"max": 1000, "max_bytes": 1 << 24, "timeout": wait}
+                found = self.attempt("read", lambda: self.topic().read(queue, at, **options))  # noqa: B023
                 if found is None:
                     return
                 if not found.records:
@@ -314,10 +322,10 @@ class Client:
         if self.done("declare", self.node.queue, name):
             self.done("delete", self.node.delete_queue, name)
 
-    def prove(self, *, all_of_it: bool, held: dict[bytes, tuple[int, int]]) -> None:
+    def prove(self, *, all_of_it: bool, held: dict[bytes, tuple[int, int]], ends: dict[int, int]) -> None:
         """Everything goes again, and what is there is what was confirmed: take it all. Without the pile but at the end.
 
-        `held`: what the store has to have of each id, (size, 1 there, 0 not there).
+        `held`: what the store has to have of each id, (size, 1 there, 0 not there). `ends`: as of look_at_topic.
         """
         if not self.attach():
             return
@@ -327,7 +335,7 @@ class Client:
             functools.partial(self.fan, 2),
             functools.partial(self.put, SOFT, 2, (100, 5000)),
             functools.partial(self.append, 3, (100, 5000), "synced"),
-            self.look_at_topic,
+            functools.partial(self.look_at_topic, ends),
         ]
         steps += [functools.partial(self._empty, name) for name in ((*TAKEN, PILE) if all_of_it else TAKEN)]
         steps += [functools.partial(self._look, held, remove=all_of_it)]
