@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from warren.workers.faces.message import Message
     from warren.workers.faces.node import Node, attach, open
     from warren.workers.faces.queues import Confirm, Queue
+    from warren.workers.faces.replay import Replayed
     from warren.workers.faces.store import Store
     from warren.workers.faces.subscription import Subscription
     from warren.workers.faces.topic_reader import Reader
@@ -86,6 +87,7 @@ _LATER = {
     "Subscription": "warren.workers.faces.subscription",
     "Reader": "warren.workers.faces.topic_reader",
     "ReadResult": "warren.workers.faces.topic_reading",
+    "Replayed": "warren.workers.faces.replay",
     "ReadStatus": "warren.workers.faces.topic_reading",
     "Record": "warren.engine._core",
     "Store": "warren.workers.faces.store",
@@ -131,6 +133,7 @@ __all__ = [
     "Record",
     "Reader",
     "ReadResult",
+    "Replayed",
     "ReadStatus",
     "NodeSettings",
     "QueueOptions",

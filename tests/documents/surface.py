@@ -112,12 +112,14 @@ def binding_topics(node: warren.Node, topic: warren.Topic) -> None:
     node.bind_topic(topic, "e", "k", {"a": 1}, key="header:a", tag=None)
     node.bind_topic("t", exchange="e", routing_key="#")
     assert_type(node.unbind_topic(topic, "e", "k", {"a": 1}), bool)
+    assert_type(topic.replay("q", start={0: 7}, tags=["a"], rate=10), warren.Replayed)
     node.bind_topic(7, "e")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def binding_topics_in_a_loop(node: warren.aio.Node, topic: warren.aio.Topic) -> None:
     await node.bind_topic(topic, "e", "k", key="routing_key")
     assert_type(await node.unbind_topic("t", "e", "k"), bool)
+    assert_type(await topic.replay("q"), warren.Replayed)
 
 
 def appending(topic: warren.Topic, later: bool, table: Any) -> None:

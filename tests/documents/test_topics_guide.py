@@ -19,6 +19,7 @@ SAID = {
     "Groups": "[('report', 0)]\n",
     "From Arrow": "2\n",
     "Together with queues": "b'one book'\norder.new 12.5\nTrue\n",
+    "Replay": "1 order.new 12.5 ['ada']\n0\n",
     "In asyncio": "100\nTrue\n",
 }
 

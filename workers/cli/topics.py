@@ -24,7 +24,7 @@ from warren.engine.errors import NotYet, UsageError
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics import units
-from warren.workers.cli import output, topic_exchanges, topic_groups
+from warren.workers.cli import output, topic_exchanges, topic_groups, topic_replay
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
 from warren.workers.cli.topic_words import found as _found
 from warren.workers.cli.topic_words import moment as _moment
@@ -57,13 +57,10 @@ def _rows(directory: str, pattern: str | None) -> list[dict[str, Any]]:
 
 @click.group()
 def topic() -> None:
-    """Declare, list, append to, read and delete topics: logs that are read again and again.
-
-    Replay into a queue is planned.
-    """
+    """Declare, list, append to, read and delete topics: logs that are read again and again."""
 
 
-for _command in (*topic_groups.COMMANDS, *topic_exchanges.COMMANDS):
+for _command in (*topic_groups.COMMANDS, *topic_exchanges.COMMANDS, *topic_replay.COMMANDS):
     topic.add_command(_command)
 
 

@@ -18,7 +18,8 @@ from warren.workers.client.publish import Body, Durability
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topic_groups
-from warren.workers.faces.queues import time_left
+from warren.workers.faces.queues import Queue, time_left
+from warren.workers.faces.replay import Plan, Replay, Replayed, Where
 from warren.workers.faces.topic_reader import Commit, Reader, Start
 from warren.workers.faces.topic_reading import ReadResult, TopicReading
 
@@ -436,6 +437,34 @@ class Topic:
         return self._ask(topic_groups.delete, group)
 
     # -- the rest -----------------------------------------------------------------------------------------------
+
+    def replay(
+        self,
+        queue: str | Queue,
+        start: Where = "earliest",
+        end: Where = "latest",
+        tags: str | Sequence[str] | None = None,
+        key: str | None = None,
+        rate: float | None = None,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        progress: Callable[[Replayed], object] | None = None,
+    ) -> Replayed:
+        """Put messages of the topic into a queue, in the order of the log: from `start` on, and before `end` (each
+        "earliest", "latest", a time, or a dict of offsets by queue). With `tags` those that have one of them, with
+        `key` those that have it; at most `rate` messages a second.
+
+        Each becomes the message that it was when it was published, with the header `x-topic` (docs/topics.md). It
+        returns when the queue has all of them, as durable as `durability` says (as for put). `progress` is called after
+        each part with what was done so far; its `next_offsets`, given as `start`, go on there. `timeout` is for each
+        part. Raises what put raises; CorruptRecord, TopicNotFound, QueueNotFound.
+        """
+        client = self._client
+        declared = client.catalog().queue(queue if isinstance(queue, str) else queue.name)
+        client.catalog().check_owner(declared, client.epoch)
+        plan = Plan.of(self, start, end)
+        made = Replay(client, self, declared, plan, tags=tags, key=key, rate=rate, durability=durability)
+        return made.run(progress, timeout)
 
     def stats(self) -> dict[str, int]:
         """`queues`: how many; `messages`: how many a reader sees; `appended`: the sum of the queues' offsets, of those

@@ -22,7 +22,9 @@ from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topics
 from warren.workers.faces.aio.base import Body, deadline_of, is_late, size_of, time_left
 from warren.workers.faces.aio.loop import Confirm, Loop
+from warren.workers.faces.aio.queue import Queue
 from warren.workers.faces.aio.reader import Reader
+from warren.workers.faces.replay import Replayed, Where
 from warren.workers.faces.topic_reader import Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
 from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, not_yet, reader_of, turn_of
@@ -320,6 +322,23 @@ class Topic:
     ) -> pa.RecordBatch:
         """A range of a queue as an Arrow batch: as warren.Topic.read_arrow."""
         return await self._loop.do(self._topic.read_arrow, queue, start, end, max_bytes, damage=damage)
+
+    async def replay(
+        self,
+        queue: str | Queue,
+        start: Where = "earliest",
+        end: Where = "latest",
+        tags: str | Sequence[str] | None = None,
+        key: str | None = None,
+        rate: float | None = None,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        progress: Callable[[Replayed], object] | None = None,
+    ) -> Replayed:
+        """Put messages into a queue: as warren.Topic.replay. `progress` is called in another thread."""
+        name = queue if isinstance(queue, str) else queue.name
+        replay = self._topic.replay
+        return await self._loop.do(replay, name, start, end, tags, key, rate, durability, timeout, progress)
 
     async def offsets(self, queue: int = 0) -> tuple[int, int]:
         """The first offset, and behind the last: as warren.Topic.offsets."""

@@ -1,0 +1,132 @@
+"""`warren topic replay`: a queue is filled from a topic."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from warren.engine.errors import UsageError
+from warren.engine.saying import command, counted, shown
+from warren.workers.cli import output
+from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found, moment
+
+if TYPE_CHECKING:
+    from warren.workers.faces.replay import Replayed, Where
+    from warren.workers.faces.topics import Topic
+
+_OFFSETS = re.compile(r"\d+=\d+(,\d+=\d+)*")
+_WHERE = "earliest, latest, a time as 2026-05-01T12:30 (local; with Z or +02:00: of that zone), or QUEUE=OFFSET,…"
+
+
+def _where(option: str, text: str, topic: Topic) -> Where:
+    """A place in a topic. Raises UsageError."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit():
+        if topic.queues > 1:
+            raise UsageError(
+                f"{option} {text} is an offset, and offsets are a queue's: write 0={text},1=… or give a time"
+            )
+        return {0: int(text)}
+    if _OFFSETS.fullmatch(text):
+        return {int(queue): int(offset) for queue, offset in (item.split("=") for item in text.split(","))}
+    return moment(option, text, "earliest, latest, QUEUE=OFFSET,… or ")
+
+
+def _go_on(done: Replayed) -> str:
+    return ",".join(f"{queue}={offset}" for queue, offset in sorted(done.next_offsets.items()))
+
+
+class _Bar:
+    """A progress bar on a terminal, else nothing."""
+
+    def __init__(self, total: int, seen: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("replayed"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not seen)
+        self._task = self._bar.add_task("", total=total)
+        self.last: Replayed | None = None
+
+    def __enter__(self) -> Callable[[Replayed], None]:
+        self._bar.start()
+        return self._show
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def _show(self, done: Replayed) -> None:
+        self.last = done
+        self._bar.update(self._task, completed=done.messages + done.passed_by + done.lost)
+
+
+@click.command("replay")
+@DIRECTORY
+@NAME
+@click.argument("queue")
+@click.option("--start", default="earliest", show_default=True, metavar="WHERE", help=f"From there on: {_WHERE}.")
+@click.option("--end", default="latest", show_default=True, metavar="WHERE", help="Before that: the same.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
+@click.option("--key", help="Only messages with this key.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, at most.")
+@JSON
+def replay_topic(
+    directory: str,
+    name: str,
+    queue: str,
+    start: str,
+    end: str,
+    tags: tuple[str, ...],
+    key: str | None,
+    rate: float | None,
+    as_json: bool,
+) -> None:
+    """Put messages of the topic NAME into QUEUE, in the order of the log, confirmed. They stay in the topic.
+
+    Each is the message that it was, with the header x-topic. When it ends early, it says with which --start it goes on;
+    a queue with a deduplication_window takes no message twice.
+    """
+    import warren
+    from warren.workers.faces.replay import Plan
+
+    began = time.monotonic()
+    with (
+        output.found_in(directory, queue=queue),
+        found(directory, name),
+        warren.attach(directory, name="warren-replay") as node,
+    ):
+        topic = node.topic(name, create=False)
+        target = node.queue(queue, create=False)
+        plan = Plan.of(topic, _where("--start", start, topic), _where("--end", end, topic))
+        bar = _Bar(plan.records, sys.stderr.isatty() and not as_json)
+        try:
+            with bar as show:
+                done = topic.replay(target, plan.first, plan.end, tags=tags or None, key=key, rate=rate, progress=show)
+        except BaseException:
+            on = _go_on(bar.last) if bar.last is not None else start
+            again = command("topic", "replay", directory, name, queue, "--start", on)
+            output.say(
+                f"warren: {counted(bar.last.messages if bar.last else 0, 'message')} replayed; {again} goes on",
+                error=True,
+            )
+            raise
+    seconds = time.monotonic() - began
+    if as_json:
+        told = {"replayed": done.messages, "bytes": done.bytes, "passed_by": done.passed_by, "lost": done.lost}
+        output.print_json({**told, "seconds": round(seconds, 3), "next": done.next_offsets})
+        return
+    lost = f", {done.lost:,} were gone before they were read" if done.lost else ""
+    output.say(
+        f"{counted(done.messages, 'message')} of topic {name} replayed into queue {queue} in {seconds:.2f} s{lost}; "
+        f"what is appended from now on begins at --start {shown(_go_on(done))}",
+        error=True,
+    )
+
+
+COMMANDS = (replay_topic,)
