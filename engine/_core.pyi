@@ -1047,6 +1047,13 @@ class TopicServer:
         """Append a record of a system topic: where it ends, so that it is durable when the log is synced up to there.
         None: there is no room now. Raises OSError."""
 
+    def retain(self, id: int, minima: list[int], /) -> int:
+        """Messages of a topic below these offsets, one for each queue, are gone. A ticket: done when counters()
+        ["retained"] has come to it, of a checkpoint when ["saved"] has. Raises KeyError, MemoryError."""
+
+    def retain_log(self, first: int, /) -> int:
+        """Files of the log below this position may go: a ticket, as of retain. Raises MemoryError."""
+
     def ends(self, id: int, /) -> list[int]:
         """The offset of the next message of each queue of a topic. Raises KeyError."""
 
@@ -1537,6 +1544,12 @@ class Record:
     def reconsume_times(self) -> int:
         """How often it was delivered and failed before."""
 
+def topic_hold(superblock: Buffer, slot: int, word: int, /) -> None:
+    """The client of this slot holds what lies in the log of topics at position word - 1 and behind it; 0: nothing."""
+
+def topic_close(rows: Buffer, superblock: Buffer, position: int, /) -> tuple[int, int] | None:
+    """Messages below a position are about to be removed; 0: none are. (Lowest position that is held, whose slot)."""
+
 @final
 class TopicWatch:
     """What a member of a group of readers looks at before each message."""
@@ -1599,3 +1612,19 @@ class TopicReader:
     ) -> tuple[list[Record], _Damage | None] | None: ...
     def find_id(self, message_id: str, /) -> tuple[list[Record], _Damage | None] | None:
         """ValueError: no id."""
+
+    def first_time(self, queue: int, /) -> int | None:
+        """When the first message that is there was stored; None: also if there is none."""
+
+    def offset_of(self, queue: int, position: int, /) -> int | None:
+        """The first offset whose message lies at a position of the log or behind it; the maximum, if there is none."""
+
+    def position_of(self, queue: int, offset: int, /) -> int | None:
+        """Where the first message at an offset or behind it lies in the log; -1: there is none."""
+
+    def excess(self, queues: int, size: int, /) -> list[int] | None:
+        """Where the queues 0 … queues - 1 begin without the oldest messages of them together, of `size` bytes in the
+        log; the newest one stays."""
+
+    def closing(self) -> int:
+        """The position of the log below which messages are about to be removed; 0: none are."""

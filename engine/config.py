@@ -59,6 +59,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     index_entries: int = 20_000_000  #: keys of a file of the topics' key index
     topic_ring_bytes: int = 16 * MIB  #: newest part of the commit log that is kept in shared memory
     group_release_s: float = 10.0  #: how long a reader of a group may keep queues that it has to give back
+    retention_check_s: float = 10.0  #: how often is looked which messages of topics go
+    topics_disk_quick: float = 0.75  #: share of the disk in use above which files of the topics' log go without a pause
+    topics_disk_forced: float = 0.85  #: above it the oldest messages of topics with a retention go before their time
+    topics_disk_full: float = 0.9  #: above it nothing is appended to topics
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
@@ -106,11 +110,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "index_entries": (2, 100_000_000),
             "topic_ring_bytes": (64 * 1024, 4096 * MIB),
             "group_release_s": (0.1, 86400.0),
+            "retention_check_s": (0.05, 86400.0),
+            "topics_disk_quick": (0.0, 1.0),
+            "topics_disk_forced": (0.0, 1.0),
+            "topics_disk_full": (0.001, 1.0),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"setting {name} must lie between {low} and {high}, not {value}")
+        if not self.topics_disk_quick <= self.topics_disk_forced <= self.topics_disk_full:
+            raise UsageError(
+                "settings topics_disk_quick, topics_disk_forced and topics_disk_full must not get smaller in this "
+                f"order, not {self.topics_disk_quick}, {self.topics_disk_forced}, {self.topics_disk_full}"
+            )
         for name in ("file_bytes", "reply_bytes", "log_file_bytes"):
             if getattr(self, name) % 4096:
                 raise UsageError(f"setting {name} must be a multiple of 4096, not {getattr(self, name)}")
@@ -160,6 +173,10 @@ class NodeSettings(TypedDict, total=False):
     index_entries: int
     topic_ring_bytes: int
     group_release_s: float
+    retention_check_s: float
+    topics_disk_quick: float
+    topics_disk_forced: float
+    topics_disk_full: float
 
 
 def message_bytes_most(settings: Settings) -> int:

@@ -77,6 +77,9 @@ CRASH_POINTS = (
     "topic_settled",  # topic worker: what was found is synced, zeros are behind it
     "topic_begun",  # topic worker: clients are attached, nothing is announced
     "topic_file_made",  # topic worker's helper: the log's next file has its name, the log does not know it
+    "retain_raised",  # topic worker's retention: minima rose, no checkpoint says so
+    "retain_told",  # retention: log and checkpoint say which files go, none is gone
+    "retain_removed",  # retention: a file of the log is unlinked, its folder is not synced
 )
 
 CONSTANTS: dict[str, int] = {
@@ -114,6 +117,7 @@ CONSTANTS: dict[str, int] = {
     "ALARM_DISK": 2,
     "ALARM_SYNC_FAILED": 4,
     "ALARM_SERVER_FAILED": 8,
+    "ALARM_TOPICS_DISK": 16,
     # what the machine is short of (superblock.shortages), bits
     "SHORT_MEMORY": 1,
     "SHORT_DISK": 2,
@@ -212,6 +216,10 @@ SUPERBLOCK = Struct(
         Field("disk_free", 328, "a64", "bytes that are free on the disk of the directory"),
         Field("disk_limit", 336, "a64", "below these the disk alarm is raised"),
         Field("image_bytes", 344, "a64", "bytes of each image of a log that may have memory, 0: all (supervisor, before the servers start)"),
+        Field("topics_disk_since", 352, "a64", "when the alarm was raised that the disk is too full for topics"),
+        Field("topics_disk_used", 360, "a64", "bytes in use of that disk (topic worker; so are the next two)"),
+        Field("topics_disk_total", 368, "a64", "those, and what may still be written"),
+        Field("topics_disk_limit", 376, "a64", "above so many in use the alarm is raised"),
         Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
     ),
 )
@@ -275,6 +283,7 @@ SLOT = Struct(
         Field("name", 40, "bytes", "name for people, UTF-8, zero-padded", 48),
         Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot", 64),
         Field("reading", 192, "a64", "hint: server << 56 | file number + 1 that this client reads now, 0: none (client)"),
+        Field("holds", 200, "a64", "lowest position of the log of topics that this client holds, plus 1; 0: none. Counts while the slot is claimed (client)"),
     ),
 )
 

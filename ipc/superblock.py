@@ -435,6 +435,7 @@ class Superblock:
                 offset,
             )
             SLOT.set_bytes(self.buffer, "server_done", b"", offset)
+            SLOT.pack_into(self.buffer, "holds", 0, offset)
             return self.slot(slot)
         if worker >= 0:
             raise SlotsFull(f"the store server has not finished with what died in the slots of queue worker {worker}")
@@ -457,7 +458,7 @@ class Superblock:
         if self.slot(view.slot).claim != view.claim:
             return False
         base = self.slot_at(view.slot, "claim")
-        for name in ("start_time", "client_epoch", "pid_namespace"):
+        for name in ("start_time", "client_epoch", "pid_namespace", "holds"):
             SLOT.pack_into(self.buffer, name, 0, base)
         SLOT.pack_into(self.buffer, "shmid", -1, base)
         SLOT.set_bytes(self.buffer, "name", b"", base)

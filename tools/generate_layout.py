@@ -112,7 +112,10 @@ def topic_formats_header() -> str:
     return _offsets_header(
         "TOPIC_FORMATS",
         topic_formats.CONSTANTS,
-        {name: getattr(topic_formats, name) for name in ("SYSTEM_TOPICS", "COMMIT_TOPIC", "CHECKPOINT_MAGIC")},
+        {
+            name: getattr(topic_formats, name)
+            for name in ("SYSTEM_TOPICS", "COMMIT_TOPIC", "BOUNDS_TOPIC", "CHECKPOINT_MAGIC")
+        },
         topic_formats.STRUCTS,
     )
 

@@ -326,14 +326,13 @@ int wr_nap(ClientObject *c, uint64_t ns) { return nap(c, ns, NULL); }
 
 /* ---- the gate before a publish ---------------------------------------------------------------------------------- */
 
-static bool alarmed(const ClientObject *c) {
-    return atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & (WR_ALARM_MEMORY | WR_ALARM_DISK);
+#define BLOCKING (WR_ALARM_MEMORY | WR_ALARM_DISK)
+
+static bool alarmed(const ClientObject *c, uint64_t blocking) {
+    return atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & blocking;
 }
 
-/* made: of a publish of which nothing was handed over; else NULL. */
-int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made) {
-    if (__builtin_expect(!alarmed(c), 1)) return 0;
-    const uint32_t server = WR_SERVER_WORKER_FIRST;
+static int wait_for_the_end(ClientObject *c, uint64_t blocking, uint32_t server, uint64_t deadline, wr_made_from *made) {
     uint64_t now = wr_now_ns(), check_at = now + CHECK_NS;
     deadline = wr_by_when(c, deadline);
     do {
@@ -355,15 +354,35 @@ int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made) {
             wr_note_deadline(deadline);
             return -1;
         }
-    } while (alarmed(c));
+    } while (alarmed(c, blocking));
     return 0;
 }
 
-int wr_client_gate(ClientObject *c, uint64_t deadline, bool routed) {
+int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made) {
+    if (__builtin_expect(!alarmed(c, BLOCKING), 1)) return 0;
+    return wait_for_the_end(c, BLOCKING, WR_SERVER_WORKER_FIRST, deadline, made);
+}
+
+int wr_topics_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made) {
+    if (__builtin_expect(!alarmed(c, BLOCKING | WR_ALARM_TOPICS_DISK), 1)) return 0;
+    return wait_for_the_end(c, BLOCKING | WR_ALARM_TOPICS_DISK, c->a.port.super->topic_server, deadline, made);
+}
+
+static int look_at_state(ClientObject *c) {
     wr_superblock *super = c->a.port.super;
-    if (__builtin_expect(atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING, 0) &&
-        wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish"))
-        return -1;
+    return __builtin_expect(atomic_load_explicit(&super->state, memory_order_relaxed) > WR_NODE_RUNNING, 0)
+               ? wr_hook(c, WR_HOOK_STOPPING, WR_SERVER_WORKER_FIRST, "publish")
+               : 0;
+}
+
+int wr_client_gate(ClientObject *c, uint64_t deadline, bool routed) {
+    if (look_at_state(c)) return -1;
     wr_made_from made = {c, c->catalog_seen};
     return wr_alarm_gate(c, deadline, routed ? &made : NULL);
+}
+
+int wr_topics_gate(ClientObject *c, uint64_t deadline) {
+    if (look_at_state(c)) return -1;
+    wr_made_from made = {c, c->catalog_seen};
+    return wr_topics_alarm_gate(c, deadline, &made);
 }

@@ -154,6 +154,9 @@ int wr_client_gate(ClientObject *c, uint64_t deadline, bool routed);
 /* The last of these questions alone, for the middle of a batch; made: of a publish of which nothing was handed over,
  * else NULL. */
 int wr_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made);
+/* The same two before messages are appended to topics: their own alarm of the disk counts, too. */
+int wr_topics_gate(ClientObject *c, uint64_t deadline);
+int wr_topics_alarm_gate(ClientObject *c, uint64_t deadline, wr_made_from *made);
 /* Let others run for a moment, without the GIL; -1 with an exception (signal, the client ended). */
 int wr_nap(ClientObject *c, uint64_t ns);
 /* After leaving `busy`: the last one out of an ended client releases its memory. */

@@ -13,7 +13,7 @@ int wr_topic_current(const TopicHandleObject *h) {
 int wr_topic_ready(TopicHandleObject *h, PyObject *level, PyObject *timeout, PyObject *wait, wr_append_how *how) {
     ClientObject *c = h->client;
     if (wr_flag(wait, "wait", &how->wait) || wr_topic_current(h) || wr_level_of(level, &how->level)) return -1;
-    if (wr_deadline_of_call(timeout, how->wait, &how->deadline) || wr_client_gate(c, how->deadline, true)) return -1;
+    if (wr_deadline_of_call(timeout, how->wait, &how->deadline) || wr_topics_gate(c, how->deadline)) return -1;
     wr_superblock *super = c->a.port.super;
     if (__builtin_expect(!(atomic_load_explicit(&super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED), 1)) return 0;
     if (atomic_load_explicit(&wr_superblock_server(super, h->server)->state, memory_order_acquire) != WR_SERVER_FAILED) return 0;
@@ -30,7 +30,7 @@ int wr_topic_send(TopicHandleObject *h, uint32_t queue, uint64_t born_ms, const 
         int error = wr_attachment_append(&c->a, &to, records, n, &run->answer, &run->sequence, &blocked);
         if (!error) break;
         how->deadline = wr_by_when(c, how->deadline);
-        if (wr_blocked_while(c, error, &blocked, how->deadline, "room for the message", begins) || wr_alarm_gate(c, how->deadline, begins)) {
+        if (wr_blocked_while(c, error, &blocked, how->deadline, "room for the message", begins) || wr_topics_alarm_gate(c, how->deadline, begins)) {
             wr_note_deadline(how->deadline);
             if (!first) wr_lost_in_the_middle();
             return -1;

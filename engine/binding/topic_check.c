@@ -100,7 +100,7 @@ static PyObject *wrongs_of(const wr_examine *examine) {
 
 static PyObject *counts_of(const wr_examine *examine) {
     const wr_examine_counts *c = wr_examine_counted(examine);
-    return Py_BuildValue("{sKsKsKsKsKsK}", "records", (unsigned long long)c->records, "commits", (unsigned long long)c->commits, "units",
+    return Py_BuildValue("{sKsKsKsKsKsKsK}", "first", (unsigned long long)c->first, "records", (unsigned long long)c->records, "commits", (unsigned long long)c->commits, "units",
                          (unsigned long long)c->units, "keys", (unsigned long long)c->keys, "unknown", (unsigned long long)c->unknown, "missing",
                          (unsigned long long)c->missing);
 }
@@ -138,6 +138,19 @@ static int add_all(wr_examine *examine, PyObject *tuple) {
     return error ? -1 : 0;
 }
 
+/* What the checkpoint says that retention took. */
+static int add_minima(wr_examine *examine, const wr_dispatch_place *place) {
+    wr_checkpoint c = {.consume_queue_entries = place->consume_queue_entries, .index_slots = place->index_slots, .index_entries = place->index_entries};
+    wr_checkpoint_kind kind;
+    memcpy(c.origin.node, place->node, sizeof c.origin.node);
+    int error = wr_checkpoint_read(place->root, "checkpoint", &c, &kind);
+    if (!error && kind == WR_CHECKPOINT_GOOD) wr_examine_first(examine, c.first);
+    for (uint32_t i = 0; !error && i < c.rows_n; i++) wr_examine_minimum(examine, c.rows[i].topic, c.rows[i].queue, c.rows[i].minimum);
+    wr_checkpoint_free(&c);
+    if (error) os_error(error);
+    return error ? -1 : 0;
+}
+
 static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     WR_ARGUMENTS(PLACE + 5, "place, topics, limit, synced, bases, progress");
@@ -154,7 +167,7 @@ static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssiz
     wr_examine *examine = wr_examine_new(&c.place, limit, args[PLACE + 2] == Py_None ? NULL : &synced);
     if (!examine) return os_error(errno);
     PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *result = NULL;
-    if (ends && add_all(examine, args[PLACE]) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
+    if (ends && add_all(examine, args[PLACE]) == 0 && add_minima(examine, &c.place) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
         wrongs = wrongs_of(examine);
         counts = counts_of(examine);
         if (wrongs && counts) result = PyTuple_Pack(3, ends, wrongs, counts);
@@ -191,8 +204,8 @@ static PyObject *rows_of(const wr_checkpoint *c) {
     PyObject *rows = PyList_New(c->rows_n);
     for (uint32_t i = 0; rows && i < c->rows_n; i++) {
         const wr_checkpoint_row *r = &c->rows[i];
-        PyObject *row = Py_BuildValue("(IIKKK)", r->topic, r->queue, (unsigned long long)r->minimum, (unsigned long long)r->next,
-                                      (unsigned long long)r->durable);
+        PyObject *row = Py_BuildValue("(IIKKKKK)", r->topic, r->queue, (unsigned long long)r->minimum, (unsigned long long)r->next,
+                                      (unsigned long long)r->durable, (unsigned long long)r->bytes, (unsigned long long)r->from);
         if (row) PyList_SET_ITEM(rows, i, row);
         else Py_CLEAR(rows);
     }
@@ -212,7 +225,8 @@ static PyObject *topics_checkpoint(PyObject *module, PyObject *const *args, Py_s
     if (kind != WR_CHECKPOINT_GOOD) return Py_BuildValue("(sO)", wr_checkpoint_word(kind), Py_None);
     PyObject *rows = rows_of(&c), *found = NULL;
     if (rows)
-        found = Py_BuildValue("(s{sKsKsKsKsOsssIsIsO})", wr_checkpoint_word(kind), "position", (unsigned long long)c.position, "number",
+        found = Py_BuildValue("(s{sKsKsKsKsKsOsssIsIsO})", wr_checkpoint_word(kind), "position", (unsigned long long)c.position, "first",
+                              (unsigned long long)c.first, "number",
                               (unsigned long long)c.number, "epoch", (unsigned long long)c.origin.epoch, "store_ms", (unsigned long long)c.store_ms,
                               "survived", memcmp(c.boot, place.boot, sizeof c.boot) ? Py_False : Py_True, "index", c.index.name, "index_count",
                               (unsigned int)c.index.count, "clients", (unsigned int)c.marks_n, "rows", rows);

@@ -12,7 +12,9 @@
 #include "kernel/crc32.h"
 #include "topics/lookup.h"
 #include "topics/message_id.h"
+#include "topics/holds.h"
 #include "topics/read.h"
+#include "topics/retain.h"
 #include "topics/seek.h"
 
 typedef struct {
@@ -398,9 +400,131 @@ static PyObject *reader_find_id(ReaderObject *self, PyObject *text) {
     return error ? failed_with(error) : answered;
 }
 
+/* ---- retention and holds ---- */
+
+static PyObject *reader_first_time(ReaderObject *self, PyObject *object) {
+    uint32_t queue;
+    int64_t time = 0;
+    if (queue_of(object, &queue) || enter(self)) return NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_first_time(self->reader, queue, &time);
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    if (error == ENOENT) Py_RETURN_NONE;
+    return error ? failed_with(error) : PyLong_FromLongLong(time);
+}
+
+typedef int (*a_question)(wr_topic_reader *reader, uint32_t queue, uint64_t about, uint64_t *answer);
+
+static PyObject *ask(ReaderObject *self, PyObject *const *args, a_question question) {
+    uint32_t queue;
+    uint64_t about, answer = 0;
+    if (queue_of(args[0], &queue) || number_of(args[1], 64, "about", &about) || enter(self)) return NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = question(self->reader, queue, about, &answer);
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    if (!error && answer == UINT64_MAX) return PyLong_FromLong(-1);
+    return error ? failed_with(error) : PyLong_FromUnsignedLongLong(answer);
+}
+
+static PyObject *reader_offset_of(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    WR_ARGUMENTS(2, "queue, position");
+    return ask(self, args, wr_retain_offset);
+}
+
+static PyObject *reader_position_of(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    WR_ARGUMENTS(2, "queue, offset");
+    return ask(self, args, wr_retain_position);
+}
+
+static PyObject *list_of(const uint64_t *numbers, uint32_t n) {
+    PyObject *list = PyList_New(n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(numbers[i]);
+        if (number) PyList_SET_ITEM(list, i, number);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *reader_excess(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    uint64_t queues_n, excess;
+    WR_ARGUMENTS(2, "queues, bytes");
+    if (number_of(args[0], 16, "queues", &queues_n) || number_of(args[1], 64, "bytes", &excess)) return NULL;
+    uint64_t *minima = PyMem_Calloc((size_t)queues_n + 1, sizeof *minima);
+    if (!minima) return PyErr_NoMemory();
+    if (enter(self)) {
+        PyMem_Free(minima);
+        return NULL;
+    }
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_retain_excess(self->reader, (uint32_t)queues_n, excess, minima);
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    PyObject *list = error ? failed_with(error) : list_of(minima, (uint32_t)queues_n);
+    PyMem_Free(minima);
+    return list;
+}
+
+static PyObject *reader_closing(ReaderObject *self, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(self->reader->rows ? wr_hold_closing(self->reader->rows) : 0);
+}
+
+/* topic_hold(superblock, slot, word). */
+static PyObject *topic_hold(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    uint64_t slot, word;
+    Py_buffer super;
+    WR_ARGUMENTS(3, "superblock, slot, word");
+    if (number_of(args[1], 16, "slot", &slot) || number_of(args[2], 64, "word", &word)) return NULL;
+    if (PyObject_GetBuffer(args[0], &super, PyBUF_WRITABLE) < 0) return NULL;
+    const bool good = super.len >= WR_SUPERBLOCK_BYTES && slot < WR_CLIENT_SLOTS;
+    if (good) wr_hold_write(super.buf, (uint32_t)slot, word);
+    PyBuffer_Release(&super);
+    if (!good) return PyErr_Format(PyExc_ValueError, "no superblock, or no slot of it");
+    Py_RETURN_NONE;
+}
+
+/* topic_close(rows, superblock, position): (lowest hold, its slot), or None. */
+static PyObject *topic_close(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    uint64_t position, lowest = UINT64_MAX;
+    Py_buffer rows, super;
+    uint32_t slot = 0;
+    WR_ARGUMENTS(3, "rows, superblock, position");
+    if (number_of(args[2], 64, "position", &position) || PyObject_GetBuffer(args[0], &rows, PyBUF_WRITABLE) < 0) return NULL;
+    if (PyObject_GetBuffer(args[1], &super, PyBUF_WRITABLE) < 0) {
+        PyBuffer_Release(&rows);
+        return NULL;
+    }
+    const bool good = super.len >= WR_SUPERBLOCK_BYTES && (size_t)rows.len >= sizeof(wr_topic_rows);
+    if (good) lowest = wr_hold_close(rows.buf, super.buf, position, &slot);
+    PyBuffer_Release(&super);
+    PyBuffer_Release(&rows);
+    if (!good) return PyErr_Format(PyExc_ValueError, "no rows, or no superblock");
+    if (lowest == UINT64_MAX) Py_RETURN_NONE;
+    return Py_BuildValue("(KI)", (unsigned long long)lowest, (unsigned int)slot);
+}
+
+static PyMethodDef functions[] = {
+    FAST("topic_hold", topic_hold, "topic_hold(superblock, slot, word): the client of this slot holds what lies at position word - 1; 0: nothing."),
+    FAST("topic_close", topic_close, "topic_close(rows, superblock, position): what is below is about to go; the lowest hold, or None."),
+    {NULL, NULL, 0, NULL},
+};
+
 /* ---- the type ---- */
 
 static PyMethodDef reader_methods[] = {
+    {"first_time", (PyCFunction)reader_first_time, METH_O, "first_time(queue): store time of the first message that is there, or None."},
+    FAST("offset_of", reader_offset_of, "offset_of(queue, position): of the first message at a position of the log or behind it."),
+    FAST("position_of", reader_position_of, "position_of(queue, offset): of the first message at an offset or behind it, or -1."),
+    FAST("excess", reader_excess, "excess(queues, bytes): minima of the queues without their oldest messages, of so many bytes together."),
+    {"closing", (PyCFunction)reader_closing, METH_NOARGS, "The position below which messages are about to be removed; 0: none are."},
     FAST("begin", reader_begin, "begin(ring, rows): the regions of the worker's present incarnation."),
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Let go of regions and files; begin makes it read again."},
     {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (minimum, maximum), or None."},
@@ -436,6 +560,7 @@ static PyType_Slot reader_slots[] = {
 static PyType_Spec reader_spec = {"warren.engine._core.TopicReader", sizeof(ReaderObject), 0, Py_TPFLAGS_DEFAULT, reader_slots};
 
 int wr_bind_topic_reader(PyObject *module) {
+    if (PyModule_AddFunctions(module, functions) < 0) return -1;
     PyObject *words = PyTuple_New(WR_READ_STATUSES);
     for (int i = 0; words && i < WR_READ_STATUSES; i++) {
         PyObject *word = PyUnicode_FromString(wr_read_word((wr_read_status)i));

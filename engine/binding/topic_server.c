@@ -182,7 +182,8 @@ static PyObject *server_recover(PyObject *self, PyObject *arg) {
     const wr_log_end *end = &w->end;
     PyObject *stranger = end->foreign ? PyBytes_FromStringAndSize((const char *)end->stranger.node, sizeof end->stranger.node) : Py_NewRef(Py_None);
     if (!stranger) return NULL;
-    return Py_BuildValue("{sssKsKsKsKsOsOsN}", "checkpoint", wr_checkpoint_word(kind), "position", (unsigned long long)end->position, "synced",
+    return Py_BuildValue("{sssKsKsKsKsKsOsOsN}", "checkpoint", wr_checkpoint_word(kind), "first",
+                         (unsigned long long)wr_dispatch_first(w->dispatch), "position", (unsigned long long)end->position, "synced",
                          (unsigned long long)end->synced, "number", (unsigned long long)end->last.number, "epoch",
                          (unsigned long long)end->last.origin.epoch, "torn", end->torn ? Py_True : Py_False, "damaged",
                          end->damaged ? Py_True : Py_False, "stranger", stranger);
@@ -360,6 +361,35 @@ static PyObject *server_append_system(PyObject *self, PyObject *args) {
     if (error == EAGAIN) Py_RETURN_NONE;
     if (error) return os_error(error);
     return PyLong_FromUnsignedLongLong(end);
+}
+
+/* retain(topic, minima): messages below are gone. retain_log(first): files of the log below may go. A ticket: counters()["retained"], ["saved"]. */
+static PyObject *server_retain(PyObject *self, PyObject *args) {
+    unsigned int id;
+    PyObject *list;
+    if (!PyArg_ParseTuple(args, "IO!", &id, &PyList_Type, &list)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const Py_ssize_t n = PyList_GET_SIZE(list);
+    uint64_t *minima = PyMem_Calloc((size_t)n + 1, sizeof *minima), ticket = 0;
+    if (!minima) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) minima[i] = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(list, i));
+    int error = PyErr_Occurred() ? 0 : wr_topic_worker_retain(w, id, minima, (uint32_t)n, &ticket);
+    PyMem_Free(minima);
+    if (PyErr_Occurred()) return NULL;
+    if (error == ENOENT) return PyErr_Format(PyExc_KeyError, "no topic %u with %zd queues", id, n);
+    if (error) return PyErr_NoMemory();
+    return PyLong_FromUnsignedLongLong(ticket);
+}
+
+static PyObject *server_retain_log(PyObject *self, PyObject *arg) {
+    unsigned long long first = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    uint64_t ticket;
+    if (wr_dispatcher_retain(w->dispatcher, 0, NULL, 0, first, &ticket)) return PyErr_NoMemory();
+    return PyLong_FromUnsignedLongLong(ticket);
 }
 
 /* The offsets that the next messages of a topic's queues will have. */
@@ -551,12 +581,13 @@ static PyObject *server_counters(PyObject *self, PyObject *none) {
     if (!w) return NULL;
     const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
     const wr_dispatcher_state found = wr_dispatcher_look(w->dispatcher);
-    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisK}", "records", (unsigned long long)w->s.records_n, "messages",
+    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisKsKsKsKsi}", "records", (unsigned long long)w->s.records_n, "messages",
                          (unsigned long long)(w->messages_n + w->s.records_n), "append", (unsigned long long)state->append, "sealed",
                          (unsigned long long)state->sealed, "number", (unsigned long long)state->number, "synced",
                          (unsigned long long)state->synced, "failed", state->failed, "no_space", state->no_space, "dispatched",
                          (unsigned long long)found.position, "dispatch_trouble", found.trouble, "dispatch_failed", found.failed, "checkpoints",
-                         (unsigned long long)found.checkpoints_n);
+                         (unsigned long long)found.checkpoints_n, "saved_position", (unsigned long long)found.saved_position, "retained",
+                         (unsigned long long)found.retained, "saved", (unsigned long long)found.saved, "clean_error", found.clean_error);
 }
 
 /* The region of rows of a server that is dead: nobody sleeps on it any longer. */
@@ -578,6 +609,7 @@ static PyMethodDef server_methods[] = {
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(run, METH_VARARGS), M(commit_run, METH_NOARGS), M(dispatch_run, METH_NOARGS),
     M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),
     M(sync, METH_O), M(counters, METH_NOARGS), M(system_records, METH_VARARGS), M(append_system, METH_VARARGS), M(ends, METH_O), M(tell_group, METH_VARARGS),
+    M(retain, METH_VARARGS), M(retain_log, METH_O),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
 #undef M
 

@@ -405,6 +405,8 @@ class Catalog:
         elif step.topic is not None:
             if gone:
                 self._cut_topic(self.topics_by_id[step.topic.id])
+            elif topics.is_retold(self.topics.get(step.topic.name), step.topic):
+                self._put_topic(step.topic)
             elif step.topic.name in self.topics or step.topic.id in self.topics_by_id:
                 raise ValueError(f"topic {step.topic.name!r} or its id {step.topic.id} exists already")
             else:
@@ -666,7 +668,7 @@ class Catalog:
         as_it_is: bool = False,
     ) -> TopicDeclaration:
         """Declare a topic, or find the same one (`as_it_is`: the one of that name, however it was declared). `queues`
-        None: 4, or as many as it has.
+        None: 4, or as many as it has; retention None: none, or what it has.
 
         Raises InvalidName, UsageError (a number out of bounds), DeclarationMismatch, LimitError.
         """
@@ -674,11 +676,16 @@ class Catalog:
         if found is not None and as_it_is:
             return found
         id, has = (self.next_queue_id, TOPIC_QUEUES) if found is None else (found.id, found.queues)
+        if found is not None:
+            retention_s = found.retention_s if retention_s is None else retention_s
+            retention_bytes = found.retention_bytes if retention_bytes is None else retention_bytes
         wanted = topics.checked(id, name, has if queues is None else queues, retention_s, retention_bytes, compacted)
         if found is not None:
             if found != wanted:
+                only = topics.is_retold(found, wanted)
+                advice = "topic.set(), or `warren topic set`, changes its retention" if only else AS_IT_IS
                 raise DeclarationMismatch(
-                    f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {AS_IT_IS}"
+                    f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {advice}"
                 )
             return found
         if self.topic_rows + wanted.queues > TOPIC_ROWS_MAX:
@@ -689,6 +696,15 @@ class Catalog:
         self._take_id()
         self._put_topic(wanted)
         self.version += 1
+        return wanted
+
+    def set_topic(self, name: str, retention_s: float | None, retention_bytes: int | None) -> TopicDeclaration:
+        """Give a topic another retention; None: none. Raises TopicNotFound, UsageError."""
+        found = self.topic(name)
+        wanted = topics.checked(found.id, name, found.queues, retention_s, retention_bytes, found.compacted)
+        if wanted != found:
+            self._put_topic(wanted)
+            self.version += 1
         return wanted
 
     def delete_topic(self, name: str) -> TopicDeclaration:
@@ -893,8 +909,8 @@ class Catalog:
             self.steps.append(Step(topic_binding=binding, gone=True))
 
     def _put_topic(self, topic: TopicDeclaration) -> None:
+        self.topic_rows += 0 if topic.id in self.topics_by_id else topic.queues
         self.topics[topic.name] = self.topics_by_id[topic.id] = topic
-        self.topic_rows += topic.queues
         if self.steps is not None:
             self.steps.append(Step(topic=topic))
 

@@ -46,6 +46,13 @@ def checked(
     )
 
 
+def is_retold(found: TopicDeclaration | None, told: TopicDeclaration) -> bool:
+    """Whether `told` is the same topic with another retention."""
+    if found is None:
+        return False
+    return msgspec.structs.replace(found, retention_s=told.retention_s, retention_bytes=told.retention_bytes) == told
+
+
 def differences(found: TopicDeclaration, wanted: TopicDeclaration) -> str:
     """What a topic has and what was wanted, where they differ."""
     pairs = ((name, getattr(found, name), getattr(wanted, name)) for name in found.__struct_fields__)

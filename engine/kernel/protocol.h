@@ -80,7 +80,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x9a6b1cedbe4f777full
+#define WR_LAYOUT_HASH 0x6f94267b4f81e7f3ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -286,10 +286,12 @@ typedef struct {
     _Atomic uint64_t confirmed; /* number of the newest commit of which something is confirmed: stored before it is */
     _Atomic uint64_t shown; /* number of the newest commit that readers see: stored after the rows rose */
     _Atomic uint32_t held; /* not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then */
-    uint8_t pad0_[28];
+    uint8_t pad0_[4];
+    _Atomic uint64_t closing; /* messages below this position are about to be removed: a hold on them does not count yet; 0: none are */
+    uint8_t pad1_[16];
     uint8_t wakes[2048]; /* topic_wake × TOPIC_WAKES */
     uint8_t shown_wake[64]; /* topic_wake: where those sleep who wait for `shown` */
-    uint8_t pad1_[1920];
+    uint8_t pad2_[1920];
 } wr_topic_rows;
 _Static_assert(sizeof(wr_topic_rows) == 4096, "wr_topic_rows");
 _Static_assert(offsetof(wr_topic_rows, first) == 0, "wr_topic_rows.first");
@@ -297,6 +299,7 @@ _Static_assert(offsetof(wr_topic_rows, rows_n) == 8, "wr_topic_rows.rows_n");
 _Static_assert(offsetof(wr_topic_rows, confirmed) == 16, "wr_topic_rows.confirmed");
 _Static_assert(offsetof(wr_topic_rows, shown) == 24, "wr_topic_rows.shown");
 _Static_assert(offsetof(wr_topic_rows, held) == 32, "wr_topic_rows.held");
+_Static_assert(offsetof(wr_topic_rows, closing) == 40, "wr_topic_rows.closing");
 _Static_assert(offsetof(wr_topic_rows, wakes) == 64, "wr_topic_rows.wakes");
 _Static_assert(offsetof(wr_topic_rows, shown_wake) == 2112, "wr_topic_rows.shown_wake");
 
@@ -306,13 +309,17 @@ typedef struct {
     _Atomic uint64_t minimum; /* offset of the first message that is there */
     _Atomic uint64_t maximum; /* offset behind the last message that a reader may see */
     _Atomic uint64_t appended; /* offset behind the last message that was appended */
-    uint8_t pad0_[32];
+    _Atomic uint64_t bytes; /* of the records in the log, from `minimum` to `maximum`; stored before that */
+    _Atomic uint64_t from; /* position of the first of them; all bits set: there is none */
+    uint8_t pad0_[16];
 } wr_topic_row;
 _Static_assert(sizeof(wr_topic_row) == 64, "wr_topic_row");
 _Static_assert(offsetof(wr_topic_row, key) == 0, "wr_topic_row.key");
 _Static_assert(offsetof(wr_topic_row, minimum) == 8, "wr_topic_row.minimum");
 _Static_assert(offsetof(wr_topic_row, maximum) == 16, "wr_topic_row.maximum");
 _Static_assert(offsetof(wr_topic_row, appended) == 24, "wr_topic_row.appended");
+_Static_assert(offsetof(wr_topic_row, bytes) == 32, "wr_topic_row.bytes");
+_Static_assert(offsetof(wr_topic_row, from) == 40, "wr_topic_row.from");
 
 /* One group of readers; behind the rows of topics. Writer: the topic worker. Its members look at it before each message. */
 typedef struct {

@@ -275,6 +275,7 @@ TOPIC_ROWS = Struct(
         Field("confirmed", 16, "a64", "number of the newest commit of which something is confirmed: stored before it is"),
         Field("shown", 24, "a64", "number of the newest commit that readers see: stored after the rows rose"),
         Field("held", 32, "a32", "not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then"),
+        Field("closing", 40, "a64", "messages below this position are about to be removed: a hold on them does not count yet; 0: none are"),
         Field("wakes", 64, "bytes", "topic_wake × TOPIC_WAKES", 64 * 32),
         Field("shown_wake", 64 + 64 * 32, "bytes", "topic_wake: where those sleep who wait for `shown`", 64),
     ),
@@ -289,6 +290,8 @@ TOPIC_ROW = Struct(
         Field("minimum", 8, "a64", "offset of the first message that is there"),
         Field("maximum", 16, "a64", "offset behind the last message that a reader may see"),
         Field("appended", 24, "a64", "offset behind the last message that was appended"),
+        Field("bytes", 32, "a64", "of the records in the log, from `minimum` to `maximum`; stored before that"),
+        Field("from", 40, "a64", "position of the first of them; all bits set: there is none"),
     ),
 )
 

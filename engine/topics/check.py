@@ -275,9 +275,10 @@ class TopicsCheck:
                 "unclean stop, which was never confirmed; the next start cuts it off"
             )
             self.found.append(Found(path, "log", note=note))
-        if bases and bases[0] and counts["missing"]:
+        if bases and bases[0] > counts["first"]:
             what = (
-                f"is missing, with its messages: the log begins at position {bases[0]:,}, and should not yet; {RESTORE}"
+                f"is missing, with its messages: the log begins at position {bases[0]:,}, and should at "
+                f"{counts['first']:,}: topics do not serve without it; {RESTORE}"
             )
             self._problem(self.folder.log / f"{bases[0] - file_bytes:020d}", "log", what)
         elif counts["missing"]:

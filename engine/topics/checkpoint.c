@@ -17,6 +17,8 @@
 #define ROW(field) (WR_CHECKPOINT_ROW_AT_##field)
 #define BEHIND_CRC (HEAD(CRC) + 4) /* what the checksum is of, beside the magic and the version before it */
 #define BYTES_MAX (1ull << 32)     /* of a file: more rows than there are */
+#define V1_HEAD_BYTES 132          /* version 1 ends before `first` … */
+#define V1_ROW_BYTES 32            /* … and its rows before `bytes` */
 
 static const char MAGIC[] = WR_CHECKPOINT_MAGIC;
 _Static_assert(sizeof MAGIC - 1 == 8, "the magic");
@@ -26,8 +28,13 @@ const char *wr_checkpoint_word(wr_checkpoint_kind kind) {
     return (uint32_t)kind < WR_CHECKPOINT_KINDS ? words[kind] : "unknown";
 }
 
-static uint64_t bytes_of(uint64_t marks_n, uint64_t rows_n) {
-    return WR_CHECKPOINT_SIZE + marks_n * WR_COMMIT_MARK_SIZE + rows_n * WR_CHECKPOINT_ROW_SIZE;
+_Static_assert(V1_HEAD_BYTES == HEAD(FIRST) && V1_ROW_BYTES == ROW(BYTES), "what version 2 has more");
+
+static uint64_t head_bytes(uint32_t version) { return version == 1 ? V1_HEAD_BYTES : WR_CHECKPOINT_SIZE; }
+static uint64_t row_bytes(uint32_t version) { return version == 1 ? V1_ROW_BYTES : WR_CHECKPOINT_ROW_SIZE; }
+
+static uint64_t bytes_of(uint32_t version, uint64_t marks_n, uint64_t rows_n) {
+    return head_bytes(version) + marks_n * WR_COMMIT_MARK_SIZE + rows_n * row_bytes(version);
 }
 
 static uint32_t crc_of(const uint8_t *bytes, uint64_t n) {
@@ -53,6 +60,7 @@ static void put_head(uint8_t *to, const wr_checkpoint *c) {
     memcpy(to + HEAD(INDEX_NAME), c->index.name, strnlen(c->index.name, WR_INDEX_NAME_DIGITS));
     wr_put32(to + HEAD(MARKS_N), c->marks_n);
     wr_put32(to + HEAD(ROWS_N), c->rows_n);
+    wr_put64(to + HEAD(FIRST), c->first);
 }
 
 static void put_rest(uint8_t *to, const wr_checkpoint *c) {
@@ -66,6 +74,8 @@ static void put_rest(uint8_t *to, const wr_checkpoint *c) {
         wr_put64(to + ROW(MINIMUM), c->rows[i].minimum);
         wr_put64(to + ROW(NEXT), c->rows[i].next);
         wr_put64(to + ROW(DURABLE), c->rows[i].durable);
+        wr_put64(to + ROW(BYTES), c->rows[i].bytes);
+        wr_put64(to + ROW(FROM), c->rows[i].from);
     }
 }
 
@@ -85,7 +95,7 @@ static int write_file(int folder, const char *name, const uint8_t *bytes, uint64
 
 int wr_checkpoint_write(int folder, const char *name, const wr_checkpoint *c) {
     char new_name[NAME_MAX + 1];
-    uint64_t n = bytes_of(c->marks_n, c->rows_n);
+    uint64_t n = bytes_of(WR_CHECKPOINT_VERSION, c->marks_n, c->rows_n);
     int length = snprintf(new_name, sizeof new_name, "%s.new", name);
     if (length < 0 || length >= (int)sizeof new_name) return ENAMETOOLONG;
     uint8_t *bytes = calloc(1, n);
@@ -116,7 +126,7 @@ static uint8_t *read_file(int folder, const char *name, uint64_t *n, wr_checkpoi
     if (fstat(fd, &found) != 0) *error = errno;
     uint8_t *bytes = NULL;
     *n = *error ? 0 : (uint64_t)found.st_size;
-    if (*n >= WR_CHECKPOINT_SIZE && *n <= BYTES_MAX && !(bytes = malloc(*n))) *error = ENOMEM;
+    if (*n >= V1_HEAD_BYTES && *n <= BYTES_MAX && !(bytes = malloc(*n))) *error = ENOMEM;
     uint64_t got = 0;
     if (bytes && ((*error = wr_read_up_to(fd, bytes, *n, 0, &got)) || got < *n)) { /* shorter: somebody cut it */
         free(bytes);
@@ -129,8 +139,9 @@ static uint8_t *read_file(int folder, const char *name, uint64_t *n, wr_checkpoi
 static wr_checkpoint_kind judge(const uint8_t *bytes, uint64_t n, const wr_checkpoint *wanted) {
     if (memcmp(bytes + HEAD(MAGIC), MAGIC, 8)) return WR_CHECKPOINT_DAMAGED;
     if (wr_get32(bytes + HEAD(CRC)) != crc_of(bytes, n)) return WR_CHECKPOINT_DAMAGED;
-    if (wr_get32(bytes + HEAD(VERSION)) != WR_CHECKPOINT_VERSION) return WR_CHECKPOINT_NEWER;
-    if (n != bytes_of(wr_get32(bytes + HEAD(MARKS_N)), wr_get32(bytes + HEAD(ROWS_N)))) return WR_CHECKPOINT_DAMAGED;
+    const uint32_t version = wr_get32(bytes + HEAD(VERSION));
+    if (!version || version > WR_CHECKPOINT_VERSION) return WR_CHECKPOINT_NEWER;
+    if (n < head_bytes(version) || n != bytes_of(version, wr_get32(bytes + HEAD(MARKS_N)), wr_get32(bytes + HEAD(ROWS_N)))) return WR_CHECKPOINT_DAMAGED;
     if (memcmp(bytes + HEAD(NODE), wanted->origin.node, 16)) return WR_CHECKPOINT_FOREIGN;
     bool same = wr_get32(bytes + HEAD(CONSUME_QUEUE_ENTRIES)) == wanted->consume_queue_entries &&
                 wr_get32(bytes + HEAD(INDEX_SLOTS)) == wanted->index_slots && wr_get32(bytes + HEAD(INDEX_ENTRIES)) == wanted->index_entries;
@@ -138,6 +149,8 @@ static wr_checkpoint_kind judge(const uint8_t *bytes, uint64_t n, const wr_check
 }
 
 static void get_head(const uint8_t *from, wr_checkpoint *c) {
+    c->version = wr_get32(from + HEAD(VERSION));
+    c->first = c->version == 1 ? 0 : wr_get64(from + HEAD(FIRST));
     c->origin.epoch = wr_get64(from + HEAD(EPOCH));
     c->number = wr_get64(from + HEAD(NUMBER));
     c->position = wr_get64(from + HEAD(POSITION));
@@ -158,12 +171,15 @@ static int get_rest(const uint8_t *from, wr_checkpoint *c) {
     }
     for (uint32_t i = 0; i < c->marks_n; i++) c->marks[i] = wr_commit_mark_read(from, i);
     from += (uint64_t)c->marks_n * WR_COMMIT_MARK_SIZE;
-    for (uint32_t i = 0; i < c->rows_n; i++, from += WR_CHECKPOINT_ROW_SIZE)
+    const bool old = c->version == 1;
+    for (uint32_t i = 0; i < c->rows_n; i++, from += row_bytes(c->version))
         c->rows[i] = (wr_checkpoint_row){.topic = wr_get32(from + ROW(TOPIC)),
                                          .queue = wr_get32(from + ROW(QUEUE)),
                                          .minimum = wr_get64(from + ROW(MINIMUM)),
                                          .next = wr_get64(from + ROW(NEXT)),
-                                         .durable = wr_get64(from + ROW(DURABLE))};
+                                         .durable = wr_get64(from + ROW(DURABLE)),
+                                         .bytes = old ? 0 : wr_get64(from + ROW(BYTES)),
+                                         .from = old ? WR_NO_RECORD : wr_get64(from + ROW(FROM))};
     return 0;
 }
 
@@ -177,7 +193,7 @@ int wr_checkpoint_read(int folder, const char *name, wr_checkpoint *to, wr_check
     if (!bytes) return error;
     *kind = judge(bytes, n, to);
     if (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS) get_head(bytes, to);
-    if (*kind == WR_CHECKPOINT_GOOD) error = get_rest(bytes + WR_CHECKPOINT_SIZE, to);
+    if (*kind == WR_CHECKPOINT_GOOD) error = get_rest(bytes + head_bytes(to->version), to);
     else to->marks_n = to->rows_n = 0;
     free(bytes);
     return error;

@@ -18,12 +18,17 @@ typedef struct {
     uint64_t minimum; /* the first message that a reader may see */
     uint64_t next;    /* the offset behind the last one in the log below the position */
     uint64_t durable; /* units below are on stable storage */
+    uint64_t bytes;   /* of its records from `minimum` on */
+    uint64_t from;    /* position of the first of them; WR_NO_RECORD: there is none */
 } wr_checkpoint_row;
+
+#define WR_NO_RECORD UINT64_MAX
 
 typedef struct {
     wr_commit_origin origin; /* node and epoch */
     uint64_t number;         /* of the last commit below the position */
     uint64_t position;
+    uint64_t first;          /* files of the log below it may have been removed */
     uint64_t store_ms;       /* of its newest record */
     uint8_t boot[16];        /* of the machine, as it says itself: another one, and what was not synced may be gone */
     uint32_t consume_queue_entries, index_slots, index_entries; /* settings that the files were made with */
@@ -31,6 +36,7 @@ typedef struct {
     uint32_t marks_n, rows_n;
     wr_commit_mark *marks;
     wr_checkpoint_row *rows;
+    uint32_t version;        /* read: of version 1, whose rows do not say `bytes` and `from` (0, and WR_NO_RECORD), and `first` is 0 */
 } wr_checkpoint;
 
 /* Replace the file. 0, or an errno: ENOSPC … (the old one is there), or of a sync (then one of the two is). */

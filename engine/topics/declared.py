@@ -25,6 +25,10 @@ class Declaration(Protocol):
     def name(self) -> str: ...
     @property
     def queues(self) -> int: ...
+    @property
+    def retention_s(self) -> float | None: ...
+    @property
+    def retention_bytes(self) -> int | None: ...
 
 
 class Changes(NamedTuple):
@@ -47,6 +51,7 @@ class DeclaredTopics:
     follow_catalog: Callable[[int], Changes | None]
     say: Say
     behind: bool = False  #: some of what was told is not done
+    changed: Callable[[], None] = lambda: None  #: called when a topic that is there has another retention
 
     def __post_init__(self) -> None:
         self._declared: dict[int, Declaration] = {}
@@ -57,6 +62,10 @@ class DeclaredTopics:
     def count(self) -> int:
         """How many there are."""
         return len(self._declared)
+
+    def all(self) -> list[Declaration]:
+        """Those that there are; any thread."""
+        return list(self._declared.values())
 
     def queues_of(self, id: int) -> int | None:
         """How many queues a topic has; None: there is none, after a look at the catalog as it is now."""
@@ -118,6 +127,9 @@ class DeclaredTopics:
         return found.more
 
     def _take_up(self, item: Declaration) -> None:
-        if item.id not in self._declared:
+        before = self._declared.get(item.id)
+        if before is None:
             self.server.declare(item.id, item.name.encode(), item.queues)
-            self._declared[item.id] = item
+        self._declared[item.id] = item
+        if before is not None and before != item:
+            self.changed()

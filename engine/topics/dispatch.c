@@ -1,9 +1,10 @@
 /* Dispatch. What it is: topics/dispatch.h. */
 #define _GNU_SOURCE
 #include "topics/dispatch.h"
+#include "kernel/bytes.h"
 #include "kernel/map.h"
-#include "kernel/protocol.h"
 #include "topics/folder.h"
+#include "topics/bounds.h"
 #include "topics/hash.h"
 #include "topics/properties.h"
 #include "topics/queue_files.h"
@@ -17,6 +18,7 @@
 #define INDEX "index"
 #define NONE UINT32_MAX
 #define SYNCED_EACH_MAX 32 /* queues; of more the file system is synced */
+#define UNITS_AT_ONCE 204u
 
 typedef struct {
     uint32_t id, queues_n;
@@ -33,9 +35,11 @@ typedef struct {
     bool known;   /* it had a record, or the checkpoint knows it */
     bool raised;  /* its maximum is to rise behind this commit: in the list `raised` */
     bool unsynced; /* in the list `unsynced` */
-    uint32_t next_raised, next_unsynced;
+    bool cleaned; /* in the list `to_clean`: files of it may go behind the next checkpoint */
+    uint32_t next_raised, next_unsynced, next_clean;
+    uint64_t saved_minimum; /* the last checkpoint's, of a row in `to_clean` */
     wr_queue_files *files; /* NULL: not used yet */
-    _Atomic uint64_t *maximum;
+    wr_topic_row *shown;   /* NULL: nobody sees it */
 } a_row;
 
 struct wr_dispatch {
@@ -46,13 +50,16 @@ struct wr_dispatch {
     uint32_t free_topics;
     uint32_t last; /* topic of the last record */
     wr_map by_id, by_name, marks; /* topic + 1; by_name: the first of a hash and a length */
-    uint32_t raised, unsynced; /* lists of rows */
+    uint32_t raised, unsynced, to_clean; /* lists of rows */
     wr_index_files *index;
     bool lost;          /* keys of records from `lost_from` on are missing below `position` */
     uint64_t lost_from;
     bool halfway;       /* the commit at `position` is applied in part */
     bool anew;          /* there is no checkpoint: from the log's first file */
     uint64_t position, store_ms;
+    uint64_t first;       /* files of the log below it may be gone */
+    uint64_t saved_first; /* the same of the last checkpoint, which is not known to be on stable storage before */
+    bool clean_index;
     wr_commit_head after; /* the last commit below `position` */
     wr_dispatch_counts counts;
 };
@@ -64,7 +71,7 @@ wr_dispatch *wr_dispatch_new(const wr_dispatch_place *place) {
     wr_dispatch *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->place = *place;
-    d->raised = d->unsynced = d->last = d->free_topics = NONE;
+    d->raised = d->unsynced = d->to_clean = d->last = d->free_topics = NONE;
     memcpy(d->after.origin.node, place->node, sizeof place->node);
     if (!(d->index = wr_index_files_new(place->root, INDEX, place->index_slots, place->index_entries))) {
         free(d);
@@ -139,7 +146,9 @@ static int have_topic(wr_dispatch *d) {
     return 0;
 }
 
-static void free_row(a_row *row) { *row = (a_row){.topic = NONE, .next_raised = NONE, .next_unsynced = NONE}; }
+static void free_row(a_row *row) {
+    *row = (a_row){.topic = NONE, .next_raised = NONE, .next_unsynced = NONE, .next_clean = NONE, .seen.from = WR_NO_RECORD};
+}
 
 /* Have these rows, which must be free. */
 static int have_rows(wr_dispatch *d, const uint32_t *rows, uint32_t n) {
@@ -223,6 +232,11 @@ static void leave_lists(wr_dispatch *d, uint32_t topic) {
         if (row->topic == topic) *at = row->next_unsynced;
         else at = &row->next_unsynced;
     }
+    for (uint32_t *at = &d->to_clean; *at != NONE;) {
+        a_row *row = &d->rows[*at];
+        if (row->topic == topic) *at = row->next_clean;
+        else at = &row->next_clean;
+    }
 }
 
 int wr_dispatch_drop(wr_dispatch *d, uint32_t id) {
@@ -245,9 +259,21 @@ int wr_dispatch_drop(wr_dispatch *d, uint32_t id) {
     return error;
 }
 
-void wr_dispatch_show(wr_dispatch *d, uint32_t row, _Atomic uint64_t *maximum) {
+/* What a row holds; before its maximum rises, and behind its minimum. */
+static void show_held(const a_row *row) {
+    atomic_store_explicit(&row->shown->bytes, row->seen.bytes, memory_order_relaxed);
+    atomic_store_explicit(&row->shown->from, row->seen.from, memory_order_relaxed);
+}
+
+void wr_dispatch_show(wr_dispatch *d, uint32_t row, wr_topic_row *shown) {
     assert(row < d->rows_n);
-    d->rows[row].maximum = maximum;
+    d->rows[row].shown = shown;
+    show_held(&d->rows[row]);
+}
+
+uint32_t wr_dispatch_row_of(const wr_dispatch *d, uint32_t id, uint32_t queue) {
+    const uint32_t at = find_id(d, id);
+    return at != NONE && queue < d->topics[at].queues_n ? d->topics[at].rows[queue] : NONE;
 }
 
 wr_dispatch_row wr_dispatch_look(const wr_dispatch *d, uint32_t row) {
@@ -265,7 +291,7 @@ static int have_files(wr_dispatch *d, a_row *row) {
     return row->files ? 0 : ENOMEM;
 }
 
-/* ---- records ---- */
+/* ---- what a row holds ---- */
 
 static void raise_later(wr_dispatch *d, uint32_t number) {
     a_row *row = &d->rows[number];
@@ -274,6 +300,96 @@ static void raise_later(wr_dispatch *d, uint32_t number) {
     row->next_raised = d->raised;
     d->raised = number;
 }
+
+/* Units of a row, from an offset on and below `next`: the sum of sizes up to `to`, and the position of the first record at it or behind it. */
+typedef struct {
+    uint64_t bytes, from;
+} held;
+
+static int look_at_units(const wr_dispatch *d, const a_row *row, uint64_t begin, uint64_t to, held *found) {
+    char path[PATH_MAX];
+    wr_unit units[UNITS_AT_ONCE];
+    *found = (held){0, WR_NO_RECORD};
+    wr_queue_folder(d->topics[row->topic].name, row->queue, path);
+    wr_queue_reader *reader = wr_queue_reader_new(d->place.root, path, d->place.consume_queue_entries);
+    int error = reader ? 0 : ENOMEM;
+    for (uint64_t n = begin; !error && n < row->seen.next && found->from == WR_NO_RECORD;) {
+        const uint64_t left = row->seen.next - n;
+        uint32_t there;
+        error = wr_queue_reader_all(reader, n, units, left < UNITS_AT_ONCE ? (uint32_t)left : UNITS_AT_ONCE, &there);
+        for (uint32_t i = 0; i < there && found->from == WR_NO_RECORD; i++) {
+            if (n + i < to) found->bytes += units[i].size;
+            else if (units[i].size) found->from = units[i].physical_offset;
+        }
+        /* A file that is not there, or was cut: what lies behind it counts all the same. */
+        n += there ? there : d->place.consume_queue_entries - n % d->place.consume_queue_entries;
+    }
+    wr_queue_reader_free(reader);
+    return error;
+}
+
+/* Of a row that an older version noted. */
+static int count_again(const wr_dispatch *d, a_row *row) {
+    held all, first;
+    int error = row->seen.minimum < row->seen.next ? look_at_units(d, row, row->seen.minimum, row->seen.next, &all) : 0;
+    if (!error && row->seen.minimum < row->seen.next) error = look_at_units(d, row, row->seen.minimum, row->seen.minimum, &first);
+    if (error || row->seen.minimum >= row->seen.next) return error;
+    row->seen.bytes = all.bytes;
+    row->seen.from = first.from;
+    return 0;
+}
+
+static void clean_later(wr_dispatch *d, a_row *row) {
+    if (row->cleaned) return;
+    row->cleaned = true;
+    row->saved_minimum = row->seen.minimum; /* as it was: called before it rises */
+    row->next_clean = d->to_clean;
+    d->to_clean = (uint32_t)(row - d->rows);
+}
+
+static int raise_minimum(wr_dispatch *d, a_row *row, uint64_t minimum) {
+    const uint32_t entries = d->place.consume_queue_entries;
+    held left = {row->seen.bytes, WR_NO_RECORD};
+    if (minimum > row->seen.next) minimum = row->seen.next;
+    if (minimum <= row->seen.minimum) return 0;
+    int error = minimum < row->seen.next ? look_at_units(d, row, row->seen.minimum, minimum, &left) : 0;
+    if (error) return error;
+    if (minimum / entries > row->seen.minimum / entries) clean_later(d, row);
+    row->seen.minimum = minimum;
+    row->seen.from = left.from;
+    row->seen.bytes -= left.bytes < row->seen.bytes ? left.bytes : row->seen.bytes;
+    if (left.from == WR_NO_RECORD) row->seen.bytes = 0;
+    if (!row->shown) return 0;
+    /* SYNC row-minimum: pairs with who writes a hold, then looks whether it came in time (topics/holds.h) */
+    atomic_store_explicit(&row->shown->minimum, minimum, memory_order_seq_cst);
+    show_held(row);
+    return 0;
+}
+
+/* A queue of which no record may be left. */
+static int apply_bound(wr_dispatch *d, const uint8_t *from) {
+    const uint32_t number = wr_dispatch_row_of(d, wr_get32(from + WR_BOUND_AT_TOPIC), wr_get32(from + WR_BOUND_AT_QUEUE));
+    const uint64_t minimum = wr_get64(from + WR_BOUND_AT_MINIMUM), next = wr_get64(from + WR_BOUND_AT_NEXT);
+    if (number == NONE || minimum > next || next > WR_QUEUE_UNITS_MAX) return 0; /* its topic was deleted */
+    a_row *row = &d->rows[number];
+    if (row->known && row->seen.next >= next) return raise_minimum(d, row, minimum);
+    row->known = true;
+    row->seen = (wr_dispatch_row){next, next, next, 0, WR_NO_RECORD};
+    raise_later(d, number);
+    return 0;
+}
+
+static int apply_bounds(wr_dispatch *d, const uint8_t *body, uint64_t n) {
+    uint64_t first;
+    uint32_t rows_n;
+    int error = 0;
+    if (!wr_bounds_read(body, n, &first, &rows_n)) return 0; /* a later version's; files that are missing are said */
+    for (uint32_t i = 0; !error && i < rows_n; i++) error = apply_bound(d, body + WR_BOUNDS_SIZE + (uint64_t)i * WR_BOUND_SIZE);
+    if (!error) wr_dispatch_retain_log(d, first);
+    return error;
+}
+
+/* ---- records ---- */
 
 static int put_unit(wr_dispatch *d, uint32_t number, uint64_t offset, uint64_t position, uint32_t size, int64_t tags_code) {
     a_row *row = &d->rows[number];
@@ -308,7 +424,11 @@ static int end_record(wr_dispatch *d, const wr_dispatch_record *r, bool is_new) 
     a_row *row = &d->rows[r->row];
     d->counts.units += is_new;
     d->counts.repeated += !is_new;
-    if (is_new) row->seen.next = r->queue_offset + 1;
+    if (is_new) {
+        row->seen.next = r->queue_offset + 1;
+        row->seen.bytes += r->size;
+        if (row->seen.from == WR_NO_RECORD) row->seen.from = r->position;
+    }
     raise_later(d, r->row);
     return 0;
 }
@@ -332,7 +452,7 @@ static int apply_scanned(wr_dispatch *d, const uint8_t *bytes, const wr_record *
     uint32_t at = find_topic(d, record->flag, name, record->topic_length), kind = record->sys_flag & WR_SYS_TRANSACTION_MASK;
     if (at == NONE && is_system(name, record->topic_length)) {
         d->counts.system++;
-        return 0;
+        return wr_is_bounds(name, record->topic_length) ? apply_bounds(d, bytes + record->body_at, record->body_length) : 0;
     }
     const a_topic *topic = at == NONE ? NULL : &d->topics[at];
     if (!topic || record->queue_id >= topic->queues_n) {
@@ -389,9 +509,10 @@ int wr_dispatch_keep(wr_dispatch *d, const uint64_t *client_epochs, uint32_t n) 
 
 /* Readers may see what a row has. */
 static void show(const a_row *row) {
-    if (!row->maximum || atomic_load_explicit(row->maximum, memory_order_relaxed) >= row->seen.next) return;
+    if (!row->shown || atomic_load_explicit(&row->shown->maximum, memory_order_relaxed) >= row->seen.next) return;
+    show_held(row);
     /* SYNC row-maximum: pairs with whoever reads units below it */
-    atomic_store_explicit(row->maximum, row->seen.next, memory_order_release);
+    atomic_store_explicit(&row->shown->maximum, row->seen.next, memory_order_release);
 }
 
 /* All of a commit is there. */
@@ -490,13 +611,14 @@ static int fill(const wr_dispatch *d, wr_checkpoint *c) {
         const a_row *row = &d->rows[i];
         if (!row->known) continue;
         c->rows[c->rows_n++] = (wr_checkpoint_row){.topic = d->topics[row->topic].id, .queue = row->queue, .minimum = row->seen.minimum,
-                                                   .next = row->seen.next, .durable = row->seen.durable};
+                                                   .next = row->seen.next, .durable = row->seen.durable, .bytes = row->seen.bytes,
+                                                   .from = row->seen.from};
     }
     return 0;
 }
 
 static int write_checkpoint(wr_dispatch *d) {
-    wr_checkpoint c = {.origin = d->after.origin, .number = d->after.number, .position = d->position, .store_ms = d->store_ms,
+    wr_checkpoint c = {.origin = d->after.origin, .number = d->after.number, .position = d->position, .first = d->first, .store_ms = d->store_ms,
                        .consume_queue_entries = d->place.consume_queue_entries, .index_slots = d->place.index_slots,
                        .index_entries = d->place.index_entries};
     memcpy(c.boot, d->place.boot, sizeof c.boot);
@@ -504,7 +626,11 @@ static int write_checkpoint(wr_dispatch *d) {
     if (!error) error = fill(d, &c);
     if (!error) error = wr_checkpoint_write(d->place.root, NAME, &c);
     wr_checkpoint_free(&c);
-    return error;
+    if (error) return error;
+    for (uint32_t at = d->to_clean; at != NONE; at = d->rows[at].next_clean) d->rows[at].saved_minimum = d->rows[at].seen.minimum;
+    d->clean_index |= d->saved_first < d->first;
+    d->saved_first = d->first;
+    return 0;
 }
 
 int wr_dispatch_checkpoint(wr_dispatch *d, uint64_t synced) {
@@ -523,9 +649,12 @@ static int take(wr_dispatch *d, const wr_checkpoint *c) {
     for (uint32_t i = 0; i < c->rows_n; i++) {
         a_row *row = row_of(d, &c->rows[i]);
         if (!row) continue; /* its topic was deleted */
-        row->seen = (wr_dispatch_row){c->rows[i].minimum, c->rows[i].durable, c->rows[i].durable};
+        row->seen = (wr_dispatch_row){c->rows[i].minimum, c->rows[i].durable, c->rows[i].durable, c->rows[i].bytes, c->rows[i].from};
         row->known = true;
+        int error = c->version == 1 ? count_again(d, row) : 0;
+        if (error) return error;
     }
+    d->first = d->saved_first = c->first;
     d->position = c->position;
     d->store_ms = c->store_ms;
     d->after = (wr_commit_head){.origin = c->origin, .number = c->number, .store_ms = c->store_ms};
@@ -647,15 +776,35 @@ int wr_dispatch_catch_up(wr_dispatch *d, const wr_dispatch_log *log, uint64_t fi
 int wr_dispatch_retain(wr_dispatch *d, uint32_t number, uint64_t minimum) {
     assert(number < d->rows_n);
     a_row *row = &d->rows[number];
-    uint64_t removed;
-    if (minimum > row->seen.next) minimum = row->seen.next;
-    if (minimum <= row->seen.minimum) return 0;
-    row->seen.minimum = minimum;
-    int error = have_files(d, row);
-    return error ? error : wr_queue_files_remove(row->files, minimum, &removed);
+    return raise_minimum(d, row, minimum);
 }
 
-int wr_dispatch_retain_log(wr_dispatch *d, uint64_t position) {
+void wr_dispatch_retain_log(wr_dispatch *d, uint64_t first) {
+    if (first > d->first) d->first = first;
+}
+
+uint64_t wr_dispatch_first(const wr_dispatch *d) { return d->first; }
+
+int wr_dispatch_clean(wr_dispatch *d, uint32_t most, bool *more) {
+    const uint32_t entries = d->place.consume_queue_entries;
     uint64_t removed;
-    return wr_index_files_remove(d->index, position, &removed);
+    int error = 0;
+    *more = false;
+    for (uint32_t *at = &d->to_clean; !error && *at != NONE;) {
+        a_row *row = &d->rows[*at];
+        const bool saved = row->saved_minimum / entries == row->seen.minimum / entries;
+        *more |= saved && !most;
+        if (!saved || !most) {
+            at = &row->next_clean;
+            continue;
+        }
+        most--;
+        *at = row->next_clean;
+        row->cleaned = false;
+        error = have_files(d, row);
+        if (!error) error = wr_queue_files_remove(row->files, row->saved_minimum, &removed);
+    }
+    if (!error && d->clean_index) error = wr_index_files_remove(d->index, d->saved_first, &removed);
+    d->clean_index = false;
+    return error;
 }

@@ -11,6 +11,7 @@
  *   not synced is not believed. */
 #ifndef WR_TOPICS_DISPATCH_H
 #define WR_TOPICS_DISPATCH_H
+#include "kernel/protocol.h"
 #include "topics/checkpoint.h"
 #include "topics/walk.h"
 #include <stdatomic.h>
@@ -42,12 +43,14 @@ int wr_dispatch_add(wr_dispatch *dispatch, const wr_dispatch_topic *topic, const
 /* Forget a topic, and remove its folder. Its rows may be another's from now on; records of it that come still are nobody's.
  * 0; ENOENT; or why files of it could not be removed (then they lie there until the next begin). */
 int wr_dispatch_drop(wr_dispatch *dispatch, uint32_t id);
-/* Where readers see the row's maximum. It is raised, never lowered. */
-void wr_dispatch_show(wr_dispatch *dispatch, uint32_t row, _Atomic uint64_t *maximum);
+/* Where readers see the row: its maximum is raised, never lowered, and so is its minimum; what was found before is shown at once, but for the
+ * maximum. */
+void wr_dispatch_show(wr_dispatch *dispatch, uint32_t row, wr_topic_row *shown);
 
 typedef struct {
     uint64_t minimum, next; /* offsets: the first, and behind the last */
     uint64_t durable;       /* units below are on stable storage */
+    uint64_t bytes, from;   /* of the records from `minimum` on; position of the first one, WR_NO_RECORD: there is none */
 } wr_dispatch_row;
 wr_dispatch_row wr_dispatch_look(const wr_dispatch *dispatch, uint32_t row);
 
@@ -109,7 +112,17 @@ int wr_dispatch_keep(wr_dispatch *dispatch, const uint64_t *client_epochs, uint3
  * is to be applied again, or the index needs wr_dispatch_catch_up; or an errno. */
 int wr_dispatch_checkpoint(wr_dispatch *dispatch, uint64_t synced);
 
-/* Messages below `minimum` are gone, or records below a position: remove the files that hold nothing else. 0 or an errno. */
+/* ---- retention (docs/design/023-retention.md) ---- */
+
+/* Messages of a row below `minimum` are gone: readers see that at once. Files that hold nothing else are removed behind the next checkpoint, by
+ * wr_dispatch_clean. 0; or an errno: nothing has changed. */
 int wr_dispatch_retain(wr_dispatch *dispatch, uint32_t row, uint64_t minimum);
-int wr_dispatch_retain_log(wr_dispatch *dispatch, uint64_t position);
+/* Files of the log below a position may go. */
+void wr_dispatch_retain_log(wr_dispatch *dispatch, uint64_t first);
+uint64_t wr_dispatch_first(const wr_dispatch *dispatch);
+/* The row of a topic's queue; UINT32_MAX: there is none. */
+uint32_t wr_dispatch_row_of(const wr_dispatch *dispatch, uint32_t id, uint32_t queue);
+/* Remove files of consume queues and index that hold nothing that the last checkpoint has; of `most` queues at once: *more, if there are others.
+ * 0 or an errno; what could not be removed is tried again with the next file that its queue lets go of. */
+int wr_dispatch_clean(wr_dispatch *dispatch, uint32_t most, bool *more);
 #endif

@@ -9,12 +9,16 @@
 #define IDLE_NS 60000000000ull
 #define RECORDS_AT_ONCE 64u
 
-/* A topic that comes, with its name, or goes. */
+#define CLEAN_AT_ONCE 16u /* queues whose files are removed before others are served */
+
+/* A topic that comes, with its name, or goes; or messages of it, or files of the log, that go. */
 typedef struct a_job {
     struct a_job *next;
-    bool drop;
+    enum { JOB_ADD, JOB_DROP, JOB_RETAIN, JOB_RETAIN_LOG } kind;
     uint32_t id, queues_n, name_n;
-    const char *name; /* behind the rows */
+    uint64_t ticket, first;
+    const char *name;       /* behind the rows */
+    const uint64_t *minima; /* instead of rows */
     uint32_t rows[];
 } a_job;
 
@@ -26,18 +30,20 @@ struct wr_dispatcher {
     uint64_t checkpoint_at; /* not before */
     uint64_t again_at;      /* a job or a commit is tried again then; 0: none is */
     int work_error, checkpoint_error; /* of what is tried again */
+    bool cleans;            /* files that nobody needs are left */
     /* under the mutex */
     pthread_mutex_t mutex;
     a_job *jobs, **jobs_end; /* to do, in order */
     a_job *dropped;
     uint64_t *gone; /* clients */
+    uint64_t tickets_n;
     uint32_t gone_n, gone_room;
     /* all */
     _Alignas(64) _Atomic uint64_t done_number, synced; /* commits up to this one are done; the log's horizon (committer) */
     _Atomic uint32_t jobs_n; /* that are to do */
     _Atomic uint32_t stop, sleeps;
-    _Atomic int trouble, failed;
-    _Atomic uint64_t position, checkpoints_n;
+    _Atomic int trouble, failed, clean_error;
+    _Atomic uint64_t position, checkpoints_n, saved_position, retained, saved;
 };
 
 wr_dispatcher *wr_dispatcher_new(const wr_dispatcher_options *options) {
@@ -108,25 +114,47 @@ wr_dispatcher_state wr_dispatcher_look(const wr_dispatcher *dispatcher) {
     return (wr_dispatcher_state){.trouble = atomic_load_explicit(&d->trouble, memory_order_relaxed),
                                  .failed = atomic_load_explicit(&d->failed, memory_order_acquire),
                                  .position = atomic_load_explicit(&d->position, memory_order_relaxed),
-                                 .checkpoints_n = atomic_load_explicit(&d->checkpoints_n, memory_order_relaxed)};
+                                 .checkpoints_n = atomic_load_explicit(&d->checkpoints_n, memory_order_relaxed),
+                                 .saved_position = atomic_load_explicit(&d->saved_position, memory_order_acquire),
+                                 .retained = atomic_load_explicit(&d->retained, memory_order_acquire),
+                                 .saved = atomic_load_explicit(&d->saved, memory_order_acquire),
+                                 .clean_error = atomic_load_explicit(&d->clean_error, memory_order_relaxed)};
 }
 
 /* ---- topics come and go ---- */
+
+static void post_job(wr_dispatcher *d, a_job *job) {
+    pthread_mutex_lock(&d->mutex);
+    job->next = NULL;
+    job->ticket = job->kind == JOB_RETAIN || job->kind == JOB_RETAIN_LOG ? ++d->tickets_n : 0;
+    *d->jobs_end = job;
+    d->jobs_end = &job->next;
+    atomic_fetch_add_explicit(&d->jobs_n, 1, memory_order_release);
+    pthread_mutex_unlock(&d->mutex);
+    wr_bell_ring(&d->sleeps);
+}
 
 static int post(wr_dispatcher *d, const wr_dispatch_topic *topic, bool drop, const uint32_t *rows) {
     const size_t rows_bytes = topic->queues_n * sizeof *rows;
     a_job *job = malloc(sizeof *job + rows_bytes + topic->name_n);
     if (!job) return ENOMEM;
     char *name = (char *)job->rows + rows_bytes;
-    *job = (a_job){.drop = drop, .id = topic->id, .queues_n = topic->queues_n, .name_n = topic->name_n, .name = name};
+    *job = (a_job){.kind = drop ? JOB_DROP : JOB_ADD, .id = topic->id, .queues_n = topic->queues_n, .name_n = topic->name_n, .name = name};
     memcpy(job->rows, rows, rows_bytes);
     if (topic->name_n) memcpy(name, topic->name, topic->name_n);
-    pthread_mutex_lock(&d->mutex);
-    *d->jobs_end = job;
-    d->jobs_end = &job->next;
-    atomic_fetch_add_explicit(&d->jobs_n, 1, memory_order_release);
-    pthread_mutex_unlock(&d->mutex);
-    wr_bell_ring(&d->sleeps);
+    post_job(d, job);
+    return 0;
+}
+
+int wr_dispatcher_retain(wr_dispatcher *d, uint32_t id, const uint64_t *minima, uint32_t queues_n, uint64_t first, uint64_t *ticket) {
+    const size_t bytes = minima ? queues_n * sizeof *minima : 0, head = (sizeof(a_job) + 7) & ~(size_t)7;
+    a_job *job = malloc(head + bytes);
+    if (!job) return ENOMEM;
+    uint64_t *to = (uint64_t *)(void *)((uint8_t *)job + head);
+    *job = (a_job){.kind = minima ? JOB_RETAIN : JOB_RETAIN_LOG, .id = id, .queues_n = minima ? queues_n : 0, .first = first, .minima = to};
+    if (bytes) memcpy(to, minima, bytes);
+    post_job(d, job);
+    *ticket = d->tickets_n; /* of the loop's thread, which alone posts */
     return 0;
 }
 
@@ -171,8 +199,36 @@ static int add_topic(const wr_dispatcher *d, const a_job *job) {
     const wr_dispatch_topic topic = {.id = job->id, .queues_n = job->queues_n, .name = job->name, .name_n = job->name_n};
     int error = wr_dispatch_add(d->o.dispatch, &topic, job->rows);
     for (uint32_t queue = 0; !error && queue < job->queues_n; queue++)
-        wr_dispatch_show(d->o.dispatch, job->rows[queue], &wr_topic_row_at(d->o.rows, job->rows[queue])->maximum);
+        wr_dispatch_show(d->o.dispatch, job->rows[queue], wr_topic_row_at(d->o.rows, job->rows[queue]));
     return error;
+}
+
+/* Of a topic that was dropped there is nothing to retain. */
+static int retain(const wr_dispatcher *d, const a_job *job) {
+    int error = 0;
+    for (uint32_t queue = 0; !error && queue < job->queues_n; queue++) {
+        const uint32_t row = wr_dispatch_row_of(d->o.dispatch, job->id, queue);
+        if (row != UINT32_MAX) error = wr_dispatch_retain(d->o.dispatch, row, job->minima[queue]);
+    }
+    return error;
+}
+
+static int execute(const wr_dispatcher *d, const a_job *job) {
+    switch (job->kind) {
+    case JOB_ADD:
+        return add_topic(d, job);
+    case JOB_DROP: /* what is left of a folder costs space until the next start, which removes it */
+        wr_dispatch_drop(d->o.dispatch, job->id);
+        return 0;
+    case JOB_RETAIN:
+        return retain(d, job);
+    case JOB_RETAIN_LOG:
+        wr_dispatch_retain_log(d->o.dispatch, job->first);
+        /* SYNC rows-first: before a file of the log is removed */
+        atomic_store_explicit(&d->o.rows->first, wr_dispatch_first(d->o.dispatch), memory_order_release);
+        return 0;
+    }
+    return EINVAL;
 }
 
 /* The first job, if there is one. 0, or an errno: then it is tried again. */
@@ -180,16 +236,17 @@ static int do_job(wr_dispatcher *d) {
     pthread_mutex_lock(&d->mutex);
     a_job *job = d->jobs;
     pthread_mutex_unlock(&d->mutex);
-    /* What is left of a folder costs space until the next start, which removes it. */
-    if (job->drop) wr_dispatch_drop(d->o.dispatch, job->id);
-    int error = job->drop ? 0 : add_topic(d, job);
+    int error = execute(d, job);
     if (error) return error;
+    const bool drop = job->kind == JOB_DROP;
+    const uint64_t ticket = job->ticket;
     pthread_mutex_lock(&d->mutex);
     if (!(d->jobs = job->next)) d->jobs_end = &d->jobs;
     job->next = d->dropped;
-    if (job->drop) d->dropped = job;
+    if (drop) d->dropped = job;
     pthread_mutex_unlock(&d->mutex);
-    if (!job->drop) free(job);
+    if (!drop) free(job);
+    if (ticket) atomic_store_explicit(&d->retained, ticket, memory_order_release);
     d->changed = true;
     atomic_fetch_sub_explicit(&d->jobs_n, 1, memory_order_relaxed);
     return 0;
@@ -264,14 +321,23 @@ static void take_checkpoint(wr_dispatcher *d) {
     const uint32_t gone_n = d->gone_n; /* before the look: what was done of theirs is seen by it */
     pthread_mutex_unlock(&d->mutex);
     if (gone_n && !(wr_notes_look(d->notes, &commit) && is_done(d, &commit))) forget_clients(d, gone_n);
+    const uint64_t position = atomic_load_explicit(&d->position, memory_order_relaxed), retained = atomic_load_explicit(&d->retained, memory_order_relaxed);
     int error = wr_dispatch_checkpoint(d->o.dispatch, atomic_load_explicit(&d->synced, memory_order_acquire));
     d->checkpoint_at = wr_now_ns() + (error ? AGAIN_NS : CHECKPOINT_NS);
     if (error == EAGAIN) return; /* the log is not synced so far: it will be */
     if (!error) {
         d->changed = false;
+        d->cleans = true;
         atomic_fetch_add_explicit(&d->checkpoints_n, 1, memory_order_relaxed);
+        atomic_store_explicit(&d->saved_position, position, memory_order_release);
+        atomic_store_explicit(&d->saved, retained, memory_order_release);
     }
     judge(d, &d->checkpoint_error, error);
+}
+
+/* Files that nobody needs, a few at a time. What could not be removed costs space, and nothing else. */
+static void clean(wr_dispatcher *d) {
+    atomic_store_explicit(&d->clean_error, wr_dispatch_clean(d->o.dispatch, CLEAN_AT_ONCE, &d->cleans), memory_order_relaxed);
 }
 
 static bool has_work(wr_dispatcher *d) {
@@ -287,6 +353,7 @@ static void sleep_until_rung(wr_dispatcher *d) {
     /* SYNC sleep: announce, look once more, then sleep; who publishes work rings after it (futex.h) */
     atomic_store_explicit(&d->sleeps, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
+    if (d->cleans) until = now;
     if (until > now && !has_work(d) && !atomic_load_explicit(&d->stop, memory_order_acquire)) wr_futex_wait(&d->sleeps, 1, until - now);
     atomic_store_explicit(&d->sleeps, 0, memory_order_relaxed);
 }
@@ -296,6 +363,7 @@ void wr_dispatcher_run(wr_dispatcher *d) {
         if (has_work(d)) work(d);
         if (atomic_load_explicit(&d->failed, memory_order_relaxed)) return;
         if (d->changed && !d->again_at && wr_now_ns() >= d->checkpoint_at) take_checkpoint(d);
+        if (d->cleans) clean(d);
         if (atomic_load_explicit(&d->failed, memory_order_relaxed)) return;
         sleep_until_rung(d);
     }

@@ -42,6 +42,10 @@ int wr_dispatcher_drop(wr_dispatcher *dispatcher, uint32_t id, const uint32_t *r
 /* Hand out the rows of topics whose drop is done since the last call: they are free. */
 void wr_dispatcher_dropped(wr_dispatcher *dispatcher, void (*give)(void *context, uint32_t row), void *context);
 
+/* Retention: messages of a topic below these minima, one for each queue, are gone (`minima` NULL: files of the log below `first` may go). *ticket:
+ * done when the state's `retained` has come to it, and of a checkpoint when `saved` has. ENOMEM. */
+int wr_dispatcher_retain(wr_dispatcher *dispatcher, uint32_t id, const uint64_t *minima, uint32_t queues_n, uint64_t first, uint64_t *ticket);
+
 /* A client is gone, all of whose commits are done: its mark is needed no more. Without memory it is kept until the next start. */
 void wr_dispatcher_forget(wr_dispatcher *dispatcher, uint64_t client_epoch);
 
@@ -50,6 +54,9 @@ typedef struct {
     int failed;        /* errno of what ended it */
     uint64_t position; /* what is below was applied */
     uint64_t checkpoints_n;
+    uint64_t saved_position;  /* of the last checkpoint of this dispatcher; 0: there is none */
+    uint64_t retained, saved; /* tickets of wr_dispatcher_retain */
+    int clean_error;          /* errno for which files of consume queues or index were not removed, when that was tried last */
 } wr_dispatcher_state;
 wr_dispatcher_state wr_dispatcher_look(const wr_dispatcher *dispatcher);
 

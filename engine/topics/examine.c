@@ -3,6 +3,7 @@
 #include "topics/examine.h"
 #include "kernel/map.h"
 #include "kernel/protocol.h"
+#include "topics/bounds.h"
 #include "topics/hash.h"
 #include "topics/index_walk.h"
 #include "topics/log_search.h"
@@ -23,6 +24,8 @@
 typedef struct {
     uint64_t next;     /* offset behind the last record that was seen */
     bool any;          /* there was one */
+    uint64_t minimum;  /* by the checkpoint */
+    bool known;        /* something says what `next` is */
     wr_unit *units;    /* in memory, from `from` on */
     uint64_t from;
     uint32_t units_n;
@@ -39,6 +42,9 @@ typedef struct {
 struct wr_examine {
     wr_dispatch_place place;
     uint64_t limit;
+    uint64_t base; /* of the first file that was walked */
+    uint64_t keys_from; /* keys of records below it may be gone */
+    bool any;
     a_topic *topics;
     uint32_t topics_n, topics_room;
     wr_map by_id;
@@ -151,6 +157,16 @@ int wr_examine_add(wr_examine *e, const wr_dispatch_topic *topic) {
     return 0;
 }
 
+void wr_examine_minimum(wr_examine *e, uint32_t id, uint32_t queue, uint64_t minimum) {
+    const uint64_t *found = wr_map_find(&e->by_id, id, 0);
+    if (found && queue < e->topics[*found - 1].queues_n) e->topics[*found - 1].rows[queue].minimum = minimum;
+}
+
+void wr_examine_first(wr_examine *e, uint64_t first) {
+    if (first > e->counts.first) e->counts.first = first;
+    if (first > e->keys_from) e->keys_from = first;
+}
+
 const wr_examine_counts *wr_examine_counted(const wr_examine *e) { return &e->counts; }
 const wr_examine_wrong *wr_examine_found(const wr_examine *e, uint32_t *n) {
     *n = e->wrongs_n;
@@ -211,12 +227,13 @@ static int examine_gap(wr_examine *e, const a_topic *topic, uint32_t queue, uint
 
 static int examine_unit(wr_examine *e, const a_topic *topic, const wr_record *r, int64_t tags_code) {
     a_row *row = &topic->rows[r->queue_id];
-    const uint64_t next = row->next;
+    const bool begins = !row->known && e->base; /* what lay in files before is gone, and whether it should be says the first bounds */
+    const uint64_t next = row->next > row->minimum ? row->next : row->minimum;
     const bool any = row->any;
-    if (r->queue_offset > next) e->counts.missing += r->queue_offset - next;
+    if (r->queue_offset > row->next && !begins) e->counts.missing += r->queue_offset - row->next;
     row->next = r->queue_offset + 1;
-    row->any = true;
-    if (r->physical_offset >= e->limit) return 0;
+    row->any = row->known = true;
+    if (r->physical_offset >= e->limit || r->queue_offset < row->minimum) return 0;
     int error = any ? examine_gap(e, topic, r->queue_id, next, r->queue_offset) : 0;
     if (!error) error = have_unit(e, topic, r->queue_id, r->queue_offset);
     if (error) return error;
@@ -300,10 +317,29 @@ static bool is_system(const uint8_t *name, uint32_t n) {
     return n >= sizeof WR_SYSTEM_TOPICS - 1 && !memcmp(name, WR_SYSTEM_TOPICS, sizeof WR_SYSTEM_TOPICS - 1);
 }
 
+/* What retention says that it takes of the log. */
+static void examine_bounds(wr_examine *e, const uint8_t *body, uint64_t n) {
+    uint64_t first;
+    uint32_t rows_n;
+    if (!wr_bounds_read(body, n, &first, &rows_n)) return;
+    if (first > e->counts.first) e->counts.first = first;
+    for (uint32_t i = 0; i < rows_n; i++) {
+        const uint8_t *from = body + WR_BOUNDS_SIZE + (uint64_t)i * WR_BOUND_SIZE;
+        const uint64_t *found = wr_map_find(&e->by_id, wr_get32(from + WR_BOUND_AT_TOPIC), 0);
+        const uint32_t queue = wr_get32(from + WR_BOUND_AT_QUEUE);
+        const uint64_t next = wr_get64(from + WR_BOUND_AT_NEXT);
+        if (!found || queue >= e->topics[*found - 1].queues_n) continue;
+        a_row *row = &e->topics[*found - 1].rows[queue];
+        row->known = true;
+        if (next > row->next) row->next = next;
+    }
+}
+
 static int examine_record(wr_examine *e, const uint8_t *bytes, const wr_record *r) {
     const uint8_t *name = bytes + r->topic_at;
     const uint32_t kind = r->sys_flag & WR_SYS_TRANSACTION_MASK;
     e->counts.records++;
+    if (wr_is_bounds(name, r->topic_length)) examine_bounds(e, bytes + r->body_at, r->body_length);
     if (is_system(name, r->topic_length)) return 0;
     const a_topic *topic = topic_of(e, r, name);
     const bool judged = r->physical_offset < e->limit;
@@ -319,7 +355,8 @@ static int examine_record(wr_examine *e, const uint8_t *bytes, const wr_record *
     wr_known_properties known;
     wr_properties_known(bytes + r->properties_at, r->properties_length, &known);
     error = examine_unit(e, topic, r, known.tags.at ? wr_tags_code(known.tags.at, known.tags.n) : 0);
-    return error || !judged ? error : examine_keys(e, topic, r, &known);
+    if (error || !judged) return error;
+    return r->physical_offset < e->keys_from ? pass_unknown(e, r->physical_offset) : examine_keys(e, topic, r, &known);
 }
 
 static int tell(wr_examine *e, uint64_t position) {
@@ -360,6 +397,8 @@ int wr_examine_run(wr_examine *e, uint64_t base, wr_examine_progress progress, v
     wr_commit_head after = {0};
     uint64_t position = base, search = base;
     memcpy(after.origin.node, e->place.node, sizeof after.origin.node);
+    if (!e->any) e->base = base;
+    e->any = true;
     e->progress = progress;
     e->context = context;
     int error = wr_log_before(&visitor, e, file_bytes, base, &after);

@@ -21,7 +21,8 @@ typedef struct {
 typedef struct {
     uint64_t records, commits, units, keys;
     uint64_t unknown;   /* records of topics that nobody named */
-    uint64_t missing;   /* offsets without a record */
+    uint64_t missing;   /* offsets without a record, which no bounds account for */
+    uint64_t first;     /* the log may begin here, by its bounds and by the checkpoint */
 } wr_examine_counts;
 
 /* `limit`: position of the checkpoint; units and keys of records behind it are not judged. `synced`: power may have been lost since, so of the
@@ -31,6 +32,10 @@ void wr_examine_free(wr_examine *examine);
 
 /* A topic of the catalog. 0 or ENOMEM. */
 int wr_examine_add(wr_examine *examine, const wr_dispatch_topic *topic);
+
+/* What the checkpoint says that retention took: units below a queue's minimum, and keys of records below the log's `first`, are not judged. */
+void wr_examine_minimum(wr_examine *examine, uint32_t id, uint32_t queue, uint64_t minimum);
+void wr_examine_first(wr_examine *examine, uint64_t first);
 
 /* Called now and then; not 0: an errno that ends it. */
 typedef int (*wr_examine_progress)(void *context, uint64_t position);

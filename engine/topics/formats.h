@@ -25,8 +25,9 @@
 #define WR_PROPERTY_VALUE_END 2
 #define WR_KEY_SEPARATOR 32
 #define WR_COMMIT_VERSION 1
-#define WR_CHECKPOINT_VERSION 1
+#define WR_CHECKPOINT_VERSION 2
 #define WR_OFFSETS_VERSION 1
+#define WR_BOUNDS_VERSION 1
 #define WR_GROUPS_VERSION 1
 #define WR_LOG_FILE_BYTES 0x40000000
 #define WR_CONSUME_QUEUE_ENTRIES 0x493e0
@@ -34,6 +35,7 @@
 #define WR_INDEX_ENTRIES 0x1312d00
 #define WR_SYSTEM_TOPICS "WARREN_SYS_"
 #define WR_COMMIT_TOPIC "WARREN_SYS_COMMIT"
+#define WR_BOUNDS_TOPIC "WARREN_SYS_BOUNDS"
 #define WR_CHECKPOINT_MAGIC "WRTOPICS"
 
 /* Head of a record of the commit log, up to the born host. */
@@ -134,7 +136,8 @@
 #define WR_CHECKPOINT_AT_INDEX_NAME 104 /* bytes[17]: its name; zeros: there is none */
 #define WR_CHECKPOINT_AT_MARKS_N 124 /* u32: commit_mark records that follow */
 #define WR_CHECKPOINT_AT_ROWS_N 128 /* u32: checkpoint_row records that follow those */
-#define WR_CHECKPOINT_SIZE 132
+#define WR_CHECKPOINT_AT_FIRST 132 /* u64: retention may have removed the files of the log below this position */
+#define WR_CHECKPOINT_SIZE 140
 
 /* A queue of a topic, in a checkpoint. */
 #define WR_CHECKPOINT_ROW_AT_TOPIC 0 /* u32: id of the topic */
@@ -142,7 +145,9 @@
 #define WR_CHECKPOINT_ROW_AT_MINIMUM 8 /* u64: offset of the first message that a reader may see */
 #define WR_CHECKPOINT_ROW_AT_NEXT 16 /* u64: offset behind the last message below `position` */
 #define WR_CHECKPOINT_ROW_AT_DURABLE 24 /* u64: units below are on stable storage */
-#define WR_CHECKPOINT_ROW_SIZE 32
+#define WR_CHECKPOINT_ROW_AT_BYTES 32 /* u64: of the records from `minimum` on and below `position` */
+#define WR_CHECKPOINT_ROW_AT_FROM 40 /* u64: position of the first of those records; all bits set: there is none */
+#define WR_CHECKPOINT_ROW_SIZE 48
 
 /* Begin of the body of a record of the topic OFFSETS_TOPIC: offsets that a group of readers has committed. */
 #define WR_OFFSETS_AT_VERSION 0 /* u32: OFFSETS_VERSION */
@@ -156,6 +161,19 @@
 #define WR_OFFSET_AT_GENERATION 4 /* u64: in which the queue was given to the member that committed */
 #define WR_OFFSET_AT_OFFSET 12 /* u64: of the first message that is not done */
 #define WR_OFFSET_SIZE 20
+
+/* Begin of the body of a record of the topic BOUNDS_TOPIC: it is in the log, and synced, before retention removes a file of it. */
+#define WR_BOUNDS_AT_VERSION 0 /* u32: BOUNDS_VERSION */
+#define WR_BOUNDS_AT_ROWS_N 4 /* u32: bound records that follow */
+#define WR_BOUNDS_AT_FIRST 8 /* u64: files of the log below this position may be missing from now on */
+#define WR_BOUNDS_SIZE 16
+
+/* A queue of a topic without any message: its offsets go on here, though no record that is left says so. */
+#define WR_BOUND_AT_TOPIC 0 /* u32: id of the topic */
+#define WR_BOUND_AT_QUEUE 4 /* u32: queue of it */
+#define WR_BOUND_AT_MINIMUM 8 /* u64: offset of the first message that a reader may see */
+#define WR_BOUND_AT_NEXT 16 /* u64: offset of the next message */
+#define WR_BOUND_SIZE 24
 
 /* Head of the snapshot of all groups' offsets (`groups`): bodies as of OFFSETS_TOPIC follow, one for each group. */
 #define WR_GROUPS_AT_MAGIC 0 /* bytes[8]: GROUPS_MAGIC */

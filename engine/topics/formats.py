@@ -19,6 +19,9 @@ Consume queues and key index are derived from the log. A checkpoint says from wh
 file, replaced as a whole, a checkpoint with its commit_mark and checkpoint_row records. One that is damaged, of another node or of
 other settings is none, and the log is walked from its first file.
 
+Where retention removes files of the log, a bounds record with its bound records, of a topic of Warren's own, stands in the log
+before: from which position on all files have to be there, and what no record says any more.
+
 Offsets of groups of readers are records of a topic of Warren's own, too; of each queue the newest one counts. A snapshot, one
 file, replaced as a whole, has them all, and says from where the log is walked for newer ones. One that is damaged, missing or
 of another node is none, and the log is walked from its first file.
@@ -93,9 +96,13 @@ OFFSETS_VERSION = 1
 GROUPS_MAGIC = "WRGROUPS"
 GROUPS_VERSION = 1
 
+#: Warren's own: what retention removed of the log (docs/design/023-retention.md)
+BOUNDS_TOPIC = f"{SYSTEM_TOPICS}BOUNDS"
+BOUNDS_VERSION = 1
+
 #: Warren's own, too: what the derived files hold, at a place of the log
 CHECKPOINT_MAGIC = "WRTOPICS"
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2  #: 1, which is read: without `first`, and rows without `bytes` and `from`
 
 #: defaults, all of them settings of the node
 LOG_FILE_BYTES = 1 << 30
@@ -129,6 +136,7 @@ CONSTANTS: dict[str, int] = {
     "COMMIT_VERSION": COMMIT_VERSION,
     "CHECKPOINT_VERSION": CHECKPOINT_VERSION,
     "OFFSETS_VERSION": OFFSETS_VERSION,
+    "BOUNDS_VERSION": BOUNDS_VERSION,
     "GROUPS_VERSION": GROUPS_VERSION,
     "LOG_FILE_BYTES": LOG_FILE_BYTES,
     "CONSUME_QUEUE_ENTRIES": CONSUME_QUEUE_ENTRIES,
@@ -291,7 +299,7 @@ COMMIT_MARK = Struct(
 
 CHECKPOINT = Struct(
     "checkpoint",
-    132,
+    140,
     "Head of the checkpoint of consume queues and key index: from where the log is walked, and what is on stable storage.",
     (
         Field("magic", 0, "bytes", "CHECKPOINT_MAGIC", 8),
@@ -311,13 +319,14 @@ CHECKPOINT = Struct(
         Field("index_name", 104, "bytes", "its name; zeros: there is none", 17),
         Field("marks_n", 124, "u32", "commit_mark records that follow"),
         Field("rows_n", 128, "u32", "checkpoint_row records that follow those"),
+        Field("first", 132, "u64", "retention may have removed the files of the log below this position"),
     ),
     ">",
 )
 
 CHECKPOINT_ROW = Struct(
     "checkpoint_row",
-    32,
+    48,
     "A queue of a topic, in a checkpoint.",
     (
         Field("topic", 0, "u32", "id of the topic"),
@@ -325,6 +334,8 @@ CHECKPOINT_ROW = Struct(
         Field("minimum", 8, "u64", "offset of the first message that a reader may see"),
         Field("next", 16, "u64", "offset behind the last message below `position`"),
         Field("durable", 24, "u64", "units below are on stable storage"),
+        Field("bytes", 32, "u64", "of the records from `minimum` on and below `position`"),
+        Field("from", 40, "u64", "position of the first of those records; all bits set: there is none"),
     ),
     ">",
 )
@@ -350,6 +361,31 @@ OFFSET = Struct(
         Field("queue", 0, "u32", "queue of the topic"),
         Field("generation", 4, "u64", "in which the queue was given to the member that committed"),
         Field("offset", 12, "u64", "of the first message that is not done"),
+    ),
+    ">",
+)
+
+BOUNDS = Struct(
+    "bounds",
+    16,
+    "Begin of the body of a record of the topic BOUNDS_TOPIC: it is in the log, and synced, before retention removes a file of it.",
+    (
+        Field("version", 0, "u32", "BOUNDS_VERSION"),
+        Field("rows_n", 4, "u32", "bound records that follow"),
+        Field("first", 8, "u64", "files of the log below this position may be missing from now on"),
+    ),
+    ">",
+)
+
+BOUND = Struct(
+    "bound",
+    24,
+    "A queue of a topic without any message: its offsets go on here, though no record that is left says so.",
+    (
+        Field("topic", 0, "u32", "id of the topic"),
+        Field("queue", 4, "u32", "queue of it"),
+        Field("minimum", 8, "u64", "offset of the first message that a reader may see"),
+        Field("next", 16, "u64", "offset of the next message"),
     ),
     ">",
 )
@@ -389,6 +425,8 @@ STRUCTS = (
     CHECKPOINT_ROW,
     OFFSETS,
     OFFSET,
+    BOUNDS,
+    BOUND,
     GROUPS,
 )
 

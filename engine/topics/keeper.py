@@ -83,6 +83,7 @@ class Keeper:
         self._saved_at = 0.0  # when a snapshot was begun last
         self._saved = -1  # its position; -1: there is none
         self._needed = False  # the file must be written before the log goes on
+        self._told: dict[Key, int] = {}  # position behind a record with all offsets of a group
         self.writer: FileMaker[Snapshot, int] = FileMaker(self._write, self.server.kick)
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -204,6 +205,29 @@ class Keeper:
         if snapshot_due:
             self._writing, self._changed, self._saved_at = True, False, now
             self.writer.want(self._snapshot())
+
+    # -- retention ----------------------------------------------------------------------------------------------
+
+    def needed(self, first: int) -> int:
+        """From where on the log is needed when its files below `first` shall go: the snapshot's place. If that is
+        further back, another one is written soon.
+        """
+        if self._saved < first:
+            self._changed = True
+        return max(self._saved, 0)
+
+    def carry(self, first: int) -> int | None:
+        """What is committed stands in the log from `first` on, too: so it outlives the loss of the snapshot. Where the
+        last of it ends, 0: it stood there; None: there is no room in the log now.
+        """
+        self._told = {key: end for key, end in self._told.items() if key in self._offsets}
+        for key, committed in self._offsets.items():
+            if committed and self._told.get(key, 0) <= first:
+                try:
+                    self._told[key] = self._append(key, committed)
+                except _NoRoom:
+                    return None
+        return max(self._told.values(), default=0)
 
     def take(self) -> None:
         """Hear of snapshots that the thread has written."""

@@ -126,6 +126,19 @@ def refuse_absent(folder: TopicsFolder, file_bytes: int, bases: list[int], looke
         )
 
 
+def check_begin(folder: TopicsFolder, bases: list[int], file_bytes: int, first: int) -> None:
+    """Files below `first` may be missing: retention removed them, as log and checkpoint say. Raises CorruptRecord."""
+    if bases and bases[0] > first:
+        missing = bases[0] - file_bytes
+        raise CorruptRecord(
+            path_of(folder, missing),
+            0,
+            f"a file of the log, whose files may be missing below position {first} alone",
+            "no file",
+            f"a file is missing; {UNCHANGED}: {RESTORE}",
+        )
+
+
 def check_end(folder: TopicsFolder, bases: list[int], file_bytes: int, position: int) -> None:
     """The log ends at this position, as its checkpoint or its files say: the file in which it ends must be there.
     Raises CorruptRecord.

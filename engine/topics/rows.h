@@ -6,6 +6,7 @@
  * Invariants
  *   A row is found by its key, looked for once. When its topic is deleted the key becomes 0 first, and the row may become another's
  *   later: who read a number looks at the key behind it (wr_topic_row_is). Ids of topics never come again, so neither do keys.
+ *   `minimum` rises when messages below it are gone for readers; `bytes` and `from` follow it, and precede the maximum.
  *   `maximum` rises only over messages that have their unit and are durable as far as their producer asked for.
  *   A group's stamp is another one after each change, and none comes again, in no row and after no restart: who has seen one knows by a
  *   single load that nothing has changed, and that the row is still its group's.
@@ -133,6 +134,8 @@ static inline void wr_topic_row_give(wr_topic_rows *rows, uint32_t n, uint64_t k
     atomic_store_explicit(&row->minimum, minimum, memory_order_relaxed);
     atomic_store_explicit(&row->maximum, maximum, memory_order_release);
     atomic_store_explicit(&row->appended, maximum, memory_order_relaxed);
+    atomic_store_explicit(&row->bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&row->from, UINT64_MAX, memory_order_relaxed);
     /* SYNC row-key: pairs with wr_topic_row_find */
     atomic_store_explicit(&row->key, key, memory_order_release);
     if (atomic_load_explicit(&rows->rows_n, memory_order_relaxed) <= n) atomic_store_explicit(&rows->rows_n, (uint64_t)n + 1, memory_order_release);

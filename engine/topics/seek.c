@@ -31,7 +31,7 @@ typedef struct {
 static int first_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t to, bool zeros, probe *p) {
     wr_unit units[UNITS_MAX];
     int error = 0;
-    p->found = false;
+    *p = (probe){0};
     for (uint32_t most = 1; !error && from < to; most = most * 8 < UNITS_MAX ? most * 8 : UNITS_MAX) {
         uint32_t n;
         if (most > to - from) most = (uint32_t)(to - from);
@@ -59,7 +59,7 @@ static int first_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t 
 static int last_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t to, probe *p) {
     wr_unit units[UNITS_MAX];
     int error = 0;
-    p->found = false;
+    *p = (probe){0};
     for (uint32_t most = 1; !error && from < to; most = most * 8 < UNITS_MAX ? most * 8 : UNITS_MAX) {
         uint32_t n;
         uint64_t begin = to - from > most ? to - most : from;
@@ -98,4 +98,14 @@ int wr_topic_seek(wr_topic_reader *r, uint32_t queue, int64_t when, wr_seek_boun
     if (error) return error;
     *offset = p.found ? p.offset : boundary == WR_SEEK_LOWER ? b.maximum : WR_SEEK_NONE;
     return 0;
+}
+
+int wr_topic_first_time(wr_topic_reader *r, uint32_t queue, int64_t *time) {
+    wr_topic_bounds b;
+    probe p;
+    int error = wr_topic_reader_bounds(r, queue, &b);
+    if (!error) error = first_of(r, queue, b.minimum, b.maximum, false, &p);
+    if (error) return error;
+    *time = p.time;
+    return p.found ? 0 : ENOENT;
 }

@@ -13,4 +13,7 @@ typedef enum {
 
 /* `when`: milliseconds since 1970. 0; ENXIO: there is no such queue; or an errno. */
 int wr_topic_seek(wr_topic_reader *reader, uint32_t queue, int64_t when, wr_seek_boundary boundary, uint64_t *offset);
+
+/* The store time of the first message that is there. 0; ENOENT: there is none; ENXIO: there is no such queue; or an errno. */
+int wr_topic_first_time(wr_topic_reader *reader, uint32_t queue, int64_t *time);
 #endif

@@ -5,6 +5,7 @@ dispatcher have threads of their own, and a helper makes the log's next file.
 
     declared.py    the topics of the catalog
     keeper.py      groups of readers
+    retention.py   what goes, by age, size and disk
     log_files.py   the log's files
     engine/kernel/clients.py   the clients' regions
 
@@ -21,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from warren.engine.topics import log_files
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
 from warren.engine.topics.keeper import Keeper, Log
+from warren.engine.topics.retention import Place, Policy, Retention
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
@@ -63,14 +65,22 @@ class Options:
 
     superblock: Superblock
     server: int
-    folder: TopicsFolder
-    log_file_bytes: int
+    place: Place
     load_catalog: Callable[[], list[Declaration]]
     group_release_s: float = RELEASE_S
     follow_catalog: Callable[[int], Changes | None] = lambda _version: None
     timer: Callable[[], None] = lambda: None  #: called some times a second
     reached: Callable[[str], None] = lambda _point: None
     say: Say = silent
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def folder(self) -> TopicsFolder:
+        return self.place.folder
+
+    @property
+    def log_file_bytes(self) -> int:
+        return self.place.log_file_bytes
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,10 @@ class TopicService:
             o.say,
             o.group_release_s,
         )
+        self.retention = Retention(server, o.superblock, o.server, o.place, o.policy, self.topics.all, o.say, o.reached)
+        self.retention.needed["groups of readers"] = self.groups.needed
+        self.retention.carried["groups of readers"] = self.groups.carry
+        self.topics.changed = self.retention.wake
         self._timer_at = 0.0
         self._trouble: tuple[int, int, int] = (0, 0, 0)
 
@@ -133,6 +147,7 @@ class TopicService:
         base = position // o.log_file_bytes * o.log_file_bytes
         self._files.begin(log_files.first_or_made(o.folder, o.log_file_bytes, base, bases), base)
         self.topics.shown()
+        self.retention.begin(bases[0] if bases else base)
         self._clients.scan(starting=True)
         self.groups.begin(log_epoch)
         o.reached("begun")
@@ -154,6 +169,7 @@ class TopicService:
     def _check(self, found: dict[str, Any], bases: list[int]) -> None:
         """What was confirmed is there. Raises CorruptRecord."""
         o = self.options
+        log_files.check_begin(o.folder, bases, o.log_file_bytes, found["first"])
         log_files.check_end(o.folder, bases, o.log_file_bytes, found["position"])
         log_files.refuse_strange(o.folder, o.log_file_bytes, found["position"], found["stranger"])
         if found["damaged"]:
@@ -172,7 +188,7 @@ class TopicService:
         if epoch > 1 and self.server.attached():  # a worker of this node was there before, and clients of it
             self.groups.wait_for_members(time.monotonic())
         self.server.serve(epoch)
-        for thread in (self._committer, self._dispatcher, self._files.maker, self.groups.writer):
+        for thread in (self._committer, self._dispatcher, self._files.maker, self.groups.writer, self.retention.thread):
             thread.start()
 
     def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
@@ -194,6 +210,7 @@ class TopicService:
         if events & _core.TOPIC_EVENT_KICK:
             self._files.take()
             self.groups.take()
+            self.retention.take()
         if events & _core.TOPIC_EVENT_NEED_FILE:
             self._files.want()
         if events & _core.TOPIC_EVENT_CATALOG_CHANGED or self.topics.behind:
@@ -225,6 +242,8 @@ class TopicService:
         self._clients.on_timer()
         self.topics.on_timer()
         self.groups.on_timer(now)
+        self.retention.take()
+        self.retention.on_timer()
         self._look_for_space()
         self.options.timer()
 
@@ -276,6 +295,7 @@ class TopicService:
         """
         server = self.server
         server.pending(_core.TOPIC_EVENT_STOP, True)
+        self.retention.end()
         deadline = time.monotonic() + timeout_s
         while not self.turn(1_000_000, False) & _core.TOPIC_EVENT_TIMER and time.monotonic() < deadline:
             pass
@@ -287,6 +307,7 @@ class TopicService:
 
     def release(self) -> None:
         """Stop the threads, close the server and the clients' regions. What is done of the log is dispatched first."""
+        self.retention.end()
         self.server.stop_log()
         self._join(self._committer)
         self.server.stop_dispatch()

@@ -111,7 +111,7 @@ static void show_rows(wr_topic_worker *w, wr_topic *topic) {
         queue->wake = wr_topic_wake_of(w->o.rows, topic->id);
         w->messages_n += found.next - found.minimum;
         wr_topic_row_give(w->o.rows, queue->row, wr_topic_row_key(topic->id, i), found.minimum, found.next);
-        if (!w->dispatcher) wr_dispatch_show(w->dispatch, queue->row, &queue->shown->maximum);
+        if (!w->dispatcher) wr_dispatch_show(w->dispatch, queue->row, queue->shown);
     }
 }
 
@@ -147,6 +147,20 @@ int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id) {
     return error;
 }
 
+int wr_topic_worker_retain(wr_topic_worker *w, uint32_t id, const uint64_t *minima, uint32_t queues_n, uint64_t *ticket) {
+    wr_topic *topic = wr_topic_find(&w->s, id);
+    if (!topic || topic->queues_n != queues_n) return ENOENT;
+    int error = wr_dispatcher_retain(w->dispatcher, id, minima, queues_n, 0, ticket);
+    for (uint32_t i = 0; !error && i < queues_n; i++) {
+        wr_topic_queue *queue = &topic->queues[i];
+        const uint64_t minimum = minima[i] < queue->next ? minima[i] : queue->next;
+        if (minimum <= queue->first) continue;
+        w->messages_n -= minimum - queue->first;
+        queue->first = minimum;
+    }
+    return error;
+}
+
 /* ---- start ---- */
 
 static int open_file(const wr_topic_worker *w, uint64_t base, int flags) {
@@ -169,6 +183,7 @@ int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint
 }
 
 int wr_topic_worker_recover(wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind) {
+    w->first = first;
     const wr_dispatch_log log = {.open = open_to_read, .context = w};
     int error = wr_dispatch_begin(w->dispatch, kind);
     if (error) return error;
@@ -206,6 +221,7 @@ int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch) {
     w->s.store_ms = w->end.last.store_ms;
     w->s.synced_at = wr_now_ns();
     wr_topic_rows_begin(w->o.rows, w->end.last.number);
+    atomic_store_explicit(&w->o.rows->first, w->first, memory_order_release); /* SYNC rows-first */
     for (uint64_t i = 0; i < w->s.topics.size; i++)
         if (w->s.topics.rows[i].used) show_rows(w, (wr_topic *)(uintptr_t)w->s.topics.rows[i].value);
     const wr_dispatcher_options options = {.dispatch = w->dispatch, .rows = w->o.rows, .origin = origin, .synced = w->end.position,

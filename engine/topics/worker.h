@@ -36,6 +36,7 @@ typedef struct wr_topic_worker {
     wr_dispatch *dispatch;
     wr_dispatcher *dispatcher; /* NULL before begin */
     wr_log_end end;            /* what was found */
+    uint64_t first;            /* begin of the log's first file */
     uint64_t messages_n;       /* at begin, of all topics */
     uint32_t *free_rows, free_rows_n, rows_n, rows_ready; /* free ones; ever used; those that have memory */
     bool groups_ready;         /* so have the rows of groups */
@@ -56,6 +57,8 @@ int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id); /* ENOENT; ENOMEM */
 
 /* The row of a group of readers of a topic has another stamp; 0: it is no group's any more. ENOMEM of shared memory; EINVAL: no such row. */
 int wr_topic_worker_tell_group(wr_topic_worker *w, uint32_t row, uint32_t topic, uint64_t stamp);
+/* Retention: as wr_dispatcher_retain. ENOENT: there is no such topic. */
+int wr_topic_worker_retain(wr_topic_worker *w, uint32_t id, const uint64_t *minima, uint32_t queues_n, uint64_t *ticket);
 
 /* Look at the log, from its file `first` on at most, and at the checkpoint; nothing is written. 0 with *kind and *looked, or an errno. */
 int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint_kind *kind, wr_log_previewed *looked);

@@ -45,6 +45,9 @@
 #define WR_CRASH_TOPIC_SETTLED 38
 #define WR_CRASH_TOPIC_BEGUN 39
 #define WR_CRASH_TOPIC_FILE_MADE 40
+#define WR_CRASH_RETAIN_RAISED 41
+#define WR_CRASH_RETAIN_TOLD 42
+#define WR_CRASH_RETAIN_REMOVED 43
 #define WR_PAGE_BYTES 4096
 #define WR_CLIENT_SLOTS 256
 #define WR_SERVERS_MAX 33
@@ -75,6 +78,7 @@
 #define WR_ALARM_DISK 2
 #define WR_ALARM_SYNC_FAILED 4
 #define WR_ALARM_SERVER_FAILED 8
+#define WR_ALARM_TOPICS_DISK 16
 #define WR_SHORT_MEMORY 1
 #define WR_SHORT_DISK 2
 #define WR_SHORT_OWN_MEMORY 4
@@ -163,7 +167,11 @@ typedef struct {
     _Atomic uint64_t disk_free; /* bytes that are free on the disk of the directory */
     _Atomic uint64_t disk_limit; /* below these the disk alarm is raised */
     _Atomic uint64_t image_bytes; /* bytes of each image of a log that may have memory, 0: all (supervisor, before the servers start) */
-    uint8_t pad2_[672];
+    _Atomic uint64_t topics_disk_since; /* when the alarm was raised that the disk is too full for topics */
+    _Atomic uint64_t topics_disk_used; /* bytes in use of that disk (topic worker; so are the next two) */
+    _Atomic uint64_t topics_disk_total; /* those, and what may still be written */
+    _Atomic uint64_t topics_disk_limit; /* above so many in use the alarm is raised */
+    uint8_t pad2_[640];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
     uint8_t pad3_[1024];
 } wr_superblock;
@@ -221,6 +229,10 @@ _Static_assert(offsetof(wr_superblock, memory_own_limit) == 320, "wr_superblock.
 _Static_assert(offsetof(wr_superblock, disk_free) == 328, "wr_superblock.disk_free");
 _Static_assert(offsetof(wr_superblock, disk_limit) == 336, "wr_superblock.disk_limit");
 _Static_assert(offsetof(wr_superblock, image_bytes) == 344, "wr_superblock.image_bytes");
+_Static_assert(offsetof(wr_superblock, topics_disk_since) == 352, "wr_superblock.topics_disk_since");
+_Static_assert(offsetof(wr_superblock, topics_disk_used) == 360, "wr_superblock.topics_disk_used");
+_Static_assert(offsetof(wr_superblock, topics_disk_total) == 368, "wr_superblock.topics_disk_total");
+_Static_assert(offsetof(wr_superblock, topics_disk_limit) == 376, "wr_superblock.topics_disk_limit");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
 /* One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
@@ -319,7 +331,8 @@ typedef struct {
     uint8_t pad1_[40];
     uint8_t server_done[64]; /* per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot */
     _Atomic uint64_t reading; /* hint: server << 56 | file number + 1 that this client reads now, 0: none (client) */
-    uint8_t pad2_[56];
+    _Atomic uint64_t holds; /* lowest position of the log of topics that this client holds, plus 1; 0: none. Counts while the slot is claimed (client) */
+    uint8_t pad2_[48];
 } wr_slot;
 _Static_assert(sizeof(wr_slot) == 256, "wr_slot");
 _Static_assert(offsetof(wr_slot, claim) == 0, "wr_slot.claim");
@@ -330,6 +343,7 @@ _Static_assert(offsetof(wr_slot, pid_namespace) == 32, "wr_slot.pid_namespace");
 _Static_assert(offsetof(wr_slot, name) == 40, "wr_slot.name");
 _Static_assert(offsetof(wr_slot, server_done) == 128, "wr_slot.server_done");
 _Static_assert(offsetof(wr_slot, reading) == 192, "wr_slot.reading");
+_Static_assert(offsetof(wr_slot, holds) == 200, "wr_slot.holds");
 
 /* First page of a client region (System V shared memory). Writer: the client, but for `waiting`. */
 typedef struct {

@@ -21,6 +21,7 @@ SAID = {
     "Together with queues": "b'one book'\norder.new 12.5\nTrue\n",
     "Replay": "1 order.new 12.5 ['ada']\n0\n",
     "In asyncio": "100\nTrue\n",
+    "Keeping and removing": "1 (0, 1)\n",
 }
 
 

@@ -17,6 +17,7 @@ from warren.engine import _core
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics.declared import Changes, Declaration
+from warren.engine.topics.retention import Place, Policy
 from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, node_bytes
 from warren.ipc import layout
 from warren.ipc.layout import COMMAND, CONSTANTS
@@ -37,6 +38,8 @@ class Topic:
     id: int
     name: str
     queues: int = 2
+    retention_s: float | None = None
+    retention_bytes: int | None = None
 
 
 class Answer(NamedTuple):
@@ -91,6 +94,8 @@ class TopicNode:
     index_slots: int = 50
     index_entries: int = 200
     said: Heard = field(default_factory=Heard)
+    #: retention of a worker: it looks when it is woken (`Life.retain`)
+    policy: Policy = field(default_factory=lambda: Policy(check_s=3600.0, disk=lambda _path: (0, 1)))
 
     def __post_init__(self) -> None:
         self.base = queue_probe.Node(self.path)
@@ -202,14 +207,24 @@ class Life:
             tick_ms=20,
             commit_bytes=64 * 1024,
         )
+        self.ring = mmap.mmap(ring, layout.PAGE_BYTES + node.ring_bytes)
         os.close(ring)
         self.service = TopicService(
             self.server,
             Options(
                 superblock=node.superblock,
                 server=SERVER,
-                folder=node.folder,
-                log_file_bytes=node.log_file_bytes,
+                place=Place(
+                    folder=node.folder,
+                    log_file_bytes=node.log_file_bytes,
+                    ring=self.ring,
+                    rows=self.rows,
+                    consume_queue_entries=node.consume_queue_entries,
+                    index_slots=node.index_slots,
+                    index_entries=node.index_entries,
+                    ring_bytes=node.ring_bytes,
+                ),
+                policy=node.policy,
                 load_catalog=lambda: list[Declaration](node.topics),
                 follow_catalog=self._follow,
                 reached=self._reached,
@@ -231,7 +246,10 @@ class Life:
         return None
 
     def _reached(self, point: str) -> None:
-        self.node.superblock.crash_point(CONSTANTS[f"CRASH_TOPIC_{point.upper().replace('.', '_')}"])
+        name = point.upper().replace(".", "_")
+        self.node.superblock.crash_point(
+            CONSTANTS[f"CRASH_{name}" if name.startswith("RETAIN") else f"CRASH_TOPIC_{name}"]
+        )
 
     def take_up(self, appender: Appender) -> None:
         self.service.take_up(appender.slot, appender.generation, appender.epoch, appender.region)
@@ -241,14 +259,23 @@ class Life:
         while not condition():
             self.service.turn(5_000_000)
 
-    def row(self, topic: int, queue: int) -> dict[str, int] | None:
+    def row(
+        self, topic: int, queue: int, names: tuple[str, ...] = ("minimum", "maximum", "appended")
+    ) -> dict[str, int] | None:
         """A row of the shared memory, as readers find it."""
         count = TOPIC_ROWS.unpack(self.rows, "rows_n")
         for number in range(count):
             at = TOPIC_ROWS.size + number * TOPIC_ROW.size
             if TOPIC_ROW.unpack(self.rows, "key", at) == topic << 32 | queue + 1:
-                return {name: TOPIC_ROW.unpack(self.rows, name, at) for name in ("minimum", "maximum", "appended")}
+                return {name: TOPIC_ROW.unpack(self.rows, name, at) for name in names}
         return None
+
+    def retain(self, times: int = 1) -> None:
+        """Let retention look, so many times, and do what it finds to do."""
+        for _ in range(times):
+            before = self.service.retention.looks_n
+            self.service.retention.wake()
+            self.until(lambda before=before: self.service.retention.looks_n > before)
 
     def maximum(self, topic: int, queue: int) -> int:
         found = self.row(topic, queue)
@@ -268,4 +295,5 @@ class Life:
 
     def _end(self) -> None:
         self.rows.close()
+        self.ring.close()
         os.close(self._folder)

@@ -16,11 +16,11 @@ static wr_commit_mark marks[3] = {{7, 70, NULL, false}, {8, 80, NULL, false}, {9
 static wr_checkpoint_row rows[ROWS];
 
 static wr_checkpoint make(uint64_t number, uint32_t marks_n, uint32_t rows_n) {
-    wr_checkpoint c = {.origin = {.node = "a node of tests", .epoch = 5}, .number = number, .position = 1000 * number, .store_ms = 1700000000000ull,
+    wr_checkpoint c = {.origin = {.node = "a node of tests", .epoch = 5}, .number = number, .position = 1000 * number, .first = 3, .store_ms = 1700000000000ull,
                        .boot = "one boot of it", .consume_queue_entries = 300, .index_slots = 5, .index_entries = 20, .marks_n = marks_n,
                        .rows_n = rows_n, .marks = marks, .rows = rows};
     c.index = (wr_index_mark){"20231114221320123", 17, 1700000000123ll};
-    for (uint32_t i = 0; i < rows_n; i++) rows[i] = (wr_checkpoint_row){i / 4, i % 4, number + i, number + 2 * i, number + 2 * i};
+    for (uint32_t i = 0; i < rows_n; i++) rows[i] = (wr_checkpoint_row){i / 4, i % 4, number + i, number + 2 * i, number + 2 * i, 1000 * (i + 1), i ? 100 * i : WR_NO_RECORD};
     return c;
 }
 
@@ -33,7 +33,7 @@ static wr_checkpoint_kind read_back(int folder, wr_checkpoint *to) {
 }
 
 static void check_same(const wr_checkpoint *a, const wr_checkpoint *b) {
-    CHECK(a->origin.epoch == b->origin.epoch && a->number == b->number && a->position == b->position && a->store_ms == b->store_ms);
+    CHECK(a->origin.epoch == b->origin.epoch && a->number == b->number && a->position == b->position && a->first == b->first && a->store_ms == b->store_ms);
     CHECK(!memcmp(a->boot, b->boot, 16) && !memcmp(a->origin.node, b->origin.node, 16));
     CHECK(!strcmp(a->index.name, b->index.name) && a->index.count == b->index.count && a->index.begin == b->index.begin);
     CHECK(a->marks_n == b->marks_n && a->rows_n == b->rows_n && !memcmp(a->rows, b->rows, a->rows_n * sizeof *a->rows));
@@ -43,6 +43,13 @@ static void check_same(const wr_checkpoint *a, const wr_checkpoint *b) {
 
 /* Made with the field's order alone; the checksum with another program. */
 static const char golden[] =
+    "5752544f50494353000000020a33d1d461206e6f6465206f66207465737473000000000000000005000000000000000a00000000000027100000018bcfe56800"
+    "6f6e6520626f6f74206f6620697400000000012c0000000500000014000000110000018bcfe5687b323032333131313432323133323031323300000000000001"
+    "000000020000000000000003000000000000000700000000000000460000000000000000000000000000000a000000000000000a000000000000000a00000000"
+    "000003e8ffffffffffffffff0000000000000001000000000000000b000000000000000c000000000000000c00000000000007d00000000000000064";
+
+/* Of version 1, which is read. */
+static const char golden_v1[] =
     "5752544f504943530000000122338cca61206e6f6465206f66207465737473000000000000000005000000000000000a00000000000027100000018bcfe56800"
     "6f6e6520626f6f74206f6620697400000000012c0000000500000014000000110000018bcfe5687b3230323331313134323231333230313233000000"
     "0000000100000002000000000000000700000000000000460000000000000000000000000000000a000000000000000a000000000000000a"
@@ -59,6 +66,30 @@ static void keeps_its_bytes(void) {
     CHECK(n > 0 && (size_t)n == strlen(golden) / 2);
     for (ssize_t i = 0; i < n; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     for (size_t i = 0; i < 2 * (size_t)n; i++) CHECK(text[i] == golden[i]);
+}
+
+/* A checkpoint of version 1 is one, but for what it does not say. */
+static void an_older_one_is_read(void) {
+    wr_checkpoint wanted = make(10, 1, 2), found;
+    uint8_t bytes[400];
+    const size_t n = strlen(golden_v1) / 2;
+    for (size_t i = 0; i < n; i++) {
+        unsigned byte;
+        CHECK(sscanf(golden_v1 + 2 * i, "%2x", &byte) == 1);
+        bytes[i] = (uint8_t)byte;
+    }
+    int fd = openat(scratch_fd, NAME, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(write(fd, bytes, n) == (ssize_t)n);
+    close(fd);
+    CHECK(read_back(scratch_fd, &found) == WR_CHECKPOINT_GOOD && found.version == 1 && found.first == 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK(found.rows[i].bytes == 0 && found.rows[i].from == WR_NO_RECORD);
+        found.rows[i].bytes = wanted.rows[i].bytes;
+        found.rows[i].from = wanted.rows[i].from;
+    }
+    found.first = wanted.first;
+    check_same(&wanted, &found);
+    wr_checkpoint_free(&found);
 }
 
 static void any_other_byte_is_damage(void) {
@@ -157,6 +188,7 @@ int main(int argc, char **argv) {
     any_other_byte_is_damage();
     foreign_ones_are_none();
     keeps_its_bytes();
+    an_older_one_is_read();
     killed_while_it_is_written();
     a_full_disk_leaves_the_one_before();
     without_memory();

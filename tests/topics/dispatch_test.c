@@ -160,7 +160,7 @@ static int open_log(void *context, uint64_t base) {
 
 static uint32_t entries = 50, slots = 7, index_entries = 40;
 static uint8_t boot[16];
-static _Atomic uint64_t *maxima;
+static wr_topic_row *shown;
 
 static wr_dispatch *begin(int root, wr_checkpoint_kind *kind) {
     wr_dispatch_place place = {.root = root, .log_file_bytes = LOG_BYTES, .consume_queue_entries = entries, .index_slots = slots,
@@ -175,7 +175,7 @@ static wr_dispatch *begin(int root, wr_checkpoint_kind *kind) {
         for (uint32_t queue = 0; queue < QUEUES; queue++) added[queue] = i * QUEUES + queue;
         CHECK(wr_dispatch_add(d, &topic, added) == 0 && wr_dispatch_add(d, &topic, added) == EEXIST);
     }
-    for (row = 0; row < ROWS; row++) wr_dispatch_show(d, row, &maxima[row]);
+    for (row = 0; row < ROWS; row++) wr_dispatch_show(d, row, &shown[row]);
     CHECK(wr_dispatch_begin(d, kind) == 0);
     return d;
 }
@@ -257,7 +257,7 @@ static void expect(const wr_dispatch *d, int root, uint32_t n) {
     }
     for (uint32_t row = 0; row < ROWS; row++) {
         CHECK(wr_dispatch_look(d, row).next == next[row] && wr_dispatch_look(d, row).minimum == 0);
-        CHECK(atomic_load(&maxima[row]) == next[row]);
+        CHECK(atomic_load(&shown[row].maximum) == next[row]);
         wr_queue_reader_free(readers[row]);
     }
     wr_index_reader *reader = wr_index_reader_new(root, "index", slots, index_entries, true);
@@ -283,7 +283,7 @@ static void expect(const wr_dispatch *d, int root, uint32_t n) {
 }
 
 static void forget_maxima(void) {
-    for (uint32_t row = 0; row < ROWS; row++) atomic_store(&maxima[row], 0);
+    for (uint32_t row = 0; row < ROWS; row++) atomic_store(&shown[row].maximum, 0);
 }
 
 /* ---- all files, to compare and to mix ---- */
@@ -463,7 +463,7 @@ static void read_on(const shared *s) {
     }
     while (!atomic_load(&s->stop)) {
         uint32_t row = (uint32_t)random_below(ROWS), found;
-        uint64_t maximum = atomic_load_explicit(&maxima[row], memory_order_acquire);
+        uint64_t maximum = atomic_load_explicit(&shown[row].maximum, memory_order_acquire);
         if (!maximum) continue;
         uint64_t offset = random_below(3) ? maximum - 1 : random_below(maximum);
         wr_unit unit;
@@ -605,13 +605,16 @@ static void gaps_and_other_topics(void) {
         {50, 0, 0, 2, "t"}, {51, 0, 0, 1, "u"}, {7, 0, 0, 0, "t"}, {8, 2, 0, 1, "t"}, {8, 0, WR_SYS_PREPARED, 1, "t"},
         {8, 0, WR_SYS_ROLLBACK, 1, "t"}, {8, 0, WR_SYS_COMMIT, 1, "t"}, {20, 0, 0, 1, "t"}, {0, 1, 0, 1, "t"}};
     const struct iovec body = {"x", 1};
-    uint64_t at = 112;
+    uint64_t at = 112, first_at = 0, last_at = 0, size_of_one = 0;
     const uint32_t row[2] = {0, 1};
     wr_record_reason reason;
     CHECK(d && wr_dispatch_add(d, &topic, row) == 0);
     for (int i = 0; i < 9; i++) {
+        if (i == 2) first_at = at;
+        if (i == 7) last_at = at;
         const wr_record_head head = {.queue_id = rows[i].queue, .flag = rows[i].id, .queue_offset = rows[i].offset, .physical_offset = at, .sys_flag = rows[i].flags};
         uint32_t size = wr_record_size(0, 1, 0, 1, &reason);
+        size_of_one = size;
         CHECK(wr_record_encode(bytes + at, size, &head, rows[i].name, 1, NULL, 0, &body, 1) == WR_RECORD_GOOD);
         at += size;
     }
@@ -631,9 +634,21 @@ static void gaps_and_other_topics(void) {
         CHECK(wr_queue_reader_all(reader, offset, &unit, 1, &found) == 0 && found == 1);
         CHECK(wr_unit_is_empty(&unit) == (offset >= 9 && offset < 20) && wr_unit_is_zeros(&unit) == (offset > 20)); /* what the log lost says so */
     }
-    CHECK(wr_dispatch_retain(d, 0, 19) == 0 && wr_dispatch_look(d, 0).minimum == 19);
+    /* What goes, goes in memory at once, and of the files behind a checkpoint alone. */
+    bool more;
+    CHECK(wr_dispatch_look(d, 0).from == first_at && wr_dispatch_look(d, 0).bytes == 3 * size_of_one && wr_dispatch_look(d, 1).bytes == size_of_one);
+    CHECK(wr_dispatch_retain(d, 0, 8) == 0 && wr_dispatch_look(d, 0).bytes == 2 * size_of_one);
+    CHECK(wr_dispatch_retain(d, 0, 19) == 0 && wr_dispatch_look(d, 0).minimum == 19 && wr_dispatch_look(d, 0).bytes == size_of_one);
+    CHECK(wr_dispatch_retain(d, 0, 18) == 0 && wr_dispatch_look(d, 0).minimum == 19 && wr_dispatch_look(d, 0).from == last_at);
+    CHECK(wr_dispatch_clean(d, 8, &more) == 0 && !more && wr_queue_reader_get(reader, 7, &unit, 1, &found) == 0 && found == 1);
+    CHECK(wr_dispatch_checkpoint(d, at) == 0 && wr_dispatch_clean(d, 0, &more) == 0 && more && wr_dispatch_clean(d, 8, &more) == 0 && !more);
+    CHECK(wr_queue_reader_get(reader, 20, &unit, 1, &found) == 0 && found == 1); /* it lets go of the other file */
     CHECK(wr_queue_reader_get(reader, 7, &unit, 1, &found) == 0 && found == 0);
-    CHECK(wr_dispatch_retain(d, 0, 1000) == 0 && wr_dispatch_look(d, 0).minimum == 21 && wr_dispatch_retain_log(d, at) == 0);
+    CHECK(wr_dispatch_retain(d, 0, 1000) == 0 && wr_dispatch_look(d, 0).minimum == 21 && wr_dispatch_look(d, 0).from == WR_NO_RECORD);
+    CHECK(!wr_dispatch_look(d, 0).bytes && wr_dispatch_row_of(d, 1, 1) == 1 && wr_dispatch_row_of(d, 1, 2) == UINT32_MAX);
+    wr_dispatch_retain_log(d, at);
+    wr_dispatch_retain_log(d, 1);
+    CHECK(wr_dispatch_first(d) == at);
     wr_queue_reader_free(reader);
     wr_dispatch_free(d);
     scratch_empty();
@@ -798,8 +813,8 @@ static void many_queues_are_synced_at_once(void) {
 
 int main(int argc, char **argv) {
     scratch_begin("dispatch_test", argc, argv);
-    maxima = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(maxima != MAP_FAILED);
+    shown = mmap(NULL, ROWS * sizeof *shown, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shown != MAP_FAILED);
     what_is_not_for_readers_is_counted();
     gaps_and_other_topics();
     a_topic_is_dropped_and_made_again();

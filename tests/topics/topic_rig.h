@@ -121,7 +121,7 @@ static inline void rig_show(rig *g, uint32_t topic) {
         uint32_t row = g->row[topic * RIG_QUEUES + queue];
         wr_dispatch_row seen = wr_dispatch_look(g->dispatch, row);
         wr_topic_row_give(g->rows, row, wr_topic_row_key(g->ids[topic], queue), seen.minimum, seen.next);
-        wr_dispatch_show(g->dispatch, row, &wr_topic_row_at(g->rows, row)->maximum);
+        wr_dispatch_show(g->dispatch, row, wr_topic_row_at(g->rows, row));
     }
 }
 

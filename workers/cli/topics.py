@@ -72,8 +72,8 @@ for _command in (*topic_groups.COMMANDS, *topic_exchanges.COMMANDS, *topic_repla
     type=click.IntRange(1, TOPIC_QUEUES_MAX),
     help=f"Queues, each in order by itself. Default: {TOPIC_QUEUES}, or as many as it has.",
 )
-@click.option("--retention-s", type=output.Seconds(min=0, min_open=True), help=f"Age of messages that go ({LATER}).")
-@click.option("--retention-bytes", type=click.IntRange(min=1), help=f"Bytes that are kept ({LATER}).")
+@click.option("--retention-s", type=output.Seconds(min=0, min_open=True), help="Messages go when they are older.")
+@click.option("--retention-bytes", type=click.IntRange(min=1), help="The oldest go when all take more of the log.")
 @click.option("--compacted", is_flag=True, help=f"Keep the newest message of each key alone ({LATER}).")
 @JSON
 def create_topic(
@@ -85,20 +85,75 @@ def create_topic(
     compacted: bool,
     as_json: bool,
 ) -> None:
-    """Declare a topic. One that already exists with as many queues is left as it is."""
-    given = {"--retention-s": retention_s, "--retention-bytes": retention_bytes, "--compacted": compacted or None}
-    for option, value in given.items():
-        if value is not None:
-            raise NotYet(
-                f"topic {shown(name)}: {option} comes with a later version; this one keeps all messages: leave it out"
-            )
+    """Declare a topic. One that already exists with as many queues, and the retention that is given, is left as it
+    is; `warren topic set` changes its retention. Without one all messages stay, and files of the log with them.
+    """
+    if compacted:
+        raise NotYet(
+            f"topic {shown(name)}: --compacted comes with a later version; this one keeps all messages: leave it out"
+        )
+    told: dict[str, Any] = {"queues": queues, "retention_s": retention_s, "retention_bytes": retention_bytes}
+    as_it_is = all(value is None for value in told.values())
     with ControlClient(directory, output.waiting) as client:
-        answer = client.call("declare_topic", name=name, queues=queues, as_it_is=queues is None)
+        answer = client.call("declare_topic", name=name, as_it_is=as_it_is, **told)
     if as_json:
         output.print_json(answer)
         return
     text = "declared" if answer["created"] else "exists already"
     print(f"topic {name} {text} ({counted(answer['topic']['queues'], 'queue')})")
+
+
+class _OrNone(click.ParamType[Any]):
+    """What another type takes, or the word none."""
+
+    def __init__(self, other: click.ParamType[Any]) -> None:
+        self._other = other
+        self.name = f"{other.name}|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "none" else self._other.convert(value, param, ctx)
+
+
+@topic.command("set")
+@DIRECTORY
+@NAME
+@click.option(
+    "--retention-s",
+    type=_OrNone(output.Seconds(min=0, min_open=True)),
+    help="Messages go when they are older; 'none': they stay.",
+)
+@click.option(
+    "--retention-bytes",
+    type=_OrNone(click.IntRange(min=1)),
+    help="The oldest go when all take more of the log; 'none'.",
+)
+@JSON
+def set_topic(
+    directory: str, name: str, retention_s: float | str | None, retention_bytes: int | str | None, as_json: bool
+) -> None:
+    """Give a topic another retention. What is not given stays. It counts for the messages that are there, too."""
+    given = {"retention_s": retention_s, "retention_bytes": retention_bytes}
+    told: dict[str, Any] = {
+        key: None if value == "none" else value for key, value in given.items() if value is not None
+    }
+    if not told:
+        raise UsageError("give --retention-s or --retention-bytes, or both; 'none' takes it away")
+    with _found(directory, name), ControlClient(directory, output.waiting) as client:
+        answer = client.call("set_topic", name=name, **told)
+    if as_json:
+        output.print_json(answer)
+        return
+    print(f"topic {name}: {_retention(answer['topic'])}")
+
+
+def _retention(row: dict[str, Any]) -> str:
+    """What goes of a topic, in words."""
+    said = []
+    if row["retention_s"] is not None:
+        said.append(f"messages older than {row['retention_s']:,g} s")
+    if row["retention_bytes"] is not None:
+        said.append(f"the oldest beyond {output.bytes_text(row['retention_bytes'])} of log")
+    return f"removes {', and '.join(said)}" if said else "keeps all messages"
 
 
 @topic.command("list")
@@ -150,7 +205,7 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         output.print_json(told)
         return
     print(f"topic {name}: {counted(len(queues), 'queue')}, {counted(told['messages'], 'message')}, ", end="")
-    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; keeps all messages")
+    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; {_retention(told)}")
     columns = [output.Column(word, True) for word in ("queue", "min", "max", "bytes")]
     columns += [output.Column("first stored"), output.Column("last stored")]
     lines = [

@@ -147,6 +147,9 @@ class Trouble:
         kept = f"publishing is blocked, and was not free {_within(seconds)}" if publishing else not_done(what, seconds)
         if on & alarms.DISK and not what.endswith(_core.THE_ANSWER):
             raise DiskFull(f"{kept}: {alarms.cause(superblock, alarms.DISK)}; {alarms.advice(superblock, alarms.DISK)}")
+        if on & alarms.TOPICS_DISK and publishing and server == superblock.topic_server:
+            why = f"{alarms.cause(superblock, alarms.TOPICS_DISK)}; {alarms.advice(superblock, alarms.TOPICS_DISK)}"
+            raise DiskFull(f"{kept}: {why}")
         if on & alarms.MEMORY and (publishing or what == "room for the message"):
             raise TimedOut(
                 f"{kept}: {alarms.cause(superblock, alarms.MEMORY)}; {alarms.advice(superblock, alarms.MEMORY)}"

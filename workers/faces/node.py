@@ -17,7 +17,7 @@ from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, chec
 from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
 from warren.engine.catalog.topic_bindings import KEY, TAG, checked_source
-from warren.engine.catalog.topics import TOPIC_QUEUES_MAX
+from warren.engine.catalog.topics import TOPIC_QUEUES_MAX, checked
 from warren.engine.config import NodeSettings, Settings
 from warren.engine.errors import (
     ClosedError,
@@ -604,23 +604,40 @@ class Node:
     ) -> Topic:
         """Open a topic; declare it if it does not exist, with 4 queues if nothing else is said (1 to 1,024).
 
+        Retention: messages go that were stored longer than `retention_s` seconds ago, and the oldest when those of the
+        topic take more than `retention_bytes` of the log; None: they stay, or what the topic has (Topic.set changes
+        it).
+
         With create=False it is opened as it is; TopicNotFound if it does not exist. Raises DeclarationMismatch if it
-        has another number of queues than `queues`, InvalidName, UsageError, LimitError (too many queues in all); NotYet
-        for retention_s, retention_bytes and compacted, which this version does not have.
+        has another number of queues than `queues`, or another retention than what is given, InvalidName, UsageError,
+        LimitError (too many queues in all); NotYet for compacted, which this version does not have.
         """
         checked_flag(create, "create")
-        kept = checked_flag(compacted, "compacted") or None
-        for given, what in ((retention_s, "retention_s"), (retention_bytes, "retention_bytes"), (kept, "compacted")):
-            if given is not None:
-                raise NotYet(f"topic {shown(name)}: {what} comes with a later version; this one keeps all messages")
+        if checked_flag(compacted, "compacted"):
+            raise NotYet(f"topic {shown(name)}: compacted comes with a later version; this one keeps all messages")
         check_topic_name(name)
         if queues is not None:
             queues = checked_count(queues, f"topic {name!r}: queues", 1, TOPIC_QUEUES_MAX)
+        kept = checked(1, name, queues or 1, retention_s, retention_bytes, False)
+        retention_s, retention_bytes = kept.retention_s, kept.retention_bytes
         declared = self._client.catalog().topics.get(name)
         if declared is None and not create:
             raise TopicNotFound(f"there is no topic {name!r}: declare it (node.topic without create=False)")
-        if create and (declared is None or queues not in (None, declared.queues)):
-            self._client.declare("declare_topic", name=name, queues=queues, as_it_is=queues is None)
+        told = (queues, retention_s, retention_bytes)
+        if create and (
+            declared is None
+            or queues not in (None, declared.queues)
+            or retention_s not in (None, declared.retention_s)
+            or retention_bytes not in (None, declared.retention_bytes)
+        ):
+            self._client.declare(
+                "declare_topic",
+                name=name,
+                queues=queues,
+                retention_s=retention_s,
+                retention_bytes=retention_bytes,
+                as_it_is=told == (None, None, None),
+            )
             declared = self._client.catalog().topic(name)
         assert declared is not None
         return Topic(self._client, name, declared.queues)

@@ -29,6 +29,7 @@ from warren.engine.kernel.paths import TOPICS
 from warren.engine.saying import shown
 from warren.workers.client.arguments import checked_count, checked_seconds, listed
 from warren.workers.client.attachment import REGION_WAIT_S, SERVER_FAILED, SERVER_RECOVERING, given_up
+from warren.workers.faces.topic_holds import Hold, holds_of, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -257,6 +258,42 @@ class TopicReading:
         if found is not None:
             raise self._named(found, "the message is lost, others are read")
         return records[0] if records else None
+
+    # -- holds --------------------------------------------------------------------------------------------------
+
+    def hold(self, queue: int, start: int, end: int | None = None) -> Hold:
+        """Keep a range from retention: as Topic.hold."""
+        queue = self._queue(queue)
+        first, stop = checked_count(start, "start", 0, TIME_MAX), end
+        low, high = self.offsets(queue)
+        stop = high if stop is None else checked_count(stop, "end", 0, TIME_MAX)
+        if stop > high or first > stop:
+            raise UsageError(f"queue {queue} ends at offset {high}: messages from {first} to {stop} cannot be held")
+        if first < low:
+            raise data_loss(self.name, queue, first, low)
+        position = self._ask(_core.TopicReader.position_of, queue, first) if first < stop else -1
+        holds = holds_of(self.client.attachment())
+        number = holds.add(position) if position >= 0 else 0  # -1: nothing is there to be held
+        try:
+            self._settle_hold(queue, first, position)
+        except BaseException:
+            holds.drop(number)
+            raise
+        return Hold(holds, number, queue, first, stop)
+
+    def _settle_hold(self, queue: int, first: int, position: int) -> None:
+        attachment = self.client.attachment()
+        place = attachment.topics()
+        reader = place.take(self.declared)
+        try:
+            if position >= 0:
+                settle(reader, position)
+            bounds = reader.bounds(queue)
+        finally:
+            place.give(self.declared, reader)
+        low = bounds[0] if bounds is not None else self.offsets(queue)[0]
+        if low > first:
+            raise data_loss(self.name, queue, first, low)
 
     # -- waiting ------------------------------------------------------------------------------------------------
 

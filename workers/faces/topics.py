@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Position, Record
+from warren.engine.catalog.topics import checked
 from warren.engine.errors import NotYet, TimedOut, TopicNotFound
 from warren.workers.client.arguments import level_of, listed
 from warren.workers.client.publish import Body, Durability
@@ -20,6 +21,7 @@ from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topic_groups
 from warren.workers.faces.queues import Queue, time_left
 from warren.workers.faces.replay import Plan, Replay, Replayed, Where
+from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import Commit, Reader, Start
 from warren.workers.faces.topic_reading import ReadResult, TopicReading
 
@@ -435,6 +437,32 @@ class Topic:
         as `groups`.
         """
         return self._ask(topic_groups.delete, group)
+
+    # -- retention ----------------------------------------------------------------------------------------------
+
+    def set(
+        self,
+        retention_s: float | Literal["keep"] | None = "keep",
+        retention_bytes: int | Literal["keep"] | None = "keep",
+    ) -> None:
+        """Give the topic another retention, as of node.topic; None: none, "keep": what it has. It counts for the
+        messages that are there, too. Raises TopicNotFound, UsageError.
+        """
+        given = {"retention_s": retention_s, "retention_bytes": retention_bytes}
+        told = {name: value for name, value in given.items() if value != "keep"}
+        checked(1, self.name, 1, told.get("retention_s"), told.get("retention_bytes"), False)  # type: ignore[arg-type]
+        self._client.declare("set_topic", name=self.name, **told)
+        self._client.router()
+
+    def hold(self, queue: int, start: int, end: int | None = None) -> Hold:
+        """Keep the messages of a queue from offset `start` on and below `end` (None: behind the last one) from
+        retention, until Hold.release, or the end of its `with`. With them all stay that were appended later, of all
+        topics. It ends with this process, its attachment, or when the disk is full (setting topics_disk_full); who
+        reads the range then gets DataLoss.
+
+        Raises DataLoss (some are gone already), UsageError (some are not there yet), TopicNotFound.
+        """
+        return self._ask(TopicReading.hold, queue, start, end)
 
     # -- the rest -----------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from warren.workers.process.alarm_words import (
     SHORT_MEMORY,
     SHORT_OWN_MEMORY,
     SYNC_FAILED,
+    TOPICS_DISK,
     cause,
 )
 
@@ -173,7 +174,7 @@ class Alarms:
         on |= MEMORY if short & (SHORT_MEMORY | SHORT_OWN_MEMORY) else 0
         on |= DISK if short & SHORT_DISK else 0
         for server in range(superblock.servers_n):
-            on |= superblock.server_get(server, "alarms") & (MEMORY | DISK | SYNC_FAILED)
+            on |= superblock.server_get(server, "alarms") & (MEMORY | DISK | SYNC_FAILED | TOPICS_DISK)
         before = superblock.get("alarms")
         if before == on:
             return []

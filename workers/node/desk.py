@@ -14,6 +14,8 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.topic_bindings import TopicBinding
@@ -92,6 +94,7 @@ class Desk:
             requests.UnbindTopic: self.unbind_topic,
             requests.Subscription: self.subscription,
             requests.DeclareTopic: self.declare_topic,
+            requests.SetTopic: self.set_topic,
             requests.DeleteTopic: self.delete_topic,
         }
 
@@ -325,6 +328,15 @@ class Desk:
 
         answer = self._change("topic", declare)
         return self._topics.awaited(asked.name, until, answer)
+
+    def set_topic(self, asked: requests.SetTopic) -> dict[str, Any]:
+        def change(catalog: Catalog) -> TopicDeclaration:
+            found = catalog.topic(asked.name)
+            age = found.retention_s if asked.retention_s is msgspec.UNSET else asked.retention_s
+            size = found.retention_bytes if asked.retention_bytes is msgspec.UNSET else asked.retention_bytes
+            return catalog.set_topic(asked.name, age, size)
+
+        return self._change("topic", change)
 
     def delete_topic(self, asked: requests.DeleteTopic) -> dict[str, Any]:
         return self._change("topic", lambda catalog: catalog.delete_topic(asked.name))

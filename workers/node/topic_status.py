@@ -12,8 +12,9 @@ from warren.ipc import names, region
 from warren.ipc.superblock import Superblock
 from warren.workers.node import group_status
 
-#: what is known of a topic: messages that are there, messages that ever were appended
-_Counts = tuple[int, int]
+#: what is known of a topic: messages that are there, messages that ever were appended, bytes of log of the former
+_Counts = tuple[int, int, int]
+_NONE = (0, 0, 0)
 
 
 def of_topics(
@@ -30,17 +31,17 @@ def of_topics(
     bounds: dict[tuple[int, int], tuple[int, int]] = {}
     counts = _counts(superblock, bounds) if found else {}
     if most is not None:
-        found = sorted(found, key=lambda item: (-counts.get(item.id, (0, 0))[0], item.name))[:most]
+        found = sorted(found, key=lambda item: (-counts.get(item.id, _NONE)[0], item.name))[:most]
     queues = {item.id: item.queues for item in found}
     lags = group_status.lags(groups, superblock.node_id, bounds, queues) if groups is not None and bounds else {}
     return [
-        _row(item, counts.get(item.id, (0, 0)), lags.get(item.id, []))
+        _row(item, counts.get(item.id, _NONE), lags.get(item.id, []))
         for item in sorted(found, key=lambda item: item.name)
     ]
 
 
 def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
-    kept, appended = counts
+    kept, appended, size = counts
     return {
         "name": topic.name,
         "id": topic.id,
@@ -50,6 +51,7 @@ def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]])
         "compacted": topic.compacted,
         "messages": kept,
         "appended": appended,
+        "bytes": size,
         "groups": groups,
     }
 
@@ -65,8 +67,8 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
     except OSError:  # the worker is being replaced: topics are shown without numbers
         return {}
     size = TOPIC_ROW.size // 8
-    key, minimum, maximum, appended = (
-        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended")
+    key, minimum, maximum, appended, size_at = (
+        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended", "bytes")
     )
     found: dict[int, _Counts] = {}
     try:
@@ -79,8 +81,8 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
         mapped.close()
     for at in range(0, len(rows), size):
         if rows[at + key]:
-            kept, sum_n = found.get(rows[at + key] >> 32, (0, 0))
+            kept, sum_n, sum_bytes = found.get(rows[at + key] >> 32, _NONE)
             seen = max(0, rows[at + maximum] - rows[at + minimum])
-            found[rows[at + key] >> 32] = kept + seen, sum_n + rows[at + appended]
+            found[rows[at + key] >> 32] = kept + seen, sum_n + rows[at + appended], sum_bytes + rows[at + size_at]
             bounds[rows[at + key] >> 32, (rows[at + key] & 0xFFFFFFFF) - 1] = rows[at + minimum], rows[at + maximum]
     return found

@@ -20,9 +20,10 @@ from warren.workers.process.lack import size
 
 MEMORY, DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
 SYNC_FAILED, SERVER_FAILED = CONSTANTS["ALARM_SYNC_FAILED"], CONSTANTS["ALARM_SERVER_FAILED"]
+TOPICS_DISK = CONSTANTS["ALARM_TOPICS_DISK"]
 SHORT_MEMORY, SHORT_DISK = CONSTANTS["SHORT_MEMORY"], CONSTANTS["SHORT_DISK"]
 SHORT_OWN_MEMORY = CONSTANTS["SHORT_OWN_MEMORY"]
-#: those that block publishers
+#: those that block publishers; TOPICS_DISK blocks who appends to topics, and nobody else
 BLOCKING = MEMORY | DISK
 #: alarm → (its name, the superblock's word that says since when)
 NAMES = {
@@ -30,6 +31,7 @@ NAMES = {
     DISK: ("disk", "disk_since"),
     SYNC_FAILED: ("sync_failed", "sync_failed_since"),
     SERVER_FAILED: ("server_failed", "server_failed_since"),
+    TOPICS_DISK: ("topics_disk", "topics_disk_since"),
 }
 #: a memory shortage ends below this share of the limit, one of disk above so many times the limit
 MEMORY_CLEARS, DISK_CLEARS = 0.95, 1.1
@@ -127,6 +129,12 @@ def cause(superblock: Superblock, bit: int) -> str:
                 "(setting disk_free_bytes_min)"
             )
         reasons += [_no_file(number, ", ".join(who), free) for number, who in _file_errors(superblock).items()]
+    elif bit == TOPICS_DISK:
+        used, total, limit = (get(f"topics_disk_{name}") for name in ("used", "total", "limit"))
+        reasons.append(
+            f"{size(used)} of {size(total)} of the disk of the topics are in use, more than {size(limit)} (setting "
+            "topics_disk_full); nothing is appended to topics until retention, or somebody, has removed something"
+        )
     elif bit == SYNC_FAILED:
         lost = any(superblock.server_get(server, "error") == errno.ESTALE for server in range(superblock.servers_n))
         whose = servers or "node"
@@ -155,6 +163,11 @@ def cause(superblock: Superblock, bit: int) -> str:
 def advice(superblock: Superblock, bit: int) -> str:
     """What ends an alarm that blocks publishers."""
     get = superblock.get
+    if bit == TOPICS_DISK:
+        return (
+            "free some space, give topics a retention (`warren topic set`), delete some, or raise the setting; "
+            "appends continue by themselves"
+        )
     todo = [lack.advice(kind) for kind in _lacking(superblock, bit)]
     if bit == DISK:
         todo += [_file_advice(number) for number in _file_errors(superblock)]
@@ -184,6 +197,7 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
             "cause": cause(superblock, bit),
             "since": get(since) / 1000,
             "blocks_publishers": bool(bit & BLOCKING),
+            "blocks_appends": bool(bit & (BLOCKING | TOPICS_DISK)),
             "servers": [*_raised_by(superblock, bit), *itertools.chain(*_lacking(superblock, bit).values())],
         }
         if bit == MEMORY:
@@ -201,6 +215,13 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
                 "limit_bytes": get("disk_limit"),
                 "settings": ["disk_free_bytes_min"],
             }
+        elif bit == TOPICS_DISK:
+            row |= {
+                "used_bytes": get("topics_disk_used"),
+                "total_bytes": get("topics_disk_total"),
+                "limit_bytes": get("topics_disk_limit"),
+                "settings": ["topics_disk_full"],
+            }
         found.append(row)
     return found
 
@@ -209,4 +230,6 @@ def text(superblock: Superblock, bit: int) -> str:
     """One alarm in one line for people."""
     name = NAMES[bit][0].replace("_", " ")
     blocks = f"; publishers are blocked: {advice(superblock, bit)}" if bit & BLOCKING else ""
+    if bit == TOPICS_DISK:
+        blocks = f": {advice(superblock, bit)}"
     return f"{name}: {cause(superblock, bit)}{blocks}"

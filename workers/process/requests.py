@@ -234,6 +234,15 @@ class DeclareTopic(Request, tag="declare_topic"):
     client: int = 0
 
 
+class SetTopic(Request, tag="set_topic"):
+    """{topic: declaration, created, version}: another retention. What is not given stays."""
+
+    name: str
+    retention_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    retention_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    client: int = 0
+
+
 class DeleteTopic(Request, tag="delete_topic"):
     """{topic: declaration, created, version}; its worker follows soon."""
 

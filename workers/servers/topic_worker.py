@@ -24,6 +24,7 @@ from warren.engine.kernel.paths import TOPICS, TopicsFolder
 from warren.engine.kernel.protocol import LAYOUT_HASH, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.saying import Voice, counted
 from warren.engine.topics.declared import Changes, Declaration
+from warren.engine.topics.retention import Marks, Place, Policy
 from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, node_bytes, tell
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
@@ -56,6 +57,9 @@ class TopicWorker(WorkerProcess):
         "settled": CONSTANTS["CRASH_TOPIC_SETTLED"],
         "begun": CONSTANTS["CRASH_TOPIC_BEGUN"],
         "file.made": CONSTANTS["CRASH_TOPIC_FILE_MADE"],
+        "retain.raised": CONSTANTS["CRASH_RETAIN_RAISED"],
+        "retain.told": CONSTANTS["CRASH_RETAIN_TOLD"],
+        "retain.removed": CONSTANTS["CRASH_RETAIN_REMOVED"],
     }
 
     def __init__(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int | None) -> None:
@@ -148,9 +152,21 @@ class TopicWorker(WorkerProcess):
             Options(
                 superblock=self.superblock,
                 server=self.server,
-                folder=self.folder,
-                log_file_bytes=settings.log_file_bytes,
                 group_release_s=settings.group_release_s,
+                place=Place(
+                    folder=self.folder,
+                    log_file_bytes=settings.log_file_bytes,
+                    ring=memory.ring.buffer,
+                    rows=memory.rows.buffer,
+                    consume_queue_entries=settings.consume_queue_entries,
+                    index_slots=settings.index_slots,
+                    index_entries=settings.index_entries,
+                    ring_bytes=settings.topic_ring_bytes,
+                ),
+                policy=Policy(
+                    check_s=settings.retention_check_s,
+                    marks=Marks(settings.topics_disk_quick, settings.topics_disk_forced, settings.topics_disk_full),
+                ),
                 load_catalog=self._load_catalog,
                 follow_catalog=self._follow_catalog,
                 timer=self._timer,

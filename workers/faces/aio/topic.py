@@ -25,6 +25,7 @@ from warren.workers.faces.aio.loop import Confirm, Loop
 from warren.workers.faces.aio.queue import Queue
 from warren.workers.faces.aio.reader import Reader
 from warren.workers.faces.replay import Replayed, Where
+from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
 from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, not_yet, reader_of, turn_of
@@ -405,6 +406,18 @@ class Topic:
         await self._loop.do(self._topic.delete_group, group)
 
     # -- the rest -----------------------------------------------------------------------------------------------
+
+    async def set(
+        self,
+        retention_s: float | Literal["keep"] | None = "keep",
+        retention_bytes: int | Literal["keep"] | None = "keep",
+    ) -> None:
+        """Give the topic another retention: as warren.Topic.set."""
+        await self._loop.do(self._topic.set, retention_s, retention_bytes)
+
+    async def hold(self, queue: int, start: int, end: int | None = None) -> Hold:
+        """Keep a range from retention: as warren.Topic.hold. What comes is used in a plain `with`."""
+        return await self._loop.do(self._topic.hold, queue, start, end)
 
     async def stats(self) -> dict[str, int]:
         """Counts of messages: as warren.Topic.stats."""
