@@ -93,7 +93,7 @@ class TopicsCheck:
         self._check_checkpoint(kind, counts)
         if checkpoint is not None and checkpoint["index"] and not (self.folder.index / checkpoint["index"]).exists():
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
-        self._check_log(bases, ends, counts, limit)
+        self._check_log(bases, ends, counts, limit, kind)
         self._check_there(bases, kind, counts)
         return self.found
 
@@ -253,7 +253,7 @@ class TopicsCheck:
     def _derived(self) -> tuple[Path, Path]:
         return self.folder.queues, self.folder.index
 
-    def _check_log(self, bases: list[int], ends: list[Any], counts: dict[str, int], limit: int) -> None:
+    def _check_log(self, bases: list[int], ends: list[Any], counts: dict[str, int], limit: int, kind: str) -> None:
         file_bytes = self._settings.log_file_bytes
         position, _number, _store_ms, torn, _stranger = ends[-1] if ends else (0, 0, 0, False, None)
         last = self.folder.log / f"{max(position - 1, 0) // file_bytes * file_bytes:020d}"
@@ -265,7 +265,7 @@ class TopicsCheck:
         if position < limit:
             what = f"the log ends at position {position:,}, and had reached {limit:,}: it was cut, zeroed, or is an "
             self._problem(last, "log", f"{what}older copy; messages behind are lost; {RESTORE}")
-        elif torn and not counts["commits"]:
+        elif torn and not counts["commits"] and kind not in ("good", "settings"):  # else nothing was confirmed yet
             what = "holds nothing that this node has written: it is damaged from its begin on"
             self._problem(last, "log", f"{what}; {RESTORE}")
         elif torn and not self.running:

@@ -342,6 +342,30 @@ def test_what_a_loss_of_power_makes_of_unsynced_files_is_no_damage(
     assert problems(checking(node).examine()) == {}
 
 
+def test_a_torn_first_commit_is_no_damage(tmp_path: Path) -> None:
+    """Power was lost while the very first commit was written: the checkpoint says that there was none before."""
+    node = node_at(tmp_path / "node")
+    assert node.life().stop()
+    before = node.folder.checkpoint.read_bytes()
+    life = node.life()
+    appender = node.appender(life)
+    sequence = appender.append(7, 0, b"never confirmed" * 100)
+    life.until(lambda: appender.get("synced") > sequence)
+    life.release()
+    node.folder.checkpoint.write_bytes(before)
+    hurt(Made(node.path, node.path), log(node.folder)[0], None, "bit")
+    found = checking(node).examine()
+    assert problems(found) == {}
+    assert any("torn tail" in item.note for item in found)
+    node.folder.checkpoint.write_bytes(b"damaged")
+    assert node.folder.log / f"{0:020d}" in problems(checking(node).examine()), "nobody knows what there was"
+    node.folder.checkpoint.write_bytes(before)
+    node.appenders.clear()
+    life = node.life()
+    assert life.recovered.torn
+    assert life.stop()
+
+
 def test_beside_a_worker_that_appends_nothing_is_wrong(tmp_path: Path) -> None:
     node = node_at(tmp_path / "node")
     life = node.life()
