@@ -38,6 +38,7 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.declared import Declaration
+from warren.engine.topics.retention import Place
 from warren.engine.topics.service import Options, TopicService, node_bytes
 from warren.ipc import layout
 from warren.ipc.layout import SUPERBLOCK
@@ -218,6 +219,7 @@ def _lived(folder: Path, node: NodeFile, topics: list[TopicDeclaration], found: 
         ring = os.memfd_create("ring")
         stack.callback(os.close, ring)
         os.ftruncate(ring, layout.PAGE_BYTES + settings.topic_ring_bytes)
+        mapped = stack.enter_context(mmap.mmap(ring, layout.PAGE_BYTES + settings.topic_ring_bytes))
         core = _core.TopicServer(
             superblock.buffer,
             server,
@@ -238,8 +240,16 @@ def _lived(folder: Path, node: NodeFile, topics: list[TopicDeclaration], found: 
         options = Options(
             superblock=superblock,
             server=server,
-            folder=place,
-            log_file_bytes=settings.log_file_bytes,
+            place=Place(
+                folder=place,
+                log_file_bytes=settings.log_file_bytes,
+                ring=mapped,
+                rows=rows,
+                consume_queue_entries=settings.consume_queue_entries,
+                index_slots=settings.index_slots,
+                index_entries=settings.index_entries,
+                ring_bytes=settings.topic_ring_bytes,
+            ),
             load_catalog=lambda: list[Declaration](topics),
         )
         service = TopicService(core, options)

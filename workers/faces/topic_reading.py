@@ -270,7 +270,7 @@ class TopicReading:
         if stop > high or first > stop:
             raise UsageError(f"queue {queue} ends at offset {high}: messages from {first} to {stop} cannot be held")
         if first < low:
-            raise data_loss(self.name, queue, first, low)
+            raise data_loss(self.declared.name, queue, first, low)
         position = self._ask(_core.TopicReader.position_of, queue, first) if first < stop else -1
         holds = holds_of(self.client.attachment())
         number = holds.add(position) if position >= 0 else 0  # -1: nothing is there to be held
@@ -293,7 +293,7 @@ class TopicReading:
             place.give(self.declared, reader)
         low = bounds[0] if bounds is not None else self.offsets(queue)[0]
         if low > first:
-            raise data_loss(self.name, queue, first, low)
+            raise data_loss(self.declared.name, queue, first, low)
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
