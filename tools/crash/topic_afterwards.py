@@ -35,7 +35,7 @@ from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import Error
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS
+from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.declared import Declaration
 from warren.engine.topics.retention import Place
@@ -52,7 +52,6 @@ from warren.workers.cli.check import verify
 
 #: of the life of the machine in which a state is found
 BOOT = b"another boot id."
-ROWS_BYTES = TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size
 
 
 @dataclass(slots=True)
@@ -213,7 +212,7 @@ def _lived(folder: Path, node: NodeFile, topics: list[TopicDeclaration], found: 
     superblock.set("topic_server", server)
     superblock.set("node_epoch", node.node_epoch + 1)
     with contextlib.ExitStack() as stack:
-        rows = stack.enter_context(mmap.mmap(-1, ROWS_BYTES))
+        rows = stack.enter_context(mmap.mmap(-1, TOPIC_ROWS_BYTES))
         root = os.open(place.path, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(os.close, root)
         ring = os.memfd_create("ring")
