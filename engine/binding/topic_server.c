@@ -182,8 +182,10 @@ static PyObject *server_recover(PyObject *self, PyObject *arg) {
     const wr_log_end *end = &w->end;
     PyObject *stranger = end->foreign ? PyBytes_FromStringAndSize((const char *)end->stranger.node, sizeof end->stranger.node) : Py_NewRef(Py_None);
     if (!stranger) return NULL;
-    return Py_BuildValue("{sssKsKsKsKsKsOsOsN}", "checkpoint", wr_checkpoint_word(kind), "first",
-                         (unsigned long long)wr_dispatch_first(w->dispatch), "position", (unsigned long long)end->position, "synced",
+    const wr_absence *absence = wr_dispatch_absence(w->dispatch);
+    return Py_BuildValue("{s(Isz)sssKsKsKsKsKsOsOsN}", "absent", absence->files_n, absence->file, absence->reason, "checkpoint",
+                         wr_checkpoint_word(kind), "first", (unsigned long long)wr_dispatch_first(w->dispatch), "position",
+                         (unsigned long long)end->position, "synced",
                          (unsigned long long)end->synced, "number", (unsigned long long)end->last.number, "epoch",
                          (unsigned long long)end->last.origin.epoch, "torn", end->torn ? Py_True : Py_False, "damaged",
                          end->damaged ? Py_True : Py_False, "stranger", stranger);

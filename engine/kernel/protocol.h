@@ -80,7 +80,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x6f94267b4f81e7f3ull
+#define WR_LAYOUT_HASH 0x776b1e50f7cae2fbull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -288,7 +288,8 @@ typedef struct {
     _Atomic uint32_t held; /* not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then */
     uint8_t pad0_[4];
     _Atomic uint64_t closing; /* messages below this position are about to be removed: a hold on them does not count yet; 0: none are */
-    uint8_t pad1_[16];
+    _Atomic uint64_t index_newest; /* name of the newest file of the key index, as a number: stored before the rows rise; 0: there is none */
+    uint8_t pad1_[8];
     uint8_t wakes[2048]; /* topic_wake × TOPIC_WAKES */
     uint8_t shown_wake[64]; /* topic_wake: where those sleep who wait for `shown` */
     uint8_t pad2_[1920];
@@ -300,6 +301,7 @@ _Static_assert(offsetof(wr_topic_rows, confirmed) == 16, "wr_topic_rows.confirme
 _Static_assert(offsetof(wr_topic_rows, shown) == 24, "wr_topic_rows.shown");
 _Static_assert(offsetof(wr_topic_rows, held) == 32, "wr_topic_rows.held");
 _Static_assert(offsetof(wr_topic_rows, closing) == 40, "wr_topic_rows.closing");
+_Static_assert(offsetof(wr_topic_rows, index_newest) == 48, "wr_topic_rows.index_newest");
 _Static_assert(offsetof(wr_topic_rows, wakes) == 64, "wr_topic_rows.wakes");
 _Static_assert(offsetof(wr_topic_rows, shown_wake) == 2112, "wr_topic_rows.shown_wake");
 

@@ -276,6 +276,7 @@ TOPIC_ROWS = Struct(
         Field("shown", 24, "a64", "number of the newest commit that readers see: stored after the rows rose"),
         Field("held", 32, "a32", "not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then"),
         Field("closing", 40, "a64", "messages below this position are about to be removed: a hold on them does not count yet; 0: none are"),
+        Field("index_newest", 48, "a64", "name of the newest file of the key index, as a number: stored before the rows rise; 0: there is none"),
         Field("wakes", 64, "bytes", "topic_wake × TOPIC_WAKES", 64 * 32),
         Field("shown_wake", 64 + 64 * 32, "bytes", "topic_wake: where those sleep who wait for `shown`", 64),
     ),

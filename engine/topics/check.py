@@ -42,6 +42,7 @@ _CHECKPOINTS = {
     "foreign": "is of another node",
     "newer": "was written by a newer version of Warren",
     "settings": "is of other settings (consume_queue_entries, index_slots, index_entries)",
+    "older": "was written by an older version of Warren",
     "none": "is missing",
 }
 
@@ -230,6 +231,9 @@ class TopicsCheck:
             self._problem(path, "keys", what)
             return
         units = file.startswith("consumequeue/")
+        if reason == "is missing":
+            self._problem(path, "keys", f"{reason}, with the keys in it; {AGAIN}")
+            return
         if not path.is_file():
             what = f"{counted(count, 'unit')}" if units else counted(count, "key")
             self._problem(path, "units" if units else "keys", f"is missing, with {what}; {AGAIN}")
@@ -243,7 +247,7 @@ class TopicsCheck:
         path = self.folder.checkpoint
         if kind == "good" or (kind == "none" and not counts["commits"] and not any(map(_files_in, self._derived()))):
             self.found.append(Found(path, "checkpoint", _bytes_of(path), int(kind == "good")))
-        elif kind == "settings":
+        elif kind in ("settings", "older"):
             note = f"{_CHECKPOINTS[kind]}: the next start makes consume queues and key index again from the log"
             self.found.append(Found(path, "checkpoint", _bytes_of(path), note=note))
         else:
@@ -289,7 +293,7 @@ class TopicsCheck:
         """What a start refuses (log_files.refuse_absent): there is no log, and something that was derived from one."""
         if counts["commits"] or any(item.problem and item.kind == "log" for item in self.found):
             return
-        known = kind in ("good", "settings")
+        known = kind in ("good", "settings", "older")
         derived = any(map(_files_in, self._derived())) and not (bases and known)
         if derived or (not bases and not known and kind != "none"):
             what = f"has no commit, and there are files that were derived from some: topics do not serve; {RESTORE}"

@@ -24,7 +24,7 @@ static const char MAGIC[] = WR_CHECKPOINT_MAGIC;
 _Static_assert(sizeof MAGIC - 1 == 8, "the magic");
 
 const char *wr_checkpoint_word(wr_checkpoint_kind kind) {
-    static const char *const words[WR_CHECKPOINT_KINDS] = {"good", "none", "damaged", "newer", "foreign", "settings"};
+    static const char *const words[WR_CHECKPOINT_KINDS] = {"good", "none", "damaged", "newer", "foreign", "settings", "older"};
     return (uint32_t)kind < WR_CHECKPOINT_KINDS ? words[kind] : "unknown";
 }
 
@@ -143,14 +143,14 @@ static wr_checkpoint_kind judge(const uint8_t *bytes, uint64_t n, const wr_check
     if (!version || version > WR_CHECKPOINT_VERSION) return WR_CHECKPOINT_NEWER;
     if (n < head_bytes(version) || n != bytes_of(version, wr_get32(bytes + HEAD(MARKS_N)), wr_get32(bytes + HEAD(ROWS_N)))) return WR_CHECKPOINT_DAMAGED;
     if (memcmp(bytes + HEAD(NODE), wanted->origin.node, 16)) return WR_CHECKPOINT_FOREIGN;
+    if (version < WR_CHECKPOINT_VERSION) return WR_CHECKPOINT_OLDER;
     bool same = wr_get32(bytes + HEAD(CONSUME_QUEUE_ENTRIES)) == wanted->consume_queue_entries &&
                 wr_get32(bytes + HEAD(INDEX_SLOTS)) == wanted->index_slots && wr_get32(bytes + HEAD(INDEX_ENTRIES)) == wanted->index_entries;
     return same ? WR_CHECKPOINT_GOOD : WR_CHECKPOINT_SETTINGS;
 }
 
 static void get_head(const uint8_t *from, wr_checkpoint *c) {
-    c->version = wr_get32(from + HEAD(VERSION));
-    c->first = c->version == 1 ? 0 : wr_get64(from + HEAD(FIRST));
+    c->first = wr_get32(from + HEAD(VERSION)) == 1 ? 0 : wr_get64(from + HEAD(FIRST));
     c->origin.epoch = wr_get64(from + HEAD(EPOCH));
     c->number = wr_get64(from + HEAD(NUMBER));
     c->position = wr_get64(from + HEAD(POSITION));
@@ -171,15 +171,14 @@ static int get_rest(const uint8_t *from, wr_checkpoint *c) {
     }
     for (uint32_t i = 0; i < c->marks_n; i++) c->marks[i] = wr_commit_mark_read(from, i);
     from += (uint64_t)c->marks_n * WR_COMMIT_MARK_SIZE;
-    const bool old = c->version == 1;
-    for (uint32_t i = 0; i < c->rows_n; i++, from += row_bytes(c->version))
+    for (uint32_t i = 0; i < c->rows_n; i++, from += WR_CHECKPOINT_ROW_SIZE)
         c->rows[i] = (wr_checkpoint_row){.topic = wr_get32(from + ROW(TOPIC)),
                                          .queue = wr_get32(from + ROW(QUEUE)),
                                          .minimum = wr_get64(from + ROW(MINIMUM)),
                                          .next = wr_get64(from + ROW(NEXT)),
                                          .durable = wr_get64(from + ROW(DURABLE)),
-                                         .bytes = old ? 0 : wr_get64(from + ROW(BYTES)),
-                                         .from = old ? WR_NO_RECORD : wr_get64(from + ROW(FROM))};
+                                         .bytes = wr_get64(from + ROW(BYTES)),
+                                         .from = wr_get64(from + ROW(FROM))};
     return 0;
 }
 
@@ -192,8 +191,8 @@ int wr_checkpoint_read(int folder, const char *name, wr_checkpoint *to, wr_check
     to->marks_n = to->rows_n = 0;
     if (!bytes) return error;
     *kind = judge(bytes, n, to);
-    if (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS) get_head(bytes, to);
-    if (*kind == WR_CHECKPOINT_GOOD) error = get_rest(bytes + head_bytes(to->version), to);
+    if (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS || *kind == WR_CHECKPOINT_OLDER) get_head(bytes, to);
+    if (*kind == WR_CHECKPOINT_GOOD) error = get_rest(bytes + WR_CHECKPOINT_SIZE, to);
     else to->marks_n = to->rows_n = 0;
     free(bytes);
     return error;

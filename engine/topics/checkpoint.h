@@ -36,7 +36,6 @@ typedef struct {
     uint32_t marks_n, rows_n;
     wr_commit_mark *marks;
     wr_checkpoint_row *rows;
-    uint32_t version;        /* read: of version 1, whose rows do not say `bytes` and `from` (0, and WR_NO_RECORD), and `first` is 0 */
 } wr_checkpoint;
 
 /* Replace the file. 0, or an errno: ENOSPC … (the old one is there), or of a sync (then one of the two is). */
@@ -49,14 +48,15 @@ typedef enum {
     WR_CHECKPOINT_NEWER,    /* of another version */
     WR_CHECKPOINT_FOREIGN,  /* of another node */
     WR_CHECKPOINT_SETTINGS, /* files of other sizes */
+    WR_CHECKPOINT_OLDER,    /* of a version whose files had another form */
     WR_CHECKPOINT_KINDS
 } wr_checkpoint_kind;
 
-/* "good", "none", "damaged", "newer", "foreign", "settings" */
+/* "good", "none", "damaged", "newer", "foreign", "settings", "older" */
 const char *wr_checkpoint_word(wr_checkpoint_kind kind);
 
 /* Read it. `to` holds node and settings as they are wanted, and gets what is there; wr_checkpoint_free it if it is good. Of one with other
- * settings it gets no marks and no rows. 0 with *kind, or an errno of the system. */
+ * settings, or of an older version, it gets no marks and no rows. 0 with *kind, or an errno of the system. */
 int wr_checkpoint_read(int folder, const char *name, wr_checkpoint *to, wr_checkpoint_kind *kind);
 void wr_checkpoint_free(wr_checkpoint *checkpoint);
 #endif

@@ -52,6 +52,8 @@ struct wr_dispatch {
     wr_map by_id, by_name, marks; /* topic + 1; by_name: the first of a hash and a length */
     uint32_t raised, unsynced, to_clean; /* lists of rows */
     wr_index_files *index;
+    _Atomic uint64_t *index_newest; /* where readers see it; NULL: nowhere */
+    wr_absence absence;
     bool lost;          /* keys of records from `lost_from` on are missing below `position` */
     uint64_t lost_from;
     bool halfway;       /* the commit at `position` is applied in part */
@@ -328,17 +330,6 @@ static int look_at_units(const wr_dispatch *d, const a_row *row, uint64_t begin,
     return error;
 }
 
-/* Of a row that an older version noted. */
-static int count_again(const wr_dispatch *d, a_row *row) {
-    held all, first;
-    int error = row->seen.minimum < row->seen.next ? look_at_units(d, row, row->seen.minimum, row->seen.next, &all) : 0;
-    if (!error && row->seen.minimum < row->seen.next) error = look_at_units(d, row, row->seen.minimum, row->seen.minimum, &first);
-    if (error || row->seen.minimum >= row->seen.next) return error;
-    row->seen.bytes = all.bytes;
-    row->seen.from = first.from;
-    return 0;
-}
-
 static void clean_later(wr_dispatch *d, a_row *row) {
     if (row->cleaned) return;
     row->cleaned = true;
@@ -515,8 +506,19 @@ static void show(const a_row *row) {
     atomic_store_explicit(&row->shown->maximum, row->seen.next, memory_order_release);
 }
 
+static void show_index(const wr_dispatch *d) {
+    /* SYNC index-newest: pairs with wr_topic_lookup_begin; the file had its name before */
+    if (d->index_newest) atomic_store_explicit(d->index_newest, wr_index_files_newest(d->index), memory_order_release);
+}
+
+void wr_dispatch_show_index(wr_dispatch *d, _Atomic uint64_t *newest) {
+    d->index_newest = newest;
+    show_index(d);
+}
+
 /* All of a commit is there. */
 static void end_commit(wr_dispatch *d, const wr_commit_head *head, uint64_t end) {
+    show_index(d);
     while (d->raised != NONE) {
         a_row *row = &d->rows[d->raised];
         d->raised = row->next_raised;
@@ -651,8 +653,6 @@ static int take(wr_dispatch *d, const wr_checkpoint *c) {
         if (!row) continue; /* its topic was deleted */
         row->seen = (wr_dispatch_row){c->rows[i].minimum, c->rows[i].durable, c->rows[i].durable, c->rows[i].bytes, c->rows[i].from};
         row->known = true;
-        int error = c->version == 1 ? count_again(d, row) : 0;
-        if (error) return error;
     }
     d->first = d->saved_first = c->first;
     d->position = c->position;
@@ -660,6 +660,29 @@ static int take(wr_dispatch *d, const wr_checkpoint *c) {
     d->after = (wr_commit_head){.origin = c->origin, .number = c->number, .store_ms = c->store_ms};
     int error = 0;
     for (uint32_t i = 0; !error && i < c->marks_n; i++) error = add_mark(d, c->marks[i]);
+    return error;
+}
+
+const wr_absence *wr_dispatch_absence(const wr_dispatch *d) { return &d->absence; }
+
+/* Are the files there that the checkpoint counts on? */
+static int look_for_files(wr_dispatch *d, const wr_checkpoint *c) {
+    wr_presence presence;
+    char folder[PATH_MAX];
+    int error = 0;
+    wr_presence_begin(&presence, d->place.root, d->place.log_file_bytes, c->position);
+    presence.consume_queue_entries = d->place.consume_queue_entries;
+    presence.index_slots = d->place.index_slots;
+    presence.index_entries = d->place.index_entries;
+    for (uint32_t i = 0; !error && i < d->rows_n; i++) {
+        const a_row *row = &d->rows[i];
+        if (row->topic == NONE || !row->known) continue;
+        wr_queue_folder(d->topics[row->topic].name, row->queue, folder);
+        error = wr_presence_queue(&presence, folder, row->queue, row->seen.minimum, row->seen.durable);
+    }
+    if (!error) error = wr_presence_index(&presence, INDEX, c->first);
+    d->absence = presence.found;
+    wr_presence_end(&presence);
     return error;
 }
 
@@ -689,7 +712,7 @@ static int read_checkpoint(const wr_dispatch *d, wr_checkpoint *c, wr_checkpoint
 int wr_dispatch_look_begin(const wr_dispatch *d, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last) {
     wr_checkpoint c;
     int error = read_checkpoint(d, &c, kind);
-    const bool known = !error && (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS);
+    const bool known = !error && (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS || *kind == WR_CHECKPOINT_OLDER);
     *last = (wr_commit_head){.number = known ? c.number : 0};
     memcpy(last->origin.node, d->place.node, sizeof last->origin.node);
     last->origin.epoch = known ? c.origin.epoch : 0;
@@ -706,6 +729,7 @@ int wr_dispatch_begin(wr_dispatch *d, wr_checkpoint_kind *kind) {
     if (!error) error = good ? take(d, &c) : empty_queues(d);
     bool survived = good && !memcmp(c.boot, d->place.boot, sizeof c.boot);
     if (!error) error = wr_index_files_recover(d->index, good ? &c.index : NULL, survived, &d->lost, &d->lost_from);
+    if (!error && good) error = look_for_files(d, &c);
     d->anew = !good || !c.number;
     wr_checkpoint_free(&c);
     /* so that files are never there without one: who is killed soon leaves them to the next, and readers keep them */

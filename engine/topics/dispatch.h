@@ -13,6 +13,7 @@
 #define WR_TOPICS_DISPATCH_H
 #include "kernel/protocol.h"
 #include "topics/checkpoint.h"
+#include "topics/presence.h"
 #include "topics/walk.h"
 #include <stdatomic.h>
 
@@ -47,6 +48,9 @@ int wr_dispatch_drop(wr_dispatch *dispatch, uint32_t id);
  * maximum. */
 void wr_dispatch_show(wr_dispatch *dispatch, uint32_t row, wr_topic_row *shown);
 
+/* Where readers see the newest file of the index (its name as a number): before the maxima rise over its keys. */
+void wr_dispatch_show_index(wr_dispatch *dispatch, _Atomic uint64_t *newest);
+
 typedef struct {
     uint64_t minimum, next; /* offsets: the first, and behind the last */
     uint64_t durable;       /* units below are on stable storage */
@@ -57,6 +61,9 @@ wr_dispatch_row wr_dispatch_look(const wr_dispatch *dispatch, uint32_t row);
 /* Where the checkpoint says that the log had come to, and behind which commit: its number is 0 if there is no checkpoint that says so.
  * Nothing is written. 0 or an errno. */
 int wr_dispatch_look_begin(const wr_dispatch *dispatch, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last);
+
+/* What a good checkpoint counts on and was not there at wr_dispatch_begin; 0 files: nothing. */
+const wr_absence *wr_dispatch_absence(const wr_dispatch *dispatch);
 
 /* Read the checkpoint, and begin with what it says: *kind. Without one, with nothing: what lies there is removed, and a first one is written.
  * Folders of topics that nobody added are removed.

@@ -401,6 +401,7 @@ int wr_examine_run(wr_examine *e, uint64_t base, wr_examine_progress progress, v
     e->any = true;
     e->progress = progress;
     e->context = context;
+    if (!e->index.next) e->index.first = base > e->keys_from ? base : e->keys_from;
     int error = wr_log_before(&visitor, e, file_bytes, base, &after);
     if (error && error != ENOENT) return error;
     for (;;) {
@@ -423,6 +424,7 @@ int wr_examine_run(wr_examine *e, uint64_t base, wr_examine_progress progress, v
 int wr_examine_finish(wr_examine *e) {
     wr_walked_key entry;
     bool there;
+    if (!e->limit) return e->error; /* the next start makes all of it again */
     int error = pass_below(e, e->limit, &entry, &there);
     if (!error) error = wr_index_walk_slots(&e->index);
     return error ? error : e->error;

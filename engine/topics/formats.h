@@ -25,7 +25,7 @@
 #define WR_PROPERTY_VALUE_END 2
 #define WR_KEY_SEPARATOR 32
 #define WR_COMMIT_VERSION 1
-#define WR_CHECKPOINT_VERSION 2
+#define WR_CHECKPOINT_VERSION 3
 #define WR_OFFSETS_VERSION 1
 #define WR_BOUNDS_VERSION 1
 #define WR_GROUPS_VERSION 1
@@ -100,6 +100,12 @@
 #define WR_KEY_INDEX_ENTRY_AT_TIME_DIFF 12 /* u32: whole seconds from begin_timestamp to its store_timestamp, 0 … 2^31 − 1 */
 #define WR_KEY_INDEX_ENTRY_AT_PREVIOUS 16 /* u32: number of the entry before it in its slot, 0: none */
 #define WR_KEY_INDEX_ENTRY_SIZE 20
+
+/* Warren's own, in the place of entry 0 of a file of the key index: which file comes before it. So one that was removed is missed. */
+#define WR_KEY_INDEX_LINK_AT_PREVIOUS 0 /* u64: its name, as a number; 0: there was none */
+#define WR_KEY_INDEX_LINK_AT_END 8 /* u64: its end_physical_offset: below the log's first position it may have been removed */
+#define WR_KEY_INDEX_LINK_AT_CRC 16 /* u32: CRC-32C of the name of this file (17 bytes) and the 16 bytes before */
+#define WR_KEY_INDEX_LINK_SIZE 20
 
 /* Begin of the body of a commit record, which is a record of the topic COMMIT_TOPIC at the end of each commit. */
 #define WR_COMMIT_AT_VERSION 0 /* u32: COMMIT_VERSION */

@@ -17,7 +17,7 @@ of it, and says to each client how many of its commands are in the log. For othe
 
 Consume queues and key index are derived from the log. A checkpoint says from where it is walked to bring them up to date: one
 file, replaced as a whole, a checkpoint with its commit_mark and checkpoint_row records. One that is damaged, of another node or of
-other settings is none, and the log is walked from its first file.
+other settings is none, and the log is walked from its first file; so is one of an older version, whose files have no key_index_link.
 
 Where retention removes files of the log, a bounds record with its bound records, of a topic of Warren's own, stands in the log
 before: from which position on all files have to be there, and what no record says any more.
@@ -32,9 +32,9 @@ prepared_transaction_offset, topic and properties. (Bits of sys_flag that change
 shorten one and lengthen the other.)
 
 A file of a consume queue holds consume_queue_unit records, the n-th for the n-th message of its queue. A file of the key index is
-key_index_header, then slots of 4 bytes (newest entry of the slot's keys, 0: none), then key_index_entry records; the entry 0 is
-not used. The slot of a key is its hash modulo the slots. Its hash is that of `topic#key` (Java's String.hashCode) without its
-sign, 0 for the smallest one. The message id is the store host and physical_offset in upper case hexadecimal digits.
+key_index_header, then slots of 4 bytes (newest entry of the slot's keys, 0: none), then key_index_entry records; RocketMQ does not use
+the entry 0. The slot of a key is its hash modulo the slots. Its hash is that of `topic#key` (Java's String.hashCode) without its
+sign, 0 for the smallest one. In the place of entry 0 lies a key_index_link, which says which file comes before. The message id is the store host and physical_offset in upper case hexadecimal digits.
 
 Where Warren differs from RocketMQ:
 
@@ -102,7 +102,7 @@ BOUNDS_VERSION = 1
 
 #: Warren's own, too: what the derived files hold, at a place of the log
 CHECKPOINT_MAGIC = "WRTOPICS"
-CHECKPOINT_VERSION = 2  #: 1, which is read: without `first`, and rows without `bytes` and `from`
+CHECKPOINT_VERSION = 3  #: of 1 and 2 the files of the key index have no key_index_link
 
 #: defaults, all of them settings of the node
 LOG_FILE_BYTES = 1 << 30
@@ -268,6 +268,18 @@ KEY_INDEX_ENTRY = Struct(
     ">",
 )
 
+KEY_INDEX_LINK = Struct(
+    "key_index_link",
+    20,
+    "Warren's own, in the place of entry 0 of a file of the key index: which file comes before it. So one that was removed is missed.",
+    (
+        Field("previous", 0, "u64", "its name, as a number; 0: there was none"),
+        Field("end", 8, "u64", "its end_physical_offset: below the log's first position it may have been removed"),
+        Field("crc", 16, "u32", "CRC-32C of the name of this file (17 bytes) and the 16 bytes before"),
+    ),
+    ">",
+)
+
 COMMIT = Struct(
     "commit",
     68,
@@ -419,6 +431,7 @@ STRUCTS = (
     KEY_INDEX_HEADER,
     KEY_INDEX_SLOT,
     KEY_INDEX_ENTRY,
+    KEY_INDEX_LINK,
     COMMIT,
     COMMIT_MARK,
     CHECKPOINT,

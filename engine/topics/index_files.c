@@ -40,6 +40,7 @@ struct wr_index_files {
     bool unnamed, unsynced; /* a name, the newest file */
     wr_mapped_file file;   /* the newest one; base NULL: there is none */
     char name[WR_INDEX_NAME_DIGITS + 1]; /* of it, or of the newest one that there was */
+    bool there;            /* a file of that name is */
     wr_key_writer writer;
     bool any;              /* something was put, ever: `newest` and `first` count */
     uint64_t newest, first; /* positions of the newest entry, and of the first one of the newest file */
@@ -221,12 +222,14 @@ static int open_newest(wr_index_files *f, const char *name) {
     wr_key_index index;
     if (!error && !wr_key_index_take(&index, f->file.base, f->bytes, f->slots_n, f->entries_n)) error = EINVAL;
     if (!error && wr_key_writer_open(&f->writer, &index) != WR_KEY_FOUND) error = EUCLEAN;
+    wr_index_link link;
+    if (!error && !wr_index_link_get(f->file.base + entry_at(f, 0), name, &link)) error = EUCLEAN;
     if (error) {
         close_newest(f);
         return error;
     }
     memcpy(f->name, name, sizeof f->name);
-    f->unsynced = true;
+    f->unsynced = f->there = true;
     return 0;
 }
 
@@ -249,8 +252,8 @@ static int look_at_newest(wr_index_files *f, const wr_folder_list *list) {
 
 /* ---- a new file ---- */
 
-/* Make a file of the name NEW and map it: empty, with a block for its head. */
-static int make_new(wr_index_files *f) {
+/* Make a file of the name NEW, which will have another one, and map it: empty but for its link, with blocks for its head. */
+static int make_new(wr_index_files *f, const char *name, const wr_index_link *link) {
     char path[PATH_MAX];
     wr_key_index index;
     bool made;
@@ -260,6 +263,8 @@ static int make_new(wr_index_files *f) {
     if (!error) error = wr_mapped_open(&f->file, f->root, path, f->bytes, &made);
     f->writer.count = 1;
     if (!error) error = have(f, NEW, 0, WR_KEY_INDEX_HEADER_SIZE);
+    if (!error) error = have(f, NEW, entry_at(f, 0), ENTRY_BYTES);
+    if (!error) wr_index_link_put(f->file.base + entry_at(f, 0), name, link);
     if (!error && !wr_key_index_take(&index, f->file.base, f->bytes, f->slots_n, f->entries_n)) error = EINVAL;
     if (!error && wr_key_writer_open(&f->writer, &index) != WR_KEY_FOUND) error = EUCLEAN;
     if (error) {
@@ -280,15 +285,20 @@ static int give_name(wr_index_files *f, const char *name) {
         return error;
     }
     memmove(f->name, name, sizeof f->name);
-    f->unnamed = f->unsynced = true;
+    f->unnamed = f->unsynced = f->there = true;
     return 0;
 }
 
 /* Keep a full file to be synced, and begin another one. */
 static int roll(wr_index_files *f, int64_t store_timestamp) {
     char name[WR_INDEX_NAME_DIGITS + 1];
+    wr_index_link link = {0};
     int error = next_name(f, store_timestamp, name);
     if (error) return error;
+    if (f->there) {
+        memcpy(link.previous, f->name, sizeof link.previous);
+        link.end = f->newest;
+    }
     if (f->file.base) {
         full_file *w = malloc(sizeof *w);
         if (!w) return ENOMEM;
@@ -298,7 +308,7 @@ static int roll(wr_index_files *f, int64_t store_timestamp) {
         f->file = (wr_mapped_file){0};
         close_newest(f);
     }
-    error = make_new(f); /* if it fails, the next put tries again */
+    error = make_new(f, name, &link); /* if it fails, the next put tries again */
     return error ? error : give_name(f, name);
 }
 
@@ -314,7 +324,8 @@ static int is_there(wr_index_files *f, uint32_t key_hash, bool *there) {
         code = wr_key_find_next(&find, &entry);
     } else {
         int error = wr_index_reader_find(f->reader, key_hash, INT64_MIN, INT64_MAX);
-        if (!error) error = wr_index_reader_next(f->reader, &entry, &code);
+        do if (!error) error = wr_index_reader_next(f->reader, &entry, &code);
+        while (!error && (code == WR_KEY_MISSING || code == WR_KEY_BAD_LINK)); /* not what is asked for here */
         if (error) return error;
     }
     *there = code == WR_KEY_FOUND && entry.physical_offset == f->newest;
@@ -358,6 +369,8 @@ int wr_index_files_sync(wr_index_files *f, wr_index_mark *mark) {
     return f->failed;
 }
 
+uint64_t wr_index_files_newest(const wr_index_files *f) { return f->there ? wr_index_name_number(f->name) : 0; }
+
 /* ---- what goes ---- */
 
 static void forget_full(wr_index_files *f, const char *name) {
@@ -375,6 +388,7 @@ static void forget_full(wr_index_files *f, const char *name) {
 static int remove_newest(wr_index_files *f, wr_folder_list *list) {
     const char *name = list->names[list->n - 1];
     if (f->file.base && !strcmp(name, f->name)) close_newest(f);
+    if (!strcmp(name, f->name)) f->there = false;
     forget_full(f, name);
     int error = remove_file(f, name);
     f->unnamed = true;
@@ -438,7 +452,9 @@ int wr_index_files_remove(wr_index_files *f, uint64_t minimum, uint64_t *removed
 
 /* Store what is there again, of the entries from a number on: a sync of the last writer may have failed, and then the system takes
  * for clean what is in memory alone. */
-static void store_again(const wr_index_files *f, uint8_t *base, uint32_t from, uint32_t to) {
+static void store_again(const wr_index_files *f, uint8_t *base, const char *name, uint32_t from, uint32_t to) {
+    wr_index_link link;
+    if (wr_index_link_get(base + entry_at(f, 0), name, &link)) wr_index_link_put(base + entry_at(f, 0), name, &link);
     for (uint32_t number = from ? from : 1; number < to; number++) {
         uint8_t *entry = base + entry_at(f, number);
         volatile uint32_t *words[] = {(uint32_t *)(void *)base, (uint32_t *)(void *)(base + slot_at(f, wr_get32(entry + ENTRY(KEY_HASH)))),
@@ -461,7 +477,7 @@ static int keep_file(wr_index_files *f, const char *name, uint32_t from) {
         free(w);
         return error == EUCLEAN || error == ESTALE || error == ENOENT ? 0 : error; /* damaged, and nobody's to sync */
     }
-    store_again(f, w->file.base, from, s.count);
+    store_again(f, w->file.base, name, from, s.count);
     w->next = f->full;
     f->full = w;
     return 0;
@@ -474,7 +490,7 @@ static int keep_to_sync(wr_index_files *f, const wr_folder_list *list, const wr_
         uint32_t from = order ? 1 : mark->count;
         if (order < 0) continue;
         if (i + 1 < list->n) error = keep_file(f, list->names[i], from);
-        else store_again(f, f->file.base, from, f->writer.count);
+        else store_again(f, f->file.base, list->names[i], from, f->writer.count);
     }
     return error;
 }
@@ -501,9 +517,12 @@ static int copy_entries(wr_index_files *f, const uint8_t *entries, uint32_t n, u
 static int make_again(wr_index_files *f, const wr_index_mark *mark) {
     int fd, error = open_read(f, mark->name, &fd);
     if (error) return error;
-    uint8_t *entries = malloc((uint64_t)READ_ENTRIES * ENTRY_BYTES);
+    uint8_t *entries = malloc((uint64_t)READ_ENTRIES * ENTRY_BYTES), zeroth[ENTRY_BYTES];
+    wr_index_link link;
     if (!entries || mark->count > f->entries_n || !mark->count || mark->begin < 0) error = entries ? EUCLEAN : ENOMEM;
-    if (!error) error = make_new(f);
+    if (!error) error = wr_read_all(fd, zeroth, sizeof zeroth, entry_at(f, 0));
+    if (!error && !wr_index_link_get(zeroth, mark->name, &link)) error = EUCLEAN;
+    if (!error) error = make_new(f, mark->name, &link);
     bool made = !error;
     for (uint32_t number = 1; !error && number < mark->count;) {
         uint32_t n = mark->count - number < READ_ENTRIES ? mark->count - number : READ_ENTRIES;

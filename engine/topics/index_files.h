@@ -3,6 +3,8 @@
  * A file is named by the store time of its first entry, in UTC: yyyyMMddHHmmssSSS, and always later than the one before it. All
  * but the newest are full. They are sparse: pieces of slots and entries get blocks when they are first touched.
  *
+ * Each says which one comes before it (topics/index_link.h), so one that somebody removed is missed.
+ *
  * Threads and processes: one writer (one thread), any number of readers (topics/index_reader.h).
  * Invariants
  *   Keys are put in the order of the log, so what is there is all up to a position, whenever the writer dies: what is put again
@@ -42,6 +44,9 @@ int wr_index_files_sync(wr_index_files *files, wr_index_mark *mark);
 
 /* Take out the entries of records at or behind `end`: the log was cut there, and no reader looks on. 0, EUCLEAN, or an errno. */
 int wr_index_files_cut(wr_index_files *files, uint64_t end);
+
+/* Name of the newest file, as a number; 0: there is none. */
+uint64_t wr_index_files_newest(const wr_index_files *files);
 
 /* Remove the newest file. *from: as of wr_index_files_recover. */
 int wr_index_files_discard(wr_index_files *files, uint64_t *from);

@@ -28,6 +28,11 @@ struct wr_index_reader {
     uint32_t files_n;
     uint32_t left;  /* of them, not looked at yet */
     bool looking;   /* in the file `left` */
+    bool linked;    /* a file of the name `link.previous` must be there, and was not looked for yet */
+    bool bad_link;  /* what the file `left` says of the one before it is damaged */
+    bool missing;   /* that file was named last */
+    wr_index_link link;
+    uint64_t newest; /* must be there; 0: none */
     wr_key_find find;
     uint32_t key_hash;
     int64_t since, until;
@@ -120,23 +125,46 @@ int wr_index_reader_find(wr_index_reader *r, uint32_t key_hash, int64_t since, i
     r->since = since;
     r->until = until;
     r->left = r->files_n;
-    r->looking = false;
+    r->looking = r->bad_link = r->missing = false;
+    r->linked = r->newest && (!r->files_n || wr_index_name_number(r->files[r->files_n - 1].name) < r->newest);
+    r->link = (wr_index_link){.end = UINT64_MAX};
+    if (r->linked) wr_index_number_name(r->newest, r->link.previous);
     return 0;
 }
 
-/* Look into the file before. Whether something may be found there. */
-static int next_file(wr_index_reader *r, bool *bad) {
+void wr_index_reader_expect(wr_index_reader *r, uint64_t newest) { r->newest = newest; }
+
+/* The file that must come next is not among those that are left. */
+static bool is_missing(wr_index_reader *r) {
+    if (!r->linked || !*r->link.previous) return false;
+    r->linked = false;
+    for (uint32_t i = r->left; i-- > 0;)
+        if (!strcmp(r->files[i].name, r->link.previous)) return false;
+    return true;
+}
+
+/* Look into the file before. *code: WR_KEY_FOUND: something may be found there; WR_KEY_END: nothing is; or what is wrong with it. */
+static int next_file(wr_index_reader *r, wr_key_code *code) {
     mapped *file = &r->files[--r->left];
     wr_key_index index;
     wr_key_header header;
     int error = map_file(r, file);
-    *bad = error == ESTALE;
+    *code = error == ESTALE ? WR_KEY_BAD_HEADER : error == ENOENT ? WR_KEY_MISSING : WR_KEY_END;
+    if (error == ENOENT && strcmp(r->link.previous, file->name)) r->link.end = UINT64_MAX;
+    if (error == ENOENT) memcpy(r->link.previous, file->name, sizeof r->link.previous);
     if (error) return error == ESTALE || error == ENOENT ? 0 : error;
     if (!wr_key_index_take(&index, file->base, r->bytes, r->slots_n, r->entries_n)) return EINVAL;
+    r->linked = wr_index_link_get(file->base + wr_key_index_bytes(r->slots_n, 0), file->name, &r->link);
+    r->bad_link = !r->linked;
     wr_key_index_header(&index, &header);
+    if (r->left + 1 < r->files_n && header.index_count != r->entries_n) { /* one that was followed by another is full */
+        *code = WR_KEY_BAD_HEADER;
+        return 0;
+    }
     bool outside = r->ordered && header.begin_timestamp <= header.end_timestamp &&
                    (header.begin_timestamp > r->until || header.end_timestamp < r->since);
     if (outside && header.index_count > 1) return 0;
+    *code = WR_KEY_FOUND;
     wr_key_find_begin(&r->find, &index, r->key_hash, r->since, r->until, r->ordered);
     r->looking = true;
     return 0;
@@ -150,14 +178,19 @@ int wr_index_reader_next(wr_index_reader *r, wr_key_entry *entry, wr_key_code *c
             r->looking = false;
             if (*code != WR_KEY_END) return 0;
         }
-        *code = WR_KEY_END;
-        if (!r->left) return 0;
-        bool bad;
-        int error = next_file(r, &bad);
+        r->missing = is_missing(r);
+        *code = r->bad_link ? WR_KEY_BAD_LINK : r->missing ? WR_KEY_MISSING : WR_KEY_END;
+        r->bad_link = false;
+        if (*code != WR_KEY_END || !r->left) return 0;
+        int error = next_file(r, code);
         if (error) return error;
-        if (bad) *code = WR_KEY_BAD_HEADER;
-        if (bad) return 0;
+        r->missing = *code == WR_KEY_MISSING;
+        if (*code != WR_KEY_FOUND && *code != WR_KEY_END) return 0;
     }
 }
 
-const char *wr_index_reader_file(const wr_index_reader *r) { return r->left < r->files_n ? r->files[r->left].name : ""; }
+const char *wr_index_reader_file(const wr_index_reader *r) {
+    return r->missing ? r->link.previous : r->left < r->files_n ? r->files[r->left].name : "";
+}
+
+uint64_t wr_index_reader_missing_end(const wr_index_reader *r) { return r->link.end; }

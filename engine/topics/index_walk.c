@@ -91,6 +91,23 @@ static void give_up(wr_index_walk *w, uint64_t at, const char *reason) {
     close_file(w);
 }
 
+static bool is_listed(const wr_index_walk *w, const char *name) {
+    for (uint32_t i = 0; i < w->list.n; i++)
+        if (!strcmp(w->list.names[i], name)) return true;
+    return false;
+}
+
+/* What the open file says of the one before it. */
+static int look_at_link(const wr_index_walk *w) {
+    uint8_t bytes[WR_KEY_INDEX_LINK_SIZE];
+    wr_index_link link;
+    int error = wr_read_all(w->fd, bytes, sizeof bytes, entry_at(w, 0));
+    if (error) return error == EUCLEAN ? 0 : error; /* it is said where its entries are read */
+    if (!wr_index_link_get(bytes, w->name, &link)) say(w, entry_at(w, 0), "what it says of the file before it is damaged, or another file's");
+    else if (*link.previous && link.end >= w->first && !is_listed(w, link.previous)) w->wrong(w->context, link.previous, 0, WR_INDEX_FILE_MISSING);
+    return 0;
+}
+
 static int open_next(wr_index_walk *w) {
     char path[PATH_MAX];
     memcpy(w->name, w->list.names[w->next++], sizeof w->name);
@@ -106,6 +123,7 @@ static int open_next(wr_index_walk *w) {
     if (error == EUCLEAN) give_up(w, 0, "is not as large as it has to be, or counts more entries than it can have");
     else if (error) return error;
     else if (w->header.index_count == 1 && w->next < w->files_n) give_up(w, 0, "counts no keys, and others come behind it");
+    else if ((error = look_at_link(w))) return error;
     memset(w->heads, 0, (uint64_t)w->slots_n * sizeof *w->heads);
     w->number = 1;
     w->used = w->bytes_n = 0;

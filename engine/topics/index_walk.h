@@ -6,6 +6,8 @@
 #include "topics/folder.h"
 #include "topics/index_reader.h"
 
+#define WR_INDEX_FILE_MISSING "is missing"
+
 typedef struct {
     uint32_t key_hash, time_diff, previous;
     uint64_t position;
@@ -27,6 +29,7 @@ typedef struct {
     uint32_t bytes_from, bytes_n; /* entries in memory */
     uint64_t last;   /* position of the entry before */
     uint32_t most;   /* of the last file of the list only so many entries count, and not its slots; 0: all */
+    uint64_t first;  /* files whose records all lie below it may have been removed */
     bool broken;     /* a file before could not be read to its end: keys of it are missing */
     /* something is wrong with the file `name`, `at` a byte of it */
     void (*wrong)(void *context, const char *name, uint64_t at, const char *reason);

@@ -10,7 +10,7 @@ _Static_assert(HEADER(INDEX_COUNT) == HEADER(HASH_SLOT_COUNT) + 4, "the counts a
 _Static_assert(HEADER(HASH_SLOT_COUNT) % 8 == 0, "the counts are one word");
 
 const char *wr_key_word(wr_key_code code) {
-    static const char *const words[WR_KEY_CODES] = {"end", "found", "full", "header", "slot", "entry", "previous"};
+    static const char *const words[WR_KEY_CODES] = {"end", "found", "full", "header", "slot", "entry", "previous", "link", "missing"};
     return (uint32_t)code < WR_KEY_CODES ? words[code] : "unknown";
 }
 
@@ -241,6 +241,8 @@ void wr_key_find_begin(wr_key_find *find, const wr_key_index *index, uint32_t ke
     find->code = newest_of(index, find->slot, &find->next);
     if (find->code != WR_KEY_FOUND) find->next = 0;
     find->begin = (int64_t)load64(index->base + HEADER(BEGIN_TIMESTAMP), memory_order_relaxed);
+    find->first_offset = load64(index->base + HEADER(BEGIN_PHYSICAL_OFFSET), memory_order_relaxed);
+    find->last_offset = load64(index->base + HEADER(END_PHYSICAL_OFFSET), memory_order_relaxed); /* behind the counts: of what they count */
 }
 
 wr_key_code wr_key_find_next(wr_key_find *find, wr_key_entry *to) {
@@ -253,6 +255,8 @@ wr_key_code wr_key_find_next(wr_key_find *find, wr_key_entry *to) {
         find->next = 0;
         if (found.previous >= number) return WR_KEY_BAD_PREVIOUS;
         if (!may_be(&find->index, &found, find->slot)) return WR_KEY_BAD_ENTRY;
+        const bool outside = found.physical_offset < find->first_offset || found.physical_offset > find->last_offset;
+        if (find->ordered && outside) return WR_KEY_BAD_ENTRY;
         int64_t first, last;
         time_of(find->begin, found.time_diff, &first, &last);
         if (find->ordered && last < find->since) return WR_KEY_END;

@@ -27,10 +27,12 @@ typedef enum {
     WR_KEY_BAD_SLOT,     /* a slot points to no entry that may be there */
     WR_KEY_BAD_ENTRY,    /* an entry that is none of its slot, or has a negative number */
     WR_KEY_BAD_PREVIOUS, /* `previous` is no smaller one */
+    WR_KEY_BAD_LINK,     /* it does not say which file comes before it (topics/index_link.h) */
+    WR_KEY_MISSING,      /* a file is not there */
     WR_KEY_CODES
 } wr_key_code;
 
-/* "end", "found", "full", "header", "slot", "entry", "previous" */
+/* "end", "found", "full", "header", "slot", "entry", "previous", "link", "missing" */
 const char *wr_key_word(wr_key_code code);
 
 #define WR_KEY_COUNT_MAX 0x7fffffffu /* of slots, and of entries */
@@ -93,10 +95,11 @@ typedef struct {
     wr_key_code code; /* of the beginning */
     bool ordered;
     int64_t begin, since, until;
+    uint64_t first_offset, last_offset; /* entries in the order of the log are of records at these positions, or between them */
 } wr_key_find;
 
-/* Look for a hash among the entries whose store time may lie in since … until (both included). `ordered`: store
- * times never step back in this index, so the first entry that is surely older ends it. The record says whether it
+/* Look for a hash among the entries whose store time may lie in since … until (both included). `ordered`: entries
+ * are in the order of the log, and store times never step back: so the first one that is surely older ends it. The record says whether it
  * has the key, and the time. */
 void wr_key_find_begin(wr_key_find *find, const wr_key_index *index, uint32_t key_hash, int64_t since, int64_t until,
                        bool ordered);

@@ -112,7 +112,7 @@ def refuse_absent(folder: TopicsFolder, file_bytes: int, bases: list[int], looke
             f"the log was cut, zeroed, or is an older copy; {UNCHANGED}: {RESTORE}",
         )
     # A start makes the checkpoint before the log's first file, and anything derived after both.
-    sure = looked["checkpoint"] in ("good", "settings")
+    sure = looked["checkpoint"] in ("good", "settings", "older")
     if not looked["empty"] or (bases and sure):
         return
     traces = folder.checkpoint if not bases and not sure and looked["checkpoint"] != "none" else derived_of(folder)

@@ -26,7 +26,13 @@ static wr_message_kind unit_at(wr_topic_reader *r, uint64_t position, uint32_t *
         wr_message_kind kind = wr_topic_reader_unit_again(r, *queue, *offset, unit, 1, &found, error);
         if (kind != WR_MESSAGE_THERE) return kind;
     }
-    return size && unit->size == size && unit->physical_offset == position ? WR_MESSAGE_THERE : WR_MESSAGE_NONE;
+    if (size && unit->size == size && unit->physical_offset == position) return WR_MESSAGE_THERE;
+    if (!unit->size) return WR_MESSAGE_NONE;
+    /* It leads elsewhere: to its message, and what lies here is none; or to nothing, and it is damaged. */
+    wr_record other;
+    const uint8_t *bytes;
+    wr_message_kind kind = wr_topic_reader_record(r, *queue, *offset, unit, 0, true, &other, &bytes, error);
+    return kind == WR_MESSAGE_THERE ? WR_MESSAGE_NONE : kind;
 }
 
 /* The message whose record begins at a position, of those that are shown. */
@@ -56,6 +62,8 @@ int wr_topic_lookup_begin(wr_topic_lookup *l, wr_topic_reader *reader, wr_text k
     *l = (wr_topic_lookup){.reader = reader, .key = key, .since = since, .until = until};
     reader->damage.file[0] = 0;
     wr_topic_reader_catch_up(reader, wr_topic_reader_unshown(reader));
+    /* SYNC index-newest: pairs with show_index; a file of that name has it by now */
+    wr_index_reader_expect(reader->index, reader->rows ? atomic_load_explicit(&reader->rows->index_newest, memory_order_acquire) : 0);
     uint32_t hash = wr_key_hash(wr_key_hash_topic(reader->name, reader->name_n), key.at, key.n);
     return wr_index_reader_find(reader->index, hash, since, until);
 }
@@ -76,7 +84,23 @@ static void index_damage(wr_topic_reader *r, wr_key_code code) {
     snprintf(d->file, sizeof d->file, "index/%s", wr_index_reader_file(r->index));
     d->position = 0;
     snprintf(d->expected, WR_DAMAGE_WORDS, "a file of the key index");
-    snprintf(d->found, WR_DAMAGE_WORDS, "a bad %s", wr_key_word(code));
+    if (code == WR_KEY_MISSING) snprintf(d->found, WR_DAMAGE_WORDS, "no such file");
+    else snprintf(d->found, WR_DAMAGE_WORDS, "a bad %s", wr_key_word(code));
+}
+
+/* A key whose record is not there. Whether that is damage: of the index or of the log. */
+static bool leads_nowhere(wr_topic_reader *r, uint64_t position, int *error) {
+    const uint8_t *head;
+    uint64_t n;
+    *error = wr_log_reader_peek(&r->log, position, WR_LOG_HEAD_SIZE, &head, &n);
+    if (*error == ENOENT) n = 0, *error = 0;
+    if (*error || (n == WR_LOG_HEAD_SIZE && wr_get64(head + WR_LOG_HEAD_AT_PHYSICAL_OFFSET) == position)) return false;
+    if (position < wr_topic_reader_first(r)) return false; /* removed, and its keys will be */
+    snprintf(r->damage.file, sizeof r->damage.file, "index/%s", wr_index_reader_file(r->index));
+    r->damage.position = 0;
+    snprintf(r->damage.expected, WR_DAMAGE_WORDS, "keys of records of the log");
+    snprintf(r->damage.found, WR_DAMAGE_WORDS, "a key of position %llu, where no record begins", (unsigned long long)position);
+    return true;
 }
 
 wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, const uint8_t **bytes, int *error) {
@@ -85,12 +109,15 @@ wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, cons
         wr_key_code code;
         if ((*error = wr_index_reader_next(l->reader->index, &entry, &code))) return WR_MESSAGE_ERROR;
         if (code == WR_KEY_END) return WR_MESSAGE_NONE;
+        if (code == WR_KEY_MISSING && wr_index_reader_missing_end(l->reader->index) < wr_topic_reader_first(l->reader)) continue;
         if (code != WR_KEY_FOUND) {
             index_damage(l->reader, code);
             return WR_MESSAGE_DAMAGED;
         }
         if (l->any && entry.physical_offset == l->last) continue; /* of two keys of one hash */
         wr_message_kind kind = message_at(l->reader, entry.physical_offset, record, bytes, error);
+        if (kind == WR_MESSAGE_NONE && leads_nowhere(l->reader, entry.physical_offset, error)) return WR_MESSAGE_DAMAGED;
+        if (kind == WR_MESSAGE_NONE && *error) return WR_MESSAGE_ERROR;
         if (kind == WR_MESSAGE_NONE) continue;
         if (kind != WR_MESSAGE_THERE) return kind;
         int64_t time = (int64_t)record->store_timestamp;

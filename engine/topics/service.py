@@ -32,7 +32,7 @@ from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.saying import Say, silent
+from warren.engine.saying import Say, counted, silent
 from warren.engine.topics import log_files
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
@@ -45,6 +45,8 @@ from warren.ipc.superblock import Superblock
 TURN_NS = 250_000_000
 PAUSE_NS = 4_000_000  #: between two pieces of changes for which nobody waits, and two looks for room in the log
 EPOCH_SHIFT = 32  #: of the node's epoch in that of a commit: it is never lower than that of a commit before
+#: of derived files that are damaged
+AGAIN = "`warren check --repair`, when the node is down, makes consume queues and key index again from the log"
 #: what the dispatcher waits out
 MEMORY = (errno.ENOMEM,)
 
@@ -88,9 +90,10 @@ class Recovered:
     """What a start found."""
 
     topics: int
-    checkpoint: str  #: what it was: good, none, damaged, newer, foreign, settings
+    checkpoint: str  #: what it was: good, none, damaged, newer, foreign, settings, older
     position: int  #: where the log ends
     torn: bool  #: what lay behind was no whole commit, and never confirmed
+    absent: str = ""  #: what derived files lacked that the checkpoint counts on
 
 
 class TopicService:
@@ -151,7 +154,12 @@ class TopicService:
         self._clients.scan(starting=True)
         self.groups.begin(log_epoch)
         o.reached("begun")
-        return Recovered(self.topics.count, found["checkpoint"], position, found["torn"])
+        absent = self._absent(*found["absent"])
+        return Recovered(self.topics.count, found["checkpoint"], position, found["torn"], absent)
+
+    def _absent(self, files: int, file: str, reason: str | None) -> str:
+        others = f" (and {counted(files - 1, 'other file')})" if files > 1 else ""
+        return f"{self.options.folder.path / file} {reason}{others}" if files else ""
 
     def _look(self, bases: list[int]) -> None:
         """Nothing is written before it is sure that this log is the node's, and there. Raises CorruptRecord."""
@@ -331,5 +339,7 @@ def tell(say: Say, found: Recovered) -> None:
             f"the checkpoint was not used ({found.checkpoint}): consume queues and key index were made anew",
             ERROR if found.checkpoint in ("damaged", "foreign") else WARNING,
         )
+    if found.absent:
+        say(f"{found.absent}: who reads what it had is told so; {AGAIN}", ERROR)
     if found.torn:
         say("the log ended in a commit that was not whole, and was never confirmed: it was cut off", WARNING)

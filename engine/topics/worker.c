@@ -221,7 +221,10 @@ int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch) {
     w->s.store_ms = w->end.last.store_ms;
     w->s.synced_at = wr_now_ns();
     wr_topic_rows_begin(w->o.rows, w->end.last.number);
-    atomic_store_explicit(&w->o.rows->first, w->first, memory_order_release); /* SYNC rows-first */
+    /* Files below what retention has said before are still to be removed, and index files are not there already. */
+    const uint64_t told = wr_dispatch_first(w->dispatch), first = told > w->first ? told : w->first;
+    atomic_store_explicit(&w->o.rows->first, first, memory_order_release); /* SYNC rows-first */
+    wr_dispatch_show_index(w->dispatch, &w->o.rows->index_newest);
     for (uint64_t i = 0; i < w->s.topics.size; i++)
         if (w->s.topics.rows[i].used) show_rows(w, (wr_topic *)(uintptr_t)w->s.topics.rows[i].value);
     const wr_dispatcher_options options = {.dispatch = w->dispatch, .rows = w->o.rows, .origin = origin, .synced = w->end.position,

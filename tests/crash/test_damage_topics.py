@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+import google_crc32c
 import pytest
 
 from warren.engine.catalog.topics import TopicDeclaration
@@ -152,6 +153,8 @@ NEVER = {
     "index-new": {"older", "foreign"},
     "checkpoint": {"zero", "swapped"},
 }
+#: what of the key index only `check` sees: slots that do not lead to their newest key, keys that became other ones
+UNSEEN = ("bit", "zero")
 CASES = [(kind, how) for kind in KINDS for how in HURTS if how not in NEVER.get(kind, set())]
 
 
@@ -225,8 +228,10 @@ def all_of(reading: TopicReading, queue: int) -> tuple[dict[int, bytes], int]:
     return found, damaged
 
 
-def serve(node: TopicNode, counts: dict[tuple[int, int], int]) -> tuple[int, int, int]:
-    """Start and read all: (messages lost, damaged parts that readers were told of, keys not found and not told)."""
+def serve(node: TopicNode, counts: dict[tuple[int, int], int]) -> tuple[int, int, int, str]:
+    """Start and read all: (messages lost, damaged parts that readers were told of, keys not found and not told, what
+    the start said of derived files).
+    """
     life = node.life()
     reader = Reader(life)
     lost = told = keys = 0
@@ -251,7 +256,7 @@ def serve(node: TopicNode, counts: dict[tuple[int, int], int]) -> tuple[int, int
     finally:
         reader.close()
         assert life.stop()
-    return lost, told, keys
+    return lost, told, keys, life.recovered.absent
 
 
 @pytest.mark.parametrize(("kind", "how"), CASES)
@@ -275,11 +280,11 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
     assert bool(done) == (bool(found) and not kind.startswith("log"))
     if done:
         assert problems(again.examine()) == {}
-        assert serve(node_at(repaired), made.counts) == (0, 0, 0)
+        assert serve(node_at(repaired), made.counts) == (0, 0, 0, "")
 
     content = {path: path.read_bytes() for path in node.folder.log.iterdir()}
     try:
-        lost, told, keys = serve(node, made.counts)
+        lost, told, keys, absent = serve(node, made.counts)
     except (CorruptRecord, StoreError):
         assert kind.startswith("log"), "only a log that is not whole is not served"
         assert {path: path.read_bytes() for path in node.folder.log.iterdir()} == content, "and it is left as it is"
@@ -288,10 +293,16 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
     if kind.startswith("log"):
         # One bit may lie in a commit record, or in a field that no checksum covers: that only `check` sees.
         assert told or how == "bit", "who reads what was there is told"
-    elif lost or keys:
-        assert kind != "checkpoint"
+    else:
+        assert not lost or told, "and here, too"
+        assert not keys or (kind.startswith("index") and how in UNSEEN), "what is not found is told"
+        assert not absent or str(target.parent) in absent
+        if kind in ("units-old", "units-new", "index-old") and how in ("missing", "empty", "cut"):
+            assert str(target) in absent, "the start says so"
+        if kind == "index-new" and how in ("missing", "empty", "cut"):
+            assert (told, absent) == (0, ""), "the newest one is made again at once"
     if kind == "checkpoint":
-        assert (lost, told, keys) == (0, 0, 0)
+        assert (lost, told, keys, absent) == (0, 0, 0, "")
 
 
 def lose_power(made: Made, node: TopicNode) -> None:
@@ -338,7 +349,7 @@ def test_what_a_loss_of_power_makes_of_unsynced_files_is_no_damage(
     lost.write_bytes(b"")
     assert lost in problems(checking(node).examine()), "units that were synced are missing"
     lost.write_bytes(content)
-    assert serve(node, made.counts) == (0, 0, 0)
+    assert serve(node, made.counts) == (0, 0, 0, "")
     assert problems(checking(node).examine()) == {}
 
 
@@ -363,6 +374,83 @@ def test_a_torn_first_commit_is_no_damage(tmp_path: Path) -> None:
     node.appenders.clear()
     life = node.life()
     assert life.recovered.torn
+    assert life.stop()
+
+
+@pytest.mark.parametrize("kind", ["index-old", "index-new"])
+def test_files_of_the_index_that_go_while_the_node_runs_are_missed(made: Made, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    life = node.life()
+    reader = Reader(life)
+    try:
+        place, reading = reader.reading(TOPICS[0])
+        keys = [key_of(7, queue, offset) for queue in range(2) for offset in range(0, 1200, 4)]
+        assert all(reading.find(key) for key in keys)
+        target, _ = KINDS[kind](node.folder)
+        target.rename(tmp_path / "elsewhere")
+        told = []
+        for key in keys:
+            try:
+                assert reading.find(key), key
+            except CorruptRecord as error:
+                told.append((error.path, error.found))
+        assert set(told) == {(target, "no such file")}
+        with pytest.raises(CorruptRecord, match="check --repair"):
+            reading.find("no-such-key")
+        assert reading.find("no-such-key", damage="skip") == []
+        (tmp_path / "elsewhere").rename(target)
+        assert all(reading.find(key) for key in keys)
+        place.forget()
+    finally:
+        reader.close()
+        assert life.stop()
+
+
+def test_what_an_older_version_left_is_made_anew(made: Made, tmp_path: Path) -> None:
+    """Its index files do not say which one comes before them."""
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    for file in index(node.folder):
+        content = bytearray(file.read_bytes())
+        file.write_bytes(content[: 40 + 4 * node.index_slots] + bytes(20) + content[60 + 4 * node.index_slots :])
+    content = bytearray(node.folder.checkpoint.read_bytes())
+    content[8:12] = struct.pack(">I", 2)
+    content[12:16] = struct.pack(">I", google_crc32c.value(bytes(content[:12] + content[16:])))
+    node.folder.checkpoint.write_bytes(content)
+    found = checking(node).examine()
+    assert problems(found) == {}
+    assert any("older version" in item.note for item in found)
+    life = node_at(path).life()
+    assert life.recovered.checkpoint == "older"
+    assert life.stop()
+    assert serve(node_at(path), made.counts) == (0, 0, 0, "")
+    assert problems(checking(node).examine()) == {}
+
+
+def test_a_start_says_what_the_last_unit_of_a_queue_is(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    assert node_at(path).life().stop()  # so that all is in the checkpoint
+    node = node_at(path)
+    target = units(node.folder)[-1]
+    content = bytearray(target.read_bytes())
+    last = (made.counts[7, 1] - 1) % node.consume_queue_entries * 20
+    for wrong, said in (
+        (bytes(20), "ends in a unit of zeros"),
+        (content[last - 20 : last], "ends in a unit that leads to another message"),
+        (struct.pack(">QIq", 1 << 40, 1000, 0), "ends in a unit that leads behind the log's end"),
+    ):
+        target.write_bytes(content[:last] + wrong + content[last + 20 :])
+        life = node.life()
+        absent = life.recovered.absent
+        assert life.stop()
+        assert absent == f"{target} {said}"
+    target.write_bytes(content)
+    life = node.life()
+    assert life.recovered.absent == ""
     assert life.stop()
 
 

@@ -46,6 +46,11 @@ class Place:
         assert reader is self._reader
 
 
+def _index_name(number: int) -> str:
+    """Of the n-th file of the index."""
+    return time.strftime("%Y%m%d%H%M%S000", time.gmtime(1_700_000_000 + number))
+
+
 class TopicFolder:
     """A topic of some queues: `append` writes a record, its unit and its keys, and raises the row's maximum."""
 
@@ -69,6 +74,7 @@ class TopicFolder:
             self.row(queue, "key", 7 << 32 | queue + 1)
         self._index = tables.Index(self.slots, self.index_entries)
         self._index_n = 0
+        self._index_end = self._key_at = 0  #: positions of the last key of the file before, and of the last one
         self.place = Place(self)
 
     def close(self) -> None:
@@ -160,9 +166,12 @@ class TopicFolder:
     def _key(self, hashed: int, position: int, stored: int) -> None:
         if not self._index.put(hashed, position, stored):
             self._index, self._index_n = tables.Index(self.slots, self.index_entries), self._index_n + 1
+            self._index_end = self._key_at
             self._index.put(hashed, position, stored)
-        moment = time.strftime("%Y%m%d%H%M%S", time.gmtime(1_700_000_000 + self._index_n))
-        (self.path / "index" / f"{moment}000").write_bytes(self._index.file)
+        self._key_at = position
+        before, name = (_index_name(number) for number in (self._index_n - 1, self._index_n))
+        self._index.link(name, before if self._index_n else "", self._index_end)
+        (self.path / "index" / name).write_bytes(self._index.file)
 
     def reading(self, state: int = 0) -> TopicReading:
         """As a client reads it. `state`: the topic worker's."""

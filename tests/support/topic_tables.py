@@ -9,6 +9,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
+
 HEAD = struct.Struct(">IIIIIQQIQ")  # size, magic, crc, queue, flag, queue offset, physical offset, sys flag, born
 TAIL = struct.Struct(">IQI")  # reconsume times, prepared transaction offset, body length
 V1, V2, BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
@@ -171,6 +173,12 @@ class Index:
 
     def __post_init__(self) -> None:
         self.file = bytearray(INDEX_HEADER.size + 4 * self.slots + ENTRY.size * self.entries)
+
+    def link(self, name: str, previous: str, end: int) -> None:
+        """Say in the file of a name which one comes before it, and where its last record lies."""
+        said = struct.pack(">QQ", int(previous or "0"), end)
+        checksum = google_crc32c.value(name.encode() + said)
+        self.file[self._at(0) : self._at(1)] = said + struct.pack(">I", checksum)
 
     def put(self, key: int, offset: int, time_ms: int) -> bool:
         begin, _, begin_offset, _, used, count = INDEX_HEADER.unpack_from(self.file)

@@ -6,6 +6,8 @@
 #include "support/scarce.h"
 #include "support/scratch.h"
 #include "support/small_mount.h"
+#include "kernel/bytes.h"
+#include "kernel/frame.h"
 #include "topics/checkpoint.h"
 #include <signal.h>
 
@@ -43,12 +45,12 @@ static void check_same(const wr_checkpoint *a, const wr_checkpoint *b) {
 
 /* Made with the field's order alone; the checksum with another program. */
 static const char golden[] =
-    "5752544f50494353000000020a33d1d461206e6f6465206f66207465737473000000000000000005000000000000000a00000000000027100000018bcfe56800"
+    "5752544f504943530000000384f9b50561206e6f6465206f66207465737473000000000000000005000000000000000a00000000000027100000018bcfe56800"
     "6f6e6520626f6f74206f6620697400000000012c0000000500000014000000110000018bcfe5687b323032333131313432323133323031323300000000000001"
     "000000020000000000000003000000000000000700000000000000460000000000000000000000000000000a000000000000000a000000000000000a00000000"
     "000003e8ffffffffffffffff0000000000000001000000000000000b000000000000000c000000000000000c00000000000007d00000000000000064";
 
-/* Of version 1, which is read. */
+/* Of version 1. */
 static const char golden_v1[] =
     "5752544f504943530000000122338cca61206e6f6465206f66207465737473000000000000000005000000000000000a00000000000027100000018bcfe56800"
     "6f6e6520626f6f74206f6620697400000000012c0000000500000014000000110000018bcfe5687b3230323331313134323231333230313233000000"
@@ -68,9 +70,9 @@ static void keeps_its_bytes(void) {
     for (size_t i = 0; i < 2 * (size_t)n; i++) CHECK(text[i] == golden[i]);
 }
 
-/* A checkpoint of version 1 is one, but for what it does not say. */
-static void an_older_one_is_read(void) {
-    wr_checkpoint wanted = make(10, 1, 2), found;
+/* A checkpoint of version 1 says where the log had come to, and of its files nothing that counts. */
+static void an_older_one_says_how_far_the_log_was(void) {
+    wr_checkpoint found;
     uint8_t bytes[400];
     const size_t n = strlen(golden_v1) / 2;
     for (size_t i = 0; i < n; i++) {
@@ -81,15 +83,8 @@ static void an_older_one_is_read(void) {
     int fd = openat(scratch_fd, NAME, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     CHECK(write(fd, bytes, n) == (ssize_t)n);
     close(fd);
-    CHECK(read_back(scratch_fd, &found) == WR_CHECKPOINT_GOOD && found.version == 1 && found.first == 0);
-    for (uint32_t i = 0; i < 2; i++) {
-        CHECK(found.rows[i].bytes == 0 && found.rows[i].from == WR_NO_RECORD);
-        found.rows[i].bytes = wanted.rows[i].bytes;
-        found.rows[i].from = wanted.rows[i].from;
-    }
-    found.first = wanted.first;
-    check_same(&wanted, &found);
-    wr_checkpoint_free(&found);
+    CHECK(read_back(scratch_fd, &found) == WR_CHECKPOINT_OLDER && found.first == 0);
+    CHECK(found.number == 10 && found.position == 10000 && found.origin.epoch == 5);
 }
 
 static void any_other_byte_is_damage(void) {
@@ -118,6 +113,20 @@ static void foreign_ones_are_none(void) {
         c = make(10, 3, 5);
         ++*(uint32_t *[]){&c.consume_queue_entries, &c.index_slots, &c.index_entries}[i];
         CHECK(wr_checkpoint_write(scratch_fd, NAME, &c) == 0 && read_back(scratch_fd, &found) == WR_CHECKPOINT_SETTINGS);
+    }
+    c = make(10, 3, 5);
+    CHECK(wr_checkpoint_write(scratch_fd, NAME, &c) == 0);
+    for (uint32_t version = WR_CHECKPOINT_VERSION - 1; version <= WR_CHECKPOINT_VERSION + 1; version += 2) {
+        uint8_t bytes[1000];
+        int fd = openat(scratch_fd, NAME, O_RDWR);
+        ssize_t n = pread(fd, bytes, sizeof bytes, 0);
+        wr_put32(bytes + WR_CHECKPOINT_AT_VERSION, version);
+        wr_put32(bytes + WR_CHECKPOINT_AT_CRC, wr_crc32c(wr_crc32c(0, bytes, WR_CHECKPOINT_AT_CRC), bytes + WR_CHECKPOINT_AT_CRC + 4,
+                                                        (size_t)n - WR_CHECKPOINT_AT_CRC - 4));
+        CHECK(pwrite(fd, bytes, (size_t)n, 0) == n);
+        close(fd);
+        CHECK(read_back(scratch_fd, &found) == (version < WR_CHECKPOINT_VERSION ? WR_CHECKPOINT_OLDER : WR_CHECKPOINT_NEWER));
+        if (version < WR_CHECKPOINT_VERSION) CHECK(found.number == 10 && found.position == 10000 && found.origin.epoch == 5); /* where the log had come to */
     }
     for (uint32_t kind = 0; kind <= WR_CHECKPOINT_KINDS; kind++) CHECK(*wr_checkpoint_word(kind));
 }
@@ -188,7 +197,7 @@ int main(int argc, char **argv) {
     any_other_byte_is_damage();
     foreign_ones_are_none();
     keeps_its_bytes();
-    an_older_one_is_read();
+    an_older_one_says_how_far_the_log_was();
     killed_while_it_is_written();
     a_full_disk_leaves_the_one_before();
     without_memory();

@@ -53,7 +53,8 @@ static void expect(wr_index_reader *reader, uint32_t from, uint32_t to) {
             CHECK(entry.physical_offset == listed[n].position && entry.from <= listed[n].ms && listed[n].ms <= entry.to);
         }
         CHECK(wr_index_reader_next(reader, &entry, &code) == 0);
-        CHECK(code == WR_KEY_END || (from && code == WR_KEY_FOUND)); /* what was below the minimum may be there still */
+        /* What was below the minimum may be there still, or is missed: whether it has to be there the log says. */
+        CHECK(code == WR_KEY_END || (from && (code == WR_KEY_FOUND || code == WR_KEY_MISSING)));
     }
 }
 
@@ -154,6 +155,9 @@ static void names_rise_also_when_the_clock_does_not(void) {
     CHECK(mkdirat(scratch_fd, FOLDER, 0700) == 0); /* behind 59.999 of a day the next one begins; behind the last one nothing does */
     int fd = openat(scratch_fd, FOLDER "/20240229235959999", O_CREAT | O_RDWR, 0600);
     CHECK(fd >= 0 && ftruncate(fd, (off_t)wr_key_index_bytes(3, 3)) == 0);
+    uint8_t said[WR_KEY_INDEX_LINK_SIZE];
+    wr_index_link_put(said, "20240229235959999", &(wr_index_link){0});
+    CHECK(pwrite(fd, said, sizeof said, (off_t)wr_key_index_bytes(3, 0)) == sizeof said);
     close(fd);
     files = begin(3, 3, NULL, true, &lost, &from);
     for (uint32_t i = 0; i < 3; i++) CHECK(wr_index_files_put(files, i, 100 * i, 5) == 0);
@@ -422,6 +426,81 @@ static void damage_is_made_again_from_the_log(void) {
     CHECK(told);
 }
 
+/* What each look-up says of files, other than keys: one word for all of them, of this file; or END. */
+static wr_key_code told_of(wr_index_reader *reader, const char *name, uint64_t *end) {
+    wr_key_code told = WR_KEY_END;
+    for (uint32_t key = 0; key < KEYS; key++) {
+        wr_key_entry entry;
+        wr_key_code code, said = WR_KEY_END;
+        CHECK(wr_index_reader_find(reader, key, INT64_MIN, INT64_MAX) == 0);
+        for (;;) {
+            CHECK(wr_index_reader_next(reader, &entry, &code) == 0);
+            if (code == WR_KEY_FOUND) continue;
+            if (code == WR_KEY_END) break;
+            CHECK(said == WR_KEY_END && !strcmp(wr_index_reader_file(reader), name));
+            said = code;
+            *end = wr_index_reader_missing_end(reader);
+        }
+        CHECK(!key || said == told);
+        told = said;
+    }
+    return told;
+}
+
+/* One that somebody removed, zeroed, or took for another: each look-up says so, and the keys of others are found. */
+static void a_file_that_is_not_there_is_missed(void) {
+    const uint32_t slots = 5, entries = 30, n = 29 * 6;
+    wr_folder_list list;
+    uint64_t from, end;
+    bool lost;
+    char path[60], other[60];
+    make_list();
+    wr_index_files *files = begin(slots, entries, NULL, false, &lost, &from);
+    CHECK(wr_index_files_newest(files) == 0);
+    for (uint32_t i = 0; i < n; i++) CHECK(put(files, i) == 0);
+    CHECK(wr_folder_read(scratch_fd, FOLDER, WR_INDEX_NAME_DIGITS, &list) == 0 && list.n == 6);
+    CHECK(wr_index_files_newest(files) == strtoull(list.names[5], NULL, 10));
+    wr_index_reader *reader = wr_index_reader_new(scratch_fd, FOLDER, slots, entries, true);
+    for (uint32_t file = 0; file < 6; file++) {
+        wr_index_reader_expect(reader, file == 5 ? wr_index_files_newest(files) : 0);
+        snprintf(path, sizeof path, FOLDER "/%s", list.names[file]);
+        CHECK(renameat(scratch_fd, path, scratch_fd, "elsewhere") == 0);
+        CHECK(told_of(reader, list.names[file], &end) == WR_KEY_MISSING);
+        CHECK(end == (file == 5 ? UINT64_MAX : listed[29 * file + 28].position));
+        CHECK(renameat(scratch_fd, "elsewhere", scratch_fd, path) == 0 && told_of(reader, "", &end) == WR_KEY_END);
+    }
+    const off_t link_at = (off_t)wr_key_index_bytes(slots, 0);
+    for (uint32_t file = 0; file < 5; file++) {
+        uint8_t good[260], zeros[260] = {0};
+        snprintf(path, sizeof path, FOLDER "/%s", list.names[file]);
+        int fd = openat(scratch_fd, path, O_RDWR);
+        CHECK(fd >= 0 && pread(fd, good, sizeof good, 0) == sizeof good);
+        CHECK(pwrite(fd, zeros, 20, link_at) == 20 && told_of(reader, list.names[file], &end) == WR_KEY_BAD_LINK);
+        CHECK(pwrite(fd, good, sizeof good, 0) == sizeof good && told_of(reader, "", &end) == WR_KEY_END);
+        CHECK(pwrite(fd, zeros, 40, 0) == 40 && told_of(reader, list.names[file], &end) == WR_KEY_BAD_HEADER);
+        CHECK(pwrite(fd, good, sizeof good, 0) == sizeof good && told_of(reader, "", &end) == WR_KEY_END);
+        close(fd);
+    }
+    snprintf(path, sizeof path, FOLDER "/%s", list.names[2]);
+    snprintf(other, sizeof other, FOLDER "/%s", list.names[1]);
+    CHECK(renameat2(scratch_fd, path, scratch_fd, other, RENAME_EXCHANGE) == 0);
+    uint32_t bad = 0;
+    wr_key_entry entry;
+    wr_key_code code;
+    wr_index_reader *fresh = wr_index_reader_new(scratch_fd, FOLDER, slots, entries, true); /* the other has them open */
+    CHECK(wr_index_reader_find(fresh, 1, INT64_MIN, INT64_MAX) == 0);
+    do {
+        CHECK(wr_index_reader_next(fresh, &entry, &code) == 0);
+        bad += code == WR_KEY_BAD_LINK;
+    } while (code != WR_KEY_END);
+    CHECK(bad == 2);
+    wr_folder_list_free(&list);
+    wr_index_reader_free(reader);
+    wr_index_reader_free(fresh);
+    wr_index_files_free(files);
+    scratch_empty();
+}
+
 /* ---- disks and memory that run out ---- */
 
 static void on_a_small_disk(void) {
@@ -495,6 +574,7 @@ int main(int argc, char **argv) {
     killed_at_any_instruction();
     power_fails();
     damage_is_made_again_from_the_log();
+    a_file_that_is_not_there_is_missed();
     a_full_disk_is_an_error_that_passes();
     without_memory();
     scratch_end();

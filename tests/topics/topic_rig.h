@@ -122,6 +122,7 @@ static inline void rig_show(rig *g, uint32_t topic) {
         wr_dispatch_row seen = wr_dispatch_look(g->dispatch, row);
         wr_topic_row_give(g->rows, row, wr_topic_row_key(g->ids[topic], queue), seen.minimum, seen.next);
         wr_dispatch_show(g->dispatch, row, wr_topic_row_at(g->rows, row));
+        wr_dispatch_show_index(g->dispatch, &g->rows->index_newest);
     }
 }
 

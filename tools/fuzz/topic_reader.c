@@ -284,6 +284,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(f.log, 0, sizeof f.log);
     memset(f.units, 0, sizeof f.units);
     memset(f.index, 0, INDEX_BYTES);
+    wr_index_link_put(f.index + wr_key_index_bytes(SLOTS, 0), INDEX_FILE + sizeof "index", &(wr_index_link){0});
     memset(f.next, 0, sizeof f.next);
     f.n = 0;
     f.end = 0;
