@@ -15,6 +15,7 @@
 
 #define IDLE_NS 1000000000ull
 #define REFUSED_NS 100000000ull /* the pause before a write that found no space is tried again */
+#define AGAIN (-1) /* no errno: the committer is to try it, who may wait */
 #define REWINDS_MAX 100 /* tries to get past one page by writes that end inside it */
 
 static ssize_t real_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
@@ -37,9 +38,11 @@ void wr_committer_init(wr_committer *c, uint64_t file_bytes, bool may_sync, cons
     c->file_bytes = file_bytes;
     c->may_sync = may_sync;
     c->written_fd = -1;
+    pthread_mutex_init(&c->turn, NULL);
 }
 
 void wr_committer_close(wr_committer *c) {
+    pthread_mutex_destroy(&c->turn);
     for (uint64_t n = wr_committer_done(c); n < wr_committer_posted(c); n++) {
         const wr_commit *commit = &c->commits[n % WR_COMMITS];
         if (commit->last) close(commit->fd);
@@ -56,9 +59,11 @@ wr_commit *wr_committer_next(wr_committer *c) {
     return commit;
 }
 
+/* SYNC batch-posted */
+static void show(wr_committer *c) { atomic_store_explicit(&c->posted_n, wr_committer_posted(c) + 1, memory_order_release); }
+
 void wr_committer_post(wr_committer *c) {
-    /* SYNC batch-posted */
-    atomic_store_explicit(&c->posted_n, wr_committer_posted(c) + 1, memory_order_release);
+    show(c);
     wr_bell_ring(&c->sleeps);
 }
 
@@ -95,8 +100,9 @@ static bool wait_for_space(wr_committer *c, int error, _Atomic uint32_t *bell) {
     return !stopping;
 }
 
-/* Write all of a part. Short writes go on where they ended; where O_DIRECT refuses that place, at the start of its page. */
-static int write_part(wr_committer *c, int fd, const wr_commit_part *part, _Atomic uint32_t *bell) {
+/* Write all of a part. Short writes go on where they ended; where O_DIRECT refuses that place, at the start of its page. Not `patient`:
+ * AGAIN where there is no space. */
+static int write_part(wr_committer *c, int fd, const wr_commit_part *part, bool patient, _Atomic uint32_t *bell) {
     uint64_t done = 0;
     int rewinds = 0;
     while (done < part->bytes) {
@@ -111,6 +117,7 @@ static int write_part(wr_committer *c, int fd, const wr_commit_part *part, _Atom
             done &= ~(uint64_t)(WR_PAGE_BYTES - 1);
         } else if (errno == ENOSPC || errno == EDQUOT) {
             int error = errno;
+            if (!patient) return AGAIN;
             if (!wait_for_space(c, error, bell)) return error;
         } else if (errno != EINTR) {
             return errno;
@@ -142,9 +149,9 @@ static int still_there(const wr_committer *c, int fd) {
     return fstat(fd, &old) == 0 && (old.st_nlink == 0 || (uint64_t)old.st_size < c->file_bytes) ? ESTALE : 0;
 }
 
-static int write_parts(wr_committer *c, const wr_commit *commit, _Atomic uint32_t *bell) {
+static int write_parts(wr_committer *c, const wr_commit *commit, bool patient, _Atomic uint32_t *bell) {
     for (uint32_t i = 0; i < commit->parts_n; i++) {
-        int error = write_part(c, commit->fd, &commit->parts[i], bell);
+        int error = write_part(c, commit->fd, &commit->parts[i], patient, bell);
         if (error) return error;
     }
     if (!commit->parts_n) return 0;
@@ -155,12 +162,16 @@ static int write_parts(wr_committer *c, const wr_commit *commit, _Atomic uint32_
     return still_there(c, commit->fd);
 }
 
-static void commit_one(wr_committer *c, wr_commit *commit, _Atomic uint32_t *bell) {
+/* The next batch, which is posted. False: not `patient`, and there was no space; it is as if nothing had been done. */
+static bool commit_next(wr_committer *c, bool patient, _Atomic uint32_t *bell) {
+    const uint64_t done = atomic_load_explicit(&c->done_n, memory_order_relaxed);
+    wr_commit *commit = &c->commits[done % WR_COMMITS];
     uint64_t began = wr_now_ns();
     int error = wr_committer_failed(c);
     if (!error) {
         if (c->owner.sealing) c->owner.sealing(c->context, commit);
-        error = write_parts(c, commit, bell);
+        error = write_parts(c, commit, patient, bell);
+        if (error == AGAIN) return false;
     }
     if (!error && c->owner.written) c->owner.written(c->context, commit);
     if (!error && commit->sync && c->dirty) {
@@ -184,6 +195,26 @@ static void commit_one(wr_committer *c, wr_commit *commit, _Atomic uint32_t *bel
     atomic_fetch_add_explicit(&c->commits_n, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->commit_ns_sum, wr_now_ns() - began, memory_order_relaxed);
     if (c->owner.done) c->owner.done(c->context, commit);
+    /* SYNC batch-done */
+    atomic_store_explicit(&c->done_n, done + 1, memory_order_release);
+    return true;
+}
+
+/* On the loop thread: a batch that was just shown. */
+static bool do_here(wr_committer *c) {
+    const uint64_t n = wr_committer_posted(c) - 1;
+    const wr_commit *commit = &c->commits[n % WR_COMMITS];
+    if (commit->sync || commit->last || !atomic_load_explicit(&c->sleeps, memory_order_relaxed)) return false;
+    if (pthread_mutex_trylock(&c->turn)) return false;
+    const bool next = atomic_load_explicit(&c->done_n, memory_order_relaxed) == n;
+    const bool done = next && commit_next(c, false, NULL);
+    pthread_mutex_unlock(&c->turn);
+    return done;
+}
+
+void wr_committer_post_here(wr_committer *c) {
+    show(c);
+    if (!do_here(c)) wr_bell_ring(&c->sleeps);
 }
 
 /* While nothing is written, too, somebody may remove or cut the file in which the last things were confirmed: once a second. True: so
@@ -198,31 +229,37 @@ static bool idle_look(wr_committer *c) {
     return error != 0;
 }
 
+/* Until something is posted; the turn is another's meanwhile. */
+static void sleep_until_rung(wr_committer *c) {
+    atomic_store_explicit(&c->sleeps, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    pthread_mutex_unlock(&c->turn);
+    if (wr_committer_done(c) == atomic_load_explicit(&c->posted_n, memory_order_acquire) &&
+        !atomic_load_explicit(&c->stopping, memory_order_acquire))
+        wr_futex_wait(&c->sleeps, 1, IDLE_NS);
+    pthread_mutex_lock(&c->turn);
+    atomic_store_explicit(&c->sleeps, 0, memory_order_relaxed);
+}
+
 void wr_committer_run(wr_committer *c, _Atomic uint32_t *bell) {
-    uint64_t done = atomic_load_explicit(&c->done_n, memory_order_relaxed);
+    pthread_mutex_lock(&c->turn);
     for (;;) {
         /* `stopping` is read first: what was posted before it is seen below. */
         bool stopping = atomic_load_explicit(&c->stopping, memory_order_acquire);
         /* SYNC batch-posted */
-        if (done < atomic_load_explicit(&c->posted_n, memory_order_acquire)) {
-            commit_one(c, &c->commits[done % WR_COMMITS], bell);
-            /* SYNC batch-done */
-            atomic_store_explicit(&c->done_n, ++done, memory_order_release);
+        if (wr_committer_done(c) < atomic_load_explicit(&c->posted_n, memory_order_acquire)) {
+            commit_next(c, true, bell);
             if (bell) wr_bell_ring(bell);
             wr_bell_ring(&c->waiter_sleeps);
             continue;
         }
-        if (stopping) return;
+        if (stopping) break;
         if (idle_look(c)) {
             if (bell) wr_bell_ring(bell);
             continue;
         }
         if (c->owner.idle && c->owner.idle(c->context)) continue;
-        atomic_store_explicit(&c->sleeps, 1, memory_order_relaxed);
-        atomic_thread_fence(memory_order_seq_cst);
-        if (done == atomic_load_explicit(&c->posted_n, memory_order_acquire) &&
-            !atomic_load_explicit(&c->stopping, memory_order_acquire))
-            wr_futex_wait(&c->sleeps, 1, IDLE_NS);
-        atomic_store_explicit(&c->sleeps, 0, memory_order_relaxed);
+        sleep_until_rung(c);
     }
+    pthread_mutex_unlock(&c->turn);
 }

@@ -2,7 +2,8 @@
  *
  * Two threads. The loop thread takes a place (wr_committer_next), fills it and posts it; the committer's thread
  * (wr_committer_run, its whole life) writes, syncs and calls back. Batch n lies at n mod WR_COMMITS: the loop thread's until it is
- * posted, the committer's until it is done.
+ * posted, the committer's until it is done. While the committer sleeps, the loop thread may do a batch in its place that is not to be
+ * synced (wr_committer_post_here): that saves the wake of a thread. Who does a batch has the turn.
  *
  * Order of a batch: `sealing`, pwrite of all parts, `written`, fdatasync when wanted and something is dirty, `done`, done_n, bells.
  * A death anywhere leaves a prefix of the batches in the files, and then a torn tail.
@@ -20,6 +21,7 @@
 #ifndef WR_COMMITTER_H
 #define WR_COMMITTER_H
 #include "ipc/core/futex.h"
+#include <pthread.h>
 #include <sys/types.h>
 
 #define WR_COMMITS 16
@@ -40,7 +42,7 @@ typedef struct {
     int error;       /* errno of the write or sync, 0 if fine */
 } wr_commit;
 
-/* What the owner of a committer does in its course, on the committer's thread; any may be NULL. */
+/* What the owner of a committer does in its course, by who has the turn; any may be NULL. */
 typedef struct {
     void (*sealing)(void *context, wr_commit *commit);       /* before its bytes are written; not for one that fails by an earlier error */
     void (*written)(void *context, const wr_commit *commit); /* its bytes were handed to the system; before the sync */
@@ -75,7 +77,8 @@ typedef struct {
     _Atomic int failed, no_space;
     _Atomic uint64_t commits_n, syncs_n, commit_ns_sum, bytes_written;
 
-    /* committer */
+    /* who has the turn: the committer, but while it sleeps */
+    pthread_mutex_t turn;
     bool dirty;       /* written to the current fd since its last sync */
     int written_fd;   /* of the last batch with bytes, -1: closed since */
     uint64_t look_at; /* when it is looked at again while there is nothing to do */
@@ -97,6 +100,9 @@ static inline int wr_committer_failed(const wr_committer *c) { return atomic_loa
 /* The place of the next batch, zeroed but for its number, to be filled and posted; not when it is full. */
 wr_commit *wr_committer_next(wr_committer *c);
 void wr_committer_post(wr_committer *c);
+/* The same; where the committer sleeps, nothing else is posted, and the batch is neither to be synced nor the last of its file, it is done
+ * here at once, callbacks included. What finds no space is the committer's to try again. */
+void wr_committer_post_here(wr_committer *c);
 
 /* Wait until every posted batch is done (at most timeout_ns; ETIMEDOUT). */
 int wr_committer_quiesce(wr_committer *c, uint64_t timeout_ns);

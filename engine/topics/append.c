@@ -129,7 +129,8 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
     if (!put(s, &batch, of.bytes)) return WR_TOPIC_WAIT;
     l->dirty = true;
     l->written |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) == WR_FLAG_WRITTEN;
-    s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) || is_awaited(batch.topic->queues + c->row);
+    s->awaited |= is_awaited(batch.topic->queues + c->row);
+    s->want_commit |= (c->flags & (WR_FLAG_SYNCED | WR_FLAG_WRITTEN)) || s->awaited;
     s->want_sync |= (c->flags & WR_FLAG_SYNCED) != 0;
     memcpy(record->id, &offset, 8);
     memcpy(record->id + 8, &position, 8);

@@ -2,6 +2,7 @@
 #include "kernel/horizon.h"
 #include "topics/confirm.h"
 
+#define HERE_BYTES (16u << 10) /* that the loop writes itself for a reader who sleeps: it takes less time than waking the committer */
 #define AGE_NS 1000000ull /* for so long records wait for others, when nobody waits for them */
 
 static inline void raise64(uint64_t *word, uint64_t to) {
@@ -51,12 +52,13 @@ bool wr_topic_seal(wr_topic_server *s, uint64_t now, bool force) {
         l->unsynced = !sync;
     }
     wr_commit_head head = {.number = state->number, .from = state->sealed, .store_ms = s->store_ms, .marks_n = n};
-    int error = wr_topic_log_seal(s->log, sync, marks, n); /* there is a place, and marks_n is within its limit */
+    const bool here = s->awaited && bytes <= HERE_BYTES;
+    int error = wr_topic_log_seal(s->log, sync, here, marks, n); /* there is a place, and marks_n is within its limit */
     if (state->number != head.number && s->follower.sealed) { /* the state is the log's own, as it is now */
         head.number = state->number;
         s->follower.sealed(s->follower.context, &head, marks, state->sealed);
     }
-    s->crowded = false;
+    s->crowded = s->awaited = false;
     s->want_commit = s->want_sync = false;
     s->unsealed_since = 0;
     s->unsynced = !sync;

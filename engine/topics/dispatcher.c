@@ -8,6 +8,7 @@
 #define AGAIN_NS 200000000ull /* until something is tried again: the log is not synced, or there is no space */
 #define IDLE_NS 60000000000ull
 #define RECORDS_AT_ONCE 64u
+#define LENT_RECORDS 64u /* of a commit that others apply in the dispatcher's place */
 
 #define CLEAN_AT_ONCE 16u /* queues whose files are removed before others are served */
 
@@ -25,7 +26,8 @@ typedef struct a_job {
 struct wr_dispatcher {
     wr_dispatcher_options o;
     wr_notes *notes;
-    /* the dispatcher's */
+    /* who has the turn: the dispatcher, but while it sleeps */
+    pthread_mutex_t turn;
     bool changed;           /* since the last checkpoint */
     uint64_t checkpoint_at; /* not before */
     uint64_t again_at;      /* a job or a commit is tried again then; 0: none is */
@@ -63,6 +65,7 @@ wr_dispatcher *wr_dispatcher_new(const wr_dispatcher_options *options) {
     d->changed = true; /* catching up stored what no checkpoint says yet */
     d->checkpoint_at = wr_now_ns() + CHECKPOINT_NS;
     pthread_mutex_init(&d->mutex, NULL);
+    pthread_mutex_init(&d->turn, NULL);
     return d;
 }
 
@@ -81,17 +84,23 @@ void wr_dispatcher_free(wr_dispatcher *d) {
     free(d->gone);
     wr_notes_free(d->notes);
     pthread_mutex_destroy(&d->mutex);
+    pthread_mutex_destroy(&d->turn);
     free(d);
 }
 
+static bool has_failed(const wr_dispatcher *d) { return atomic_load_explicit((_Atomic int *)&d->failed, memory_order_relaxed); }
+
 /* ---- the follower ---- */
+
+static void go_on(wr_dispatcher *d);
 
 static bool note_records(void *context, const wr_topic_batch *batch) { return wr_notes_put(((wr_dispatcher *)context)->notes, batch); }
 
 static void note_sealed(void *context, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end) {
     wr_dispatcher *d = context;
     wr_notes_seal(d->notes, head, marks, end);
-    if (atomic_load_explicit(&d->done_number, memory_order_relaxed) >= head->number) wr_bell_ring(&d->sleeps);
+    atomic_thread_fence(memory_order_seq_cst); /* SYNC sealed-and-done: noted, then looked whether it is done; note_done the other way round */
+    if (atomic_load_explicit(&d->done_number, memory_order_relaxed) >= head->number) go_on(d);
 }
 
 static void note_confirming(void *context, uint64_t number) { wr_topic_confirm_from(((wr_dispatcher *)context)->o.rows, number); }
@@ -104,7 +113,8 @@ static void note_done(void *context, const wr_topic_commit *commit) {
     }
     if (commit->sync) atomic_store_explicit(&d->synced, commit->to, memory_order_release);
     atomic_store_explicit(&d->done_number, commit->head.number, memory_order_release);
-    wr_bell_ring(&d->sleeps);
+    atomic_thread_fence(memory_order_seq_cst); /* SYNC sealed-and-done */
+    go_on(d);
 }
 
 wr_topic_follower wr_dispatcher_follower(wr_dispatcher *d) { return (wr_topic_follower){d, note_records, note_sealed, note_confirming, note_done}; }
@@ -350,26 +360,54 @@ static void sleep_until_rung(wr_dispatcher *d) {
     uint64_t now = wr_now_ns(), until = now + IDLE_NS;
     if (d->changed && d->checkpoint_at < until) until = d->checkpoint_at;
     if (d->again_at && d->again_at < until) until = d->again_at;
+    if (d->cleans) until = now;
     /* SYNC sleep: announce, look once more, then sleep; who publishes work rings after it (futex.h) */
     atomic_store_explicit(&d->sleeps, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
-    if (d->cleans) until = now;
-    if (until > now && !has_work(d) && !atomic_load_explicit(&d->stop, memory_order_acquire)) wr_futex_wait(&d->sleeps, 1, until - now);
+    const bool sleep = until > now && !has_work(d) && !atomic_load_explicit(&d->stop, memory_order_acquire);
+    pthread_mutex_unlock(&d->turn);
+    if (sleep) wr_futex_wait(&d->sleeps, 1, until - now);
+    pthread_mutex_lock(&d->turn);
     atomic_store_explicit(&d->sleeps, 0, memory_order_relaxed);
 }
 
-void wr_dispatcher_run(wr_dispatcher *d) {
-    while (!atomic_load_explicit(&d->stop, memory_order_acquire)) {
-        if (has_work(d)) work(d);
-        if (atomic_load_explicit(&d->failed, memory_order_relaxed)) return;
-        if (d->changed && !d->again_at && wr_now_ns() >= d->checkpoint_at) take_checkpoint(d);
-        if (d->cleans) clean(d);
-        if (atomic_load_explicit(&d->failed, memory_order_relaxed)) return;
-        sleep_until_rung(d);
+/* Is there one commit, and a small one, and nothing else? */
+static bool is_little(wr_dispatcher *d) {
+    wr_noted_commit commit;
+    if (d->again_at || has_failed(d) || atomic_load_explicit(&d->jobs_n, memory_order_acquire)) return false;
+    return wr_notes_look(d->notes, &commit) && commit.records_n <= LENT_RECORDS && is_done(d, &commit);
+}
+
+/* On the committer's thread, or the loop's: a commit is done and sealed, as far as is known here. It is applied at once where the dispatcher
+ * sleeps and it is little; else the dispatcher is woken. */
+static void go_on(wr_dispatcher *d) {
+    bool lent = false;
+    if (atomic_load_explicit(&d->sleeps, memory_order_relaxed) && pthread_mutex_trylock(&d->turn) == 0) {
+        const bool knows = d->changed; /* when the next checkpoint is due */
+        if (is_little(d)) work(d);
+        lent = knows && !d->again_at && !has_failed(d) && !has_work(d);
+        pthread_mutex_unlock(&d->turn);
     }
+    if (!lent) wr_bell_ring(&d->sleeps);
+}
+
+static void run(wr_dispatcher *d) {
+    while (!has_failed(d) && !atomic_load_explicit(&d->stop, memory_order_acquire)) {
+        if (has_work(d)) work(d);
+        if (!has_failed(d) && d->changed && !d->again_at && wr_now_ns() >= d->checkpoint_at) take_checkpoint(d);
+        if (!has_failed(d) && d->cleans) clean(d);
+        if (!has_failed(d)) sleep_until_rung(d);
+    }
+    if (has_failed(d)) return;
     d->again_at = 0;
     work(d);
-    if (d->changed && !d->again_at && !atomic_load_explicit(&d->failed, memory_order_relaxed)) take_checkpoint(d);
+    if (d->changed && !d->again_at && !has_failed(d)) take_checkpoint(d);
+}
+
+void wr_dispatcher_run(wr_dispatcher *d) {
+    pthread_mutex_lock(&d->turn);
+    run(d);
+    pthread_mutex_unlock(&d->turn);
 }
 
 void wr_dispatcher_stop(wr_dispatcher *d) {

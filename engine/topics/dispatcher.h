@@ -2,7 +2,9 @@
  * raises what readers see and wakes them, and takes a checkpoint each second while something changes, and at its end.
  *
  * Threads: the loop's calls everything but wr_dispatcher_run, which is the dispatcher's whole life, and what the follower does at `confirming`
- * and `done`, on the committer's. All calls of the dispatch are made on the dispatcher's thread, once that runs: topics come and go by jobs.
+ * and `done`, on the committer's. All calls of the dispatch are made by who has the turn: the dispatcher's thread, which gives it away while it
+ * sleeps. Who has a small commit for it then, loop or committer, applies that at once: it saves a reader the wake of a thread. Topics come
+ * and go by jobs, and checkpoints are taken, on the dispatcher's thread alone.
  * Invariants
  *   A commit is applied when it is done: its records are in the file, and synced if their producers asked for that.
  *   A disk without space, or no memory: the same commit again, five times a second, and the alarm (`trouble`). Records that are appended

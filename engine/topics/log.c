@@ -39,7 +39,7 @@ struct wr_topic_log {
     wr_committer committer;
     _Atomic uint64_t done_to; /* positions below are in their files */
 
-    /* committer */
+    /* who has the committer's turn */
     uint64_t synced, allocated;
     uint8_t *bounce;
 
@@ -223,7 +223,7 @@ static bool make_room(wr_topic_log *log, uint64_t bytes) {
 static inline bool unsealed(const wr_topic_log *log) { return log->state.append > log->state.sealed; }
 
 /* Post a commit of what is not sealed; the caller has made sure of a place, and of room in file and ring. */
-static void post(wr_topic_log *log, bool sync, bool last, const wr_commit_mark *marks, uint32_t marks_n) {
+static void post(wr_topic_log *log, bool sync, bool last, bool here, const wr_commit_mark *marks, uint32_t marks_n) {
     wr_topic_log_state *state = &log->state;
     wr_commit *job = wr_committer_next(&log->committer);
     wr_topic_commit *commit = &log->commits[(job->number - 1) % WR_COMMITS];
@@ -250,14 +250,15 @@ static void post(wr_topic_log *log, bool sync, bool last, const wr_commit_mark *
     state->unsynced = !sync;
     /* SYNC ring-appended: pairs with the acquire in wr_topic_ring_read */
     atomic_store_explicit(&log->shared->appended, commit->to, memory_order_release);
-    wr_committer_post(&log->committer);
+    if (here) wr_committer_post_here(&log->committer);
+    else wr_committer_post(&log->committer);
 }
 
 /* Leave the current file for the next one. 0 or an errno. */
 static int roll(wr_topic_log *log) {
     log->no_file = !log->state.has_next;
     if (unsealed(log) || !log->state.has_next || wr_committer_full(&log->committer)) return EAGAIN;
-    post(log, true, true, NULL, 0);
+    post(log, true, true, false, NULL, 0);
     take_next(log);
     return 0;
 }
@@ -288,12 +289,12 @@ void wr_topic_log_append(wr_topic_log *log, uint64_t bytes, uint64_t store_ms) {
     atomic_store_explicit(&log->shared->appended, log->state.append, memory_order_release);
 }
 
-int wr_topic_log_seal(wr_topic_log *log, bool sync, const wr_commit_mark *marks, uint32_t marks_n) {
+int wr_topic_log_seal(wr_topic_log *log, bool sync, bool here, const wr_commit_mark *marks, uint32_t marks_n) {
     if (marks_n > WR_COMMIT_MARKS_MAX) return EMSGSIZE;
     log->state.wants_seal = false;
     if (!unsealed(log) && !(sync && log->state.unsynced) && !marks_n) return 0;
     if (wr_committer_full(&log->committer)) return EAGAIN;
-    post(log, sync, false, marks, marks_n);
+    post(log, sync, false, here, marks, marks_n);
     return 0;
 }
 
@@ -303,7 +304,7 @@ void wr_topic_log_commit_run(wr_topic_log *log, _Atomic uint32_t *bell) { wr_com
 
 void wr_topic_log_stop(wr_topic_log *log) { wr_committer_stop(&log->committer); }
 
-/* ---- on the committer's thread ---- */
+/* ---- with the committer's turn ---- */
 
 static wr_topic_commit *commit_of(wr_topic_log *log, const wr_commit *job) { return &log->commits[(job->number - 1) % WR_COMMITS]; }
 

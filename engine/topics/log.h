@@ -6,7 +6,7 @@
  * of a commit is written again by the next one, with the same bytes at its begin.
  *
  * Threads: every function is called by the loop thread, but wr_topic_log_commit_run (the committer's whole life) and the `written`
- * and `done` callbacks, called there.
+ * and `done` callbacks, called by who has the committer's turn: it, or the loop thread in wr_topic_log_seal.
  *
  * Invariants
  *   done <= sealed <= appended; everything below `sealed` never changes again, but for the commit record at the end of a commit
@@ -85,8 +85,9 @@ uint8_t *wr_topic_log_reserve(wr_topic_log *log, uint64_t bytes, uint64_t *posit
 void wr_topic_log_append(wr_topic_log *log, uint64_t bytes, uint64_t store_ms);
 
 /* Seal what was appended since the last seal with a commit record, and post it with what it confirms. Nothing to seal (nor, with `sync`, to
- * sync) and no marks: returns 0 and posts nothing. EAGAIN: no place for another commit. EMSGSIZE: too many marks. */
-int wr_topic_log_seal(wr_topic_log *log, bool sync, const wr_commit_mark *marks, uint32_t marks_n);
+ * sync) and no marks: returns 0 and posts nothing. EAGAIN: no place for another commit. EMSGSIZE: too many marks. `here`: where the committer
+ * sleeps, and nothing is to be synced, this thread writes the commit itself, at once. */
+int wr_topic_log_seal(wr_topic_log *log, bool sync, bool here, const wr_commit_mark *marks, uint32_t marks_n);
 
 int wr_topic_log_quiesce(wr_topic_log *log, uint64_t timeout_ns);
 void wr_topic_log_commit_run(wr_topic_log *log, _Atomic uint32_t *bell);

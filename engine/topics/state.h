@@ -1,8 +1,8 @@
 /* The topic worker's core: it takes commands from the rings of its clients, appends records to the commit log, and confirms.
  * docs/design/019-topics.md.
  *
- * Threads: the loop thread calls everything but the log's callbacks, which the committer calls (confirm.c); what both touch of a link
- * is under `mutex`.
+ * Threads: the loop thread calls everything but the log's callbacks, which the committer calls, or the loop in its place (confirm.c); what
+ * both touch of a link is under `mutex`.
  *
  * Invariants
  *   The server alone appends, so offsets are numbers in its memory. A record and its row's offset change together, or not at all.
@@ -84,9 +84,9 @@ typedef struct {
     bool (*records)(void *context, const wr_topic_batch *batch);
     /* All since the last commit are in this one, which was posted, and ends at `end`. On the loop's thread. */
     void (*sealed)(void *context, const wr_commit_head *head, const wr_commit_mark *marks, uint64_t end);
-    /* Something of this commit, or of one before, is about to be confirmed. On the committer's thread. */
+    /* Something of this commit, or of one before, is about to be confirmed. With the committer's turn (kernel/committer.h). */
     void (*confirming)(void *context, uint64_t number);
-    /* A commit is written, and synced if that was asked for; or it failed. In order, on the committer's thread, before the last confirms. */
+    /* A commit is written, and synced if that was asked for; or it failed. In order, with the committer's turn, before the last confirms. */
     void (*done)(void *context, const wr_topic_commit *commit);
 } wr_topic_follower;
 
@@ -109,6 +109,7 @@ typedef struct wr_topic_server {
     uint64_t unsealed_since; /* 0: nothing is unsealed */
     uint64_t synced_at;
     bool want_commit, want_sync, unsynced, unknown;
+    bool awaited; /* a reader sleeps until what is not sealed can be read */
     bool crowded; /* the follower has no room before something is sealed and done */
     uint64_t records_n, processed_n, evicted_n;
 

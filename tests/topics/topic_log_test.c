@@ -264,7 +264,7 @@ static void seal(bench *b, bool sync) {
     e->to = holds ? s->append + wr_commit_record_bytes(LINKS) : s->append;
     past->commits_n += holds;
     pthread_mutex_unlock(&past->mutex);
-    CHECK(wr_topic_log_seal(b->log, sync, marks, holds ? LINKS : 0) == 0);
+    CHECK(wr_topic_log_seal(b->log, sync, false, marks, holds ? LINKS : 0) == 0);
     CHECK(wr_topic_log_look(b->log)->append == e->to);
 }
 
@@ -584,7 +584,7 @@ static void one_commit(bench *b) {
     make_record(to, position, b->offset++);
     wr_topic_log_append(b->log, bytes, b->offset);
     wr_commit_mark mark = {.client_epoch = 7, .sequence = b->offset};
-    CHECK(wr_topic_log_seal(b->log, false, &mark, 1) == 0);
+    CHECK(wr_topic_log_seal(b->log, false, false, &mark, 1) == 0);
     CHECK(wr_topic_log_quiesce(b->log, 60 * SECOND) == 0);
 }
 
@@ -659,11 +659,11 @@ static void a_failed_sync_is_made_good(void) {
     static disk d;
     begin(&b, 0, 0, 0, 1);
     one_commit(&b);
-    CHECK(wr_topic_log_seal(b.log, true, NULL, 0) == 0 && wr_topic_log_quiesce(b.log, 60 * SECOND) == 0);
+    CHECK(wr_topic_log_seal(b.log, true, false, NULL, 0) == 0 && wr_topic_log_quiesce(b.log, 60 * SECOND) == 0);
     CHECK(wr_topic_log_look(b.log)->syncs_n == 1);
     one_commit(&b);
     sync_fails = true;
-    CHECK(wr_topic_log_seal(b.log, true, NULL, 0) == 0 && wr_topic_log_quiesce(b.log, 60 * SECOND) == 0);
+    CHECK(wr_topic_log_seal(b.log, true, false, NULL, 0) == 0 && wr_topic_log_quiesce(b.log, 60 * SECOND) == 0);
     const wr_topic_log_state *s = wr_topic_log_look(b.log);
     uint64_t position = s->sealed;
     CHECK(s->failed == EIO && s->syncs_n == 1);
@@ -706,7 +706,7 @@ static void refusals(void) {
     CHECK(wr_topic_log_offer(b.log, fd, FILE_BYTES) == EBUSY);
     CHECK(!wr_topic_log_reserve(b.log, wr_topic_log_most(b.log) + 1, &position) && errno == EMSGSIZE);
     CHECK(wr_topic_log_reserve(b.log, wr_topic_log_most(b.log), &position) && position == 0);
-    CHECK(wr_topic_log_seal(b.log, true, NULL, 0) == 0 && wr_topic_log_look(b.log)->commits_n == 0);
+    CHECK(wr_topic_log_seal(b.log, true, false, NULL, 0) == 0 && wr_topic_log_look(b.log)->commits_n == 0);
     end(&b);
     unlink(path_of(0));
     unlink(path_of(FILE_BYTES));

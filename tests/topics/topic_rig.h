@@ -208,7 +208,7 @@ static inline void rig_dispatch(rig *g) {
 /* Seal what was appended, and show it when it is written. */
 static inline void rig_commit(rig *g, bool sync) {
     int error;
-    while ((error = wr_topic_log_seal(g->log, sync, NULL, 0)) == EAGAIN) {}
+    while ((error = wr_topic_log_seal(g->log, sync, false, NULL, 0)) == EAGAIN) {}
     CHECK(!error && wr_topic_log_quiesce(g->log, 60000000000ull) == 0);
     rig_dispatch(g);
     g->shown = g->n;

@@ -113,10 +113,17 @@ static void give_file(life *l) {
 }
 
 static _Atomic bool disk_fails; /* syncs do */
+static _Atomic uint32_t here_n, there_n; /* writes by the loop's thread, and by the committer's */
+static _Atomic bool full_here;  /* the loop's writes find no space */
+static pthread_t loop_thread;
 
 static ssize_t write_to(void *context, int fd, const void *from, size_t n, off_t at) {
     (void)context;
-    return pwrite(fd, from, n, at);
+    const bool here = pthread_equal(pthread_self(), loop_thread);
+    atomic_fetch_add(here ? &here_n : &there_n, 1);
+    if (!here || !atomic_load(&full_here)) return pwrite(fd, from, n, at);
+    errno = ENOSPC;
+    return -1;
 }
 
 static int sync_to(void *context, int fd) {
@@ -435,6 +442,38 @@ static void what_a_reader_sleeps_for_is_sealed_at_once(void) {
     die(&l);
 }
 
+/* Submit a message, execute it, and wait until it is shown; how many writes the loop's thread made. */
+static uint32_t append_one(life *l, uint32_t topic) {
+    const uint64_t shown = maximum(l, topic, 0);
+    const uint32_t before = atomic_load(&here_n);
+    while (!submit(topic, 0, 1, 0)) turn(l);
+    while (maximum(l, topic, 0) == shown) turn(l);
+    return atomic_load(&here_n) - before;
+}
+
+/* The loop writes what a reader sleeps for itself, where the committer sleeps; and what finds no space there is written all the same. */
+static void what_a_reader_sleeps_for_is_written_here(void) {
+    static life l;
+    const uint32_t topic = 3;
+    be_born(&l, 9, &topic, 1);
+    _Atomic uint32_t *waiters = &wr_topic_wake_of(l.rows, topic)->waiters;
+    for (uint32_t i = 0; i < 20; i++) CHECK(append_one(&l, topic) == 0); /* nobody sleeps */
+    atomic_store(waiters, 1);
+    while (!append_one(&l, topic)) {} /* the committer does not always sleep */
+    atomic_store(&full_here, true);
+    while (!append_one(&l, topic)) {}
+    CHECK(!wr_topic_log_look(l.w->s.log)->no_space && !wr_topic_log_look(l.w->s.log)->failed);
+    atomic_store(&full_here, false);
+    const uint32_t there = atomic_load(&there_n);
+    while (atomic_load(&there_n) == there) append_one(&l, topic); /* it is the committer's turn after a sync */
+    atomic_store(waiters, 0);
+    const uint64_t end = maximum(&l, topic, 0);
+    die(&l);
+    be_born(&l, 10, &topic, 1);
+    CHECK(maximum(&l, topic, 0) == end);
+    die(&l);
+}
+
 static _Atomic uint32_t answered;
 
 static void *ask_once(void *argument) {
@@ -469,7 +508,7 @@ static void a_read_ends_that_cannot_have_all(void) {
     wr_topic_bounds b;
     wr_read_status status;
     atomic_store(&dispatcher_rests, true);
-    be_born(&l, 9, &topic, 1);
+    be_born(&l, 11, &topic, 1);
     wr_topic_reader *r = reader_of(&l, topic);
     CHECK(read_on(r, 0, 10, &status) == 0 && status == WR_READ_NO_MESSAGE_IN_QUEUE && !r->behind); /* there is nothing to wait for */
     while (!submit(topic, 0, 5, WR_FLAG_SYNCED)) turn(&l);
@@ -495,7 +534,7 @@ static void a_failed_log_holds_up_no_read(void) {
     static life l;
     const uint32_t topic = 6;
     wr_read_status status;
-    be_born(&l, 11, &topic, 1);
+    be_born(&l, 13, &topic, 1);
     wr_topic_reader *r = reader_of(&l, topic);
     atomic_store(&disk_fails, true);
     CHECK(submit(topic, 1, 5, WR_FLAG_SYNCED));
@@ -523,7 +562,7 @@ static void a_full_disk_holds_up_no_read(void) {
         return;
     }
     CHECK((scratch_fd = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0);
-    be_born(&l, 10, &topic, 1);
+    be_born(&l, 12, &topic, 1);
     wr_topic_reader *r = reader_of(&l, topic);
     while (!submit(topic, 0, n, WR_FLAG_SYNCED)) turn(&l);
     while (atomic_load(&port.view.links[SERVER].synced) <= submitted || !wr_dispatcher_look(l.w->dispatcher).trouble) turn(&l);
@@ -541,12 +580,14 @@ static void a_full_disk_holds_up_no_read(void) {
 
 int main(int argc, char **argv) {
     scratch_begin("topic_worker_test", argc, argv);
+    loop_thread = pthread_self();
     open_client();
     all_is_shown_however_much_comes();
     topics_come_and_go();
     clients_that_are_gone_are_forgotten();
     what_was_confirmed_is_read();
     what_a_reader_sleeps_for_is_sealed_at_once();
+    what_a_reader_sleeps_for_is_written_here();
     a_read_ends_that_cannot_have_all();
     a_full_disk_holds_up_no_read();
     a_failed_log_holds_up_no_read();
