@@ -129,16 +129,6 @@ static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_ent
     wr_queue_ready(e, q, sequence, entry);
 }
 
-void wr_consumer_return(wr_queue_engine *e, wr_consumer *c) {
-    while (c->first != WR_NO_SLOT) {
-        uint32_t slot = c->first;
-        uint64_t sequence = c->link->held[slot].sequence;
-        unhold(c, slot);
-        wr_entry *entry = wr_queue_entry(c->queue, sequence);
-        assert(entry && entry->state == WR_ENTRY_UNACKED);
-        give_back(e, c->queue, sequence, entry, true);
-    }
-}
 
 /* The entry that this link holds under a sequence, NULL if it does not. */
 static wr_entry *held_by(const wr_qlink *l, wr_queue *q, uint64_t sequence) {
@@ -152,13 +142,37 @@ static bool passed(const wr_consumer *c, uint64_t sequence) {
     return reached[reached[0].client == wr_consumer_client(c)].next > sequence + 1;
 }
 
+/* What a message that was handed to nobody comes back as. True: another consumer has got something behind it. */
+static bool unsee(const wr_consumer *c, uint64_t sequence, wr_entry *entry) {
+    if (entry->delivery_count) entry->delivery_count--;
+    return passed(c, sequence);
+}
+
+/* Has its client handed it to the program? What is gone changes no word any more. */
+static bool was_handed(const wr_queue_engine *e, const wr_consumer *c, uint32_t slot) {
+    const uint32_t word = atomic_load_explicit(wr_view_handed(&c->link->view, e->o.server, slot), memory_order_acquire);
+    return wr_handed_state(word, c->link->held[slot].word) != 0;
+}
+
+void wr_consumer_return(wr_queue_engine *e, wr_consumer *c, bool gone) {
+    while (c->first != WR_NO_SLOT) {
+        const uint32_t slot = c->first;
+        const uint64_t sequence = c->link->held[slot].sequence;
+        bool seen = !gone || was_handed(e, c, slot);
+        unhold(c, slot);
+        wr_entry *entry = wr_queue_entry(c->queue, sequence);
+        assert(entry && entry->state == WR_ENTRY_UNACKED);
+        if (!seen) seen = unsee(c, sequence, entry);
+        give_back(e, c->queue, sequence, entry, seen);
+    }
+}
+
 static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, wr_settling how) {
     wr_queue *q = c->queue;
     unhold(c, entry->delivery);
     c->spoke = true;
-    if (how == WR_SETTLE_UNSEEN && entry->delivery_count) entry->delivery_count--;
     if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
-        give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE || passed(c, sequence));
+        give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE || unsee(c, sequence, entry));
     } else if (how == WR_SETTLE_LOST) {
         wr_delivery_fill(&e->unreadable[e->unreadable_n++ % WR_LOST_ROWS], q->id, sequence, entry);
         q->lost_n++;

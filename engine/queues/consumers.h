@@ -10,7 +10,8 @@
 wr_consumer *wr_consumer_find(wr_queue_engine *e, const wr_qlink *l, uint32_t queue);
 wr_consumer *wr_consumer_get(wr_queue_engine *e, wr_qlink *l, wr_queue *q);
 void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c);
-void wr_consumer_return(wr_queue_engine *e, wr_consumer *c); /* all that it holds goes back, redelivered */
+/* All that it holds goes back: redelivered, but if it is `gone` what its client had not handed to anybody. */
+void wr_consumer_return(wr_queue_engine *e, wr_consumer *c, bool gone);
 void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
 
 /* Of a single active consumer, the next one takes its place. */

@@ -136,7 +136,7 @@ bool wr_link_sweep(wr_queue_engine *e, wr_qlink *l) {
     if (!l->returned) {
         for (wr_consumer *c = l->consumers; c; c = c->next) {
             wr_consumer_stop(e, c);
-            wr_consumer_return(e, c);
+            wr_consumer_return(e, c, !l->evicted);
         }
         wr_consumer_free_all(e, l);
         wr_queue *replies = wr_queue_find(e, wr_reply_queue_of(l));

@@ -679,6 +679,36 @@ if __name__ == "__main__":
 """
 
 
+DYING_PROGRAM = """
+import os, signal, sys
+import warren
+
+with warren.attach(sys.argv[1]) as node:
+    node.worker(sys.argv[2], lambda message: os.kill(os.getpid(), signal.SIGKILL), retries=1, prefetch=20).run()
+"""
+
+
+def test_what_lay_ahead_at_killed_workers_has_all_its_tries(node: warren.Node, name: str, tmp_path: Path) -> None:
+    """Three programs die at their first message, while all others lie ahead at them."""
+    bodies = [b"%d" % n for n in range(20)]
+    letters = node.queue(f"{name}-dead")
+    queue = node.queue(name, dead_letter_exchange="", dead_letter_routing_key=letters.name, ack_timeout=600)
+    queue.put_many(bodies)
+    program = tmp_path / "program.py"
+    program.write_text(DYING_PROGRAM)
+    for _program in range(3):  # at 0, again at 0, and at 1: 0 has had both of its tries
+        done = subprocess.run([sys.executable, program, node.directory, name], timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL
+        wait_until(lambda: queue.stats()["unacked"] == 0, 60)
+    given: list[tuple[bytes, int]] = []
+    worker = node.worker(queue, lambda message: given.append((message.body, message.delivery_count)), retries=1)
+    thread = run_in_thread(worker)
+    wait_until(lambda: is_empty(queue), 60)
+    ended(worker, thread)
+    assert given == [(body, int(body == b"1")) for body in bodies[1:]]
+    assert [message.body for message in letters.get_many(timeout=10)] == [b"0"]
+
+
 LOGGING_PROGRAM = """
 import logging, sys, threading
 import warren

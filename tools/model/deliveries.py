@@ -8,8 +8,8 @@ What is modelled (design note 001, section 5)
             delivery_tail stay with their client, other slots become free; commands from `head` on are executed again
   consumer  takes deliveries, hands them out, acks each or gives it back (NACK, CANCEL), and may ack what it gave back,
             too late; what it has not handed out it may return unseen
-  kills     of the worker and of consumers; the region of a dead consumer is swept by the worker, or, while the
-            worker is down, removed by the supervisor
+  kills     of the worker and of consumers; the region of a dead consumer, which says what it had handed out, is swept
+            by the worker, or, while the worker is down, removed by the supervisor
 
 Messages are published and durable when the model starts. Invariants: `wrong` and `rest` below.
 """
@@ -37,7 +37,8 @@ class Rules:
     unpushed_are_freed: bool = True  #: a restart frees HELD slots that were never pushed
     held_stay_held: bool = True  #: a restart leaves pushed HELD slots with their client
     restart_marks: bool = True  #: messages that are READY after an unclean restart count as redelivered
-    return_marks: bool = True  #: what a consumer gives back, or dies with, counts as redelivered
+    return_marks: bool = True  #: what a consumer gives back counts as redelivered
+    death_marks: bool = True  #: what a consumer had handed out when it died counts as redelivered
     unseen_was_not_handed: bool = True  #: what returns unseen, and is not marked, was handed to nobody
     dead_are_returned: bool = True  #: what a dead consumer held becomes READY
     head_after_durability: bool = True  #: `head` rises only over what is on disk
@@ -337,8 +338,10 @@ class DeliveryModel:
 
     def _sweep(self, state: State, c: int, consumer: Consumer) -> tuple[str, State]:
         worker = state.worker
-        if self.rules.dead_are_returned:
-            worker = self._return(worker, c)
+        handed = consumer.have if self.rules.death_marks else ()
+        for m, entry in enumerate(worker.entries):
+            if self.rules.dead_are_returned and entry[0] == UNACKED and entry[2] == c:
+                worker = self._entry(worker, m, (READY, entry[1] or m in handed, -1, -1))
         return f"worker sweeps {c}", self._with(state, c, consumer._replace(life=REMOVED))._replace(worker=worker)
 
     def _commit(self, state: State) -> Iterator[tuple[str, State]]:

@@ -175,8 +175,8 @@ def log_spent(message: Message, queue_name: str, trouble: Exception | None) -> N
         log_trouble(message, queue_name, trouble)
         return
     log.error(
-        "queue %r: message %s was delivered %d times before, and not settled within the queue's ack_timeout: "
-        "rejected to the dead letters, without a further try",
+        "queue %r: message %s was given to a function %d times before, which did not settle it within the queue's "
+        "ack_timeout, raised, or died with its process: rejected to the dead letters, without a further try",
         queue_name, message.message_id.hex(), message.delivery_count,
     )  # fmt: skip
 
